@@ -53,6 +53,8 @@ SMALL_READ_BYTES = 64
 SMALL_READS = 1024
 SMALL_READS_PER_S = 100.0
 """The burst of reads below ``SMALL_READ_BYTES`` that is allowed, and the rate after it."""
+LEFT_S = 0.1
+"""How long a kept connection waits for a request that is on its way, when others are not wanted."""
 SMALL_READS_PAUSE_S = 0.02
 """Beyond it the next read waits, so that the kernel joins small segments."""
 
@@ -85,6 +87,9 @@ class HttpConnection:
     ) -> None:
         self.peer = "unknown peer"
         self.draining = False
+        self.closes_after_next = False
+        """The response that is next says that it is the last; it has all the time it takes."""
+        self._is_left = False
         self.is_fresh = True
         """No request has begun on it yet."""
         self._app = app
@@ -144,11 +149,14 @@ class HttpConnection:
         if self._idle:
             self._reading.cancel()
 
-    def drain_kept(self) -> None:
-        """The same for a connection that was kept after its last request; one that is new, or on
-        which something has arrived, is served once more."""
-        self.draining = True
-        if not self.is_fresh and not (self._idle and self.has_unread()):
+    def close_quiet(self, *, fresh: bool) -> None:
+        """End it if nothing is in progress or has arrived; else with the response that is next.
+
+        Args:
+          fresh: also if it has not had a request yet.
+        """
+        self.closes_after_next = self._is_left = True
+        if self._idle and (fresh or not self.is_fresh) and not self.has_unread():
             self.drain()
 
     def cut(self) -> None:
@@ -157,6 +165,11 @@ class HttpConnection:
         self._give_up()
 
     # ------------------------------------------------------------------ for the protocol
+
+    @property
+    def ends_with_response(self) -> bool:
+        """A response that begins now says that it is the last."""
+        return self.draining or self.closes_after_next
 
     async def send(self, event: Event) -> None:
         """Carry out a decision of the protocol; a client that has left is not an error here."""
@@ -416,6 +429,8 @@ class HttpConnection:
             self._reading.deadline = float("inf")
         elif self.draining:
             self._begin_linger()
+        elif self._is_left:  # its last response may have begun before anybody knew that
+            self._reading.deadline = trio.current_time() + LEFT_S
         else:
             self._reading.deadline = trio.current_time() + self._limits.keep_alive_s
 

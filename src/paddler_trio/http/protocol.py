@@ -52,8 +52,8 @@ class Wire(Protocol):
     """The connection as its protocol sees it."""
 
     @property
-    def draining(self) -> bool:
-        """True when the connection must not outlive the request in progress."""
+    def ends_with_response(self) -> bool:
+        """True when a response that begins now is the last of its connection."""
 
     async def send(self, event: ConnectionEvent) -> None:
         """Write bytes, or note idleness or the end."""
@@ -202,7 +202,7 @@ class Http11Protocol(H11Protocol):
             self.is_chunked = scope["http_version"] == "1.1" and not sized and not bodiless
             # what is left of a body cannot be skipped: the client must not send a request after it
             is_unread = self.connection.their_state is h11.SEND_BODY
-            if self.wire.draining or is_unread:
+            if self.wire.ends_with_response or is_unread:
                 event = Response(
                     stream_id=event.stream_id,
                     headers=[*event.headers, (b"connection", b"close")],
@@ -337,7 +337,7 @@ class RawBytes:
     def must_close(self) -> bool:
         """As in `RawResponse`."""
         protocol = self._protocol
-        return protocol.wire.draining or protocol.connection.their_state is h11.SEND_BODY
+        return protocol.wire.ends_with_response or protocol.connection.their_state is h11.SEND_BODY
 
     async def begin(self, send: Send, status: int, *, closes: bool) -> None:
         """As in `RawResponse`."""

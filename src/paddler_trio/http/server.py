@@ -84,6 +84,7 @@ class HttpServer:
         self._open: set[HttpConnection] = set()
         self._closings = trio.lowlevel.ParkingLot()
         self._draining = False
+        self._closes_after_next = False
         self._accepted = 0
         self._refused = 0
         self._dropped_for_abuse = 0
@@ -129,16 +130,20 @@ class HttpServer:
     def close_after_next(self) -> None:
         """Every connection, new ones too, ends with the response that is next: the client hears so
         in it, and no request is lost on the way to a connection that is being closed."""
-        self._draining = True
+        self._closes_after_next = True
         for connection in self._open:
-            connection.draining = True
+            connection.closes_after_next = True
 
-    def close_kept(self) -> None:
-        """End connections that were kept and on which nothing has arrived; the others end after
-        their next response."""
-        self._draining = True
+    def close_quiet(self, *, fresh: bool) -> None:
+        """End connections on which nothing is in progress or has arrived; the others end with their
+        next response, which has all the time it takes.
+
+        Args:
+          fresh: also those that have not had a request yet.
+        """
+        self._closes_after_next = True
         for connection in list(self._open):
-            connection.drain_kept()
+            connection.close_quiet(fresh=fresh)
 
     def close_idle(self) -> None:
         """End connections without a request in progress; the others end after theirs."""
@@ -195,6 +200,7 @@ class HttpServer:
             on_abuse=self._count_abuse,
         )
         connection.draining = self._draining
+        connection.closes_after_next = self._closes_after_next
         self._accepted += 1
         self._open.add(connection)
         name = f"{self._name} connection {self._accepted}"

@@ -98,8 +98,8 @@ class Server(Protocol):
         """How many connections have sent no request yet."""
         ...
 
-    def close_kept(self) -> None:
-        """End connections that were kept, and not those that are new."""
+    def close_quiet(self, *, fresh: bool) -> None:
+        """End connections on which nothing happens; also new ones if ``fresh``."""
         ...
 
     def close_idle(self) -> None: ...
@@ -300,7 +300,7 @@ async def _hand_over(parts: BalancerParts, ports: _Ports, agents: trio.Nursery) 
     parts.moved.set()
     servers = [server for server, _ in parts.ports]
     for server in servers:
-        server.close_kept()
+        server.close_quiet(fresh=False)
     departure.let_go(lambda: sum(each.num_fresh for each in servers if each.name != MANAGEMENT))
     log.info("handed over: finishing what runs", requests=len(parts.dispatcher.requests))
 
@@ -329,7 +329,7 @@ async def _finish_connections(servers: Sequence[Server]) -> None:
     with trio.move_on_after(FRESH_S):
         await _wait_all_closed(servers)
     for server in servers:
-        server.close_idle()
+        server.close_quiet(fresh=True)
     await _wait_all_closed(servers)
 
 
