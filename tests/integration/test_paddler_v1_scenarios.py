@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import attrs
-import forked_processes
 import httpx
 from counting_server import CountingServer
 from fleet import END_S, Fleet
+from person_at_terminal import person
 
 from no_tls import NO_TLS
 
@@ -167,6 +167,8 @@ def test_a_third_request_waits_for_a_slot_and_what_does_not_fit_the_queue_gets_4
             name = "--name=aws:metadata:instance-id"
             one = proxied.add("i-0abc", told, name, env=machine)
             other = proxied.add("other")
+            shut = proxied.stack.enter_context(CountingServer.start(1, key="secret"))
+            proxied.fleet.start_agent("shut", slots=1, options=[f"--upstream={shut.url}"])
             held = [proxied.asks("p"), proxied.asks("p")]
             one.wait_arrived(1)
             other.wait_arrived(1)
@@ -184,7 +186,13 @@ def test_a_third_request_waits_for_a_slot_and_what_does_not_fit_the_queue_gets_4
             native = httpx.post(url, json=body, trust_env=False, verify=NO_TLS, timeout=END_S)
             assert native.status_code == 503  # as Paddler 4.1 on that port
 
-            agents = proxied.agents()
+            proxied.fleet.wait_until(
+                lambda view: any("wants a key" in (a["detail"] or "") for a in view["agents"])
+            )
+            locked = proxied.agents()["shut"]
+            assert (locked["is_authorized"], locked["slots_idle"]) == (False, 0)
+            assert "--upstream-key-file" in str(locked["error"])
+            agents = {n: each for n, each in proxied.agents().items() if n != "shut"}
             assert agents["i-0abc"]["external_llamacpp_addr"] == "10.0.3.17:8088"
             assert agents["other"]["external_llamacpp_addr"] == f"127.0.0.1:{other.port}"
             for agent in agents.values():
@@ -192,14 +200,19 @@ def test_a_third_request_waits_for_a_slot_and_what_does_not_fit_the_queue_gets_4
                 assert (agent["is_authorized"], agent["is_slots_endpoint_enabled"]) == (True, True)
                 assert (agent["error"], agent["quarantined_until"]) == (None, None)
             assert first_event(proxied) == {
-                each["agent_id"]: each["slots_processing"] for each in agents.values()
+                each["agent_id"]: each["slots_processing"] for each in (*agents.values(), locked)
             }
-            shown = forked_processes.run(
-                "dashboard", "--management-addr", proxied.fleet.management, timeout_s=END_S
-            )
-            assert shown.returncode == 0, shown.stderr
-            (row,) = (line for line in shown.stdout.splitlines() if line.startswith("i-0abc"))
-            assert "10.0.3.17:8088" in row.split()
+            with person("dashboard", "--management-addr", proxied.fleet.management) as operator:
+                screen = operator.reads("10.0.3.17:8088")
+                (row,) = (line for line in screen.splitlines() if line.startswith("shut"))
+                assert "it wants a key" in row
+                for keys, name in (("d", "i-0abc"), ("kd", "shut"), ("jd", "i-0abc")):
+                    operator.press(keys)  # the first and the last are neighbours
+                    operator.reads(f"drain {name}?")
+                    operator.press("n")
+                operator.press("q")
+                assert operator.waits_for_end() == 0
+                assert operator.is_restored
 
             one.let_go()
             other.let_go()

@@ -152,21 +152,29 @@ def agents_table(shown: Iterable[AgentView], rates: EngineRates | None = None) -
     has_deployments = any(agent.deployment != "default" for agent in by_name)
     if has_deployments:
         heads[2:2] = ["deployment"]
+    has_addresses = any(agent.address for agent in by_name)
+    if has_addresses:
+        heads[2:2] = ["address"]
     table = Table(*heads, box=None)
     for agent in by_name:
         table.add_row(
             _text(agent.name or "-"),
             _text(agent.id),
+            *([_text(agent.address or "-")] if has_addresses else []),
             *([_text(agent.deployment)] if has_deployments else []),
             _text(agent.protocol),
             f"{agent.slots_processing}/{agent.slots_total}",
             phase_text(agent),
             *(() if rates is None else _engine_columns(agent, rates)),
-            _text(" ".join(filter(None, [agent.model_path or "-", chosen_words(agent)]))),
+            _text(" ".join(filter(None, [_model(agent), chosen_words(agent)]))),
             _text(memory_words(agent) or "-"),
             _text(issues_words(agent.issues) or agent.detail or "-"),
         )
     return table
+
+
+def _model(agent: AgentView) -> str:
+    return agent.model_path or ", ".join(agent.models) or "-"
 
 
 def _engine_columns(agent: AgentView, rates: EngineRates) -> tuple[str, str, str, str]:

@@ -91,6 +91,12 @@ class AgentView:
         address = (self.upstream or {}).get("address")
         return address if isinstance(address, str) else None
 
+    @property
+    def models(self) -> list[str]:
+        """The names of what that server serves."""
+        models = (self.upstream or {}).get("models")
+        return [str(model) for model in models] if isinstance(models, list) else []
+
 
 @attrs.frozen(kw_only=True)
 class FleetView:

@@ -21,6 +21,8 @@ from paddler_trio.scheduler.fit.fit_words import bytes_words
 
 UPDATED: Final = "updated"
 """Since the last news of an agent: nothing to say at the first look."""
+OF_ENGINES: Final = frozenset({"in/s", "out/s", "cached", "memory"})
+"""Nothing of these is known of a server: where there are only servers, issues have their room."""
 LEAST_LANES: Final = 5
 LANES_SHOWN: Final = 16
 T = TypeVar("T")
@@ -82,6 +84,8 @@ def agent_columns(picture: LivePicture, now_ms: int) -> list[Column[LiveAgent]]:
             style=lambda a: "red" if a.issues or a.phase == "failed" else "dim",
         ),
     ]
+    if picture.agents and all(agent.upstream for agent in picture.agents.values()):
+        columns = [column for column in columns if column.title not in OF_ENGINES]
     if any(agent.address for agent in picture.agents.values()):
         address = Column[LiveAgent](
             "address", 21, lambda a: a.address or NOTHING, lambda a: text_order(a.address or ""), 1
@@ -142,6 +146,7 @@ def agent_words(agent: LiveAgent) -> str:
         agent_phase(agent),
         agent.model_path or "",
         agent.address or "",
+        *agent.models,
         *agent.labels.values(),
     )
     return " ".join(words).casefold()
@@ -163,8 +168,10 @@ def request_words(request: RequestView) -> str:
 
 
 def model_name(agent: LiveAgent) -> str:
-    """The last part of its model's path."""
-    return PurePosixPath(agent.model_path).name if agent.model_path else NOTHING
+    """The last part of its model's path, or the names that a server has for its models."""
+    if agent.model_path:
+        return PurePosixPath(agent.model_path).name
+    return ", ".join(agent.models) or NOTHING
 
 
 def memory_bytes(agent: LiveAgent) -> int | None:

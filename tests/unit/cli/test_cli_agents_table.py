@@ -127,3 +127,13 @@ def test_deployments_have_a_column_where_there_is_more_than_one() -> None:
     assert "deployment" not in one
     both = shown(agent(1), attrs.evolve(agent(1, "b"), deployment="coder"), rates=None)
     assert [line.split()[2] for line in both.splitlines()] == ["deployment", "default", "coder"]
+
+
+def test_servers_behind_agents_have_an_address_and_the_names_of_their_models() -> None:
+    server = {"address": "10.0.3.17:8088", "models": ["qwen"]}
+    behind = attrs.evolve(agent(None), model_path=None, upstream=server)
+    table = shown(behind, agent(None, "b"), rates=None)
+    assert cells_of(table, 1)["address"] == "10.0.3.17:8088"
+    assert cells_of(table, 1)["model"] == "qwen"
+    assert (cells_of(table, 2)["address"], cells_of(table, 2)["model"]) == ("-", "/m.gguf")
+    assert "address" not in shown(agent(None), rates=None)

@@ -58,8 +58,9 @@ def test_it_has_the_fleet_its_slots_its_queue_and_its_requests() -> None:
 
 
 def test_a_server_behind_an_agent_has_its_address_and_what_is_wrong_with_it() -> None:
-    server = {"phase": "unreachable", "address": "10.0.3.17:8088", "detail": "nobody listens"}
-    behind = agent(1, "s1", upstream=server, phase="failed", detail="nobody listens", issues=[])
+    server = {"phase": "unreachable", "address": "10.0.3.17:8088", "models": ["qwen", "phi"]}
+    failed = {"phase": "failed", "detail": "nobody listens", "model_path": None}
+    behind = agent(1, "s1", upstream=server, **failed)
     shown = seen(agents={"1": behind})
     lines = drawn(shown, size=(160, 24))
     head = next(line for line in lines if line.startswith("name"))
@@ -67,6 +68,8 @@ def test_a_server_behind_an_agent_has_its_address_and_what_is_wrong_with_it() ->
     (row,) = (line for line in lines if line.startswith("s1 "))
     assert row.split()[:3] == ["s1", "failed", "10.0.3.17:8088"]
     assert row.rstrip().endswith("nobody listens")
+    assert "qwen, phi" in row
+    assert not {"in/s", "out/s", "cached", "memory"} & set(head.split()), "no server tells them"
     view = TopView(active=Pane.AGENTS)
     view.panes[Pane.AGENTS].filter = "3.17"
     assert [each.label for each in view.agents(shown, NOW_MS)] == ["s1"]
