@@ -78,3 +78,13 @@ def test_what_is_let_through_is_a_gauge_to_any_strict_parser(prefix: str, value:
 def test_what_cannot_be_meant_is_refused(address: str, prefix: str, words: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(words)):
         check_statsd(address, prefix)
+
+
+def test_no_slot_is_idle_while_more_are_busy_than_are_offered() -> None:
+    """As when the only server says that it is broken while it works on two requests."""
+    leaving = LedgerStatistics(slots_processing=2, slots_total=0, requests_buffered=0)
+    assert datagrams("paddler", gauges_of_paddler_1(leaving)) == [
+        b"paddler.slots_idle:0|g",
+        b"paddler.slots_processing:2|g",
+        b"paddler.requests_buffered:0|g",
+    ]
