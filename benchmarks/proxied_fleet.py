@@ -146,12 +146,12 @@ def _nginx(binary: Path, servers: list[UpstreamServer], folder: Path) -> Iterato
         events {{ worker_connections 1024; }}
         http {{
           access_log off; client_body_buffer_size 1m; {folders}
-          upstream servers {{ least_conn; {places} keepalive 16; }}
+          upstream servers {{ least_conn; {places} }}
           server {{
             listen {address[0]}:{address[1]};
             location / {{
               proxy_pass http://servers; proxy_http_version 1.1; proxy_buffering off;
-              proxy_set_header Connection ""; proxy_read_timeout 600s;
+              proxy_read_timeout 600s;
             }}
           }}
         }}
