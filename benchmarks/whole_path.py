@@ -22,12 +22,12 @@ from pathlib import Path
 
 import attrs
 from answers import Answer, AnswerError, Exchange
+from child_processes import cpu_seconds
 from contestants import (
     CACHE_TYPES,
     SAMPLINGS,
     Contestant,
     Terms,
-    cpu_seconds,
     llama_server,
     our_pair,
     with_prompt_cache,

@@ -46,6 +46,8 @@ class ForwardedExchange:
     """All of the request was."""
     _has_begun: bool = attrs.field(default=False, init=False)
     """A part of the answer may be on its way."""
+    _is_ending: bool = attrs.field(default=False, init=False)
+    """The last of the answer is on its way: what comes now is the next request."""
     _is_answered: bool = attrs.field(default=False, init=False)
     """By the server, or by its failure."""
 
@@ -118,11 +120,15 @@ class ForwardedExchange:
             raise WireError(f"{kind.name} in the middle of a request @ tunnel")
 
     async def _watch_end(self, exchange: trio.CancelScope) -> None:
-        """Nothing comes before the answer is out, but the end: nobody wants it any more."""
-        frame = await self.tunnel.next_frame()
-        if frame is not None:
+        """Nothing comes before the answer is out, but the end: nobody wants it any more.
+
+        The balancer may have read the last of the answer, and have sent the next request, before
+        the task that wrote the answer runs again. That request stays in the tunnel.
+        """
+        if not await self.tunnel.wait_frame():
+            exchange.cancel(reason="the balancer closed the tunnel")
+        elif not self._is_ending and (frame := self.tunnel.frame_here()) is not None:
             raise WireError(f"{frame[0].name} in the middle of an answer @ tunnel")
-        exchange.cancel(reason="the balancer closed the tunnel")
 
     async def _answer(self, body: AsyncIterable[bytes] | bytes | None) -> None:
         head, tunnel = self.head, self.tunnel
@@ -152,6 +158,7 @@ class ForwardedExchange:
             part = await anext(body, None)
             frames = [] if part is None else [body_frames(part.data)]
         frames.append(end_frame(tuple(response.trailers)))
+        self._is_ending = True
         await self.tunnel.send(b"".join(frames))
 
     def _failure(self, error: UpstreamError) -> Failed:

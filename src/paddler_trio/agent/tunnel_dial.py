@@ -30,8 +30,8 @@ class AgentTunnel:
     def __repr__(self) -> str:
         return f"<AgentTunnel with {len(self._frames)} frames unread>"
 
-    async def next_frame(self) -> tuple[Kind, bytes] | None:
-        """None at the end, whatever ended it.
+    async def wait_frame(self) -> bool:
+        """Wait for the next frame and leave it where it is; False at the end, whatever ended it.
 
         Errors:
           WireError: what came are no frames.
@@ -40,11 +40,15 @@ class AgentTunnel:
             try:
                 data = await self.stream.receive_some(RECEIVE_BYTES)
             except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-                return None
+                return False
             if not data:
-                return None
+                return False
             self.feed(bytes(data))
-        return self._frames.popleft()
+        return True
+
+    async def next_frame(self) -> tuple[Kind, bytes] | None:
+        """None at the end; as `wait_frame`."""
+        return self._frames.popleft() if await self.wait_frame() else None
 
     def frame_here(self) -> tuple[Kind, bytes] | None:
         """The next one, if it has come already."""

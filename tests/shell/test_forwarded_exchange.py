@@ -1,0 +1,108 @@
+"""An agent's exchanges in one tunnel, with a balancer that is quicker than the agent."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+from upstream_world import answering, upstream
+
+from paddler_trio.agent.forwarded_exchange import ForwardedExchange
+from paddler_trio.agent.tunnel_dial import AgentTunnel
+from paddler_trio.errors import leaves
+from paddler_trio.upstream.upstream_client import UpstreamClient
+from paddler_trio.wire.trio.tunnel_frames import (
+    FrameReader,
+    Kind,
+    RequestHead,
+    end_frame,
+    read_request,
+    request_frame,
+)
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
+
+
+def request(wire_id: str) -> bytes:
+    head = RequestHead(id=wire_id, method=b"GET", target=b"/", headers=(), has_body=False)
+    return request_frame(head) + end_frame()
+
+
+@attrs.define(eq=False)
+class HastyBalancer(trio.abc.Stream):
+    """The agent's end of a tunnel: the next request is there before a write of the end returns."""
+
+    _stream: trio.abc.Stream
+    _theirs: trio.abc.Stream
+    _requests: list[bytes]
+    _frames: FrameReader = attrs.field(factory=FrameReader, init=False)
+    received: list[tuple[Kind, bytes]] = attrs.field(factory=list, init=False)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        frames = list(self._frames.feed(bytes(data)))
+        self.received += frames
+        if any(kind is Kind.END for kind, _ in frames) and self._requests:
+            await self._theirs.send_all(self._requests.pop(0))
+            await trio.testing.wait_all_tasks_blocked()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._stream.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def run_next(tunnel: AgentTunnel, client: UpstreamClient) -> ForwardedExchange:
+    frame = await tunnel.next_frame()
+    assert frame is not None
+    assert frame[0] is Kind.REQUEST
+    exchange = ForwardedExchange(tunnel, client, read_request(frame[1]))
+    assert await exchange.run()
+    return exchange
+
+
+@pytest.mark.parametrize("answer", [OK, CHUNKS])
+@pytest.mark.parametrize("piece_bytes", [7, 1 << 20])
+async def test_a_request_that_comes_before_the_answer_was_written_is_the_next_exchange(
+    autojump_clock: MockClock, answer: bytes, piece_bytes: int
+) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    stream = HastyBalancer(ours, theirs, [request("b"), request("c")])
+    await theirs.send_all(request("a"))
+    handler = answering(answer, answer, answer, piece_bytes=piece_bytes)
+    async with upstream(handler) as world:
+        tunnel = AgentTunnel(stream)
+        exchanges = [await run_next(tunnel, world.client) for _ in range(3)]
+    assert [each.head.id for each in exchanges] == ["a", "b", "c"]
+    assert all(each.is_whole for each in exchanges)
+    assert [kind for kind, _ in stream.received].count(Kind.END) == 3
+    bodies = b"".join(payload for kind, payload in stream.received if kind is Kind.BODY)
+    assert bodies == b"hello" * 3
+
+
+async def test_a_request_in_the_middle_of_an_answer_breaks_the_rules(
+    autojump_clock: MockClock,
+) -> None:
+    async def silent(stream: trio.abc.Stream) -> None:
+        await trio.sleep_forever()
+
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def interrupted() -> None:
+        async with upstream(silent) as world, trio.open_nursery() as nursery:
+            nursery.start_soon(run_next, AgentTunnel(ours), world.client)
+            await theirs.send_all(request("a"))
+            await trio.testing.wait_all_tasks_blocked()
+            await theirs.send_all(request("b"))
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await interrupted()
+    assert [str(error) for error in leaves(caught.value)] == [
+        "REQUEST in the middle of an answer @ tunnel"
+    ]
