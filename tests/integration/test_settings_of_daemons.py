@@ -49,7 +49,7 @@ def test_daemons_start_from_a_file_with_variables_and_flags_over_it(tmp_path: Pa
             {**environment, "PADDLER_TRIO_NAME": "from-the-variable"},
         )
         started.callback(agent.end)
-        fleet = Fleet(balancer, inference, management, environment, [balancer, agent])
+        fleet = Fleet(balancer, inference, management, environment, [balancer, agent], ["balancer"])
         (seen,) = fleet.wait_until(
             lambda view: bool(view["agents"]), what="the agent is there", nobody_ends=True
         )["agents"]
