@@ -71,7 +71,7 @@ def push_model(
     files = local_files(model, name)
     named_projection = None if projection is None else _local(projection, None, "--projection")
     everything = files if named_projection is None else [*files, named_projection]
-    client.here_bytes("0" * 64)  # whether there is a store, before anything is hashed
+    _find_store(client, model.name, display)  # before anything is hashed
     try:
         hashed = [_hashed(file, display) for file in everything]
         manifest = Manifest(
@@ -91,6 +91,18 @@ def push_model(
             return PushedNames(manifest)
         except (BalancerRefusedError, BalancerUnreachableError) as error:
             patience.wait(model.name, error)  # a file may have gone for others, or the balancer
+
+
+def _find_store(client: StoreClient, name: str, display: PushDisplay) -> None:
+    """Wait for a store that is starting; what has none, or is not there, is an error at once."""
+    patience = _Patience(display)
+    while True:
+        try:
+            client.here_bytes("0" * 64)
+        except BalancerRefusedError as error:
+            patience.wait(name, error)
+        else:
+            return
 
 
 @attrs.define

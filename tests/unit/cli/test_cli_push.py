@@ -35,8 +35,12 @@ class Store:
     sent_bytes: int = 0
     evicts_once: bool = False
     fail: Callable[[Store], None] = lambda store: None
+    answers: list[BalancerRefusedError] = attrs.field(factory=list)
+    """To the first questions, one after the other."""
 
     def here_bytes(self, sha256: str) -> int | None:
+        if self.answers:
+            raise self.answers.pop(0)
         return None if sha256 in self.whole else len(self.here.get(sha256, b""))
 
     def put_blob(
@@ -152,6 +156,19 @@ def test_a_push_goes_on_after_failures_that_pass(model: Path, pauses: list[float
     push(store, model)
     assert pauses == [0.5, 1.0, 2.0]
     assert store.sent_bytes == 3 * PROBE_BYTES + len(DATA) - 5000, "a refusal costs a little"
+
+
+def test_a_store_that_is_starting_is_waited_for_and_none_is_not(
+    model: Path, pauses: list[float]
+) -> None:
+    starting = BalancerRefusedError(503, "starting")
+    store = Store(answers=[starting, starting])
+    push(store, model)
+    assert pauses == [0.5, 1.0]
+    assert store.sent_bytes == len(DATA)
+    with pytest.raises(BalancerRefusedError, match="no store"):
+        push(Store(answers=[BalancerRefusedError(501, "no store")]), model)
+    assert len(pauses) == 2
 
 
 def test_a_push_without_any_progress_ends_with_the_last_problem(
