@@ -166,7 +166,9 @@ def test_streams_go_on_and_no_connection_is_refused_while_balancers_take_over(
     with Fleet.start(agents=1, slots=slots, model=None, balancer_options=options) as fleet:
         fleet.desire(BUNDLED_MODEL, temperature=0.0, context_size=512 * slots)
         fleet.wait_serving()
-        failed = fleet.start_successor("--openai-limit=nonsense=1")
+        rubbish = tmp_path / "rubbish.json"
+        rubbish.write_text("[]")  # found when the state has passed already
+        failed = fleet.start_successor(f"--agents-file={rubbish}")
         assert failed.wait() == 1
         fleet.balancer.wait_for_log("not handed over: this balancer goes on")
         revision = get(fleet, "/api/v2/fleet/history")

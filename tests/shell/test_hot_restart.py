@@ -180,6 +180,25 @@ async def test_one_that_takes_too_long_is_refused_and_the_state_goes_back(
         heir.close()
 
 
+@pytest.mark.parametrize("when", ["before it is asked", "before the successor is ready"])
+async def test_a_balancer_that_is_stopping_hands_over_to_nobody(tmp_path: Path, when: str) -> None:
+    async with running(tmp_path) as old:
+        if when == "before it is asked":
+            old.bequest.close()
+            with pytest.raises(HandoverError, match="this balancer is stopping"):
+                await old.ask()
+        else:
+            heir = await old.ask()
+            await heir.take_state()
+            old.bequest.close()
+            with pytest.raises(HandoverError, match="this balancer is stopping"):
+                await heir.ready()
+            heir.close()
+        await old.until_it_waits()
+        assert old.given_to == []
+        assert not old.bequest.given.is_set()
+
+
 @pytest.mark.parametrize(
     ("sent", "reason"),
     [

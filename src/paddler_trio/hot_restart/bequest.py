@@ -86,6 +86,7 @@ class Bequest:
     """Set by the tree: this process accepts nothing on the management port any more."""
     all_may_come: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set by the tree: nor on any other."""
+    _is_closed: bool = attrs.field(default=False, init=False)
     _doing: str = attrs.field(default="waits for a successor", init=False)
 
     def __repr__(self) -> str:
@@ -110,6 +111,14 @@ class Bequest:
                 self.path.unlink(missing_ok=True)
         with channel:
             await self._accompany(channel)
+
+    def close(self) -> None:
+        """This process is stopping, and hands over to nobody; safe at any moment."""
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise HandoverError("this balancer is stopping: start again when it has ended")
 
     async def _wait_successor(
         self, listener: trio.socket.SocketType, state: OwnedState
@@ -144,6 +153,7 @@ class Bequest:
         with trio.fail_after(FIRST_S):
             first = await _expect(channel, TakeOver)
             assert isinstance(first, TakeOver)
+            self._check_open()
             if first.protocol != PROTOCOL:
                 raise HandoverError(
                     f"process {pid} speaks version {first.protocol} of this protocol, this one "
@@ -159,6 +169,7 @@ class Bequest:
             await channel.send(State(tuple(self.locks)), list(self.locks.values()))
             with trio.fail_after(READY_S):
                 await _expect(channel, Ready)
+            self._check_open()
         except BaseException:
             state.resume()
             raise
