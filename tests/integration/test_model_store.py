@@ -126,7 +126,8 @@ def test_a_store_that_is_killed_comes_back_and_its_connections_are_counted_anew(
     tree = httpx.get(
         f"http://{stored.address}/api/v2/tree", headers=stored.headers, trust_env=False
     )
-    (node,) = [n for n in tree.json()["children"] if n["name"] == "model store"]
+    (owner,) = [n for n in tree.json()["children"] if n["name"] == "state owner"]
+    (node,) = [n for n in owner["children"] if n["name"] == "model store"]
     assert node["restarts"] == 1
     while (answer := stored.get()).status_code == 503:
         assert answer.headers["retry-after"] == "1"

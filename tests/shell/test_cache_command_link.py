@@ -43,7 +43,7 @@ PROGRESS = CacheProgress(id=ID, phase="starting", source="", filename="")
 
 
 @pytest.fixture
-def agent_and_frames() -> tuple[AgentConnection, trio.MemoryReceiveChannel[bytes]]:
+async def agent_and_frames() -> tuple[AgentConnection, trio.MemoryReceiveChannel[bytes]]:
     outgoing, frames = trio.open_memory_channel[bytes](10)
     agent = AgentConnection(
         key=AgentKey(1),

@@ -12,6 +12,7 @@ from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.balancer import api_v2, cache_routes, inference_socket, model_store_child
 from paddler_trio.balancer.fleet.fleet_database import MAX_FLEET_FILE_BYTES
 from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY
+from paddler_trio.balancer.reverse_proxy import forwarding, prefix_affinity
 from paddler_trio.config import BalancerConfig
 from paddler_trio.engine.pipe import OUTBOX_FRAMES
 from paddler_trio.http import input_budget as budget
@@ -29,7 +30,7 @@ from paddler_trio.joining import join_exchange
 from paddler_trio.joining.stored_agents import MAX_CREDENTIALS, MAX_TOKENS
 from paddler_trio.model_store import arrival, store_connection, upload_file, upload_routes
 from paddler_trio.models.transfer import TransferLimits
-from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES
+from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, TUNNELS_BESIDE_SLOTS
 from paddler_trio.nursery_tree.loop_lag import STALL_S
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
 from paddler_trio.preparation.limits import BASE_CPU_S, CPU_S_PER_MB, MAX_CPU_S, MEMORY_BYTES
@@ -86,7 +87,12 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         ),
         "request body": (
             f"{json_body.MAX_JSON_BODY_BYTES // MIB} MiB on Paddler's routes and for operators, "
-            f"{api_v2.MAX_BODY_BYTES // MIB} MiB on ours"
+            f"{api_v2.MAX_BODY_BYTES // MIB} MiB on ours, "
+            f"{forwarding.MAX_BODY_BYTES // MIB} MiB for a server behind an agent"
+        ),
+        "tunnels to a server behind an agent": (f"twice its slots, and {TUNNELS_BESIDE_SLOTS}"),
+        "beginnings of requests remembered for servers": (
+            f"{prefix_affinity.MAX_BEGINNINGS:,}, of 16 bytes"
         ),
         "bytes out of one compressed byte": (
             f"{json_body.MAX_INFLATION}, beyond the first "
