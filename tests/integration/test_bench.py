@@ -105,7 +105,7 @@ def test_on_a_terminal_it_shows_how_far_it_is_and_leaves_only_the_table(ports: P
         *("--run-time", "0.3", "--requests", "1000", "--max-tokens", "8"),
     ) as operator:
         operator.reads("runs, ")
-        operator.reads("plain x3, round 2/50")
+        operator.reads("plain x3, round ")  # which one is on the screen is a matter of moments
         operator.process.send_signal(signal.SIGINT)
         assert operator.waits_for_end() == 130
         operator.reads("plain: times in ms")
