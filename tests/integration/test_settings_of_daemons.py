@@ -35,7 +35,7 @@ def test_daemons_start_from_a_file_with_variables_and_flags_over_it(tmp_path: Pa
         balancer = Daemon.start(
             "balancer",
             ["balancer"],
-            {**environment, "PADDLER_TRIO_MANAGEMENT_ADDR": "127.0.0.1:0"},
+            {**environment, "PADDLER_TRIO_BALANCER_MANAGEMENT_ADDR": "127.0.0.1:0"},
         )
         started.callback(balancer.end)
         unknown = balancer.wait_for_log("nothing reads these environment variables")

@@ -37,13 +37,16 @@ def balancer(
         str,
         typer.Option(
             callback=ADDRESS,
+            envvar="PADDLER_TRIO_BALANCER_INFERENCE_ADDR",  # the shorter one is where clients look
             help="host:port of the inference service; port 0 lets the system choose.",
         ),
     ] = DEFAULT_INFERENCE_ADDR,
     management_addr: Annotated[
         str,
         typer.Option(
-            callback=ADDRESS, help="host:port of the management service, where agents dial in."
+            callback=ADDRESS,
+            envvar="PADDLER_TRIO_BALANCER_MANAGEMENT_ADDR",
+            help="host:port of the management service, where agents dial in.",
         ),
     ] = DEFAULT_MANAGEMENT_ADDR,
     buffered_request_timeout: Annotated[

@@ -18,6 +18,17 @@ from paddler_trio.cli.settings_names import (
 KNOWN = known_variables(COMMAND)
 
 
+OF_ITS_OWN = {
+    ("balancer", "management-addr"): "BALANCER_MANAGEMENT_ADDR",
+    ("balancer", "inference-addr"): "BALANCER_INFERENCE_ADDR",
+}
+"""Settings whose flag means something else to clients, which have the shorter variable."""
+
+
+def key_of(flag: str) -> str:
+    return flag.upper().replace("-", "_")
+
+
 @pytest.mark.parametrize("daemon", DAEMONS)
 def test_flag_variable_and_key_of_every_setting_are_one_name(daemon: str) -> None:
     settings = settings_of(daemon_of(COMMAND, daemon))
@@ -26,7 +37,7 @@ def test_flag_variable_and_key_of_every_setting_are_one_name(daemon: str) -> Non
         assert key == key.lower()
         assert "_" not in key
         assert setting.flag in setting.option.opts
-        assert setting.variable == f"PADDLER_TRIO_{key.upper().replace('-', '_')}"
+        assert setting.variable == f"PADDLER_TRIO_{OF_ITS_OWN.get((daemon, key), key_of(key))}"
         assert setting.option.envvar == setting.variable
 
 
