@@ -30,7 +30,8 @@ from paddler_trio.wire.trio.tunnel_frames import (
 )
 
 NAMES = st.binary(min_size=1, max_size=20)
-HEADERS = st.lists(st.tuples(NAMES, st.binary(max_size=40)), max_size=5).map(tuple)
+LINES = st.binary(max_size=40).map(lambda data: data.translate(None, b"\r\n\0"))
+HEADERS = st.lists(st.tuples(LINES, LINES), max_size=5).map(tuple)
 FRAMES = st.lists(st.tuples(st.sampled_from(Kind), st.binary(max_size=300)), max_size=6)
 
 
@@ -67,7 +68,7 @@ def test_the_head_of_a_request_comes_back(head: RequestHead) -> None:
     st.builds(
         ResponseHead,
         status=st.integers(200, 999),
-        reason=st.binary(max_size=20),
+        reason=LINES,
         headers=HEADERS,
         is_sized=st.booleans(),
     )
@@ -79,6 +80,18 @@ def test_the_head_of_a_response_comes_back(head: ResponseHead) -> None:
 @given(HEADERS)
 def test_trailers_come_back(trailers: tuple[tuple[bytes, bytes], ...]) -> None:
     assert read_end(end_frame(trailers)[HEADER_BYTES:]) == trailers
+
+
+@pytest.mark.parametrize("broken", [b"a\r\nSet-Cookie: x", b"a\nb", b"a\0"])
+def test_a_head_that_would_break_a_line_is_refused(broken: bytes) -> None:
+    for reason, headers in (
+        (broken, ()),
+        (b"", ((b"name", broken),)),
+        (b"", ((broken, b"value"),)),
+    ):
+        head = ResponseHead(status=200, reason=reason, headers=headers, is_sized=False)
+        with pytest.raises(WireError):
+            read_response(response_frame(head)[HEADER_BYTES:])
 
 
 def test_a_failure_comes_back() -> None:

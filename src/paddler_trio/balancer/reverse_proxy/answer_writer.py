@@ -56,7 +56,7 @@ class AnswerWriter:
             method=self.scope["method"],
             is_http_1_1=self.scope["http_version"] != "1.0",
             must_close=self.raw.must_close,
-            extra=((AGENT_FIELD, agent.encode("latin-1", "replace")),),
+            extra=((AGENT_FIELD, field_text(agent)),),
         )
         self._is_event_stream = is_event_stream(head.headers)
         self.has_begun = True
@@ -110,6 +110,13 @@ class AnswerWriter:
         if self._is_event_stream:
             self.add(error_event(code, text))
         await self.flush()
+
+
+def field_text(name: str) -> bytes:
+    """An agent's name, which the agent chose, as the value of a field: of one line."""
+    return "".join(each if each.isprintable() else "?" for each in name).encode(
+        "latin-1", "replace"
+    )
 
 
 def error_body(code: int, text: str) -> bytes:

@@ -11,6 +11,7 @@ the tunnel in the middle of an exchange has given it up.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
@@ -25,6 +26,8 @@ MAX_PAYLOAD_BYTES: Final = 256 * 1024
 """Heads are below 64 KiB, bodies are sent as they are read."""
 HEADER_BYTES: Final = 5
 _HEADER: Final = struct.Struct(">BI")
+_BREAKS: Final = re.compile(rb"[\r\n\0]")
+"""What would end a line of a head, which is written as it is."""
 
 Headers: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
 """In the order in which they came, names as they were written."""
@@ -144,7 +147,9 @@ def read_request(payload: bytes) -> RequestHead:
 def read_response(payload: bytes) -> ResponseHead:
     """WireError for what is none."""
     match _unpacked(payload):
-        case [int(status), bytes(reason), list(headers), bool(is_sized)] if 200 <= status <= 999:
+        case [int(status), bytes(reason), list(headers), bool(is_sized)] if (
+            200 <= status <= 999 and not _BREAKS.search(reason)
+        ):
             return ResponseHead(
                 status=status, reason=reason, headers=_headers(headers), is_sized=is_sized
             )
@@ -224,8 +229,8 @@ def _headers(pairs: list[object]) -> Headers:
     headers = []
     for pair in pairs:
         match pair:
-            case [bytes(name), bytes(value)]:
+            case [bytes(name), bytes(value)] if not _BREAKS.search(name + value):
                 headers.append((name, value))
             case _:
-                raise WireError("headers are pairs of bytes @ tunnel")
+                raise WireError("headers are pairs of bytes, each of one line @ tunnel")
     return tuple(headers)

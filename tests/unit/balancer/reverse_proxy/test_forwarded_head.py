@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.balancer.reverse_proxy.answer_writer import field_text
 from paddler_trio.balancer.reverse_proxy.forwarded_head import (
     CONNECTION_FIELDS,
     Framing,
@@ -85,6 +86,14 @@ def test_what_a_proxy_before_noted_of_host_and_scheme_is_kept() -> None:
         *noted,
         (b"x-forwarded-for", b"10.0.0.9"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("rack-1", b"rack-1"), ("a\r\nSet-Cookie: x", b"a??Set-Cookie: x"), ("\u6771", b"?")],
+)
+def test_the_name_of_an_agent_is_one_line(name: str, value: bytes) -> None:
+    assert field_text(name) == value
 
 
 def test_keys_for_the_balancer_are_not_shown_to_servers() -> None:
