@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 UPSTREAM: Final = frozenset({"upstream"})
-"""What an agent in front of a server offers, and forwarded work needs."""
+"""What an agent in front of a server offers."""
 
 
 @attrs.define(eq=False)
@@ -29,11 +29,6 @@ class ForwardedWork:
     """No frame carries it, so it is too long for none."""
     needs_ours: None = attrs.field(default=None, init=False)
     _cut: Callable[[], None] | None = attrs.field(default=None, init=False)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        """What an agent must offer to get it."""
-        return UPSTREAM
 
     def begin(self, cut: Callable[[], None]) -> None:
         """An exchange is under way; ``cut`` ends it without waiting, and may be called once."""

@@ -51,7 +51,8 @@ async def model_in(scope: Scope, body: bytes | bytearray) -> str | None:
     if b'"model"' not in body:
         return None
     try:
-        return await decoded(scope, bytearray(body), _model, limit_bytes=MAX_READ_BYTES)
+        whole = body if isinstance(body, bytearray) else bytearray(body)  # read only, not copied
+        return await decoded(scope, whole, _model, limit_bytes=MAX_READ_BYTES)
     except (HttpProblem, WireError):
         return None
 

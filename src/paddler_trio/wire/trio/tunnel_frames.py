@@ -15,7 +15,7 @@ import re
 import struct
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 import attrs
 import msgpack
@@ -31,7 +31,6 @@ _BREAKS: Final = re.compile(rb"[\r\n\0]")
 
 Headers: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
 """In the order in which they came, names as they were written."""
-T = TypeVar("T")
 
 
 class Kind(IntEnum):
