@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -104,8 +105,10 @@ def test_on_a_terminal_it_shows_how_far_it_is_and_leaves_only_the_table(ports: P
         *("bench", "--inference-addr", ports.inference, "--concurrency", "3", "--rounds", "50"),
         *("--run-time", "0.3", "--requests", "1000", "--max-tokens", "8"),
     ) as operator:
-        operator.reads("runs, ")
-        operator.reads("plain x3, round ")  # which one is on the screen is a matter of moments
+        operator.reads("0/50 runs, ")
+        operator.reads("plain x3, round ")
+        is_a_run_over = re.compile(r"[1-9]\d*/50 runs, ")
+        operator.sees(lambda screen: is_a_run_over.search(screen) is not None, "a run that is over")
         operator.process.send_signal(signal.SIGINT)
         assert operator.waits_for_end() == 130
         operator.reads("plain: times in ms")
