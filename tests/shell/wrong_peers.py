@@ -174,6 +174,7 @@ PEERS: dict[str, Peer] = {
     ),
     "a huge header": says(b"HTTP/1.1 200 OK\r\nx: " + b"a" * 1_000_000),
     "a header without end": never_stops(b"HTTP/1.1 200 OK\r\nx: ", b"a" * 65536),
+    "a header of blanks": says(b"HTTP/1.1 200 OK\r\nx:" + b" " * 15_000 + b"\0\r\n\r\n"),
     "headers without end": never_stops(b"HTTP/1.1 200 OK\r\n", b"x: a\r\n" * 9999),
     "a page without end": never_stops(b"HTTP/1.1 200 OK\r\n\r\n", b"a" * 65536),
     "a refusal without end": never_stops(b"HTTP/1.1 401 Unauthorized\r\n\r\n", b"a" * 65536),

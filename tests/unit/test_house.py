@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "src" / "paddler_trio"
 IMPURE = {"trio", "time", "socket", "random", "logging", "threading", "asyncio", "structlog"}
-FOUNDATION = {"errors", "config", "machine", "heap", "daemon", "wire", "scheduler"}
+FOUNDATION = {"errors", "config", "machine", "heap", "h11_bounds", "daemon", "wire", "scheduler"}
 MAY_IMPORT = {
     "scheduler": {"scheduler"},
     "wire": {"wire", "errors"},
@@ -29,15 +29,25 @@ MAY_IMPORT = {
     },
     "nursery_tree": {"nursery_tree", *FOUNDATION},
     "tls": {"tls", "errors", "config", "daemon"},
-    "http": {"http", "tls", "nursery_tree", "errors", "config", "scheduler", "daemon", "wire"},
+    "http": {
+        "http",
+        "tls",
+        "nursery_tree",
+        "errors",
+        "config",
+        "h11_bounds",
+        "scheduler",
+        "daemon",
+        "wire",
+    },
     "upstream": {"upstream", "tls", "config", "errors"},
     "telemetry": {"telemetry", "http", "nursery_tree", *FOUNDATION},
-    "bench": {"bench", "errors"},
+    "bench": {"bench", "h11_bounds", "errors"},
     "joining": {"joining", "http", "tls", "daemon", "errors", "config", "wire"},
     "llama_setup": {"llama_setup", "engine", "machine"},
     "hot_restart": {"hot_restart", "nursery_tree", "wire", "errors"},  # one balancer to another
     "preparation": {"preparation", "language", "wire", "heap", "errors"},
-    "models": {"models", "tls", "wire", "errors"},
+    "models": {"models", "tls", "wire", "h11_bounds", "errors"},
     "model_store": {
         "model_store",
         "models",
@@ -155,6 +165,15 @@ def test_pure_folders_have_no_clock_no_chance_and_no_input_or_output(folder: str
         assert not tops & IMPURE, f"{file.relative_to(PACKAGE)} imports {tops & IMPURE}"
         for node in ast.walk(ast.parse(file.read_text())):
             assert not isinstance(node, ast.AsyncFunctionDef), f"{file}: {node.name} is async"
+
+
+def test_who_parses_http_with_h11_bounds_what_that_costs() -> None:
+    """A process may have none of the modules that do it already."""
+    parses = ("h11.Connection(", "trio_websocket.wrap_client_stream(", "(H11Protocol)")
+    texts = {file: file.read_text() for file in PACKAGE.rglob("*.py")}
+    found = {file for file, text in texts.items() if any(call in text for call in parses)}
+    assert len(found) >= 4
+    assert all("\nbound_parsing()\n" in texts[file] for file in found), found
 
 
 def test_no_two_modules_of_tests_have_one_name() -> None:

@@ -34,6 +34,7 @@ from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import ConfigurationError, LinkError, leaves
+from paddler_trio.h11_bounds import bound_parsing
 from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.tls.client_errors import tls_error_in, tls_problem
@@ -47,6 +48,8 @@ from paddler_trio.wire.trio.trio_link import (
     Placement,
 )
 from paddler_trio.wire.trio.upstream_messages import Upstream
+
+bound_parsing()
 
 log = structlog.get_logger("link")
 

@@ -20,6 +20,9 @@ from paddler_trio.bench.samples import Failure, FailureKind, Sample
 from paddler_trio.bench.target import Target
 from paddler_trio.bench.workloads import Ask
 from paddler_trio.errors import leaves
+from paddler_trio.h11_bounds import bound_parsing
+
+bound_parsing()
 
 READ_BYTES: Final = 64 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024

@@ -36,10 +36,10 @@ from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.typing import AppWrapper, ConnectionState, TaskGroup, WorkerContext
 from hypercorn.utils import suppress_body
 
+from paddler_trio.h11_bounds import bound_parsing
 from paddler_trio.http.asgi import TEXT_PLAIN, ClientGoneError, Send
 from paddler_trio.http.bounded_websocket import BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
-from paddler_trio.http.h11_bounds import bound_parsing
 
 bound_parsing()
 

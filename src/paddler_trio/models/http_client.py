@@ -21,7 +21,10 @@ import h11
 import httpx
 import trio
 
+from paddler_trio.h11_bounds import bound_parsing
 from paddler_trio.models.hub_settings import HubSettings, Timeouts
+
+bound_parsing()
 
 PIECE_BYTES: Final = 256 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024

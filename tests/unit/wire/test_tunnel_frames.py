@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -30,9 +31,14 @@ from paddler_trio.wire.trio.tunnel_frames import (
 )
 
 NAMES = st.binary(min_size=1, max_size=20)
+TOKENS = st.text("aZ09-_!~.", min_size=1, max_size=20).map(str.encode)
 LINES = st.binary(max_size=40).map(lambda data: data.translate(None, b"\r\n\0"))
-HEADERS = st.lists(st.tuples(LINES, LINES), max_size=5).map(tuple)
-FRAMES = st.lists(st.tuples(st.sampled_from(Kind), st.binary(max_size=300)), max_size=6)
+HEADERS = st.lists(st.tuples(TOKENS, LINES), max_size=5).map(tuple)
+FRAMES = st.lists(
+    st.tuples(st.sampled_from(Kind), st.binary(min_size=1, max_size=300))
+    | st.just((Kind.END, b"")),
+    max_size=6,
+)
 
 
 @given(FRAMES, st.data())
@@ -94,6 +100,26 @@ def test_a_head_that_would_break_a_line_is_refused(broken: bytes) -> None:
             read_response(response_frame(head)[HEADER_BYTES:])
 
 
+@pytest.mark.parametrize(
+    "name", [b"", b"Content-Length ", b" x", b"Transfer-Encoding: chunked, x", b"a\tb", b"\xff"]
+)
+def test_a_field_whose_name_is_no_token_is_refused(name: bytes) -> None:
+    head = ResponseHead(status=200, reason=b"", headers=((name, b"1"),), is_sized=False)
+    with pytest.raises(WireError, match="token"):
+        read_response(response_frame(head)[HEADER_BYTES:])
+    with pytest.raises(WireError, match="token"):
+        read_end(end_frame(((name, b"1"),))[HEADER_BYTES:])
+
+
+def test_bytes_that_come_one_at_a_time_cost_no_more_than_their_number() -> None:
+    """Of a frame of the largest size: 0.1 s here, and 3 s where each byte looks at all before."""
+    reader, written = FrameReader(), frame(Kind.BODY, b"x" * MAX_PAYLOAD_BYTES)
+    began_s = time.process_time()
+    read = [each for at in range(len(written)) for each in reader.feed(written[at : at + 1])]
+    assert time.process_time() - began_s < 1.0
+    assert read == [(Kind.BODY, b"x" * MAX_PAYLOAD_BYTES)]
+
+
 def test_a_failure_comes_back() -> None:
     failed = Failed(kind="timeout", text="nothing for 3 s", may_repeat=False)
     assert read_failed(failed_frame(failed)[HEADER_BYTES:]) == failed
@@ -108,10 +134,17 @@ def test_a_long_body_is_cut_into_frames_within_the_limit(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\x00\x00\x00\x00\x00", b"\x09\x00\x00\x00\x00", b"\x03\xff\xff\xff\xff"]
+    "data",
+    [
+        b"\x00\x00\x00\x00\x00",
+        b"\x09\x00\x00\x00\x00",
+        b"\x03\x80\x00\x00\x00",
+        b"\x03\xff\xff\xff\xff",
+        b"\x03\x00\x00\x00\x00",  # a chunk of nothing is the end of a body
+    ],
 )
 def test_what_is_no_frame_is_refused_before_its_payload_is_awaited(data: bytes) -> None:
-    with pytest.raises(WireError, match="no frame"):
+    with pytest.raises(WireError, match=r"no frame|no bytes"):
         list(FrameReader().feed(data))
 
 

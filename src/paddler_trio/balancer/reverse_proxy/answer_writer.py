@@ -17,6 +17,7 @@ from paddler_trio.balancer.reverse_proxy.forwarded_head import (
     is_event_stream,
     last_chunk,
 )
+from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import Scope, Send
 from paddler_trio.http.raw_response import RawResponse
 from paddler_trio.wire.trio.tunnel_frames import Headers, ResponseHead
@@ -44,13 +45,16 @@ class AnswerWriter:
     _last: deque[bytes] = attrs.field(factory=lambda: deque(maxlen=4), init=False)
     """Pieces of the body: the last two events of a stream come in one or two of them each."""
     _pieces: list[bytes] = attrs.field(factory=list, init=False)
+    _remaining: int = attrs.field(default=0, init=False)
+    """Of a body of known length, bytes to come."""
 
     def __repr__(self) -> str:
         framing = "no head yet" if self._head is None else self._head.framing.value
         return f"<AnswerWriter {self.scope['path']}: {framing}>"
 
     async def begin(self, head: ResponseHead, agent: str) -> None:
-        """``agent``: in front of the server that answers."""
+        """``agent``: in front of the server that answers. WireError, and nothing was written, if
+        the head does not say how long its body is, and says that it does."""
         self._head = answer_head(
             head,
             method=self.scope["method"],
@@ -58,6 +62,7 @@ class AnswerWriter:
             must_close=self.raw.must_close,
             extra=((AGENT_FIELD, field_text(agent)),),
         )
+        self._remaining = self._head.body_bytes or 0
         self._is_event_stream = is_event_stream(head.headers)
         self.has_begun = True
         await self.raw.begin(self.send, head.status, closes=self._head.framing is Framing.CLOSE)
@@ -69,8 +74,17 @@ class AnswerWriter:
         return b"".join(self._last)[-TAIL_BYTES:]
 
     def add(self, data: bytes) -> None:
-        """A piece of the body: of a chunked one, a chunk."""
+        """A piece of the body: of a chunked one, a chunk.
+
+        Errors:
+          WireError: there is more of it than the client was told of. It would be read as the answer
+            to the next request of the connection.
+        """
         assert self._head is not None, "the head comes first"
+        if self._head.framing is Framing.LENGTH:
+            self._remaining -= len(data)
+            if self._remaining < 0:
+                raise WireError("a body is longer than its Content-Length @ tunnel")
         self._last.append(data)
         match self._head.framing:
             case Framing.CHUNKS:
@@ -92,8 +106,10 @@ class AnswerWriter:
             await self.raw.write(b"")
 
     async def end(self, trailers: Headers) -> None:
-        """The whole answer was added; ``close`` follows."""
+        """The whole answer was added; ``close`` follows. WireError if it is not whole."""
         assert self._head is not None, "the head comes first"
+        if self._remaining:
+            raise WireError(f"{self._remaining} bytes of a body are missing at its end @ tunnel")
         if self._head.framing is Framing.CHUNKS:
             self._pieces.append(last_chunk(trailers))
         await self.flush()
@@ -107,7 +123,8 @@ class AnswerWriter:
     async def break_off(self, code: int, text: str) -> None:
         """The rest will not come: a stream of events says why in its last one. The answer stays
         unfinished, so that nobody takes it for whole."""
-        if self._is_event_stream:
+        assert self._head is not None, "the head comes first"
+        if self._is_event_stream and self._head.framing is not Framing.LENGTH:
             self.add(error_event(code, text))
         await self.flush()
 

@@ -6,12 +6,14 @@ without being named. Everything else passes as it came, in its order.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import Final
 
 import attrs
 
+from paddler_trio.errors import WireError
 from paddler_trio.wire.trio.tunnel_frames import Headers, ResponseHead
 
 CONNECTION_FIELDS: Final = frozenset(
@@ -35,6 +37,7 @@ _FORWARDED_FOR: Final = b"x-forwarded-for"
 _FORWARDED_HOST: Final = b"x-forwarded-host"
 _FORWARDED_PROTO: Final = b"x-forwarded-proto"
 _KEYS: Final = frozenset({b"authorization", b"x-api-key"})
+_LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _MAX_FORWARDED_BYTES: Final = 1024
 """Of addresses that proxies before this one have noted; more is not believed."""
 
@@ -100,6 +103,8 @@ class AnswerHead:
 
     data: bytes
     framing: Framing
+    body_bytes: int | None = None
+    """That the client was told of; None where another framing says where the body ends."""
 
 
 def answer_head(
@@ -117,17 +122,22 @@ def answer_head(
       is_http_1_1: the client reads chunks.
       must_close: no other request may follow on the connection.
       extra: fields of ours.
+
+    Errors:
+      WireError: it says that the body has a length, and not which one.
     """
-    framing = Framing.CHUNKS
+    framing, body_bytes = Framing.CHUNKS, None
     if method == "HEAD" or head.status in (204, 304):
         framing = Framing.NONE
     elif head.is_sized:
-        framing = Framing.LENGTH
+        framing, body_bytes = Framing.LENGTH, _one_length(head.headers)
     elif not is_http_1_1:
         framing = Framing.CLOSE
     dropped = _connection_fields((name.lower(), value) for name, value in head.headers)
     if framing in (Framing.CHUNKS, Framing.CLOSE):
         dropped |= {b"content-length"}
+    else:
+        dropped -= {b"content-length"}  # whatever the server's Connection names
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
     lines += [
         b"%b: %b\r\n" % (name, value) for name, value in head.headers if name.lower() not in dropped
@@ -138,7 +148,7 @@ def answer_head(
     if must_close or framing is Framing.CLOSE:
         lines.append(b"Connection: close\r\n")
     lines.append(b"\r\n")
-    return AnswerHead(b"".join(lines), framing)
+    return AnswerHead(b"".join(lines), framing, body_bytes)
 
 
 def chunk(data: bytes) -> bytes:
@@ -157,6 +167,20 @@ def is_event_stream(headers: Headers) -> bool:
         name.lower() == b"content-type" and value.lower().startswith(b"text/event-stream")
         for name, value in headers
     )
+
+
+def _one_length(headers: Headers) -> int:
+    """Of the body as the client reads it, who has no agent to trust."""
+    told = {
+        each.strip()
+        for name, value in headers
+        if name.lower() == b"content-length"
+        for each in value.split(b",")
+    }
+    length = told.pop() if len(told) == 1 else b""
+    if _LENGTH.fullmatch(length) is None:
+        raise WireError("the head of a response has not one Content-Length @ tunnel")
+    return int(length)
 
 
 def _connection_fields(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:

@@ -44,7 +44,7 @@ from paddler_trio.http.raw_response import raw_response
 from paddler_trio.http.request_id import request_id
 from paddler_trio.http.streaming import cancelled_on_disconnect
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_failures import DISPLACED, OVERFLOW
+from paddler_trio.nursery_tree.dispatch_failures import DISPLACED, OVERFLOW, silent_server
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.pool import Pool
@@ -66,7 +66,7 @@ class Forwarding:
     """See the module docstring.
 
     Args:
-      response_timeout_s: see ``ForwardedWork``.
+      response_timeout_s: see ``ForwardedWork``; also for what takes no slot.
       rewrites_host: servers are shown their own address as ``Host``.
       needs_keys: the keys that clients show are for this balancer; otherwise for the servers.
       overflow_status: of the refusals because too many wait already.
@@ -212,12 +212,27 @@ class Forwarding:
                 if agent is None:
                     problem = Failure(503, "No server is connected that answers now")
                     break
-                failed = await exchange(agent, forwarded, "", answer)
+                failed = await self._patient_exchange(agent, forwarded, answer)
                 problem = None if failed is None else _failure(failed)
                 if failed is None or not failed.may_repeat:
                     break
                 self.dispatcher.suspend(agent)
         return problem
+
+    async def _patient_exchange(
+        self, agent: AgentConnection, forwarded: ForwardedRequest, answer: AnswerWriter
+    ) -> Failed | None:
+        """As long as something comes: no slot that is lost ends this one, and its agent, which
+        watches the server, may be the one that is silent."""
+        timeout_s = self.response_timeout_s
+        with trio.move_on_after(timeout_s) as patience:
+
+            def progressed() -> None:
+                patience.deadline = trio.current_time() + timeout_s
+
+            return await exchange(agent, forwarded, "", answer, progressed)
+        silence = silent_server(timeout_s).description
+        return Failed(kind="timeout", text=silence, may_repeat=False)
 
     async def _ready_server(self, pool: Pool) -> AgentConnection | None:
         """The least busy one, at the latest when a request would no longer wait for a slot."""

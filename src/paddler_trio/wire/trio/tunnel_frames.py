@@ -4,9 +4,9 @@
     to agent    = REQUEST BODY* END       and, for the next exchange, the same again
     to balancer = RESPONSE BODY* END      or FAILED in the place of what is missing
 
-A BODY is as much as arrived at once: of a chunked body one chunk, if it was not too long. Nothing
-is sent ahead: the next REQUEST follows the END or the FAILED of the exchange before. Whoever closes
-the tunnel in the middle of an exchange has given it up.
+A BODY is as much as arrived at once, and never nothing: of a chunked body one chunk, if it was not
+too long. Nothing is sent ahead: the next REQUEST follows the END or the FAILED of the exchange
+before. Whoever closes the tunnel in the middle of an exchange has given it up.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ HEADER_BYTES: Final = 5
 _HEADER: Final = struct.Struct(">BI")
 _BREAKS: Final = re.compile(rb"[\r\n\0]")
 """What would end a line of a head, which is written as it is."""
+_NAME: Final = re.compile(rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]++")
+"""Of a field: with a blank or a colon in it, others might read another name."""
 
 Headers: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
 """In the order in which they came, names as they were written."""
@@ -174,10 +176,16 @@ def read_failed(payload: bytes) -> Failed:
 
 
 class FrameReader:
-    """Takes bytes as they arrive and gives whole frames."""
+    """Takes bytes as they arrive and gives whole frames.
+
+    Bytes of a frame that is not whole are appended and not looked at: a peer that sends one at a
+    time costs no more for each than one that sends many.
+    """
 
     def __init__(self) -> None:
         self._data = bytearray()
+        self._needed = HEADER_BYTES
+        """Bytes to be held before there is anything to read."""
 
     @property
     def is_between_frames(self) -> bool:
@@ -188,20 +196,25 @@ class FrameReader:
         """The frames that are whole with ``data``; read them all.
 
         Errors:
-          WireError: an unknown kind, or a payload over the limit.
+          WireError: an unknown kind, a payload over the limit, or a BODY without one.
         """
         held = self._data
         if held:
             held += data
+            if len(held) < self._needed:
+                return
             data = bytes(held)
             held.clear()
-        start, size = 0, len(data)
+        start, size, self._needed = 0, len(data), HEADER_BYTES
         while size - start >= HEADER_BYTES:
             number, length = _HEADER.unpack_from(data, start)
             if number not in _KINDS or length > MAX_PAYLOAD_BYTES:
                 raise WireError(f"no frame: kind {number}, {length} bytes @ tunnel")
+            if not length and number == Kind.BODY:
+                raise WireError("a BODY of no bytes, which would end a body in chunks @ tunnel")
             end = start + HEADER_BYTES + length
             if end > size:
+                self._needed = end - start
                 break
             yield _KINDS[number], data[start + HEADER_BYTES : end]
             start = end
@@ -228,8 +241,8 @@ def _headers(pairs: list[object]) -> Headers:
     headers = []
     for pair in pairs:
         match pair:
-            case [bytes(name), bytes(value)] if not _BREAKS.search(name + value):
+            case [bytes(name), bytes(value)] if _NAME.fullmatch(name) and not _BREAKS.search(value):
                 headers.append((name, value))
             case _:
-                raise WireError("headers are pairs of bytes, each of one line @ tunnel")
+                raise WireError("headers are pairs of a token and one line, in bytes @ tunnel")
     return tuple(headers)

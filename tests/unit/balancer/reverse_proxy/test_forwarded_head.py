@@ -13,6 +13,7 @@ from paddler_trio.balancer.reverse_proxy.forwarded_head import (
     answer_head,
     request_headers,
 )
+from paddler_trio.errors import WireError
 from paddler_trio.wire.trio.tunnel_frames import Headers, ResponseHead
 
 TOKENS = st.text("abcdefghijklmnopqrstuvwxyz-", min_size=1, max_size=12).map(str.encode)
@@ -145,3 +146,25 @@ def test_a_client_is_told_where_the_body_ends(
     data, found = answered(headers, **options)
     assert found is framing
     assert data.partition(b"\r\n")[2] == fields + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    "lengths", [[], [b""], [b"-1"], [b"0x3"], [b"3", b"4"], [b"3, 4"], [b"9" * 19]]
+)
+def test_a_head_that_does_not_say_which_length_it_has_is_refused(lengths: list[bytes]) -> None:
+    headers = tuple((b"Content-Length", each) for each in lengths)
+    with pytest.raises(WireError, match="not one Content-Length"):
+        answered(headers, is_sized=True)
+
+
+@pytest.mark.parametrize("lengths", [[b"3"], [b"3", b"3"], [b"3, 3"]])
+def test_a_length_reaches_the_client_whatever_the_servers_connection_names(
+    lengths: list[bytes],
+) -> None:
+    headers = tuple((b"Content-Length", each) for each in lengths)
+    data, framing = answered((*headers, (b"Connection", b"content-length")), is_sized=True)
+    assert framing is Framing.LENGTH
+    assert (
+        data.partition(b"\r\n")[2]
+        == b"".join(b"Content-Length: %b\r\n" % each for each in lengths) + b"\r\n"
+    )
