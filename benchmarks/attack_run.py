@@ -19,9 +19,14 @@ from attack_pictures import PATHS, data_uri, honest_picture, showing
 from attack_processes import forget_peaks, kind_of, peaks, proportional_bytes, sample
 from attack_value import SURFACES, Attack, ask, prose
 
+from paddler_trio.daemon.heap_trim import TRIM_EVERY_S
+
 WINDOW_S = 0.25
 GIVE_UP_S = 8.0
 """A fleet that is busy for longer after an attack is ended, and another one started."""
+KEPT_S = TRIM_EVERY_S + 5.0
+"""Daemons give back what a peak left in their heaps once in ``TRIM_EVERY_S``: until then it is kept
+for the next one, and no sooner is it kept for good."""
 WARM_ANSWERS = 2
 TURN_S = 25.0
 RECOVERY_S = 25.0
@@ -242,7 +247,7 @@ class Run:
             return
         base, pids = self._base, self._fleet.pids()
         most_bytes = round(sum(base.values()) * (1 + self.rules.kept))
-        give_up_s = time.monotonic() + GIVE_UP_S
+        give_up_s = time.monotonic() + KEPT_S
         while sum((now := proportional_bytes(pids)).values()) > most_bytes:
             if time.monotonic() > give_up_s:
                 grown = [
