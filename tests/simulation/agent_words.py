@@ -12,7 +12,8 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
-from paddler_trio.wire.trio.trio_link import Report, render_extension, render_step
+from paddler_trio.wire.trio.step_frame import step_entry, step_frame
+from paddler_trio.wire.trio.trio_link import Report, render_extension
 
 
 @attrs.frozen
@@ -75,14 +76,9 @@ def response_frame(wire_id: str, family: str, result: Result | str | None) -> by
     return dumps({"Response": {"generated_by": None, "request_id": wire_id, "response": response}})
 
 
-def step_frame(produced: list[Produced]) -> bytes:
+def pass_frame(produced: list[Produced]) -> bytes:
     """Everything of one pass, for a balancer of ours."""
-    return render_step(
-        [
-            {"id": one.running.wire_id, "tokens": one.tokens, "results": one.results}
-            for one in produced
-        ]
-    )
+    return step_frame(step_entry(one.running.wire_id, one.tokens, one.results) for one in produced)
 
 
 def summary(produced: list[Produced]) -> str:

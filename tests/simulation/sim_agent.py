@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 import trio
-from agent_words import AgentSwapState, response_frame, step_frame, summary
+from agent_words import AgentSwapState, pass_frame, response_frame, summary
 from expectations import Expectations
 from language import tokens_of
 from scenario import AgentPlan, Poison
@@ -183,9 +183,9 @@ class SimAgent:
             for result in one.results
         ]
         if whole and self.frames_before_reset is None:
-            frames.append((step_frame(whole), tuple(one.running for one in whole)))
+            frames.append((pass_frame(whole), tuple(one.running for one in whole)))
         else:
-            frames += [(step_frame([one]), (one.running,)) for one in whole]
+            frames += [(pass_frame([one]), (one.running,)) for one in whole]
         for text, about in frames[: self.frames_before_reset]:
             self._send(text, about)
         if self.frames_before_reset is not None:
@@ -201,7 +201,7 @@ class SimAgent:
     def acknowledge(self, running: Running) -> None:
         """Its preparation goes on."""
         self._note(f"acknowledges {running.wire_id}")
-        self._send(step_frame([Produced(running, [], [])]), (running,), is_acknowledgement=True)
+        self._send(pass_frame([Produced(running, [], [])]), (running,), is_acknowledgement=True)
 
     def die(self, of: Running) -> None:
         """The whole process, after everything it said is out."""

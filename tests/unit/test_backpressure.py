@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paddler_trio.agent import balancer_connection, balancer_link, cache_tasks, engine_process
+from paddler_trio.agent import balancer_link, cache_tasks, engine_process, link_writer
 from paddler_trio.agent import embedding_requests as embedding
 from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS
 from paddler_trio.agent.question_tasks import MAX_QUESTIONS
@@ -131,7 +131,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"16 MiB less {(16 * MIB - MAX_PADDLER_WORK_BYTES) // KIB} KiB"
         ),
         "frames towards one agent": f"{OUTGOING_FRAMES}",
-        "frames from an agent to its balancer": f"{balancer_connection.OUTGOING_FRAMES}",
+        "frames from an agent to its balancer": f"{link_writer.OUTGOING_FRAMES}",
         "frames read ahead on the agent": f"{balancer_link.READ_AHEAD_FRAMES}",
         "frames towards the engine": f"{engine_process.TO_ENGINE_FRAMES}",
         "tokens of one embedding request in the engine": (

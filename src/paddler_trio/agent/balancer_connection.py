@@ -1,6 +1,7 @@
 """One connection of an agent to its balancer: registration, status, requests in and results out.
 
-A connection is a reader (its task), a writer that alone sends, a status publisher and a heartbeat.
+A connection is a reader (its task), a writer for what cannot be sent at once, a status publisher
+and a heartbeat.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import trio
 import trio_websocket
 
 from paddler_trio.agent.credential_rotation import CredentialRotation
+from paddler_trio.agent.dialled_stream import DialledStream
 from paddler_trio.agent.link_parts import LinkModels, LinkRequests
+from paddler_trio.agent.link_writer import LinkWriter
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.daemon.logs import FirstTimes
 from paddler_trio.errors import LinkError, WireError
 from paddler_trio.language.answers.output_processor import RawResult
 from paddler_trio.nursery_tree.printed_tree import running_tree
-from paddler_trio.nursery_tree.synchronization import Changes
-from paddler_trio.wire.codec import dumps, loads
+from paddler_trio.wire.codec import loads
 from paddler_trio.wire.paddler.messages import (
     AgentRequest,
     DeregisterAgent,
@@ -38,12 +40,14 @@ from paddler_trio.wire.paddler.messages import (
     parse_agent_message,
     recover_request_id,
     render,
+    response_line,
 )
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
+from paddler_trio.wire.trio.step_frame import step_entry, step_frame
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
     SUBPROTOCOL,
@@ -68,7 +72,6 @@ from paddler_trio.wire.trio.trio_link import (
     parse_extension,
     recover_extension_id,
     render_extension,
-    render_step,
 )
 from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Upstream
 
@@ -82,8 +85,6 @@ DEREGISTRATION_S = 5.0
 FORWARDING_S = 0.5
 """When an agent deregisters, a balancer of Paddler's drops the results that it has read and not
 forwarded yet. It does not report when it has forwarded them; that takes moments."""
-OUTGOING_FRAMES = 2048
-"""Ten seconds of one frame a pass at 200 passes/s; a balancer that lags more is disconnected."""
 
 
 @attrs.define(eq=False)
@@ -95,6 +96,7 @@ class BalancerConnection:
       placement: sent before the registration; None sends nothing.
       offer: what the server behind this agent is; None if there is none.
       on_instances, rotation: see :class:`~paddler_trio.agent.balancer_link.BalancerLink`.
+      stream: what ``socket`` writes to; see :class:`~paddler_trio.agent.link_writer.LinkWriter`.
       slots: how many slots may be offered here; None for all.
       on_leaving: called when the balancer leaves, and needs as many slots from then on.
     """
@@ -109,6 +111,7 @@ class BalancerConnection:
     on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
     rotation: CredentialRotation | None = None
     offer: Callable[[], Upstream | None] = lambda: None
+    stream: DialledStream | None = None
     slots: Callable[[], int] | None = None
     on_leaving: Callable[[int], None] = lambda slots: None
     speaks_trio: bool = attrs.field(init=False)
@@ -116,11 +119,11 @@ class BalancerConnection:
     """The balancer leaves: what is desired is what its successor says."""
     _rotating: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _offered: Upstream | None = attrs.field(default=None, init=False)
-    _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
-    _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
+    _writer: LinkWriter = attrs.field(init=False)
     _large_frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing_large: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
-    _step: list[dict[str, object]] = attrs.field(factory=list, init=False)
+    _step: list[bytes] = attrs.field(factory=list, init=False)
+    """What one pass of the engine produced so far: entries of one frame, or frames."""
     _published: int = attrs.field(default=-1, init=False)
     _unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -128,13 +131,11 @@ class BalancerConnection:
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     _result_queued_s: float = attrs.field(default=-math.inf, init=False)
     """When the newest result was queued."""
-    _num_queued: int = attrs.field(default=0, init=False)
-    """Frames queued so far; ``_written`` counts those sent."""
-    _written: Changes = attrs.field(factory=Changes, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.speaks_trio = self.socket.subprotocol == SUBPROTOCOL
-        self._frames, self._outgoing = trio.open_memory_channel[bytes](OUTGOING_FRAMES)
+        full = partial(self._end, "the balancer does not read")
+        self._writer = LinkWriter(self.socket, self.stream, full)
         self._large_frames, self._outgoing_large = trio.open_memory_channel[bytes](0)
 
     async def run(self, on_registered: Callable[[], None]) -> str:
@@ -158,7 +159,7 @@ class BalancerConnection:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write, name="writer to balancer")
+                    nursery.start_soon(self._writer.run, name="writer to balancer")
                     nursery.start_soon(self._write_large, name="writer of large frames to balancer")
                     nursery.start_soon(self._publish_changes, name="status publisher")
                     nursery.start_soon(self._beat, name="heartbeat")
@@ -172,8 +173,7 @@ class BalancerConnection:
 
     def __repr__(self) -> str:
         peer = "paddler-trio" if self.speaks_trio else "paddler"
-        unsent = self._num_queued - self._written.ordinal
-        return f"<BalancerConnection to {peer}: {unsent} frames unsent>"
+        return f"<BalancerConnection to {peer}: {self._writer.num_unsent} frames unsent>"
 
     async def deregister(self) -> None:
         """Deregister after everything queued was sent.
@@ -192,7 +192,7 @@ class BalancerConnection:
         if not self.speaks_trio:
             await self._until_forwarded()
         self._send(render(DeregisterAgent()))
-        self._frames.close()
+        self._writer.close()
 
     async def _until_forwarded(self) -> None:
         """A pong means that everything before the ping was read; its delay shows the load."""
@@ -217,31 +217,23 @@ class BalancerConnection:
     ) -> None:
         self._result_queued_s = trio.current_time()
         if self.speaks_trio:
-            entry: dict[str, object] = {"id": wire_id, "tokens": tokens, "results": results}
-            if prompt is not None:
-                entry["prompt"] = prompt.fields()
-            if preemptions:
-                entry["preemptions"] = preemptions
-            self._step.append(entry)
-            return
-        for result in results:
-            envelope = {
-                "generated_by": None,
-                "request_id": wire_id,
-                "response": {"GeneratedToken": result},
-            }
-            self._send(dumps({"Response": envelope}))
+            self._step.append(step_entry(wire_id, tokens, results, prompt, preemptions))
+        else:
+            for result in results:
+                self._step.append(response_line(None, wire_id, {"GeneratedToken": result}))
 
     def flush(self) -> None:
         if self._step:
-            self._send(render_step(self._step))
-            self._step = []
+            entries, self._step = self._step, []
+            if self.speaks_trio:
+                self._writer.send(step_frame(entries))
+            else:
+                self._writer.send(*entries)
 
     def respond(self, wire_id: str, response: object) -> None:
         """Paddler's response, as one frame of its own."""
         self._result_queued_s = trio.current_time()
-        envelope = {"generated_by": None, "request_id": wire_id, "response": response}
-        self._send(dumps({"Response": envelope}))
+        self._send(response_line(None, wire_id, response))
 
     def answer(self, answer: Answer) -> None:
         """Queue the answer to a question or a command."""
@@ -275,14 +267,9 @@ class BalancerConnection:
 
     async def sent(self) -> None:
         """Wait until every frame queued before this call was sent."""
-        await self._written.wait_beyond(self._num_queued - 1)
+        await self._writer.sent()
 
     # ---------------------------------------------------------------- tasks
-
-    async def _write(self) -> None:
-        async for frame in self._outgoing:
-            await self.socket.send_message(frame.decode())
-            self._written.notify()
 
     async def _write_large(self) -> None:
         async with self._outgoing_large:
@@ -461,13 +448,7 @@ class BalancerConnection:
             self._send(render_extension(offer))
 
     def _send(self, frame: bytes) -> None:
-        try:
-            self._frames.send_nowait(frame)
-            self._num_queued += 1
-        except trio.WouldBlock:
-            self._end("the balancer does not read")
-        except (trio.ClosedResourceError, trio.BrokenResourceError):
-            pass  # the connection is ending; its requests are stopped with it
+        self._writer.send(frame)
 
     def _end(self, reason: str) -> None:
         self._reason = reason

@@ -194,6 +194,7 @@ class BalancerLink:
                         offer=self.offer,
                         on_instances=self.on_instances,
                         rotation=self.rotation,
+                        stream=stream,
                         slots=partial(self._shares.offered, share),
                         on_leaving=partial(self._on_leaving, share, over),
                     )

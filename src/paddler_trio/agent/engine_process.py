@@ -184,9 +184,9 @@ class EngineProcess:
 
     async def _read(self, process: trio.Process) -> EngineError | None:
         """Handle frames until the pipe ends (None) or the engine reports that it cannot serve."""
-        assert process.stdout is not None
+        assert isinstance(process.stdout, trio.lowlevel.FdStream)
         buffer = bytearray()
-        while data := await process.stdout.receive_some(_READ_BYTES):
+        while data := await _next_bytes(process.stdout):
             buffer += data
             start = 0
             while len(buffer) - start >= LENGTH_BYTES:
@@ -318,6 +318,15 @@ class LoadFailedError(EngineError):
         super().__init__(reason + said, permanent=True, kind="load_failed")
         self.stage = stage
         self.reason = reason
+
+
+async def _next_bytes(pipe: trio.lowlevel.FdStream) -> bytes:
+    """The next bytes, empty at the end. The first thing is to wait: a read that finds nothing costs
+    as much as one that finds a pass."""
+    while True:
+        await trio.lowlevel.wait_readable(pipe.fileno())
+        with contextlib.suppress(BlockingIOError):
+            return os.read(pipe.fileno(), _READ_BYTES)
 
 
 def _how(status: int) -> str:

@@ -17,7 +17,6 @@ the connection of a refused handshake open. Here:
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -40,6 +39,7 @@ from paddler_trio.http.input_budget import (
 )
 from paddler_trio.http.plain_frames import PlainFrames
 from paddler_trio.http.token_bucket import TokenBucket
+from paddler_trio.wire.websocket_text import CONTINUATION, TEXT, frame_header
 
 TextSink: TypeAlias = Callable[[Sequence[str]], Awaitable[None] | None]
 """Takes messages in the task that reads the connection. What it returns, if anything, is awaited
@@ -56,7 +56,6 @@ TEXT_FRAMES = "paddler_trio.text_frames"
 
 FRAGMENT_BYTES = 1_048_576
 """Of a message that is longer, each frame; control frames may pass between them."""
-TEXT, CONTINUATION = 0x1, 0x0
 
 REASON_CHARS = 120
 """A close frame has room for 123 bytes of it."""
@@ -186,7 +185,7 @@ class BoundedWebSocket(WSStream):
             is_last = start + FRAGMENT_BYTES >= len(text)
             if not self._is_open:
                 return
-            data = _frame_header(opcode, len(piece), is_last=is_last) + piece
+            data = frame_header(len(piece), opcode=opcode, is_last=is_last) + piece
             await self.send(Data(stream_id=self.stream_id, data=data))
             opcode = CONTINUATION
 
@@ -301,16 +300,6 @@ class BoundedWebSocket(WSStream):
     async def _put(self, message: dict[str, object]) -> None:
         assert self.app_put is not None  # frames are parsed only after an application accepted
         await self.app_put(message)
-
-
-def _frame_header(opcode: int, size_bytes: int, *, is_last: bool) -> bytes:
-    """Of a frame that is not masked, as servers send them (RFC 6455, 5.2)."""
-    first = opcode | (0x80 if is_last else 0)
-    if size_bytes < 126:
-        return struct.pack("!BB", first, size_bytes)
-    if size_bytes < 65_536:
-        return struct.pack("!BBH", first, 126, size_bytes)
-    return struct.pack("!BBQ", first, 127, size_bytes)
 
 
 def _char_bytes(text: str) -> int:

@@ -14,9 +14,10 @@ from typing import Final
 
 import attrs
 
+from paddler_trio.wire.websocket_text import MASK_BYTES, masked
+
 FINAL_TEXT: Final = 0x81
 MASKED: Final = 0x80
-MASK_BYTES: Final = 4
 LONGEST_HEADER_BYTES: Final = 14
 _SIZE_16: Final = 126
 _SIZE_64: Final = 127
@@ -92,12 +93,10 @@ def _text(data: bytes, at: int, start: int, stop: int) -> str | None:
         or (length == _SIZE_16 and stop - start < _SIZE_16)
     ):
         return None
-    payload, size = data[start:stop], stop - start
+    payload = data[start:stop]
     mask = data[start - MASK_BYTES : start]
-    if mask != b"\0\0\0\0" and size:
-        repeated = (mask * (size // MASK_BYTES + 1))[:size]
-        number = int.from_bytes(payload, "little") ^ int.from_bytes(repeated, "little")
-        payload = number.to_bytes(size, "little")
+    if mask != b"\0\0\0\0":
+        payload = masked(payload, mask)
     try:
         return payload.decode()
     except UnicodeDecodeError:

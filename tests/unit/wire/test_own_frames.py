@@ -295,13 +295,6 @@ def test_the_id_of_a_broken_frame_is_recovered_where_there_is_one() -> None:
     assert trio_link.recover_extension_id(None) is None
 
 
-def test_a_step_is_what_the_balancer_looks_for() -> None:
-    frame = trio_link.render_step([{"id": "1", "tokens": [5], "results": [{"ContentToken": "ä"}]}])
-    assert frame.decode() == (
-        '{"Trio":{"Step":[{"id":"1","tokens":[5],"results":[{"ContentToken":"ä"}]}]}}'
-    )
-
-
 def test_placement_and_instances_are_on_the_wire_as_documented() -> None:
     placement = trio_link.Placement(host="h1", deployment="coder", labels={"gpu": "yes"})
     assert loads(trio_link.render_extension(placement)) == {

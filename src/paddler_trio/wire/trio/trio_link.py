@@ -30,7 +30,6 @@ subprotocol, so it never sees one of these.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Final, TypeAlias
@@ -437,8 +436,3 @@ def recover_extension_id(frame: object) -> str | None:
                 case {"id": str(wire_id)}:
                     return wire_id
     return None
-
-
-def render_step(entries: list[dict[str, object]]) -> bytes:
-    """The frame of one engine pass; each entry has ``id``, ``tokens`` and ``results``."""
-    return json.dumps({TAG: {"Step": entries}}, separators=(",", ":"), ensure_ascii=False).encode()

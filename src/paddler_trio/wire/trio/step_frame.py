@@ -1,0 +1,54 @@
+"""The frame of one engine pass: what each of its requests got, in entries of ``id``, ``tokens`` and
+``results``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from json.encoder import encode_basestring
+from typing import Final
+
+from paddler_trio.wire.trio.prompt_stages import PromptStages
+from paddler_trio.wire.trio.trio_link import TAG
+
+_BEGINNING: Final = b'{"%b":{"Step":[' % TAG.encode()
+_END: Final = b"]}}"
+
+
+def step_entry(
+    wire_id: str,
+    tokens: Sequence[int],
+    results: Sequence[object],
+    prompt: PromptStages | None = None,
+    preemptions: int = 0,
+) -> bytes:
+    """One entry; ``prompt`` and ``preemptions`` are left out where there is nothing to report."""
+    if prompt is None and not preemptions and len(tokens) == len(results) == 1:
+        entry = _one_token(wire_id, tokens[0], results[0])
+        if entry is not None:
+            return entry
+    fields: dict[str, object] = {"id": wire_id, "tokens": tokens, "results": results}
+    if prompt is not None:
+        fields["prompt"] = prompt.fields()
+    if preemptions:
+        fields["preemptions"] = preemptions
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def step_frame(entries: Iterable[bytes]) -> bytes:
+    """The whole text frame."""
+    return _BEGINNING + b",".join(entries) + _END
+
+
+def _one_token(wire_id: str, token: int, result: object) -> bytes | None:
+    """Nearly every entry: one token and its text. A tenth of the encoder's time, which builds
+    itself anew for each text; None for what it has to encode."""
+    if type(result) is not dict or len(result) != 1:
+        return None
+    ((tag, text),) = result.items()
+    if type(text) is not str:
+        return None
+    return (
+        f'{{"id":{encode_basestring(wire_id)},"tokens":[{token:d}],'
+        f'"results":[{{{encode_basestring(tag)}:{encode_basestring(text)}}}]}}'
+    ).encode()
