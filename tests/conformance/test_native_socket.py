@@ -64,6 +64,25 @@ async def test_answers_interleave_and_each_keeps_its_order() -> None:
         assert {f["Response"]["generated_by"] for f in mine} == {"a0"}
 
 
+async def test_a_client_that_reads_late_gets_every_token_of_all_its_requests_in_order() -> None:
+    async with balancer_with_agent(2) as (balancer, agent), balancer.socket() as client:
+        ids = {}
+        for name in ("one", "two"):
+            await client.ask(name)
+            ids[name], _ = await agent.next_request()
+        expected = {name: [f"{name} {n} ".ljust(25_000, "x") for n in range(300)] for name in ids}
+        for n in range(300):  # 15 MB: more than the kernel holds
+            for name, wire_id in ids.items():
+                await agent.token(wire_id, expected[name][n])
+        for wire_id in ids.values():
+            await agent.done(wire_id)
+        frames = [await client.next() for _ in range(602)]
+    for name, texts in expected.items():
+        mine = [f for f in frames if request_id_of(f) == name]
+        assert [text_of([f]) for f in mine[:-1]] == texts
+        assert result_of(mine[-1]) == DONE
+
+
 async def test_a_client_chosen_id_never_reaches_an_agent_so_two_sockets_may_share_one() -> None:
     async with (
         balancer_with_agent(2) as (balancer, agent),

@@ -1,4 +1,4 @@
-"""Results on their way to an HTTP client, written in the step in which the agent delivers them.
+"""Results on their way to a client, written in the step in which the agent delivers them.
 
 A token that is put in a queue for the task of its request costs a wake-up and a turn of the event
 loop, which is more than all else that is done with it. So as long as the client reads as fast as
@@ -17,7 +17,7 @@ from contextlib import suppress
 import attrs
 
 from paddler_trio.http.asgi import ClientGoneError, Scope
-from paddler_trio.http.streaming import DirectBody, direct_body
+from paddler_trio.http.streaming import WritesNow, direct_body
 from paddler_trio.nursery_tree.request import Request, Results
 
 
@@ -31,7 +31,7 @@ class DirectResults:
     """
 
     request: Request
-    body: DirectBody
+    body: WritesNow
     render: Callable[[Results], bytes | None]
     _is_idle: bool = attrs.field(default=False, init=False)
     """The consumer has sent everything, and waits."""

@@ -1,9 +1,10 @@
 """The inference WebSocket: many requests on one connection, named by the client.
 
-Each request has a task here that copies its outbox to the one writer; when the client does not
-read, the writer stalls, the outboxes fill, and those requests are stopped, one by one, without
-touching those of other clients. A frame that does not parse is answered if it names a request, so
-that the client does not wait for ever.
+Tokens are written in the step in which an agent delivers them, as long as nothing is on its way
+through the writer (``direct_results.py``). For all else each request has a task here that copies
+its outbox to the one writer; when the client does not read, the writer stalls, the outboxes fill,
+and those requests are stopped, one by one, without touching those of other clients. A frame that
+does not parse is answered if it names a request, so that the client does not wait for ever.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.balancer.direct_results import DirectResults
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.balancer.ready_steps import StepReader
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import Receive, Scope, Send
-from paddler_trio.http.bounded_websocket import text_sender
+from paddler_trio.http.bounded_websocket import BoundedWebSocket, direct_frames, text_sender
 from paddler_trio.http.client_identity import account_of, client_of, default_problem
 from paddler_trio.http.end_user import user_of
 from paddler_trio.http.input_budget import INLINE_BYTES, BudgetSpentError, Reservation
@@ -29,7 +32,7 @@ from paddler_trio.http.key_limiter import admit
 from paddler_trio.http.router import Params
 from paddler_trio.nursery_tree.dispatch_failures import MOVED
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request import NOTHING, Request, Results
 from paddler_trio.nursery_tree.synchronization import Changes, wait_any
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.telemetry.trace_context import begin_message, refuse_message
@@ -50,7 +53,9 @@ from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     tool_schema_problem,
 )
+from paddler_trio.wire.paddler.results import TOKEN_TAGS
 from paddler_trio.wire.trio.request_frame import EncodedWork, encode_work
+from paddler_trio.wire.websocket_text import frame_header
 
 log = structlog.get_logger("inference")
 
@@ -80,6 +85,7 @@ class InferenceSocket:
             self.states,
             scope,
             frames,
+            direct_frames(scope),
             input_of(scope),
             *identity,
             refusal=refusal,
@@ -88,7 +94,7 @@ class InferenceSocket:
         try:
             async with trio.open_nursery() as connection:
                 connection.start_soon(
-                    _write, outgoing, text_sender(scope, send), name="writer to client"
+                    client.write, outgoing, text_sender(scope, send), name="writer to client"
                 )
                 async with frames, trio.open_nursery() as requests:
                     client.nursery = requests
@@ -103,7 +109,7 @@ class InferenceSocket:
                         await client.read(receive)
                         reading.cancel_scope.cancel(reason="the client closed the connection")
                     if client.is_dismissed and client.unsent is not None:
-                        await frames.send(client.unsent)
+                        await client.send(client.unsent)
                     if not client.is_dismissed:
                         connection.cancel_scope.cancel(reason="the client is gone")
                 # from here on the requests have ended and their frames are written
@@ -129,19 +135,14 @@ class InferenceSocket:
         reading.cancel(reason="balancer is shutting down")
 
 
-async def _write(
-    outgoing: trio.MemoryReceiveChannel[bytes], send_text: Callable[[bytes], Awaitable[None]]
-) -> None:
-    async for frame in outgoing:
-        await send_text(frame)
-
-
 @attrs.define(eq=False)
 class _Client:
     dispatcher: Dispatcher
     states: FleetKeeper
     scope: Scope
     frames: trio.MemorySendChannel[bytes]
+    socket: BoundedWebSocket | None
+    """For tokens that go past the writer, where that is possible."""
     room: Reservation
     name: str
     priority: Priority
@@ -154,9 +155,33 @@ class _Client:
     nursery: trio.Nursery = attrs.field(init=False)
     unsent: bytes | None = attrs.field(default=None, init=False)
     """The answer to the last frame, if reading ended before the writer took it."""
+    _num_on_way: int = attrs.field(default=0, init=False)
+    """Texts that were given to the writer and are not written yet."""
     _in_flight: dict[str, Request] = attrs.field(factory=dict, init=False)
     _ended: Changes = attrs.field(factory=Changes, init=False)
     """Requests that have ended."""
+
+    async def write(
+        self,
+        outgoing: trio.MemoryReceiveChannel[bytes],
+        send_text: Callable[[bytes], Awaitable[None]],
+    ) -> None:
+        """Send texts one after the other; an empty one only what a direct write left."""
+        async for text in outgoing:
+            if text:
+                await send_text(text)
+            elif self.socket is not None:
+                await self.socket.flush()
+            self._num_on_way -= 1
+
+    async def send(self, text: bytes) -> None:
+        """Give a text to the writer. Until it is written, nothing goes past it."""
+        self._num_on_way += 1
+        try:
+            await self.frames.send(text)
+        except BaseException:
+            self._num_on_way -= 1  # the writer did not get it
+            raise
 
     async def wait_idle(self, goodbye: trio.Event) -> None:
         """Until no request is in flight, or the goodbye."""
@@ -181,7 +206,7 @@ class _Client:
             reply = self._handle(await self._read(text))
             if reply is not None:
                 self.unsent = reply
-                await self.frames.send(reply)
+                await self.send(reply)
                 self.unsent = None
 
     def stop_all(self) -> None:
@@ -196,7 +221,7 @@ class _Client:
         while True:
             if self.states.generates_tokens != generates:
                 generates = self.states.generates_tokens
-                await self.frames.send(
+                await self.send(
                     render(
                         TokenGenerationEnabledNotification()
                         if generates
@@ -315,17 +340,22 @@ class _Client:
 
     async def _copy(self, request: Request, room: Reservation, admission: Admission | None) -> None:
         """Everything of one request to the writer; nothing more once the client stopped it."""
+        direct = None
+        if self.socket is not None and not request.is_over:
+            direct = DirectResults(request, self.socket, partial(self._frames_of, request))
+            request.sink = direct
         try:
-            async for step in request.outbox:
-                for result in step.results:
-                    if not request.is_stopped:
-                        response = {step.family: result}
-                        await self.frames.send(
-                            response_line(step.generated_by, request.id, response)
-                        )
+            async for steps in StepReader(request, direct):
+                for step in steps:
+                    for result in step.results:
+                        if not request.is_stopped:
+                            response = {step.family: result}
+                            await self.send(response_line(step.generated_by, request.id, response))
+                    if step is NOTHING:  # a direct write left something
+                        await self.send(b"")
             if request.failure is not None and not request.is_stopped:
                 failure = request.failure
-                await self.frames.send(error_line(request.id, failure.code, failure.description))
+                await self.send(error_line(request.id, failure.code, failure.description))
             if request.is_stopped:
                 await request.wait_ended()  # its id is taken as long as its slot is
         finally:
@@ -335,6 +365,19 @@ class _Client:
                 admission.end()
             del self._in_flight[request.id]
             self._ended.notify()
+
+    def _frames_of(self, request: Request, step: Results) -> bytes | None:
+        """What is written past the writer: tokens, while the writer has nothing. An ending is the
+        task's to send: only after it the request's id and its place under limits are free."""
+        if self._num_on_way:
+            return None
+        frames: list[bytes] = []
+        for result in step.results:
+            if not isinstance(result, dict) or not result.keys() <= TOKEN_TAGS:
+                return None
+            text = response_line(step.generated_by, request.id, {step.family: result})
+            frames += (frame_header(len(text)), text)
+        return b"".join(frames)
 
 
 @attrs.frozen

@@ -18,7 +18,12 @@ from paddler_trio.errors import one_line
 from paddler_trio.http.app_inbox import AppInbox
 from paddler_trio.http.arrivals import ARRIVALS, Arrivals
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Scope
-from paddler_trio.http.bounded_websocket import TEXT_FRAMES, TEXT_SINK, BoundedWebSocket
+from paddler_trio.http.bounded_websocket import (
+    DIRECT_FRAMES,
+    TEXT_FRAMES,
+    TEXT_SINK,
+    BoundedWebSocket,
+)
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import INPUT, InputBudget
 from paddler_trio.http.passing import PASSING, PassableConnection
@@ -72,6 +77,7 @@ class AppTasks:
         if isinstance(stream, BoundedWebSocket):
             scope["extensions"][ARRIVALS] = Arrivals(stream, protocol)
             scope["extensions"][TEXT_FRAMES] = stream.send_text
+            scope["extensions"][DIRECT_FRAMES] = stream
             scope["extensions"][TEXT_SINK] = stream.take_texts_to
         is_http = scope["type"] == "http"
         if is_http:

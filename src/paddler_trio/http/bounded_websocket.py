@@ -18,7 +18,8 @@ the connection of a refused handshake open. Here:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from contextlib import suppress
+from typing import Any, Protocol, TypeAlias
 
 import trio
 from hypercorn.protocol.events import Body, Data, StreamClosed
@@ -29,7 +30,7 @@ from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection, Event, Message, Ping, Pong
 from wsproto.frame_protocol import CloseReason
 
-from paddler_trio.http.asgi import Scope, Send
+from paddler_trio.http.asgi import ClientGoneError, Scope, Send
 from paddler_trio.http.input_budget import (
     HELD,
     INPUT,
@@ -53,6 +54,9 @@ MESSAGES_AT_ONCE = 64
 
 TEXT_FRAMES = "paddler_trio.text_frames"
 """The ASGI extension in which `text_sender` finds its socket."""
+
+DIRECT_FRAMES = "paddler_trio.direct_frames"
+"""The ASGI extension in which `direct_frames` finds its socket."""
 
 FRAGMENT_BYTES = 1_048_576
 """Of a message that is longer, each frame; control frames may pass between them."""
@@ -78,6 +82,16 @@ TOO_MANY_SMALL = (
 )
 
 
+class SocketWire(Protocol):
+    """The connection, as far as frames are written past hypercorn."""
+
+    async def write(self, data: bytes) -> None:
+        """Write what is left of all before, then ``data``; ClientGoneError."""
+
+    def write_now(self, data: bytes) -> bool:
+        """Write without waiting; False if the next ``write`` has to send the rest of it."""
+
+
 class BoundedWebSocket(WSStream):
     """A WebSocket with bounded messages, whose every end is reported and closed."""
 
@@ -85,6 +99,7 @@ class BoundedWebSocket(WSStream):
         self,
         protocol: H11Protocol,
         *,
+        wire: SocketWire,
         max_message_bytes: int,
         ping_interval_s: float,
         on_abuse: Callable[[str], None],
@@ -115,6 +130,7 @@ class BoundedWebSocket(WSStream):
         self._on_abuse = on_abuse
         self._sink: TextSink | None = None
         self._frames = PlainFrames()
+        self._wire = wire
 
     def take_texts_to(self, sink: TextSink) -> None:
         """Give texts to ``sink`` instead of the application's queue; before the first one."""
@@ -188,6 +204,23 @@ class BoundedWebSocket(WSStream):
             data = frame_header(len(piece), opcode=opcode, is_last=is_last) + piece
             await self.send(Data(stream_id=self.stream_id, data=data))
             opcode = CONTINUATION
+
+    def write_now(self, piece: bytes) -> bool:
+        """Write whole text frames without waiting; whether the kernel took all of them. What it did
+        not take goes out before anything else: await `flush` soon. Not between the fragments of a
+        message that `send_text` sends.
+
+        Errors:
+          ClientGoneError: either side has closed.
+        """
+        if not self._is_open:
+            raise ClientGoneError("the WebSocket is closed")
+        return self._wire.write_now(piece)
+
+    async def flush(self) -> None:
+        """Write what `write_now` left; nothing if the client is gone."""
+        with suppress(ClientGoneError):
+            await self._wire.write(b"")
 
     @property
     def _is_open(self) -> bool:
@@ -323,6 +356,13 @@ def text_sender(scope: Scope, send: Send) -> Callable[[bytes], Awaitable[None]]:
         await send({"type": "websocket.send", "text": text.decode()})
 
     return sender or send_decoded
+
+
+def direct_frames(scope: Scope) -> BoundedWebSocket | None:
+    """The socket of this application, for frames that are written at once; None under another
+    server."""
+    socket: BoundedWebSocket | None = scope.get("extensions", {}).get(DIRECT_FRAMES)
+    return socket
 
 
 def take_texts_to(scope: Scope, sink: TextSink) -> None:

@@ -246,6 +246,7 @@ class Http11Protocol(H11Protocol):
             headers = [pair for pair in headers if pair[0] != b"sec-websocket-extensions"]
             self.stream = BoundedWebSocket(
                 self,
+                wire=self.wire,
                 max_message_bytes=self._limits.max_websocket_message_bytes,
                 ping_interval_s=self._limits.ping_interval_s,
                 on_abuse=self.wire.report_abuse,

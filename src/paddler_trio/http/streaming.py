@@ -24,6 +24,15 @@ DIRECT_BODY: Final = "paddler_trio.direct_body"
 """The ASGI extension in which `direct_body` finds its connection."""
 
 
+class WritesNow(Protocol):
+    """A client's connection, as results are written to it past the task of their request."""
+
+    def write_now(self, piece: bytes) -> bool:
+        """Write without waiting; whether the kernel took all of it. The rest goes out before what
+        is written next. ClientGoneError."""
+        ...
+
+
 class DirectBody(Protocol):
     """Puts HTTP/1.1 chunks on the wire, past hypercorn and h11: two to three times as many small
     pieces a second as ordinary messages (measured)."""
