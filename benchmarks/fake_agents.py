@@ -73,8 +73,17 @@ class FakeAgent:
     received: bytearray = attrs.field(factory=bytearray, init=False)
     turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
+    @property
+    def is_serving(self) -> bool:
+        """It was told what to serve, and said that it does."""
+        return self.digest is not None
+
     async def run(self, host: str, port: int) -> None:
-        stream = await trio.open_tcp_stream(host, port)
+        """One link, until the balancer closes it; ConnectionError if it is refused."""
+        async with await trio.open_tcp_stream(host, port) as stream:
+            await self.serve(stream, host, port)
+
+    async def serve(self, stream: trio.SocketStream, host: str, port: int) -> None:
         protocol = b"Sec-WebSocket-Protocol: paddler-trio.1\r\n" if self.is_ours else b""
         await stream.send_all(
             b"GET /api/v1/agent_socket/%b HTTP/1.1\r\nHost: %b:%d\r\nConnection: Upgrade\r\n"
@@ -85,11 +94,11 @@ class FakeAgent:
         while b"\r\n\r\n" not in self.received:
             data = await stream.receive_some()
             if not data:
-                raise SystemExit(f"the balancer closed the link: {bytes(self.received)!r}")
+                raise ConnectionError(f"the balancer closed the link: {bytes(self.received)!r}")
             self.received += data
         head, _, rest = bytes(self.received).partition(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 101"):
-            raise SystemExit(f"the balancer refused the link: {head!r}")
+            raise ConnectionError(f"the balancer refused the link: {head!r}")
         self.received = bytearray(rest)
         await self.send(stream, self.status("RegisterAgent", 0, "Fresh"))
         async with trio.open_nursery() as nursery:
@@ -132,7 +141,7 @@ class FakeAgent:
         match message:
             case {"Request": {"id": wire_id}} | {"Trio": {"Start": {"id": wire_id}}}:
                 key = wire_id.encode()
-                self.answering[key] = Answering(key, self.num_tokens)
+                self.answering[key] = Answering(key, self.length())
                 self.work.set()
             case {"Notification": {"StopRespondingTo": wire_id}}:
                 if self.answering.pop(wire_id.encode(), None) is not None:
@@ -142,6 +151,10 @@ class FakeAgent:
                 await self.send(stream, self.status("UpdateAgentStatus", 0, "Fresh"))
                 await self.send(stream, self.status("UpdateAgentStatus", self.slots, "Applied"))
                 await self.send(stream, self.report())
+
+    def length(self) -> int:
+        """Tokens of the next answer."""
+        return self.num_tokens
 
     async def beat(self, stream: trio.SocketStream) -> None:
         await trio.sleep(random.random())
@@ -219,7 +232,8 @@ class FakeAgent:
             body["name"] = self.name
         return masked(json.dumps({"Notification": {kind: body}}).encode())
 
-    def report(self) -> bytes:
+    def report(self, figures: dict[str, float] | None = None) -> bytes:
+        """What ours adds to a status; ``figures`` of an engine."""
         if not self.is_ours:
             return b""
         report = {
@@ -229,7 +243,7 @@ class FakeAgent:
             "model": "m",
             "progress": None,
             "detail": None,
-            "engine": None,
+            "engine": figures,
         }
         return masked(json.dumps({"Trio": {"Report": report}}).encode())
 

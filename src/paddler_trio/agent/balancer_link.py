@@ -1,7 +1,7 @@
 """The agent's link to its balancer: one connection after the other, for the life of the agent.
 
 When a connection ends, its requests are stopped; the model stays loaded. Redialling backs off with
-jitter, so that not all agents dial a restarted balancer in the same instant (W37).
+jitter (``redial.py``), so that not all agents dial a restarted balancer in the same instant (W37).
 
 A balancer that leaves, because another process takes over at its address, keeps its connection
 until it has no request left; the agent dials again at once, and reaches the other process.
@@ -29,6 +29,7 @@ from paddler_trio.agent.balancer_dial import dial
 from paddler_trio.agent.credential_rotation import CredentialRotation
 from paddler_trio.agent.dialled_stream import DialledStream
 from paddler_trio.agent.link_parts import LinkModels, LinkRequests
+from paddler_trio.agent.redial import Redial
 from paddler_trio.agent.slot_shares import SlotShare, SlotShares
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
@@ -56,9 +57,6 @@ log = structlog.get_logger("link")
 CONNECT_S = 10.0
 CLOSE_S = 1.0
 READ_AHEAD_FRAMES = 64
-
-_FIRST_PAUSE_S = 0.25
-_LONGEST_PAUSE_S = 10.0
 
 
 @attrs.define(eq=False)
@@ -97,6 +95,8 @@ class BalancerLink:
     """How often it was registered."""
     _connections: list[BalancerConnection] = attrs.field(factory=list, init=False)
     """The oldest first; of all but the newest the balancer leaves."""
+    _linked_at_s: float | None = attrs.field(default=None, init=False)
+    """When the newest connection was registered."""
     _shares: SlotShares = attrs.field(init=False)
     _leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -113,9 +113,9 @@ class BalancerLink:
             await self._dial_for_ever(connections)
 
     async def _dial_for_ever(self, connections: trio.Nursery) -> None:
-        pause_s = _FIRST_PAUSE_S
+        redial = Redial()
         while not self._leaving.is_set():
-            began_s = trio.current_time()
+            self._linked_at_s = None
             over: Future[str | None] = Future()
             connections.start_soon(self._connect_once, over, name="connection to balancer")
             reason = await over.wait()
@@ -123,22 +123,21 @@ class BalancerLink:
                 return
             if reason is None:
                 log.info("the balancer hands over: dialling the next one", host=self.address.host)
-                pause_s = _FIRST_PAUSE_S
+                redial.begin_anew()
                 continue
-            if trio.current_time() - began_s > _LONGEST_PAUSE_S:
-                pause_s = _FIRST_PAUSE_S
-            jittered_s = pause_s * random.uniform(0.5, 1.0)  # noqa: S311  # no secret
+            linked_at_s = self._linked_at_s
+            linked_s = 0.0 if linked_at_s is None else trio.current_time() - linked_at_s
+            pause_s = redial.pause_s(linked_s, random.random())  # noqa: S311  # no secret
             log.warning(
                 "no link to the balancer",
                 host=self.address.host,
                 port=self.address.port,
                 tls=self.address.is_tls,
                 reason=reason,
-                again_in_s=round(jittered_s, 2),
+                again_in_s=round(pause_s, 2),
             )
-            with trio.move_on_after(jittered_s):
+            with trio.move_on_after(pause_s):
                 await self._leaving.wait()
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
     async def leave(self) -> None:
         """Deregister and close, after what is queued was sent; see
@@ -235,6 +234,7 @@ class BalancerLink:
 
     def _on_registered(self, connection: BalancerConnection) -> None:
         self.registered.set()
+        self._linked_at_s = trio.current_time()
         self.is_up = True
         self.num_connections += 1
         self.models.set_store(None)  # until this balancer announces one
