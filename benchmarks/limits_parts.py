@@ -299,7 +299,12 @@ class _Watchers:
     def __enter__(self) -> _Watchers:
         for _ in range(self.number):
             sock = socket.create_connection(self.address, timeout=30)
-            sock.sendall(f"GET {self.path} HTTP/1.1\r\nHost: b\r\n\r\n".encode())
+            host = "{}:{}".format(*self.address)  # another name is refused
+            sock.sendall(f"GET {self.path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            head = sock.recv(12)
+            if head != b"HTTP/1.1 200":
+                raise AnswerError(f"GET {self.path}: answered with {head!r}")
+            self._received[sock] = len(head)
             thread = threading.Thread(target=self._read, args=(sock,))
             thread.start()
             self._socks.append(sock)
