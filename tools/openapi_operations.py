@@ -352,6 +352,19 @@ STORE_ERRORS = (400, 403, 404, 502, 503, 507)
 UPLOAD_ERRORS = (400, 408, 409, 411, 413, 422, 503, 507)
 STORE: Table = {
     ("GET", "/api/v2/store"): Operation("The files of the model store, and its room"),
+    ("PUT", "/api/v2/store/pins"): Operation(
+        "Keep models whatever happens",
+        query={"source": "which; repeatable"},
+        errors=(400, 404, 409),
+    ),
+    ("DELETE", "/api/v2/store/pins"): Operation(
+        "Keep them no longer", query={"source": "which; repeatable"}, errors=(400, 404)
+    ),
+    ("POST", "/api/v2/store/prune"): Operation(
+        "Remove models that nothing keeps, none that is desired, pinned, in use or arriving",
+        Prune,
+        errors=(400, 408, 411, 413),
+    ),
     ("PUT", "/api/v2/store/pins/{key...}"): Operation(
         "Keep a file whatever happens", status=204, media="", errors=(404, 409)
     ),

@@ -179,7 +179,7 @@ def test_one_push_is_served_by_every_agent(tmp_path: Path) -> None:
         assert "desired" in stored[0]
         audit = httpx.get(f"{fleet.management_url}/api/v2/audit", trust_env=False).json()
         actions = [(each["action"], each["target"]) for each in audit["entries"]]
-        assert ("model sent to the store", f"sha256/{digest}") in actions
+        assert ("model sent to the store", url) in actions
         assert ("desired state replaced", "default") in actions
 
 

@@ -18,6 +18,8 @@ import httpx
 import pytest
 from fleet import Daemon
 
+from cli_in_process import invoke
+
 DATA = bytes(range(256)) * 20_000
 SHA256 = hashlib.sha256(DATA).hexdigest()
 
@@ -133,6 +135,36 @@ def test_a_store_that_is_killed_comes_back_and_its_connections_are_counted_anew(
         assert answer.headers["retry-after"] == "1"
     assert answer.status_code == 200
     assert json.dumps(answer.json()).count(SHA256) == 2
+
+
+def test_what_is_pinned_survives_a_prune_and_each_leaves_a_record(
+    stored: Stored, tmp_path: Path
+) -> None:
+    key_file = tmp_path / "key"
+    key_file.write_text(stored.key)
+    where = (f"--management-addr={stored.address}", f"--key-file={key_file}")
+    name = f"pushed/blobs/{SHA256}"
+    pinned = invoke("model", "pin", name, *where)
+    assert (pinned.exit_code, pinned.stdout) == (0, f"{name} (5.1 MB) is pinned\n")
+    assert "pinned" in invoke("model", "list", *where).stdout
+    kept = invoke("model", "prune", "--store", "--keep=0", "--json", *where)
+    assert (kept.exit_code, json.loads(kept.stdout)["removed"]) == (0, [])
+    assert invoke("model", "unpin", name, *where).exit_code == 0
+    unkeyed = invoke("model", "prune", "--store", "--keep=0", where[0])
+    assert (unkeyed.exit_code, "--key-file" in unkeyed.stderr) == (1, True)
+    gone = invoke("model", "prune", "--store", "--keep=0", *where)
+    assert gone.stdout == f"store: {name} (5.1 MB)\n5.1 MB freed\n"
+    nothing = invoke("model", "pin", name, *where)
+    assert (nothing.exit_code, "model list" in nothing.stderr) == (1, True)
+    url = f"http://{stored.address}/api/v2/audit"
+    entries = httpx.get(url, headers=stored.headers, trust_env=False).json()["entries"]
+    told = [(each["who"], each["action"], each["target"], each["outcome"]) for each in entries]
+    assert told[-4:] == [
+        ("ops", "store model pinned", name, "done"),
+        ("ops", "store pruned", "nothing", "done"),
+        ("ops", "store model unpinned", name, "done"),
+        ("ops", "store pruned", name, "done"),
+    ]
 
 
 def test_a_store_without_a_size_or_with_a_folder_that_is_none_is_refused_at_the_start(

@@ -16,7 +16,7 @@ import trio
 from http_world import serving
 
 from hub_server import HubServer
-from paddler_trio.balancer.model_store_child import ModelStoreChild, NotPassedError
+from paddler_trio.balancer.model_store_child import ModelStoreChild, NotPassedError, OnEnd, nobody
 from paddler_trio.balancer.model_store_routes import ModelStoreRoutes
 from paddler_trio.http.router import Router, by_path
 from paddler_trio.model_store.arrival import Arrivals
@@ -65,23 +65,30 @@ class StoreWorld:
         """What the balancer would be told."""
         return cast("trio.MemoryReceiveChannel[RequestEnded]", self.serving.outgoing)
 
-    async def open(self, path: str, method: str = "GET", **headers: str) -> trio.SocketStream:
-        """Ask for ``path`` below the store's prefix; the client's end of the connection."""
+    async def open(
+        self, path: str, method: str = "GET", body: bytes = b"", **headers: str
+    ) -> trio.SocketStream:
+        """Ask for ``path`` below the store's prefix, which may have a query; the client's end of
+        the connection."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self._requests += 1
-        raw = f"{PREFIX}{path}"
+        raw, _, query = f"{PREFIX}{path}".partition("?")
+        if body:
+            headers["content_length"] = str(len(body))
         pairs = tuple((name.replace("_", "-"), value) for name, value in headers.items())
         request = PassedRequest(
-            self._requests, method, unquote(raw), raw, "", pairs, "127.0.0.1", b""
+            self._requests, method, unquote(raw), raw, query, pairs, "127.0.0.1", body
         )
         self.nursery.start_soon(self.serving.answer, request, theirs.detach())
         return trio.SocketStream(trio.socket.from_stdlib_socket(ours))
 
-    async def ask(self, path: str, method: str = "GET", **headers: str) -> Answered:
+    async def ask(
+        self, path: str, method: str = "GET", body: bytes = b"", **headers: str
+    ) -> Answered:
         """Ask and read the whole answer."""
         with trio.fail_after(PATIENCE_S):
-            client = await self.open(path, method, **headers)
+            client = await self.open(path, method, body, **headers)
             received = bytearray()
             async with client:
                 async for data in client:
@@ -149,7 +156,9 @@ class ChildInThisProcess:
     """So many requests are not taken."""
     seen: list[PassedRequest] = attrs.field(factory=list)
 
-    async def pass_on(self, request: PassedRequest, descriptor: int) -> None:
+    async def pass_on(
+        self, request: PassedRequest, descriptor: int, on_end: OnEnd = nobody
+    ) -> None:
         await trio.lowlevel.checkpoint()
         if self.refuses:
             self.refuses -= 1

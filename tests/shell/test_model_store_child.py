@@ -15,9 +15,9 @@ import pytest
 import trio
 from http_world import until
 
-from paddler_trio.balancer.model_store_child import ModelStoreChild, NotPassedError
+from paddler_trio.balancer.model_store_child import ModelStoreChild, NotPassedError, OnEnd, nobody
 from paddler_trio.errors import ModelStoreError
-from paddler_trio.model_store.store_messages import PREFIX, PassedRequest
+from paddler_trio.model_store.store_messages import PREFIX, PassedRequest, RequestEnded
 from paddler_trio.nursery_tree.synchronization import Changes
 
 PATIENCE_S = 60
@@ -53,7 +53,7 @@ def stop(child: ModelStoreChild) -> None:
     os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
 
 
-async def ask(child: ModelStoreChild, path: str = "") -> trio.SocketStream:
+async def ask(child: ModelStoreChild, path: str = "", on_end: OnEnd = nobody) -> trio.SocketStream:
     """Pass one end of a connection; return the other."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -62,7 +62,7 @@ async def ask(child: ModelStoreChild, path: str = "") -> trio.SocketStream:
     with theirs:
         try:
             request = PassedRequest(0, "GET", target, target, "", (), "x", b"")
-            await child.pass_on(request, theirs.fileno())
+            await child.pass_on(request, theirs.fileno(), on_end)
         except BaseException:
             ours.close()
             raise
@@ -82,11 +82,13 @@ async def test_a_passed_connection_is_answered_and_counted_until_it_is_closed(
 ) -> None:
     raised: list[BaseException] = []
     async with running(tmp_path, raised) as child:
-        client = await ask(child)
+        ended: list[RequestEnded] = []
+        client = await ask(child, on_end=ended.append)
         assert child.num_passed == 1
         body = (await answer_of(client)).partition(b"\r\n\r\n")[2]
         assert json.loads(body)["size_bytes"] == 10**9
         await until(lambda: child.num_passed == 0)
+        assert [(each.status, each.changed) for each in ended] == [(200, "")]
     assert raised == []
 
 
@@ -128,11 +130,13 @@ async def test_a_store_that_takes_nothing_is_not_waited_for_long(
 
 async def test_a_store_that_is_killed_takes_its_connections_with_it(tmp_path: Path) -> None:
     raised: list[BaseException] = []
+    ended: list[RequestEnded] = []
     async with running(tmp_path, raised) as child:
         stop(child)
-        client = await ask(child)
+        client = await ask(child, on_end=ended.append)
         os.kill(child.pid, signal.SIGKILL)
         await until(lambda: bool(raised))
+        assert [each.status for each in ended] == [0], "its end is told, without an answer"
         assert child.num_passed == 0
         assert await answer_of(client) == b""
         with pytest.raises(NotPassedError, match="starting"):

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 import structlog
@@ -48,6 +48,13 @@ _SOCKET_BYTES: Final = 4 * MAX_MESSAGE_BYTES
 _LINE_BYTES: Final = 64 * 1024
 
 
+OnEnd: TypeAlias = Callable[[RequestEnded], None]
+
+
+def nobody(ended: RequestEnded) -> None:
+    """Hears of the end of a connection that nobody wants to hear of."""
+
+
 class NotPassedError(ModelStoreError):
     """The store takes no connection now; it may soon."""
 
@@ -74,7 +81,8 @@ class ModelStoreChild:
     """One task at a time waits for the socket to be writable."""
     _sent_desire: int = attrs.field(default=-1, init=False)
     _num_requests: int = attrs.field(default=0, init=False)
-    _passed: set[int] = attrs.field(factory=set, init=False)
+    _passed: dict[int, OnEnd] = attrs.field(factory=dict, init=False)
+    """What hears of the end of each connection that the store has."""
 
     def __repr__(self) -> str:
         state = "down" if self._control is None else "up"
@@ -96,9 +104,17 @@ class ModelStoreChild:
         """How many connections the store has."""
         return len(self._passed)
 
-    async def pass_on(self, request: PassedRequest, descriptor: int) -> None:
+    async def pass_on(
+        self,
+        request: PassedRequest,
+        descriptor: int,
+        on_end: OnEnd = nobody,
+    ) -> None:
         """Pass a connection on; NotPassedError. Its ``id`` is replaced. From the return on the
         store has a copy of the descriptor, and ours is to be closed.
+
+        Args:
+          on_end: called once when the store has closed it, or has ended: then the status is 0.
 
         Cancellation: it was not passed.
         """
@@ -108,20 +124,20 @@ class ModelStoreChild:
             raise NotPassedError(f"the model store has {MAX_PASSED} connections, its limit")
         self._num_requests += 1
         request = attrs.evolve(request, id=self._num_requests)
-        self._passed.add(request.id)
+        self._passed[request.id] = on_end
         try:
             with trio.fail_after(PASS_S):
                 await self._send(encode_message(request), descriptor)
         except trio.TooSlowError as error:
-            self._passed.discard(request.id)
+            self._passed.pop(request.id, None)
             raise NotPassedError(
                 f"the model store took no connection within {PASS_S:g} s"
             ) from error
         except OSError as error:
-            self._passed.discard(request.id)
+            self._passed.pop(request.id, None)
             raise NotPassedError("the model store has just ended") from error
         except BaseException:
-            self._passed.discard(request.id)
+            self._passed.pop(request.id, None)
             raise
 
     async def run(self) -> None:
@@ -162,7 +178,9 @@ class ModelStoreChild:
             raise _not_started(error) from error
         finally:
             self._control = self._process = None
-            self._passed.clear()
+            lost, self._passed = self._passed, {}
+            for number, on_end in lost.items():
+                on_end(RequestEnded(number))
             ours.close()
             if process is not None:
                 await end_process(process, name="model store", grace_s=END_S)
@@ -196,7 +214,7 @@ class ModelStoreChild:
         while (message := await self._receive(control)) is not None:
             match message:
                 case RequestEnded(number):
-                    self._passed.discard(number)
+                    self._passed.pop(number, nobody)(message)
                 case other:
                     raise ModelStoreError(f"the store sent a {type(other).__name__}")
 

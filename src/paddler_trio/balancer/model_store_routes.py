@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import attrs
@@ -9,11 +10,19 @@ import attrs
 from paddler_trio.balancer.model_store_child import ModelStoreChild, NotPassedError
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import ClientGoneError, HttpProblem, Receive, Scope, Send, send_text
-from paddler_trio.http.audit_trail import audit_of
+from paddler_trio.http.audit_trail import NOT_FOUND, audit_of, outcome_of
 from paddler_trio.http.passing import passable
-from paddler_trio.model_store.store_messages import PassedRequest
+from paddler_trio.model_store.store_messages import PREFIX, PassedRequest, RequestEnded
 
 RETRY_AFTER_S: Final = 1
+_ACTIONS: Final = {
+    ("PUT", "pins"): "store model pinned",
+    ("DELETE", "pins"): "store model unpinned",
+    ("DELETE", "files"): "store file removed",
+    ("POST", "prune"): "store pruned",
+    ("PUT", "manifests"): "model sent to the store",  # what makes files a model
+}
+"""What leaves a record in the audit log, by method and the first word of the path."""
 
 
 @attrs.frozen(eq=False)
@@ -50,13 +59,23 @@ class ModelStoreRoutes:
         if descriptor < 0:
             raise ClientGoneError("the client left before its request was passed on")
         try:
-            await self.child.pass_on(request, descriptor)
+            await self.child.pass_on(request, descriptor, partial(_record, scope))
         except NotPassedError as error:
             retry_after = (b"retry-after", b"%d" % RETRY_AFTER_S)
             raise HttpProblem(503, str(error), [retry_after]) from error
         except WireError as error:
             raise HttpProblem(431, f"the request is too long: {error}") from error
         connection.release()
-        _, is_manifest, name = scope["path"].rpartition("/manifests/")
-        if scope["method"] == "PUT" and is_manifest:  # what makes files a model
-            audit_of(scope).record(scope, "model sent to the store", name)
+
+
+def _record(scope: Scope, ended: RequestEnded) -> None:
+    """Leave a record of what the store did for a request; of questions and of uploads, none."""
+    action = _ACTIONS.get((scope["method"], _first_word(scope["path"])))
+    if action is None or ended.status == NOT_FOUND or (ended.status == 200 and not ended.changed):
+        return
+    outcome = outcome_of(ended.status or None)
+    audit_of(scope).record(scope, action, ended.changed, outcome=outcome)
+
+
+def _first_word(path: str) -> str:
+    return path.removeprefix(f"{PREFIX}/").partition("/")[0]

@@ -34,6 +34,7 @@ from paddler_trio.cli import (
     rollout_command,
     rpc_server,
     setup_command,
+    store_pins,
     template,
     tls_command,
     tls_fingerprint,
@@ -65,6 +66,7 @@ def _root(version: VersionOption = False) -> None:  # the flag's callback does t
 app.command(cls=DaemonCommand)(balancer.balancer)
 app.add_typer(agent.agent, name="agent")
 model_cache.add_to(model.model)
+store_pins.add_to(model.model)
 model.model.command()(model_push.push)
 app.add_typer(model.model, name="model")
 app.add_typer(fleet_command.fleet, name="fleet")

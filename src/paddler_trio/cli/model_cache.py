@@ -1,4 +1,6 @@
-"""``paddler-trio model pull, list, verify, prune``: the models that agents keep where they run."""
+"""``paddler-trio model pull, list, verify, prune``: the models that agents keep where they run, and
+those in the balancer's store.
+"""
 
 from __future__ import annotations
 
@@ -119,15 +121,25 @@ def prune(
         bool, typer.Option("--dry-run", help="Print what would go, and remove nothing.")
     ] = False,
     agent: AgentsOption = None,
+    store: Annotated[
+        bool, typer.Option("--store", help="In the balancer's store, not on agents.")
+    ] = False,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
     tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
-    """Remove cached models, but none that is desired, in use or being fetched."""
+    """Remove cached models, but none that is desired, pinned, in use or being fetched."""
     from paddler_trio.cli.cache_run import prune_caches
+    from paddler_trio.cli.store_client import StoreClient
+    from paddler_trio.cli.store_run import prune_store
 
     rules = keep_rules(keep or [])
+    if store and agent:
+        raise typer.BadParameter("give one of --store and --agent", param_hint="--store")
+    if store:
+        with one_line_errors(), StoreClient.open(management_addr, key_file, tls) as client:
+            raise typer.Exit(prune_store(client, rules, dry_run=dry_run, as_json=as_json))
     with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         code = prune_caches(client, rules, dry_run=dry_run, agents=agent, as_json=as_json)
     raise typer.Exit(code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -21,6 +21,8 @@ from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 STORE_PATH: Final = "/api/v2/store"
 ANSWER_S: Final = 30.0
 """The store reports at least so often that it still compares a hash."""
+PRUNE_S: Final = 300.0
+"""Files are removed one after the other; a slow file system takes seconds for each."""
 MISMATCH: Final = 422
 UPLOAD_OFFSET: Final = "Upload-Offset"
 
@@ -96,6 +98,21 @@ class StoreClient:
             )
         refuse_unless_success(answer)
 
+    def pin(self, sources: Sequence[str], *, pinned: bool) -> dict[str, object]:
+        """Keep the models that these select, or keep them no longer; the models."""
+        method = "PUT" if pinned else "DELETE"
+        with clear_errors(self.address):
+            answer = self._http.request(
+                method, f"{STORE_PATH}/pins", params=[("source", source) for source in sources]
+            )
+        return _object(answer)
+
+    def prune(self, rules: Mapping[str, object]) -> dict[str, object]:
+        """Remove what ``rules``, the fields of ``Prune``, do not keep; what went."""
+        with clear_errors(self.address):
+            answer = self._http.post(f"{STORE_PATH}/prune", json=dict(rules), timeout=PRUNE_S)
+        return _object(answer)
+
     def listing(self) -> dict[str, object] | None:
         """What is there; None from a balancer without a store."""
         with clear_errors(self.address):
@@ -105,6 +122,14 @@ class StoreClient:
         refuse_unless_success(answer)
         value = answer.json()
         return value if isinstance(value, dict) else None
+
+
+def _object(answer: httpx.Response) -> dict[str, object]:
+    refuse_unless_success(answer)
+    value = answer.json()
+    if not isinstance(value, dict):
+        raise BalancerRefusedError(200, "the store sent JSON that is no object")
+    return value
 
 
 def _number(answer: httpx.Response) -> int:

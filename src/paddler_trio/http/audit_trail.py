@@ -108,12 +108,14 @@ def audited(
         finally:
             if not recorded and status != NOT_FOUND:  # what is not there was not changed
                 action = f"{scope['method']} {scope['path']}"
-                trail.record(scope, action, outcome=_outcome(status))
+                trail.record(scope, action, outcome=outcome_of(status))
 
     return answer
 
 
-def _outcome(status: int | None) -> str:
+def outcome_of(status: int | None) -> str:
+    """The outcome that a record has for a request that was answered with ``status``; None for one
+    that was not."""
     if status is None:
         return "cut off"
     if status < 400:

@@ -30,7 +30,7 @@ class StoredFile:
 
     Args:
       key: see ``layout``.
-      names: what people call it: ``hf:org/repo/file@commit``, the name of a URL's file.
+      names: what people call it: ``hf:org/repo/file@commit``, a URL without what may be secret.
       size_bytes: that it takes of the disk.
       sha256: of its content; None if nobody knows.
       is_verified: its content was compared with what its source announced.
@@ -82,7 +82,7 @@ def _url_files(layout: StoreLayout) -> Iterator[StoredFile]:
             for path in _regular(folder):
                 record = UrlFile(folder, path.name).cached()
                 if record is not None:
-                    name = f"{host.name}/{path.name}"
+                    name = record.url or f"{host.name}/{path.name}"
                     yield _file(layout, path, (name,), record.hash.hex, is_verified=False)
             yield from _leftovers(layout, folder / OURS, folder)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -28,13 +28,25 @@ from paddler_trio.model_store.inventory import (
 )
 from paddler_trio.model_store.layout import StoreLayout
 from paddler_trio.model_store.retention import NoRoom, Retention
+from paddler_trio.model_store.store_prune import PrunePlan, planned
+from paddler_trio.model_store.stored_models import StoredModel, select, stored_models
 from paddler_trio.models.durable import write_durably
+from paddler_trio.models.model_reference import UnknownSourceError
 from paddler_trio.wire.paddler.desired_state import DesiredModel
+from paddler_trio.wire.trio.cache_commands import Prune
 
 log = structlog.get_logger("store")
 
 MAX_PINS: Final = 10_000
 SETTLE_S: Final = 5.0
+
+
+@attrs.frozen
+class Pruned:
+    """What a prune did. ``problems``: why a file of the plan is still there, by its key."""
+
+    plan: PrunePlan
+    problems: dict[str, str]
 
 
 @attrs.define(eq=False)
@@ -46,6 +58,8 @@ class ModelStore:
     _desired: tuple[DesiredModel, ...] = attrs.field(default=(), init=False)
     _claims: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     """Held while files go for others that arrive."""
+    _writes: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    """Of the list of pins: the newest one is written last."""
 
     def __repr__(self) -> str:
         return f"<ModelStore {self.layout.root}: {self.retention}>"
@@ -106,6 +120,28 @@ class ModelStore:
         finally:
             self.retention.release(key, time.time())
 
+    async def prune(self, rules: Prune) -> Pruned:
+        """Remove the models that ``rules`` do not keep, but none that must stay.
+
+        Errors:
+          UnknownSourceError: the rules name what is no source.
+        """
+        async with self._claims:
+            await self._refresh_desired()
+            plan = await trio.to_thread.run_sync(
+                planned, self.layout, rules, self.retention.is_kept
+            )
+            problems: dict[str, str] = {}
+            for file in () if rules.dry_run else plan.files:
+                if self.retention.is_kept(file.key):
+                    problems[file.key] = "it has just been asked for"
+                    continue
+                self.retention.forget(file.key)
+                await self._remove((file.key,))
+                if self.retention.holds(file.key):
+                    problems[file.key] = "it cannot be removed: the log of the balancer says why"
+            return Pruned(plan, problems)
+
     async def remove(self, key: str) -> None:
         """An operator wants it to go; HttpProblem 404 or 409."""
         async with self._claims:
@@ -126,20 +162,42 @@ class ModelStore:
             await self._refresh_desired()
             await self._remove(self.retention.trim())
 
-    async def pin(self, key: str, *, pinned: bool) -> None:
-        """The file stays until it is unpinned; HttpProblem if it is not there, or too many are."""
-        pins = set(self.retention.pinned)
-        if pinned and not self.retention.holds(key) and not self.retention.is_arriving(key):
-            raise HttpProblem(404, f"the store has no {key[:200]!r}")
-        if pinned and len(pins) >= MAX_PINS:
-            raise HttpProblem(409, f"{MAX_PINS} files are pinned, the limit")
-        if pinned:
-            pins.add(key)
-        else:
-            pins.discard(key)
+    async def selected(self, sources: Sequence[str]) -> list[StoredModel]:
+        """The models that these select, each once; HttpProblem 404 for one that selects none, 400
+        for one that names no source."""
+
+        def look() -> list[StoredModel]:
+            models = stored_models(stored_files(self.layout))
+            chosen: dict[str, StoredModel] = {}
+            for text in sources:
+                found = select(self.layout, models, text)
+                if not found:
+                    raise HttpProblem(
+                        404,
+                        f"the store has nothing that {text[:200]!r} selects; "
+                        "`paddler-trio model list` prints what it has",
+                    )
+                chosen |= {model.source: model for model in found}
+            return list(chosen.values())
+
+        try:
+            return await trio.to_thread.run_sync(look)
+        except UnknownSourceError as error:
+            raise HttpProblem(400, str(error)) from error
+
+    async def pin(self, keys: Collection[str], *, pinned: bool) -> None:
+        """These files stay until they are unpinned; HttpProblem if one is not there, or too many
+        are."""
+        for key in keys if pinned else ():
+            if not self.retention.holds(key) and not self.retention.is_arriving(key):
+                raise HttpProblem(404, f"the store has no {key[:200]!r}")
+        pins = self.retention.pinned | set(keys) if pinned else self.retention.pinned - set(keys)
+        if pinned and len(pins) > MAX_PINS:
+            raise HttpProblem(409, f"{len(pins)} files would be pinned, the limit is {MAX_PINS}")
         self.retention.pinned = pins
-        text = json.dumps(sorted(pins)).encode()
-        await trio.to_thread.run_sync(write_durably, self.layout.pins, text)
+        async with self._writes:
+            text = json.dumps(sorted(self.retention.pinned)).encode()
+            await trio.to_thread.run_sync(write_durably, self.layout.pins, text)
 
     # -------------------------------------------------------------------- inside
 

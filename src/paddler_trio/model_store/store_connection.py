@@ -52,6 +52,10 @@ class StoreConnection:
     stream: trio.SocketStream
     has_begun: bool = attrs.field(default=False, init=False)
     """The head of the answer was sent, or some of it."""
+    status: int = attrs.field(default=0, init=False)
+    """Of the answer, once it has begun."""
+    changed: str = attrs.field(default="", init=False)
+    """What the request changed in the store, as its handler says it for the audit log."""
     headers: Mapping[str, str] = attrs.field(init=False)
     """Of the request; names are lower case; of several with one name, the first."""
     _unread: bytes = attrs.field(init=False)
@@ -119,6 +123,15 @@ class StoreConnection:
     def _waits_for_continue(self) -> bool:
         return self.headers.get("expect", "").lower() == "100-continue"
 
+    async def receive_whole(self, limit_bytes: int) -> bytes:
+        """The whole body; errors as of ``receive_body``, and HttpProblem 413."""
+        if self.body_bytes > limit_bytes:
+            raise HttpProblem(413, f"a body of {self.body_bytes} bytes; the limit is {limit_bytes}")
+        body = b""
+        while piece := await self.receive_body():
+            body += piece
+        return body
+
     async def wait_gone(self) -> None:
         """Return when the client has closed its side, or talks where it has nothing to say; for
         requests whose body was read."""
@@ -161,7 +174,7 @@ class StoreConnection:
         lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
         lines += [f"{name}: {value}" for name, value in headers]
         head = "\r\n".join([*lines, "Connection: close", "", ""])
-        self.has_begun = True
+        self.has_begun, self.status = True, status
         await self.send(head.encode("latin-1"))
 
     async def send(self, data: bytes) -> None:

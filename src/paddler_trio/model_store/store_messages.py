@@ -84,9 +84,16 @@ class StoreFailed:
 
 @attrs.frozen
 class RequestEnded:
-    """The connection of this request is closed."""
+    """The connection of this request is closed.
+
+    Args:
+      status: of the answer; 0 if there was none.
+      changed: what the request changed in the store, for the audit log; empty for nothing.
+    """
 
     id: int
+    status: int = 0
+    changed: str = ""
 
 
 ToStore: TypeAlias = Configure | PassedRequest | Desire

@@ -190,7 +190,8 @@ class StoreServing:
             try:
                 await connection.close()
             finally:
-                self._reports.send_nowait(RequestEnded(request.id))
+                ended = RequestEnded(request.id, connection.status, connection.changed)
+                self._reports.send_nowait(ended)
 
     async def _handle(self, connection: StoreConnection) -> None:
         """Answer, or refuse; ReaderGoneError."""

@@ -1,8 +1,10 @@
 """Every route of the store. The balancer has parsed and authorised what comes here.
 
     GET           /api/v2/store                             what lies here, and what arrives
-    PUT DELETE    /api/v2/store/pins/{key}                  keep a file whatever happens; no longer
+    PUT DELETE    /api/v2/store/pins?source=SOURCE          keep models whatever happens; no longer
+    PUT DELETE    /api/v2/store/pins/{key}                  the same for one file
     DELETE        /api/v2/store/files/{key}                 remove a file that nobody wants
+    POST          /api/v2/store/prune                       remove models that nothing keeps
     GET HEAD      /api/v2/store/hf/...                      as the hub: see ``source_routes``
     GET           /api/v2/store/url/{base64url of the URL}  the same for files of URLs
     GET HEAD PUT  /api/v2/store/blobs/sha256/{sha256}       a pushed file; see ``upload_routes``
@@ -23,6 +25,7 @@ import attrs
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.http.router import Params, RouteTable
 from paddler_trio.model_store.arrival import Arrivals
+from paddler_trio.model_store.keep_routes import KeepRoutes
 from paddler_trio.model_store.layout import checked_sha256
 from paddler_trio.model_store.send_stored import send_stored
 from paddler_trio.model_store.source_routes import SourceRoutes
@@ -40,10 +43,14 @@ def store_routes(
     """The table, complete."""
     table: RouteTable[StoreHandler] = RouteTable()
     stored, uploads = StoredRoutes(store, arrivals), UploadRoutes(store)
+    kept = KeepRoutes(store)
     table.add("GET", PREFIX, stored.list_all)
-    table.add("PUT", f"{PREFIX}/pins/{{key...}}", stored.pin)
-    table.add("DELETE", f"{PREFIX}/pins/{{key...}}", stored.unpin)
-    table.add("DELETE", f"{PREFIX}/files/{{key...}}", stored.remove)
+    table.add("PUT", f"{PREFIX}/pins", kept.pin_sources)
+    table.add("DELETE", f"{PREFIX}/pins", kept.unpin_sources)
+    table.add("PUT", f"{PREFIX}/pins/{{key...}}", kept.pin_file)
+    table.add("DELETE", f"{PREFIX}/pins/{{key...}}", kept.unpin_file)
+    table.add("DELETE", f"{PREFIX}/files/{{key...}}", kept.remove_file)
+    table.add("POST", f"{PREFIX}/prune", kept.prune)
     table.add("GET", f"{PREFIX}/url/{{name}}", sources.url_file)
     table.add("GET", f"{PREFIX}/hf/api/models/{{rest...}}", sources.hub_listing)
     table.add("GET", f"{PREFIX}/blobs/sha256/{{sha256}}", stored.blob)
@@ -58,7 +65,7 @@ def store_routes(
 
 @attrs.frozen(eq=False)
 class StoredRoutes:
-    """What lies in the store: listed, kept, removed, and served as it is."""
+    """What lies in the store: listed, and served as it is."""
 
     store: ModelStore
     arrivals: Arrivals
@@ -81,18 +88,6 @@ class StoredRoutes:
             "arriving": self.arrivals.listed(),
         }
         await connection.send_json(200, value)
-
-    async def pin(self, connection: StoreConnection, params: Params) -> None:
-        await self.store.pin(params["key"], pinned=True)
-        await connection.send_empty(204)
-
-    async def unpin(self, connection: StoreConnection, params: Params) -> None:
-        await self.store.pin(params["key"], pinned=False)
-        await connection.send_empty(204)
-
-    async def remove(self, connection: StoreConnection, params: Params) -> None:
-        await self.store.remove(params["key"])
-        await connection.send_empty(204)
 
     async def blob(self, connection: StoreConnection, params: Params) -> None:
         sha256 = checked_sha256(params["sha256"])

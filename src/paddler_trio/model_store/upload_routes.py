@@ -113,13 +113,7 @@ class UploadRoutes:
     async def put_manifest(self, connection: StoreConnection, params: Params) -> None:
         """Name a model; HttpProblem 409 lists what is not here of it."""
         sha256 = checked_sha256(params["sha256"])
-        if connection.body_bytes > MAX_MANIFEST_BYTES:
-            raise HttpProblem(
-                413, f"a manifest of {connection.body_bytes} bytes; at most {MAX_MANIFEST_BYTES}"
-            )
-        body = b""
-        while piece := await connection.receive_body():
-            body += piece
+        body = await connection.receive_whole(MAX_MANIFEST_BYTES)
         digest = hashlib.sha256(body).hexdigest()
         if digest != sha256:
             raise HttpProblem(422, f"the manifest has the SHA-256 {digest}, not {sha256}")
@@ -141,7 +135,8 @@ class UploadRoutes:
             raise _disk_problem(error) from error
         finally:
             await self.store.settle(key)
-        log.info("model pushed", model=manifest.source(manifest.files[0]))
+        connection.changed = manifest.source(manifest.files[0])
+        log.info("model pushed", model=connection.changed)
         await connection.send_text(201, manifest.source(manifest.files[0]))
 
     # --------------------------------------------------------------- one upload

@@ -56,22 +56,8 @@ class SourcePattern:
         if self.text == model.source:
             return True
         match self.reference:
-            case HubRepository(repo_id, quantisation):
-                origin = model.origin
-                return (
-                    origin is not None
-                    and origin.repo_id == repo_id
-                    and self._is_revision(origin)
-                    and (quantisation is None or is_quantised(origin.filename, quantisation))
-                )
-            case HuggingFaceModel(filename, repo_id):
-                origin = model.origin
-                return (
-                    origin is not None
-                    and origin.repo_id == repo_id
-                    and origin.filename == part_names(filename)[0]
-                    and self._is_revision(origin)
-                )
+            case HubRepository() | HuggingFaceModel():
+                return model.origin is not None and self.selects_origin(model.origin)
             case UrlModel(url):
                 return _is_at(model, settings, url)
             case LocalToAgent(path):
@@ -79,8 +65,19 @@ class SourcePattern:
             case NoModel():
                 return False
 
-    def _is_revision(self, origin: HubOrigin) -> bool:
-        return self.revision is None or self.revision in {origin.commit, *origin.revisions}
+    def selects_origin(self, origin: HubOrigin) -> bool:
+        """Whether it selects the model of a hub whose first file this is."""
+        if self.revision is not None and self.revision not in {origin.commit, *origin.revisions}:
+            return False
+        match self.reference:
+            case HubRepository(repo_id, quantisation):
+                return origin.repo_id == repo_id and (
+                    quantisation is None or is_quantised(origin.filename, quantisation)
+                )
+            case HuggingFaceModel(filename, repo_id):
+                return origin.repo_id == repo_id and origin.filename == part_names(filename)[0]
+            case _:
+                return False
 
 
 def _is_at(model: CachedModel, settings: HubSettings, url: str) -> bool:

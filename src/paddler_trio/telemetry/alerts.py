@@ -189,7 +189,7 @@ def _alerts_of_agents() -> Sequence[Alert]:
             lasts="5m",
             severity="warning",
             summary="Less than 5 GB are free where {{ $labels.instance }} keeps its models",
-            description="The next model may not fit: `paddler-trio model cache prune` removes "
+            description="The next model may not fit: `paddler-trio model prune` removes "
             "what is not used.",
         ),
     )
