@@ -34,6 +34,8 @@ VALUES: Mapping[tuple[str, str], Sequence[str]] = {
     ("kv_bytes", "kind"): label_values.KV_KINDS,
     ("kv_cells", "state"): label_values.KV_CELL_STATES,
     ("engine_restarts_total", "reason"): label_values.RESTART_REASONS,
+    ("model_store_requests_total", "found"): label_values.STORE_FOUND,
+    ("model_store_downloads_total", "outcome"): label_values.DOWNLOAD_OUTCOMES,
 }
 
 

@@ -40,6 +40,13 @@ def _histogram(name: str, labels: str, low: str, high: str) -> dict[str, str]:
 
 
 CASES = {
+    "PaddlerModelStoreDown": Case({f"paddler_model_store_up{{{HERE}}}": "1 1 0x20"}, 9, {}, 4),
+    "PaddlerModelStoreDownloadsFail": Case(
+        {f'paddler_model_store_downloads_total{{{HERE},outcome="failed"}}': "0 0 1+1x30"},
+        10,
+        {"outcome": "failed"},
+        2,
+    ),
     "PaddlerNoUsableSlot": Case({f"paddler_slots_usable{{{HERE}}}": "4 0x20"}, 3, {}, 1),
     "PaddlerQueueWithFreeSlots": Case(
         {

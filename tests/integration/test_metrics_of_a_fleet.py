@@ -69,7 +69,8 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
     made = forked_processes.run("key", "new", "limited", *limit, "--file", str(keys))
     assert made.returncode == 0, made.stderr
     limited = made.stdout.strip()
-    options = [f"--api-key-file={keys}"]
+    options = [f"--api-key-file={keys}", "--model-store-size=1GB"]
+    options.append(f"--model-store={tmp_path_factory.mktemp('store')}")
     metrics = ["--metrics-addr=127.0.0.1:0"]
     with Fleet.start(
         agents=1, slots=2, model=None, balancer_options=options, agent_options=metrics

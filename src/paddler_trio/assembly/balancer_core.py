@@ -99,6 +99,7 @@ class BalancerCore:
             then=MetricsObserver(metrics, activity.finished),
         )
         activity.then = measures.observer
+        measures.store = store = model_store_child(config, states)
         rollouts = FleetRollouts(fleet)
         shown = dict(addresses)
         if config.statsd_addr is not None:
@@ -124,7 +125,7 @@ class BalancerCore:
             rollouts,
             metrics,
             feed,
-            model_store_child(config, states),
+            store,
             budget,
             lag,
             measures,

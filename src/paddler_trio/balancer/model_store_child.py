@@ -27,6 +27,7 @@ from paddler_trio.model_store.store_messages import (
     Desire,
     PassedRequest,
     RequestEnded,
+    StoreCounts,
     StoreFailed,
     StoreUp,
     decode_message,
@@ -74,6 +75,8 @@ class ModelStoreChild:
     size_bytes: int
     desired: Callable[[], tuple[bytes, ...]]
     desired_changes: Changes
+    counts: StoreCounts = attrs.field(factory=StoreCounts, init=False)
+    """As the newest life reported them."""
     _control: trio.socket.SocketType | None = attrs.field(default=None, init=False)
     """Of the life that is up."""
     _process: trio.Process | None = attrs.field(default=None, init=False)
@@ -193,6 +196,7 @@ class ModelStoreChild:
                 await control.send(encode_message(configure))
                 match await self._receive(control):
                     case StoreUp(files, used_bytes):
+                        self.counts = StoreCounts(files=files, used_bytes=used_bytes)
                         log.info(
                             "model store up",
                             folder=str(self.folder),
@@ -215,6 +219,8 @@ class ModelStoreChild:
             match message:
                 case RequestEnded(number):
                     self._passed.pop(number, nobody)(message)
+                case StoreCounts():
+                    self.counts = message
                 case other:
                     raise ModelStoreError(f"the store sent a {type(other).__name__}")
 

@@ -132,6 +132,17 @@ class Arrivals:
     settings: HubSettings
     nursery: trio.Nursery
     _by_key: dict[str, Arrival] = attrs.field(factory=dict, init=False)
+    _downloads: dict[str, ModelDownload] = attrs.field(factory=dict, init=False)
+    """Those that run, by key."""
+
+    @property
+    def num_running(self) -> int:
+        return len(self._by_key)
+
+    @property
+    def received_bytes(self) -> int:
+        """From sources, by what is on its way now."""
+        return sum(download.received_bytes for download in self._downloads.values())
 
     def find(self, key: str) -> Arrival | None:
         """What is on its way under ``key``."""
@@ -183,7 +194,17 @@ class Arrivals:
         finally:
             await self.store.settle(arrival.key)
             del self._by_key[arrival.key]
+            self._count(arrival, outcome)
             arrival.end(outcome)
+
+    def _count(self, arrival: Arrival, outcome: Path | DownloadError) -> None:
+        counters = self.store.counters
+        download = self._downloads.pop(arrival.key, None)
+        counters.fetched_bytes += 0 if download is None else download.received_bytes
+        if isinstance(outcome, Path):
+            counters.downloads["done"] += 1
+        else:
+            counters.downloads["given_up" if arrival.is_given_up else "failed"] += 1
 
     async def _fetch(
         self, arrival: Arrival, model: HuggingFaceModel | UrlModel
@@ -195,6 +216,7 @@ class Arrivals:
             on_change=arrival.follow,
             on_void=arrival.begin_anew,
         )
+        self._downloads[arrival.key] = download
         try:
             if arrival.size_bytes is not None:  # before anything is asked for
                 problem = await self.store.claim(arrival.key, arrival.size_bytes)

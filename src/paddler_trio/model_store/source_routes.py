@@ -140,9 +140,12 @@ class SourceRoutes:
                     found = await trio.to_thread.run_sync(whole)
                 if found is not None:
                     path, its = found
+                    self.store.counters.found["whole"] += 1
                     if await send_stored(connection, path, validator=its, headers=headers):
                         return
                     continue
+                is_new = self.arrivals.find(key) is None
+                self.store.counters.found["nothing" if is_new else "arriving"] += 1
                 arrival = self.arrivals.join(key, model, subject, size_bytes)
                 send = partial(
                     send_arriving, connection, arrival, validator=validator, headers=headers

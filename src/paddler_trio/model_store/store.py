@@ -28,6 +28,7 @@ from paddler_trio.model_store.inventory import (
 )
 from paddler_trio.model_store.layout import StoreLayout
 from paddler_trio.model_store.retention import NoRoom, Retention
+from paddler_trio.model_store.store_counters import StoreCounters
 from paddler_trio.model_store.store_prune import PrunePlan, planned
 from paddler_trio.model_store.stored_models import StoredModel, select, stored_models
 from paddler_trio.models.durable import write_durably
@@ -55,6 +56,7 @@ class ModelStore:
 
     layout: StoreLayout
     retention: Retention
+    counters: StoreCounters = attrs.field(factory=StoreCounters, init=False)
     _desired: tuple[DesiredModel, ...] = attrs.field(default=(), init=False)
     _claims: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     """Held while files go for others that arrive."""
@@ -92,7 +94,7 @@ class ModelStore:
             decision = self.retention.claim(key, size_bytes, disk_lacks_bytes=short)
             if isinstance(decision, NoRoom):
                 return decision
-            await self._remove(decision.evicted)
+            await self._evict(decision.evicted)
             return None
 
     async def settle(self, key: str) -> None:
@@ -160,7 +162,7 @@ class ModelStore:
         self._desired = models
         async with self._claims:
             await self._refresh_desired()
-            await self._remove(self.retention.trim())
+            await self._evict(self.retention.trim())
 
     async def selected(self, sources: Sequence[str]) -> list[StoredModel]:
         """The models that these select, each once; HttpProblem 404 for one that selects none, 400
@@ -204,6 +206,10 @@ class ModelStore:
     async def _refresh_desired(self) -> None:
         keys = await trio.to_thread.run_sync(desired_files, self.layout, self._desired)
         self.retention.desire(keys)
+
+    async def _evict(self, keys: tuple[str, ...]) -> None:
+        self.counters.evictions += len(keys)
+        await self._remove(keys)
 
     async def _remove(self, keys: tuple[str, ...]) -> None:
         for key in keys:

@@ -50,6 +50,8 @@ class StoreConnection:
 
     request: PassedRequest
     stream: trio.SocketStream
+    on_sent: Callable[[int], None] = lambda num_bytes: None
+    """Hears of bytes of files as the kernel takes them."""
     has_begun: bool = attrs.field(default=False, init=False)
     """The head of the answer was sent, or some of it."""
     status: int = attrs.field(default=0, init=False)
@@ -70,11 +72,17 @@ class StoreConnection:
         return f"<StoreConnection {self.request.id} {self.request.client}: {state}>"
 
     @classmethod
-    def open(cls, request: PassedRequest, descriptor: int) -> StoreConnection:
+    def open(
+        cls,
+        request: PassedRequest,
+        descriptor: int,
+        on_sent: Callable[[int], None] = lambda num_bytes: None,
+    ) -> StoreConnection:
         """Take over the descriptor."""
         sock = socket.socket(fileno=descriptor)
         sock.setblocking(False)
-        return cls(request, trio.SocketStream(trio.socket.from_stdlib_socket(sock)))
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        return cls(request, stream, on_sent)
 
     # ---------------------------------------------------------------- request
 
@@ -197,9 +205,11 @@ class StoreConnection:
                 while start < stop:
                     await trio.lowlevel.wait_writable(sock)
                     # in a thread: the disk may be slow; the socket never blocks
-                    start += await trio.to_thread.run_sync(
+                    sent = await trio.to_thread.run_sync(
                         _send_some, sock.fileno(), descriptor, start, min(stop - start, SENT_BYTES)
                     )
+                    self.on_sent(sent)
+                    start += sent
                     if start >= next_mark:
                         next_mark = start + PIECE_BYTES
                         patience.deadline = trio.current_time() + WRITE_S

@@ -96,12 +96,37 @@ class RequestEnded:
     changed: str = ""
 
 
+@attrs.frozen
+class StoreCounts:
+    """What the store has measured since it came up, sent at most once a second.
+
+    Args:
+      files, used_bytes: held now; what is arriving counts with its full size.
+      found: requests for files: for one that was whole, one on its way already, and for one of
+        which there was nothing; the order of ``label_values.STORE_FOUND``.
+      fetched_bytes, pushed_bytes, sent_bytes: of files, from sources, from operators, to clients.
+      evictions: files that went for want of room.
+      downloads_running: now.
+      downloads: that are over: done, failed, given up.
+    """
+
+    files: int = 0
+    used_bytes: int = 0
+    found: tuple[int, int, int] = (0, 0, 0)
+    fetched_bytes: int = 0
+    pushed_bytes: int = 0
+    sent_bytes: int = 0
+    evictions: int = 0
+    downloads_running: int = 0
+    downloads: tuple[int, int, int] = (0, 0, 0)
+
+
 ToStore: TypeAlias = Configure | PassedRequest | Desire
-FromStore: TypeAlias = StoreUp | StoreFailed | RequestEnded
+FromStore: TypeAlias = StoreUp | StoreFailed | RequestEnded | StoreCounts
 StoreMessage: TypeAlias = ToStore | FromStore
 
 PREFIX: Final = "/api/v2/store"
-_KINDS: Final = (Configure, PassedRequest, Desire, StoreUp, StoreFailed, RequestEnded)
+_KINDS: Final = (Configure, PassedRequest, Desire, StoreUp, StoreFailed, RequestEnded, StoreCounts)
 
 
 def is_store_path(path: str) -> bool:

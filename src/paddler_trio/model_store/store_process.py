@@ -3,6 +3,7 @@
     control            takes messages of the balancer until it closes the socket
     ├─ arrival KEY     one task for each file that is fetched, whoever waits for it
     ├─ reports         sends what the balancer is to learn
+    ├─ counts          the same of what was counted, once a second
     └─ request 17      one task each, from the passed descriptor to its closing
 
 The balancer's end, however it comes, closes the socket, and that ends this process at once.
@@ -44,6 +45,7 @@ from paddler_trio.model_store.store_messages import (
     FromStore,
     PassedRequest,
     RequestEnded,
+    StoreCounts,
     StoreFailed,
     StoreUp,
     decode_message,
@@ -62,6 +64,7 @@ SILENCE_S: Final = 20.0
 """Of a source; shorter than an agent waits for the head of an answer."""
 MAX_REPORTS: Final = 4096
 """More than the balancer ever lets be under way."""
+COUNTS_S: Final = 1.0
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 
 
@@ -101,6 +104,7 @@ async def run_store(control: socket.socket) -> None:
         async with trio.open_nursery() as nursery:
             arrivals = Arrivals(store, settings, nursery)
             sources = SourceRoutes(store, HubMetadata(settings, nursery), arrivals)
+            nursery.start_soon(report_counts, link, store, arrivals, name="counts")
             await StoreServing(link, store, store_routes(store, arrivals, sources)).run()
             nursery.cancel_scope.cancel(reason="the balancer is gone")
     finally:
@@ -109,9 +113,10 @@ async def run_store(control: socket.socket) -> None:
 
 @attrs.define(eq=False)
 class StoreLink:
-    """The control socket; one task receives, one sends."""
+    """The control socket; one task receives, and one at a time sends."""
 
     _control: trio.socket.SocketType
+    _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def receive(self) -> tuple[object, int | None] | None:
         """The next message, and the descriptor that came with it; None at the end."""
@@ -133,7 +138,24 @@ class StoreLink:
         return decode_message(data), descriptors[0] if descriptors else None
 
     async def send(self, message: FromStore) -> None:
-        await self._control.send(encode_message(message))
+        async with self._turn:
+            await self._control.send(encode_message(message))
+
+
+async def report_counts(link: StoreLink, store: ModelStore, arrivals: Arrivals) -> None:
+    """Send what the store has counted, once a second if it is something new, until cancelled."""
+    told: StoreCounts | None = None
+    while True:
+        counts = store.counters.counts(
+            files=store.num_files,
+            used_bytes=store.retention.used_bytes,
+            downloads_running=arrivals.num_running,
+            arriving_bytes=arrivals.received_bytes,
+        )
+        if counts != told:
+            await link.send(counts)
+            told = counts
+        await trio.sleep(COUNTS_S)
 
 
 @attrs.define(eq=False)
@@ -181,7 +203,7 @@ class StoreServing:
 
     async def answer(self, request: PassedRequest, descriptor: int) -> None:
         """One connection, to its closing; nothing that goes wrong with it leaves this task."""
-        connection = StoreConnection.open(request, descriptor)
+        connection = StoreConnection.open(request, descriptor, self.store.counters.sent)
         try:
             await self._handle(connection)
         except ReaderGoneError as gone:

@@ -107,5 +107,7 @@ class StoredRoutes:
     ) -> None:
         async with self.store.used(self.store.layout.key(path)):
             validator = f'"{sha256}"'
-            if not await send_stored(connection, path, validator=validator, headers=headers or ()):
+            if await send_stored(connection, path, validator=validator, headers=headers or ()):
+                self.store.counters.found["whole"] += 1
+            else:
                 raise HttpProblem(404, f"the store has nothing with the SHA-256 {sha256}")

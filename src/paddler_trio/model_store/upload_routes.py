@@ -167,7 +167,11 @@ class UploadRoutes:
                 here = await trio.to_thread.run_sync(here_bytes, path)
                 raise _gap(409, here, f"bytes from {window.start} leave a gap")
             try:
-                await _write_body(connection, upload)
+                before = upload.position
+                try:
+                    await _write_body(connection, upload)
+                finally:
+                    self.store.counters.pushed_bytes += upload.position - before
                 if upload.position < window.total_bytes:
                     return 202, [("Upload-Offset", str(upload.position))], "go on"
                 digest = await _while_client_waits(

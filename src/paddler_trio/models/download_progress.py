@@ -57,6 +57,8 @@ class ProgressMeter:
     """As last published."""
     current_bytes: int = attrs.field(default=0, init=False)
     total_bytes: int | None = attrs.field(default=None, init=False)
+    received_bytes: int = attrs.field(default=0, init=False)
+    """From the network, of all files together; what is fetched twice counts twice."""
     _samples: deque[tuple[float, int]] = attrs.field(factory=deque, init=False)
 
     async def run(self) -> None:
@@ -86,6 +88,7 @@ class ProgressMeter:
     def add(self, count: int) -> None:
         """``count`` more bytes are here."""
         self.current_bytes += count
+        self.received_bytes += count
 
     def set(self, current_bytes: int, total_bytes: int | None = None) -> None:
         """So many bytes are here; ``total_bytes`` None keeps what is known."""

@@ -103,6 +103,11 @@ class ModelDownload:
     def __attrs_post_init__(self) -> None:
         self._meter = ProgressMeter(self.publish)
 
+    @property
+    def received_bytes(self) -> int:
+        """Of files, from the network, in the life of this object."""
+        return self._meter.received_bytes
+
     async def fetch(self, model: HuggingFaceModel | UrlModel) -> FetchedModel:
         """The model's files, fetched unless they are cached; DownloadError.
 

@@ -13,6 +13,7 @@ import attrs
 from paddler_trio.telemetry import agent_metrics as of_agents
 from paddler_trio.telemetry import balancer_metrics as of_balancer
 from paddler_trio.telemetry import shared_metrics as of_both
+from paddler_trio.telemetry import store_metrics as of_store
 from paddler_trio.telemetry.metric_kind import MetricDefinition
 
 Severity: TypeAlias = Literal["critical", "warning"]
@@ -176,7 +177,33 @@ def alerts() -> Sequence[Alert]:
             description="The signal to add agents by. Use it together with waiting requests, "
             "which also say that there is demand when there is no slot at all.",
         ),
+        *_alerts_of_the_store(),
         *_alerts_of_agents(),
+    )
+
+
+def _alerts_of_the_store() -> Sequence[Alert]:
+    up, downloads = prefixed(of_store.STORE_UP), prefixed(of_store.STORE_DOWNLOADS)
+    return (
+        Alert(
+            name="PaddlerModelStoreDown",
+            expression=f"{up} == 0",
+            lasts="5m",
+            severity="warning",
+            summary="The model store of {{ $labels.instance }} does not serve",
+            description="Agents fetch from the sources, those without a way out fetch nothing. The "
+            "balancer's log has the store's last words: a folder that another store uses, a disk "
+            "that failed.",
+        ),
+        Alert(
+            name="PaddlerModelStoreDownloadsFail",
+            expression=f'increase({downloads}{{outcome="failed"}}[30m]) > 3',
+            lasts="0s",
+            severity="warning",
+            summary="Downloads of the model store of {{ $labels.instance }} fail again and again",
+            description="The issues of agents that wait for the file say why: no way out, no "
+            "right, no room. `paddler-trio model prune --store` and `model unpin` make room.",
+        ),
     )
 
 

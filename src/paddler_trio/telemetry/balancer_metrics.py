@@ -14,6 +14,7 @@ from paddler_trio.telemetry.metric_kind import (
     metric,
 )
 from paddler_trio.telemetry.shared_metrics import BUILD_INFO, LOOP_LAG_SECONDS, PADDLERS
+from paddler_trio.telemetry.store_metrics import STORE_METRICS
 
 INPUT_BYTES: Final = metric("gauge", "input_bytes", "Bytes held of requests under way")
 INPUT_BYTES_LIMIT: Final = metric("gauge", "input_bytes_limit", "Bytes that may be held of them")
@@ -293,5 +294,6 @@ BALANCER_METRICS: Final = (
     ROLLOUT_PHASE,
     ROLLOUT_STATE,
     ROLLOUT_STALLED_SECONDS,
+    *STORE_METRICS,
 )
 """What ``GET /metrics`` of a balancer shows, in this order."""

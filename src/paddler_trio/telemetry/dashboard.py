@@ -13,6 +13,7 @@ import attrs
 
 from paddler_trio.telemetry import balancer_metrics as of_balancer
 from paddler_trio.telemetry import shared_metrics as of_both
+from paddler_trio.telemetry import store_metrics as of_store
 from paddler_trio.telemetry.alerts import prefixed
 from paddler_trio.telemetry.metric_kind import MetricDefinition
 
@@ -88,6 +89,7 @@ def rows() -> Sequence[Row]:
         _queue(),
         _agents(),
         _fleet(),
+        _store(),
         _trouble(),
         _itself(),
     )
@@ -263,6 +265,53 @@ def _fleet() -> Row:
                     ),
                 ),
                 unit="s",
+                width=6,
+            ),
+        ),
+    )
+
+
+def _store() -> Row:
+    held, limit = _named(of_store.STORE_BYTES), _named(of_store.STORE_LIMIT_BYTES)
+    fetched, sent = _named(of_store.STORE_FETCHED_BYTES), _named(of_store.STORE_SENT_BYTES)
+    pushed, evicted = _named(of_store.STORE_PUSHED_BYTES), _named(of_store.STORE_EVICTIONS)
+    requests, ended = _named(of_store.STORE_REQUESTS), _named(of_store.STORE_DOWNLOADS)
+    return Row(
+        "Model store",
+        (
+            Panel(
+                "Room",
+                (
+                    Query(f"{held}{{{HERE}}}", "taken"),
+                    Query(f"{limit}{{{HERE}}}", "limit"),
+                ),
+                unit="bytes",
+                width=6,
+                help="Of a balancer with --model-store.",
+            ),
+            Panel(
+                "Bytes of files",
+                (
+                    Query(f"rate({fetched}{{{HERE}}}[{RATE}])", "from sources"),
+                    Query(f"rate({pushed}{{{HERE}}}[{RATE}])", "pushed"),
+                    Query(f"rate({sent}{{{HERE}}}[{RATE}])", "sent"),
+                ),
+                unit="Bps",
+                width=6,
+            ),
+            Panel(
+                "Requests, by what was there",
+                (Query(f"sum by (found) (rate({requests}{{{HERE}}}[{RATE}]))", "{{found}}"),),
+                unit="reqps",
+                width=6,
+                stacked=True,
+            ),
+            Panel(
+                "Downloads that ended, and evictions",
+                (
+                    Query(f"sum by (outcome) (increase({ended}{{{HERE}}}[{RATE}]))", "{{outcome}}"),
+                    Query(f"increase({evicted}{{{HERE}}}[{RATE}])", "evicted"),
+                ),
                 width=6,
             ),
         ),

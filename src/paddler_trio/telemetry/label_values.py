@@ -70,3 +70,8 @@ ROLLOUT_PHASES: Final = (
     "rolled_back",
 )
 """What an agent does for a rollout; the same."""
+STORE_FOUND: Final = ("whole", "arriving", "nothing")
+"""Of a file that the model store is asked for: a hit; on its way for somebody else already; a miss,
+which begins a download."""
+DOWNLOAD_OUTCOMES: Final = ("done", "failed", "given_up")
+"""Of the model store. ``given_up``: nobody waited for it any more; what is here of it stays."""

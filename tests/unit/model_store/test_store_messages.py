@@ -13,6 +13,7 @@ from paddler_trio.model_store.store_messages import (
     Desire,
     PassedRequest,
     RequestEnded,
+    StoreCounts,
     StoreFailed,
     StoreUp,
     decode_message,
@@ -38,13 +39,26 @@ MESSAGES = st.one_of(
     st.builds(Desire, st.lists(st.binary(max_size=50), max_size=3).map(tuple)),
     st.builds(StoreUp, NUMBERS, NUMBERS),
     st.builds(StoreFailed, LATIN),
-    st.builds(RequestEnded, NUMBERS),
+    st.builds(RequestEnded, NUMBERS, NUMBERS, st.text(max_size=50)),
+    st.builds(
+        StoreCounts,
+        files=NUMBERS,
+        used_bytes=NUMBERS,
+        found=st.tuples(NUMBERS, NUMBERS, NUMBERS),
+        downloads=st.tuples(NUMBERS, NUMBERS, NUMBERS),
+    ),
 )
 
 
 @given(MESSAGES)
 def test_a_message_comes_back_as_it_was(
-    message: Configure | PassedRequest | Desire | StoreUp | StoreFailed | RequestEnded,
+    message: Configure
+    | PassedRequest
+    | Desire
+    | StoreUp
+    | StoreFailed
+    | RequestEnded
+    | StoreCounts,
 ) -> None:
     assert decode_message(encode_message(message)) == message
 

@@ -11,6 +11,8 @@ from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.measures.agent_measures import AgentMeasures
 from paddler_trio.balancer.measures.fleet_measures import FleetMeasures
 from paddler_trio.balancer.measures.request_measures import RequestMeasures
+from paddler_trio.balancer.measures.store_measures import of_store
+from paddler_trio.balancer.model_store_child import ModelStoreChild
 from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
@@ -61,6 +63,8 @@ class BalancerMeasures:
     then: DispatchObserver = attrs.field(factory=NoObserver)
     certificate_left_s: Callable[[], float] | None = attrs.field(default=None, init=False)
     """Until the certificate of the ports expires; None without TLS."""
+    store: ModelStoreChild | None = attrs.field(default=None, init=False)
+    """None without a model store."""
     agents: AgentMeasures = attrs.field(init=False)
     requests: RequestMeasures = attrs.field(init=False)
     _lags: Histogram = attrs.field(factory=lambda: Histogram(LOOP_LAG_SECONDS), init=False)
@@ -105,6 +109,8 @@ class BalancerMeasures:
         yield from fleet.deployments()
         yield from self.agents.families()
         yield from fleet.rollouts()
+        if self.store is not None:
+            yield from of_store(self.store)
 
 
 def of_keys(keys: KeyRing) -> Iterator[Family]:
