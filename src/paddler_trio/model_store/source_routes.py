@@ -26,6 +26,7 @@ from paddler_trio.model_store.send_arriving import send_arriving
 from paddler_trio.model_store.send_stored import begin_file, send_stored
 from paddler_trio.model_store.store import ModelStore
 from paddler_trio.model_store.store_connection import StoreConnection, StoreHeader
+from paddler_trio.model_store.store_counters import Found
 from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.download_errors import (
     ServerFailedError,
@@ -133,19 +134,19 @@ class SourceRoutes:
           size_bytes: of it, if the source has announced it.
           validator: of what arrives; None for what its source sends.
         """
-        for _ in range(MAX_TURNS):
+        for turn in range(MAX_TURNS):
             async with self.store.used(key):
                 found = None
                 if self.arrivals.find(key) is None:
                     found = await trio.to_thread.run_sync(whole)
                 if found is not None:
                     path, its = found
-                    self.store.counters.found["whole"] += 1
+                    self._count("whole", turn)
                     if await send_stored(connection, path, validator=its, headers=headers):
                         return
                     continue
                 is_new = self.arrivals.find(key) is None
-                self.store.counters.found["nothing" if is_new else "arriving"] += 1
+                self._count("nothing" if is_new else "arriving", turn)
                 arrival = self.arrivals.join(key, model, subject, size_bytes)
                 send = partial(
                     send_arriving, connection, arrival, validator=validator, headers=headers
@@ -160,6 +161,11 @@ class SourceRoutes:
         raise ServerFailedError(
             subject, "the file goes as soon as it is here: the store is too small"
         )
+
+    def _count(self, found: Found, turn: int) -> None:
+        """What was there of the file when it was asked for; later turns are the same request."""
+        if turn == 0:
+            self.store.counters.found[found] += 1
 
 
 def _hub_headers(known: HubFile) -> tuple[StoreHeader, ...]:
