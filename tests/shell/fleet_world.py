@@ -78,13 +78,17 @@ def spec(
 class Manners:
     """How a host behaves; by model, ``""`` for all others.
 
-    ``outcomes``: ``serves``, ``fails``, ``hangs`` (for ever in loading), or ``crashes`` (its engine
-    dies a moment after it served).
+    ``outcomes``: ``serves``, ``missing`` (there is no such file), ``fails`` (in loading),
+    ``hangs`` (for ever in loading), ``dies`` (at the first decode), or ``crashes`` (its engine dies
+    a moment after it served).
     """
 
     load_s: float = 3.0
+    probe_s: float = 0.0
     fetch_s: float = 2.0
+    slots: int = SLOTS
     outcomes: Mapping[str, str] = attrs.field(factory=dict)
+    broken_templates: frozenset[str] = frozenset()
     lacks: frozenset[str] = frozenset()
     """Models that it cannot fetch."""
     loads_beside: bool = False
@@ -161,6 +165,8 @@ class PlayedInstance:
                 name = None if self.served is None else self.model
                 if name is None:  # it came when the model was being drained
                     self.hand_back(start.id, "no model is loaded")
+                elif start.bound not in (None, name, self.served):
+                    self.hand_back(start.id, "another model is in force by now")
                 else:  # what comes before a newer state is answered before it
                     self._answered[start.id] = trio.Event()
                     nursery.start_soon(self.answer, start.id, list(start.tokens), name)
@@ -173,7 +179,8 @@ class PlayedInstance:
             case Cache(wire_id, Pull(models=models)):
                 nursery.start_soon(self.fetch, wire_id, models)
             case AskFit(id=wire_id, slots=slots):
-                self.reply(Answer(wire_id, self.host.fit(slots or SLOTS), None, 200))
+                slots = slots or self.host.manners.slots
+                self.reply(Answer(wire_id, self.host.fit(slots), None, 200))
 
     def follow(self, want: Want) -> None:
         if self.wanted_digest == _digest(want):
@@ -193,10 +200,19 @@ class PlayedInstance:
                 self.model = None
                 self.report("waiting", served=digest)
                 return
+            self.report("resolving", served=self.served)
+            outcome = manners.outcomes.get(name, manners.outcomes.get("", "serves"))
+            template = want.desired_state.chat_template_override
+            if template is not None and template.content in manners.broken_templates:
+                problem = "the chat template does not compile"
+                self.report("failed", served=self.served, detail=problem)
+                return
             if name == self.model and self.served is not None:
                 self.report("serving", served=digest)  # in place
                 return
-            self.report("resolving", served=self.served)
+            if outcome == "missing":
+                self.report("failed", served=self.served, detail=f"there is no file {name}")
+                return
             if isinstance(want.desired_state.model, UrlModel) and name not in self.host.disk:
                 self.report("downloading", served=self.served)
                 await trio.sleep(manners.fetch_s)
@@ -207,12 +223,18 @@ class PlayedInstance:
             if not manners.loads_beside:
                 await self.drain()
             self.report("loading", served=self.served)
-            outcome = manners.outcomes.get(name, manners.outcomes.get("", "serves"))
             await trio.sleep(manners.load_s)
             if outcome == "hangs":
                 await trio.sleep_forever()
             if outcome == "fails":
                 self.report("failed", served=self.served, detail=f"{name} cannot be loaded")
+                return
+            if manners.probe_s:
+                self.report("probing", served=self.served)
+                await trio.sleep(manners.probe_s)
+            if outcome == "dies":
+                died = f"the engine of {name} died at its first decode"
+                self.report("failed", served=self.served, detail=died)
                 return
             self.loads += 1
             self.model = name
@@ -257,6 +279,9 @@ class PlayedInstance:
     async def answer(self, wire_id: str, tokens: list[int], name: str) -> None:
         """One token after the other, each of which names the model."""
         scope = self._answers[wire_id] = trio.CancelScope()
+        lease = None if self.connection is None else self.connection.lease(wire_id)
+        if lease is not None:
+            lease.bind(name)
         try:
             with scope:
                 for _ in range(len(tokens), self.host.world.tokens):
@@ -296,7 +321,7 @@ class PlayedInstance:
         if connection is None:
             return
         serves = self.served is not None and self.model is not None
-        connection.status = status_of(SLOTS if serves else 0)
+        connection.status = status_of(self.host.manners.slots if serves else 0)
         size, most = self.host.manners.model_bytes, self.host.manners.memory_bytes
         memory = MemoryInForce(
             context_size=1024,
@@ -485,6 +510,7 @@ class FleetWorld:
             deployment=name,
             host=host.id,
             labels=host.labels,
+            reads_bounds=True,
             instances=tuple(each for each in host.instances if each != DEFAULT_DEPLOYMENT),
         )
         self.dispatcher.join(connection)

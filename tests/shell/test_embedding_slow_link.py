@@ -34,7 +34,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     StopEmbedding,
 )
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.trio.request_frame import read_head
+from paddler_trio.wire.trio.request_frame import RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import Start, render_extension
 from paddler_trio.wire.trio.work import Embed, TokenInput
 
@@ -130,6 +130,9 @@ class ServedModel:
     preparation: Prepares
     engine: Answering
     uses: Uses = attrs.field(factory=Uses)
+
+    def may_answer(self, frame: RequestFrame) -> bool:
+        return not frame.bound
 
 
 @attrs.define(eq=False)

@@ -249,10 +249,12 @@ class BalancerConnection:
         await self._large_frames.send(frame)
         self._result_queued_s = trio.current_time()
 
-    def acknowledge(self, wire_id: str) -> None:
+    def acknowledge(self, wire_id: str, model: str | None = None) -> None:
         """Send an entry without tokens and results; nothing to a balancer of Paddler's."""
         if self.speaks_trio:
             self.results(wire_id, [], [])
+            if model is not None:
+                self._step[-1]["model"] = model
             self.flush()
 
     def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None:

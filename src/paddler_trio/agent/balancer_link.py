@@ -42,6 +42,7 @@ from paddler_trio.tls.client_errors import tls_error_in, tls_problem
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
+    BOUND,
     FOLLOWS,
     MAX_FRAME_BYTES,
     SUBPROTOCOL,
@@ -174,7 +175,7 @@ class BalancerLink:
                         f"/api/v1/agent_socket/{self.id}",
                         subprotocols=[SUBPROTOCOL],
                         extra_headers=[
-                            (FEATURES_HEADER, b",".join((FEATURE, FOLLOWS))),
+                            (FEATURES_HEADER, b",".join((FEATURE, FOLLOWS, BOUND))),
                             *([] if token is None else [(b"authorization", token)]),
                         ],
                         message_queue_size=READ_AHEAD_FRAMES,

@@ -29,7 +29,7 @@ from paddler_trio.agent.engine_process import EngineProcess
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.preparation_turns import PreparationTurns
 from paddler_trio.agent.request_spans import RequestTimes
-from paddler_trio.agent.serving import Serving
+from paddler_trio.agent.serving import OTHER_MODEL, Serving
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.language.embedding_results import (
@@ -170,6 +170,8 @@ class EmbeddingRequests:
     async def _embed(self, running: EmbeddingInFlight, frame: RequestFrame) -> RawEmbeddingResult:
         """Everything up to the ending, which is returned."""
         serving = await self._serving(running)
+        if not serving.may_answer(frame):
+            raise EngineError(OTHER_MODEL)
         with serving.uses.one():
             return await self._embed_on(serving, running, frame)
 

@@ -28,7 +28,7 @@ from paddler_trio.agent.model_fit import Judged
 from paddler_trio.agent.model_source import ModelFile, ModelSourceError
 from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_keeper import PreparationKeeper, SupervisePreparation
-from paddler_trio.agent.serving import Serving, Uses
+from paddler_trio.agent.serving import InForce, Serving, Uses
 from paddler_trio.errors import EngineError, leaves
 from paddler_trio.language.language_source import LanguageSource
 from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
@@ -39,7 +39,6 @@ from paddler_trio.wire.engine.engine_pipe import (
     Ready,
     Step,
 )
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.trio.desired_state_extras import Automatic
 from paddler_trio.wire.trio.fit_messages import MemoryInForce
 
@@ -99,14 +98,6 @@ class WantedLoad:
     load: LoadModel
     automatic: Automatic
     files: tuple[ModelFile | None, ...]
-
-
-@attrs.frozen
-class InForce:
-    """What a language was read for; ``digest`` names the state with its extras."""
-
-    desired: AgentDesiredState
-    digest: str
 
 
 @attrs.define(eq=False)
@@ -291,11 +282,11 @@ class LoadedModel:
 
     def _refresh(self) -> None:
         """It answers while there are a living engine and preparation processes."""
-        engine, preparation = self._engine, self._preparation
+        engine, preparation, in_force = self._engine, self._preparation, self.in_force
         self.serving = (
             None
-            if engine is None or preparation is None
-            else Serving(preparation, engine, self.uses)
+            if engine is None or preparation is None or in_force is None
+            else Serving(preparation, engine, in_force, self.uses)
         )
         self.owner.model_changed(self)
 

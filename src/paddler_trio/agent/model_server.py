@@ -34,7 +34,6 @@ from paddler_trio.agent.fit_gate import FitGate, has_other_source
 from paddler_trio.agent.loaded_model import (
     Children,
     EngineGone,
-    InForce,
     LoadedModel,
     WantedLoad,
 )
@@ -48,7 +47,7 @@ from paddler_trio.agent.model_places import ModelPlaces
 from paddler_trio.agent.model_shown import ModelShown
 from paddler_trio.agent.model_source import ModelSourceError, describe, file_at
 from paddler_trio.agent.preparation_keeper import SupervisePreparation
-from paddler_trio.agent.serving import Serving
+from paddler_trio.agent.serving import InForce, Serving
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreAddress
 from paddler_trio.language.language_source import LanguageSource
@@ -331,7 +330,7 @@ class ModelServer:
         self.metadata = dict(facts.metadata)
         self._shown.in_force(model, desired, issues, facts.fingerprint)
         digest = extended_digest(desired, extras)
-        model.take_language(language, InForce(desired, digest), engines)
+        model.take_language(language, InForce(desired, digest, facts.fingerprint), engines)
 
     def _language_of(
         self, model: LoadedModel, desired: AgentDesiredState, extras: Extras, *, sees: bool

@@ -23,7 +23,7 @@ from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.preparation_turns import PreparationTurns
 from paddler_trio.agent.question_tasks import QuestionTasks
 from paddler_trio.agent.request_spans import RequestTimes
-from paddler_trio.agent.serving import Serving
+from paddler_trio.agent.serving import OTHER_MODEL, Serving
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.language.answers.output_processor import (
@@ -74,9 +74,9 @@ class Reply(Protocol):
         so far, alone when there is one more, and with the ending."""
         ...
 
-    def acknowledge(self, wire_id: str) -> None:
+    def acknowledge(self, wire_id: str, model: str | None = None) -> None:
         """Send the empty entry that :class:`paddler_trio.wire.trio.trio_link.Start` describes, at
-        once."""
+        once; with the fingerprint of ``model`` when it is prepared."""
         ...
 
     def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None:
@@ -363,6 +363,9 @@ class AgentRequests:
         if serving is None:
             running.return_unfinished("this agent serves no model now")
             return
+        if not serving.may_answer(frame):
+            running.return_unfinished(OTHER_MODEL)
+            return
         with serving.uses.one():
             await self._generate_on(serving, running, frame)
 
@@ -382,7 +385,7 @@ class AgentRequests:
             job = Job(frame, key, ready)
             prepared = await serving.preparation.prepare(job, client=frame.client)
         running.times.prepared_s = trio.current_time()
-        running.reply.acknowledge(running.wire_id)
+        running.reply.acknowledge(running.wire_id, serving.in_force.fingerprint)
         if not isinstance(prepared, PreparedGeneration):
             assert isinstance(prepared, Refused), "a generation is prepared or refused"
             running.finish([], [prepared.result])

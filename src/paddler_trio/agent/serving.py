@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 import attrs
 
 from paddler_trio.agent.engine_process import EngineProcess
 from paddler_trio.agent.preparation import Preparation
 from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.trio.request_frame import RequestFrame
+
+OTHER_MODEL: Final = "another model is in force by now"
 
 
 @attrs.define(eq=False)
@@ -37,6 +42,20 @@ class Uses:
             ordinal = await self._changes.wait_beyond(ordinal)
 
 
+@attrs.frozen
+class InForce:
+    """What a language was read for.
+
+    Args:
+      digest: of the state with its extras.
+      fingerprint: of the weights and the template: only the same one can go on with an answer.
+    """
+
+    desired: AgentDesiredState
+    digest: str
+    fingerprint: str
+
+
 @attrs.frozen(eq=False)
 class Serving:
     """The preparation of requests and the living engine. A request keeps the one it began with,
@@ -44,4 +63,9 @@ class Serving:
 
     preparation: Preparation
     engine: EngineProcess
+    in_force: InForce
     uses: Uses = attrs.field(factory=Uses)
+
+    def may_answer(self, frame: RequestFrame) -> bool:
+        """Not what is bound to another model, which was in force when it was sent."""
+        return frame.bound in ("", self.in_force.digest, self.in_force.fingerprint)

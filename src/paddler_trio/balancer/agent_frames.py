@@ -19,7 +19,7 @@ from paddler_trio.wire.paddler.messages import (
 )
 from paddler_trio.wire.paddler.results import ends_stream
 from paddler_trio.wire.trio.prompt_stages import PromptStages, bounded_count
-from paddler_trio.wire.trio.trio_link import TAG
+from paddler_trio.wire.trio.trio_link import MAX_FINGERPRINT_CHARS, TAG
 
 _TRIO: Final = '{"Trio":'
 FAMILIES: Final = frozenset({"GeneratedToken", "Embedding"})
@@ -62,6 +62,8 @@ def take_step(agent: AgentConnection, entries: object) -> None:
                     continue  # it was stopped; these were on their way
                 if "prompt" in entry and (prompt := PromptStages.read(entry["prompt"])) is not None:
                     lease.report_prompt(prompt)
+                if "model" in entry:
+                    lease.bind(fingerprint_in(entry["model"]))
                 if "preemptions" in entry:
                     count = bounded_count(entry["preemptions"])
                     lease.report_preemptions(count, is_now=not results)
@@ -72,6 +74,17 @@ def take_step(agent: AgentConnection, entries: object) -> None:
                     raise
             case _:
                 raise WireError(f"not a step entry: {json.dumps(entry)[:100]} @ $.Trio.Step")
+
+
+def fingerprint_in(value: object) -> str:
+    """Of the model that answers; WireError."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_FINGERPRINT_CHARS:
+        shown = json.dumps(value)[:100]
+        raise WireError(
+            f"{shown} is no fingerprint of 1 to {MAX_FINGERPRINT_CHARS} characters "
+            "@ $.Trio.Step[].model"
+        )
+    return value
 
 
 def deliver(

@@ -71,6 +71,10 @@ COMMAND_SILENCE_S = 600.0
 """Longer than any part of a command that shows no progress: listing and removing."""
 
 
+class AgentDisconnectedError(LinkError):
+    """Its connection is over: it may be back in a moment, on another one."""
+
+
 class QuestionRefusedError(PaddlerError):
     """The agent has no answer; ``code`` mirrors HTTP status numbers, ``problem`` is the reason."""
 
@@ -95,6 +99,7 @@ class AgentConnection:
       instances: of the host's first link: the deployments that it served beside ``default`` when
         it registered.
       reads_traces: it takes the names of requests in logs and traces.
+      reads_bounds: it hands back what another model than the one in force must answer.
       follows: it can be told that another process takes over.
     """
 
@@ -112,6 +117,7 @@ class AgentConnection:
     labels: Mapping[str, str] = attrs.field(factory=dict)
     instances: tuple[str, ...] = ()
     reads_traces: bool = False
+    reads_bounds: bool = False
     upstream: Upstream | None = None
     """The server that it stands in front of; None if it runs models itself."""
     tunnels: Tunnels | None = attrs.field(default=None, init=False)
@@ -152,6 +158,7 @@ class AgentConnection:
     touched: dict[ResultSink, None] = attrs.field(factory=dict, init=False)
     """Sinks of requests that were given results since the last ``flush``."""
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
     _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
     _progress: dict[str, Callable[[CacheProgress], None]] = attrs.field(factory=dict, init=False)
     """Of the queries that report it; by the same ids."""
@@ -296,13 +303,16 @@ class AgentConnection:
         if isinstance(request.work, ForwardedWork):
             return  # the task that has its client sees that it has a slot
         trace = lease.trace() if self.reads_traces else None
-        if self.speaks_trio and (trace or lease.isolated or not request.work.is_embedding_batch):
+        bound = request.bound_to if self.reads_bounds else None
+        is_extended = trace or bound or lease.isolated or not request.work.is_embedding_batch
+        if self.speaks_trio and is_extended:
             frame = request.work.start_frame(
                 lease.wire_id,
                 client=request.client,
                 isolated=lease.isolated,
                 seed=request.seed,
                 tokens=request.tokens,
+                bound=bound,
                 trace=trace,
             )
             self.send(frame)
@@ -453,6 +463,8 @@ class AgentConnection:
         return answer.answer
 
     async def _asked(self, wire_id: str, frame: bytes) -> object:
+        if self._is_closed:
+            raise AgentDisconnectedError(f"agent {self.label} has disconnected")
         future: Future[object] = Future()
         self._queries[wire_id] = future
         try:
@@ -508,8 +520,9 @@ class AgentConnection:
 
     def close(self) -> None:
         """The connection is over: every query ends with an error now."""
+        self._is_closed = True
         for future in self._queries.values():
-            future.set(LinkError(f"agent {self.label} disconnected"))
+            future.set(AgentDisconnectedError(f"agent {self.label} disconnected"))
         if self.tunnels is not None:
             self.tunnels.close_all()
         self._sent_digest = None

@@ -21,4 +21,6 @@ class DispatchLimits:
     continuation: ContinuationLimits = attrs.field(factory=ContinuationLimits)
     continuation_wait_s: float = 3.0
     """How long an answer that was begun waits for an agent that can continue it to connect."""
+    rollout_wait_s: float = 180.0
+    """The same while a rollout is about to put its model on more agents: they drain and load it."""
     stop_confirmation_s: float = STOP_CONFIRMATION_S

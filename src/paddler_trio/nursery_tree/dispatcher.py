@@ -413,7 +413,7 @@ class Dispatcher:
             request.end(SHUTTING_DOWN)
 
     def _note_stranded(self, pool: Pool) -> None:
-        pool.note_stranded(trio.current_time(), self.limits.continuation_wait_s)
+        pool.note_stranded(trio.current_time(), self.limits)
 
     # ------------------------------------------------- the life of a request
 

@@ -46,6 +46,9 @@ class Lease:
     """Why this agent has it."""
     prepared_s: float | None = attrs.field(default=None, init=False)
     """When the agent reported that it has prepared it."""
+    model: str | None = attrs.field(default=None, init=False)
+    """Fingerprint of the model that answers it, once the agent has reported that: another one may
+    be in force on the agent by now."""
     prompt: PromptStages | None = attrs.field(default=None, init=False)
     """How the agent computed the prompt, once it has reported that."""
     preemptions: int = attrs.field(default=0, init=False)
@@ -81,11 +84,12 @@ class Lease:
             return
         now_s = trio.current_time()
         request.timer.deadline = now_s + self.item_timeout_s
-        if tokens is None or self.agent.model is None:
+        model = self.model or self.agent.model
+        if tokens is None or model is None:
             request.is_continuable = False
         else:
             request.tokens += tokens
-            request.model = self.agent.model
+            request.model = model
         if not results and not tokens and not ends:
             if not self.is_being_prepared and self.prepared_s is None:
                 self.prepared_s = trio.current_time()
@@ -97,6 +101,10 @@ class Lease:
             (request.end if ends else request.abort)(SLOW_READER)
         elif ends:
             request.end(Completed())
+
+    def bind(self, model: str) -> None:
+        """The agent reported that this model answers it."""
+        self.model = model
 
     def progressed(self) -> None:
         """The server that answers has sent something; its answer is forwarded past the outbox."""

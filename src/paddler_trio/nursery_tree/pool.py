@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.request import Buffered, Request
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.service_rate import ServiceRate
@@ -30,12 +31,14 @@ class PoolSettings:
       aliases: other names under which requests may ask for it.
       admissible: the digests that its agents may serve to get work; None: each agent the one that
         was sent to it last.
+      coming: of those, the one that more and more agents are about to serve; None if none is.
       empty: it has no model.
     """
 
     name: str
     aliases: tuple[str, ...] = ()
     admissible: frozenset[str] | None = None
+    coming: str | None = None
     empty: bool = False
 
 
@@ -85,6 +88,8 @@ class Pool:
     _stand_ins_work: bool = attrs.field(default=True, init=False)
     """There are none, so those that still serve the state before it get work."""
     _stranded: set[RequestKey] = attrs.field(factory=set, init=False)
+    _coming_model: str | None = attrs.field(default=None, init=False)
+    """The fingerprint under which an agent has served what is coming."""
     _entered: deque[tuple[Request, Buffered]] = attrs.field(factory=deque, init=False)
     """Requests in the order in which they entered the queue, with the stay; also stays that are
     over, until they come to the front."""
@@ -131,6 +136,8 @@ class Pool:
 
     def record(self, agent: AgentConnection) -> list[Granted]:
         """Its slots or readiness may have changed; the grants that this made possible."""
+        if agent.revision is not None and agent.revision == self.settings.coming:
+            self._coming_model = agent.model
         return self.ledger.update(
             agent.key,
             slots_total=agent.usable_slots,
@@ -176,6 +183,10 @@ class Pool:
         Those that lose their readiness come first, so that nothing is granted to one of them.
         """
         before, self.settings = self.settings, settings
+        if settings.coming != before.coming:
+            self._coming_model = next(
+                (a.model for a in self.agents.values() if a.revision == settings.coming), None
+            )
         if settings.admissible == before.admissible:
             return []
         for agent in self.agents.values():
@@ -190,22 +201,42 @@ class Pool:
 
     # ------------------------------------------------------------- the queue
 
-    def note_stranded(self, now_s: float, wait_s: float) -> None:
+    def note_stranded(self, now_s: float, limits: DispatchLimits) -> None:
         """An answer is continued by the model that began it or not at all, and a call that was
         begun with one revision ends with it. While no agent here could, such a request waits only
-        ``wait_s`` for one to connect, and not for its turn."""
+        ``continuation_wait_s`` for one to connect, and not for its turn. If a rollout is about to
+        put that revision on more agents, it waits ``rollout_wait_s`` for the next one."""
         stranded = self.ledger.stranded()
         for key in stranded:
             request = self.requests[key]
-            if key not in self._stranded and isinstance(request.phase, Buffered):
-                request.phase.stranded_since_s = now_s
-                request.timer.deadline = min(request.timer.deadline, now_s + wait_s)
+            phase = request.phase
+            if not isinstance(phase, Buffered):
+                continue
+            is_new, was_awaited = phase.stranded_since_s is None, phase.is_awaited
+            phase.is_awaited = self._is_coming(request)
+            if not is_new and phase.is_awaited == was_awaited:
+                continue
+            phase.stranded_since_s = now_s
+            if phase.is_awaited:
+                request.timer.deadline = now_s + limits.rollout_wait_s
+            else:
+                until_s = now_s + limits.continuation_wait_s
+                request.timer.deadline = until_s if was_awaited else min(phase.deadline_s, until_s)
         for key in self._stranded.difference(stranded):
-            phase = self.requests[key].phase
+            request = self.requests[key]
+            phase = request.phase
             if isinstance(phase, Buffered):
-                phase.stranded_since_s = None
-                self.requests[key].timer.deadline = phase.deadline_s
+                if phase.is_awaited:  # its own patience begins now
+                    phase.deadline_s = max(phase.deadline_s, now_s + request.buffered_timeout_s)
+                phase.stranded_since_s, phase.is_awaited = None, False
+                request.timer.deadline = phase.deadline_s
         self._stranded = set(stranded)
+
+    def _is_coming(self, request: Request) -> bool:
+        """More agents are about to serve what must answer it."""
+        if request.pinned_to is not None:
+            return request.pinned_to == self.settings.coming
+        return request.model is not None and request.model == self._coming_model
 
     def forget(self, request: Request) -> None:
         """The request has ended."""

@@ -110,6 +110,8 @@ class Buffered:
     """When it gives up, unless it is stranded."""
     stranded_since_s: float | None = None
     """Since when no connected agent could ever continue it; None if one could."""
+    is_awaited: bool = False
+    """It is stranded, and a rollout is about to bring an agent that can go on with it."""
 
 
 @attrs.frozen(eq=False)
@@ -273,6 +275,11 @@ class Request:
     def pinned_to(self) -> str | None:
         """The only revision that may answer it; None for any."""
         return None if self.pin is None else self.pin.revision
+
+    @property
+    def bound_to(self) -> str | None:
+        """The only revision, or the fingerprint of the only model, that may answer it."""
+        return self.pinned_to or (self.model if self.tokens else None)
 
     @property
     def isolation(self) -> str | None:

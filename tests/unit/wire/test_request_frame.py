@@ -57,6 +57,7 @@ WORK = {
     clients,
     st.sampled_from([*KINDS]),
     st.sampled_from([None, "engine", "agent"]),
+    st.none() | ids,
     st.none()
     | st.builds(RequestTrace, st.text(max_size=60), st.text(max_size=40), st.text(max_size=40)),
     st.booleans(),
@@ -66,11 +67,18 @@ def test_work_is_told_by_its_head_however_it_is_spaced(
     client: str,
     tag: str,
     isolated: str | None,
+    bound: str | None,
     trace: RequestTrace | None,
     is_spaced: bool,
 ) -> None:
-    start = Start(wire_id, WORK[tag], 7, (1, 2), client=client, isolated=isolated, trace=trace)
+    start = Start(
+        wire_id, WORK[tag], 7, (1, 2), client=client, isolated=isolated, bound=bound, trace=trace
+    )
     text = render_extension(start).decode()
+    frame = encode_work(WORK[tag]).start_frame(
+        wire_id, client=client, isolated=isolated, seed=7, tokens=[1, 2], bound=bound, trace=trace
+    )
+    assert parse_extension(json.loads(frame)[TAG]) == start
     if is_spaced:
         text = json.dumps(json.loads(text), indent=1)
     assert read_head(text, speaks_trio=True) == RequestFrame(
@@ -81,6 +89,7 @@ def test_work_is_told_by_its_head_however_it_is_spaced(
         False,
         client,
         isolated or "",
+        bound or "",
         trace,
     )
     assert read_head(text, speaks_trio=False) is None

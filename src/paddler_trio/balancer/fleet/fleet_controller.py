@@ -22,11 +22,12 @@ from paddler_trio.balancer.fleet.fleet_observation import FleetObservation, fetc
 from paddler_trio.balancer.fleet.host_knowledge import HostKnowledge
 from paddler_trio.balancer.fleet.placed_hosts import NOTHING, PlacedHosts, State
 from paddler_trio.balancer.fleet.rollout_store import restored, stored
-from paddler_trio.balancer.fleet.stored_fleet import GoodRevision
+from paddler_trio.balancer.fleet.stored_fleet import MAX_LOAD_S, GoodRevision
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Hold, PoolSettings
 from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.scheduler.fleet.admissible import aim_of
 from paddler_trio.scheduler.fleet.fleet_plan import plan
 from paddler_trio.scheduler.fleet.fleet_values import (
     Assign,
@@ -53,6 +54,12 @@ IDLE_LOOKS: Final = 10
 """In the time after which something idle is unloaded."""
 LEAST_IDLE_PAUSE_S: Final = 1.0
 UNCHANGED_PLAN: Final = Plan()
+NOTABLE: Final = 0.25
+"""A load time that differs by more than this part of it is another one."""
+MOVING: Final = frozenset(
+    {RolloutPhase.CANARY, RolloutPhase.ROLLING, RolloutPhase.ROLLING_BACK, RolloutPhase.ABORTED}
+)
+"""Phases in which hosts go over."""
 
 
 @attrs.define(eq=False)
@@ -161,6 +168,7 @@ class FleetController:
             seen,
             rollouts=with_repaired_resumed(seen),
             last_served_s=self.last.last_served_s,
+            load_s=self.keeper.load_s,
         )
         self.last = made = plan(view)
         self._open_pools(made)
@@ -220,6 +228,7 @@ class FleetController:
                 name=spec.name,
                 aliases=spec.aliases,
                 admissible=made.admissible.get(spec.name, frozenset({spec.digest})),
+                coming=coming_of(made.rollouts.get(spec.name)),
                 empty=spec.is_empty,
             )
             for spec in specs
@@ -259,7 +268,7 @@ class FleetController:
         revisions in the middle of a rollout drop the older ones from the history."""
         wanted = {(spec.name, spec.digest): spec for spec in self.keeper.current.state.deployments}
         for name, rollout in self.rollouts.items():
-            for digest in (rollout.good, rollout.target):
+            for digest in (rollout.good, rollout.target, *rollout.others):
                 if digest is None or (name, digest) in wanted:
                     continue
                 spec = self._specs.get((name, digest)) or self.keeper.spec(name, digest)
@@ -276,7 +285,8 @@ class FleetController:
         target, and goes on from there.
         """
         before, self._kept = self._kept, self.rollouts
-        if self._kept == before:
+        load_s = kept_load_s(self.keeper.load_s, self.view)
+        if self._kept == before and load_s == self.keeper.load_s:
             return
         rollouts, good = dict(self.rollouts), dict(self.keeper.good)
         went_back: dict[str, str] = {}
@@ -296,7 +306,9 @@ class FleetController:
         now_s = trio.current_time()
         try:
             await self.keeper.store_rollouts(
-                {name: stored(each, now_s) for name, each in rollouts.items()}, good=good
+                {name: stored(each, now_s) for name, each in rollouts.items()},
+                good=good,
+                load_s=load_s,
             )
             for name, reason in went_back.items():
                 await self._desire_good(name, reason)
@@ -330,6 +342,29 @@ class FleetController:
 def is_ordered(rollout: Rollout) -> bool:
     """An operator paused it."""
     return (rollout.reason or "").startswith(PAUSED_BY)
+
+
+def kept_load_s(kept: Mapping[str, float], view: FleetView | None) -> Mapping[str, float]:
+    """What loads took, by digest, with what hosts measured of goals since. A file is not written
+    for a few hundredths: a figure is replaced by one that differs by more than a quarter."""
+    if view is None:
+        return kept
+    measured = dict(kept)
+    for goal in view.goals:
+        found = [h.load_s[goal.target] for h in view.hosts if goal.target in h.load_s]
+        if not found:
+            continue
+        shortest_s, before_s = min(min(found), MAX_LOAD_S), measured.get(goal.target)
+        if before_s is None or abs(shortest_s - before_s) > NOTABLE * before_s:
+            measured[goal.target] = shortest_s
+    return measured
+
+
+def coming_of(rollout: Rollout | None) -> str | None:
+    """The digest that more and more hosts are to serve, while a rollout moves."""
+    if rollout is None or rollout.phase not in MOVING:
+        return None
+    return aim_of(rollout)
 
 
 def with_repaired_resumed(view: FleetView) -> Mapping[str, Rollout]:

@@ -217,13 +217,20 @@ class FleetKeeper:
         """By deployment: what is to be continued after a restart."""
         return self._stored.rollouts
 
+    @property
+    def load_s(self) -> Mapping[str, float]:
+        """By digest: what the last load took that was measured, in seconds."""
+        return self._stored.load_s
+
     async def store_rollouts(
         self,
         rollouts: Mapping[str, StoredRollout],
         *,
         good: Mapping[str, GoodRevision] | None = None,
+        load_s: Mapping[str, float] | None = None,
     ) -> None:
-        """Keep these and no other rollouts; and these good states, None for those that are kept.
+        """Keep these and no other rollouts; and these good states and load times by digest, None
+        for those that are kept.
 
         Deployments that are not desired any more are left out.
 
@@ -232,7 +239,10 @@ class FleetKeeper:
         """
         async with self._writing:
             stored = attrs.evolve(
-                self._stored, rollouts=rollouts, good=self.good if good is None else good
+                self._stored,
+                rollouts=rollouts,
+                good=self.good if good is None else good,
+                load_s=self.load_s if load_s is None else load_s,
             ).without_leftovers()
             if stored != self._stored:
                 self._must_own()

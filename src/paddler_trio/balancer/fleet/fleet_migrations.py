@@ -38,7 +38,24 @@ def with_writer(document: Document) -> Document:
     return {**document, "written_by": ""}
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (with_writer,)
+def with_proofs_and_loads(document: Document) -> Document:
+    """Version 3 keeps whether the canaries of a rollout had passed, and measured load times."""
+    rollouts = document.get("rollouts")
+    if not isinstance(rollouts, list):
+        return {**document, "loads": []}
+    return {**document, "rollouts": [_with_proof(each) for each in rollouts], "loads": []}
+
+
+def _with_proof(entry: object) -> object:
+    """What is no rollout is left as it is, and refused when it is read."""
+    rollout = entry.get("rollout") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(rollout, dict):
+        return entry
+    is_proven = rollout.get("phase") in ("rolling", "complete")
+    return {**entry, "rollout": {**rollout, "is_proven": is_proven, "others": []}}
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (with_writer, with_proofs_and_loads)
 """The first one makes version 2 of version 1."""
 VERSION: Final = 1 + len(MIGRATIONS)
 

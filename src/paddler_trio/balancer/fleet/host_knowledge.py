@@ -14,7 +14,11 @@ import structlog
 import trio
 
 from paddler_trio.errors import LinkError, WireError
-from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
+from paddler_trio.nursery_tree.agent_connection import (
+    AgentConnection,
+    AgentDisconnectedError,
+    QuestionRefusedError,
+)
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.wire.codec import structure
 from paddler_trio.wire.paddler.desired_state import DesiredModel
@@ -186,6 +190,8 @@ class HostKnowledge:
             async with self._fetches:
                 await agent.command_cache(Pull(models=models), progressed)
             known.on_disk.add(digest)
+        except AgentDisconnectedError as error:
+            log.info("prefetch broken off", agent=agent.label, reason=str(error))
         except (QuestionRefusedError, LinkError) as error:
             log.warning("prefetch failed", agent=agent.label, reason=str(error))
             known.fetch_failed[digest] = str(error)

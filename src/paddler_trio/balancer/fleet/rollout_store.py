@@ -18,22 +18,24 @@ def stored(rollout: Rollout, now_s: float) -> StoredRollout:
         advanced=utc_of(rollout.advanced_s, now_s),
         reason=rollout.reason,
         canaries=rollout.canaries,
+        is_proven=rollout.is_proven,
+        others=rollout.others,
     )
 
 
 def restored(deployment: str, kept: StoredRollout, now_s: float) -> Rollout:
     """The deadlines begin anew: time in which no balancer ran is not held against agents."""
-    phase = RolloutPhase(kept.phase)
     return Rollout(
         deployment=deployment,
         good=kept.good,
         target=kept.target,
-        phase=phase,
+        phase=RolloutPhase(kept.phase),
         started_s=now_s,
         advanced_s=now_s,
         reason=kept.reason,
         canaries=kept.canaries,
-        is_proven=phase in (RolloutPhase.ROLLING, RolloutPhase.COMPLETE),
+        is_proven=kept.is_proven,
+        others=kept.others,
     )
 
 

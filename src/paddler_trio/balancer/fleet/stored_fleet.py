@@ -29,6 +29,7 @@ from paddler_trio.wire.trio.fleet_state import (
 MAX_HISTORY: Final = 20
 """Revisions, the one in force among them."""
 MAX_REASON_CHARS: Final = 2000
+MAX_LOAD_S: Final = 86_400.0
 STATE_FILE: Final = "state file"
 """The author of what was changed in a file while no balancer ran."""
 
@@ -59,8 +60,8 @@ def _cut(reason: str | None) -> str | None:
 class StoredRollout:
     """A rollout, to be continued after a restart.
 
-    ``good`` and ``target`` are digests, the times are RFC 3339, ``canaries`` are ids of hosts. A
-    long reason is cut.
+    ``good``, ``target`` and ``others`` are digests, the times are RFC 3339, ``canaries`` are ids of
+    hosts. A long reason is cut.
     """
 
     good: str | None
@@ -70,6 +71,8 @@ class StoredRollout:
     advanced: str
     reason: str | None = attrs.field(converter=_cut)
     canaries: tuple[str, ...] = ()
+    is_proven: bool = False
+    others: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -80,12 +83,14 @@ class StoredFleet:
       desired: Paddler's state; with the extras of the deployment ``default`` it is that one.
       history: newest first, the revision in force before all others; never empty.
       good, rollouts: by deployment.
+      load_s: by digest: what the last load took, in seconds.
     """
 
     desired: BalancerDesiredState
     history: tuple[FleetRevision, ...]
     good: Mapping[str, GoodRevision] = attrs.field(factory=dict)
     rollouts: Mapping[str, StoredRollout] = attrs.field(factory=dict)
+    load_s: Mapping[str, float] = attrs.field(factory=dict)
 
     @classmethod
     def new(cls, now: str) -> StoredFleet:
@@ -123,8 +128,13 @@ class StoredFleet:
     def without_leftovers(self) -> StoredFleet:
         """Without what is kept of deployments that the current revision does not have."""
         names = self.current.state.by_name
+        digests = {
+            *(spec.digest for spec in self.current.state.deployments),
+            *(good.digest for good in self.good.values()),
+        }
         return attrs.evolve(
             self,
+            load_s={digest: each for digest, each in self.load_s.items() if digest in digests},
             good={name: good for name, good in self.good.items() if name in names},
             rollouts={name: each for name, each in self.rollouts.items() if name in names},
         )
@@ -173,12 +183,23 @@ class _Rollout:
 
 
 @attrs.frozen(kw_only=True)
+class _Load:
+    digest: str
+    load_s: float
+
+    def __attrs_post_init__(self) -> None:
+        if not 0.0 <= self.load_s <= MAX_LOAD_S:
+            raise ShapeError(f"{self.load_s} is not in 0..{MAX_LOAD_S:g} seconds", "load_s")
+
+
+@attrs.frozen(kw_only=True)
 class _Document:
     version: _Version
     written_by: str
     history: tuple[_Revision, ...]
     good: tuple[_Good, ...]
     rollouts: tuple[_Rollout, ...]
+    loads: tuple[_Load, ...]
     specs: tuple[DeploymentSpec, ...]
     pending: Pending | None = attrs.field(default=None, metadata=OMITTED)
 
@@ -214,6 +235,9 @@ def rendered_fleet(stored: StoredFleet, pending: Pending | None) -> bytes:
             ),
             rollouts=tuple(
                 _Rollout(deployment=name, rollout=each) for name, each in stored.rollouts.items()
+            ),
+            loads=tuple(
+                _Load(digest=digest, load_s=each) for digest, each in stored.load_s.items()
             ),
             specs=(),
             pending=pending,
@@ -254,6 +278,7 @@ def stored_in(
         history=history[:MAX_HISTORY],
         good=good,
         rollouts={each.deployment: each.rollout for each in read.rollouts},
+        load_s={each.digest: each.load_s for each in read.loads},
     )
     return stored, read.pending
 

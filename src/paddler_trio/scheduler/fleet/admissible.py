@@ -1,4 +1,5 @@
-"""Which digests of a deployment may get requests: only ever the good one and the target."""
+"""Which digests of a deployment may get requests: the good one, the target, and proven ones that a
+superseded rollout left behind, until their hosts have had their turn."""
 
 from __future__ import annotations
 
@@ -21,13 +22,15 @@ def admissible(goal: Goal, rollout: Rollout, placed: Sequence[Placed]) -> frozen
     """The digests whose instances may get requests now.
 
     While a rollout runs both are; while it is rolled back, the target only if its canaries had
-    passed. With ``mixed="hold"`` the aim alone is, once a host serves it.
+    passed. So are the states of rollouts that were superseded, if they had been proven: a newer
+    target takes no slots away at one stroke. With ``mixed="hold"`` the aim alone is, once a host
+    serves it.
     """
     aim = frozenset((aim_of(rollout),))
     if rollout.good is None or rollout.phase in (RolloutPhase.COMPLETE, RolloutPhase.ROLLED_BACK):
         return aim
     if rollout.phase in GOING_BACK and not rollout.is_proven:
-        return aim
+        return aim.union(rollout.others)
     if goal.rules.mixed == "hold" and any(is_available(p.instance, aim) for p in placed):
         return aim
-    return frozenset((rollout.good, rollout.target))
+    return frozenset((rollout.good, rollout.target, *rollout.others))

@@ -198,7 +198,7 @@ class FleetIndex:
         for state in self.states:
             for digest, length_s in state.host.load_s.items():
                 shortest[digest] = min(shortest.get(digest, length_s), length_s)
-        return shortest
+        return {**self.view.load_s, **shortest}
 
     def load_s(self, digest: str, host: Host | None = None) -> float:
         """Seconds that a load takes: as measured there, or anywhere, or by default."""

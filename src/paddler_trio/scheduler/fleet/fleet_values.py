@@ -224,6 +224,8 @@ class Rollout:
       canaries: ids of the hosts that went first.
       origin: what was served when it began; for display.
       is_proven: the canaries have passed, so the target may serve while it is rolled back.
+      others: states of rollouts that this one superseded, which had been proven and are served
+        somewhere still. They serve on, and take their turns as the good state does.
       fetched: hosts that had the target's files when this was planned.
       resumed_s: failures of before do not count.
       is_settled: since it was rolled back, the caller's goal was the good state: the same target
@@ -240,6 +242,7 @@ class Rollout:
     canaries: tuple[str, ...] = ()
     origin: str | None = None
     is_proven: bool = False
+    others: tuple[str, ...] = ()
     fetched: int = 0
     resumed_s: float | None = None
     is_settled: bool = False
@@ -256,6 +259,7 @@ class FleetView:
       rollouts: those of the last plan, with what the operator changed since (see
         ``rollout_orders``).
       last_served_s: that of the last plan; empty at the start.
+      load_s: by digest, what its last load took on any host, if none of ``hosts`` has loaded it.
       is_settling: the balancer has just started, and hosts are on their way back: nothing that
         serves is taken out of service.
     """
@@ -266,6 +270,7 @@ class FleetView:
     queues: Mapping[str, Queue] = attrs.field(factory=dict)
     rollouts: Mapping[str, Rollout] = attrs.field(factory=dict)
     last_served_s: Mapping[str, float] = attrs.field(factory=dict)
+    load_s: Mapping[str, float] = attrs.field(factory=dict)
     is_settling: bool = False
 
 
@@ -321,8 +326,9 @@ class Plan:
     Args:
       steps: at most one a host.
       rollouts: of every deployment that has a goal; the next view's.
-      admissible: by deployment, the digests whose instances may get requests: of the good one and
-        the target. Empty while the deployment yields its memory to one that has waited too long.
+      admissible: by deployment, the digests whose instances may get requests: of the good one, the
+        target, and proven ones before them. Empty while the deployment yields its memory to one
+        that has waited too long.
       expected: deployments whose requests wait for a step.
       look_again_s: when the plan changes though nothing else does; None for never.
       problems: by deployment, why it has fewer replicas than wanted.

@@ -81,7 +81,9 @@ def turns_of(
     turns = Turns(
         limit=max(1, limit),
         min_capacity=rules.min_capacity,
-        is_free_of_charge=goal.change in (Change.NONE, Change.IN_PLACE) and not is_back_elsewhere,
+        is_free_of_charge=goal.change in (Change.NONE, Change.IN_PLACE)
+        and not is_back_elsewhere
+        and not rollout.others,
     )
     for p in placed:
         turns.moving += is_moving(p.instance)

@@ -2,7 +2,8 @@
 
 A newer target supersedes the one before it in the middle of a rollout. What is gone back to is then
 whichever proven state serves more: the old good one, or the superseded target if its canaries had
-passed. Otherwise a rollout that was nearly done would lose its slots at one stroke.
+passed. The other one of the two serves on where it does, until each of its hosts has had its turn:
+otherwise its slots would be lost at one stroke.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def rollout_of(
             return previous if previous.is_settled else attrs.evolve(previous, is_settled=True)
         if goal.target == previous.target and not previous.is_settled:
             return previous
-        return _new(goal, previous.good, index, placed)
+        return _superseding(goal, previous, previous.good, index, placed)
     if goal.target == previous.target:
         return previous
     if previous.phase is RolloutPhase.COMPLETE:
@@ -43,7 +44,22 @@ def rollout_of(
             advanced_s=index.now_s,
             is_settled=True,
         )
-    return _new(goal, _proven(previous, placed), index, placed)
+    return _superseding(goal, previous, _proven(previous, placed), index, placed)
+
+
+def _superseding(
+    goal: Goal, previous: Rollout, good: str | None, index: FleetIndex, placed: Sequence[Placed]
+) -> Rollout:
+    """A new rollout in the middle of ``previous``; proven states that are served go on serving."""
+    rollout = _new(goal, good, index, placed)
+    proven = [*previous.others, previous.good, *([previous.target] * previous.is_proven)]
+    served = {p.instance.serving for p in placed}
+    others = dict.fromkeys(
+        digest
+        for digest in proven
+        if digest is not None and digest in served and digest not in (good, rollout.target)
+    )
+    return attrs.evolve(rollout, others=tuple(others)) if others else rollout
 
 
 def _emptied(goal: Goal, previous: Rollout | None, now_s: float) -> Rollout:

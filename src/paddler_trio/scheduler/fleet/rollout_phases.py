@@ -69,8 +69,10 @@ def _back(rollout: Rollout, placed: Sequence[Placed]) -> Rollout:
     if not is_back or not placed:
         return rollout
     if rollout.phase is RolloutPhase.ABORTED:
-        return attrs.evolve(rollout, is_proven=False) if rollout.is_proven else rollout
-    return attrs.evolve(rollout, phase=RolloutPhase.ROLLED_BACK, is_proven=False)
+        if rollout.is_proven or rollout.others:
+            return attrs.evolve(rollout, is_proven=False, others=())
+        return rollout
+    return attrs.evolve(rollout, phase=RolloutPhase.ROLLED_BACK, is_proven=False, others=())
 
 
 def _on(
@@ -88,7 +90,12 @@ def _on(
         rollout = attrs.evolve(rollout, phase=ROLLING, is_proven=True, advanced_s=index.now_s)
     if rollout.phase is ROLLING and placed and all(_serves(goal.target, p) for p in placed):
         return attrs.evolve(
-            rollout, phase=RolloutPhase.COMPLETE, good=goal.target, reason=None, resumed_s=None
+            rollout,
+            phase=RolloutPhase.COMPLETE,
+            good=goal.target,
+            others=(),
+            reason=None,
+            resumed_s=None,
         )
     index.wake(rollout.advanced_s + goal.rules.progress_deadline_s)
     return rollout

@@ -83,11 +83,13 @@ class EncodedWork:
         isolated: str | None,
         seed: int,
         tokens: Sequence[int],
+        bound: str | None = None,
         trace: RequestTrace | None = None,
     ) -> bytes:
-        """The frame of a ``Start``: to an agent of ours, going on after ``tokens``; with ``trace``
-        only to one that reads it."""
+        """The frame of a ``Start``: to an agent of ours, going on after ``tokens``; with ``bound``
+        and ``trace`` only to one that reads them."""
         alone = b"" if isolated is None else b'"isolated":%b,' % dumps(isolated)
+        alone += b"" if bound is None else b'"bound":%b,' % dumps(bound)
         named = b"" if trace is None else b'"trace":%b,' % trace.frame_member()
         return (
             b'{"Trio":{"Start":{"id":%b,"client":%b,%b%b"request":%b,"seed":%d,"tokens":%b}}}'
@@ -142,6 +144,7 @@ def _head(*parts: str) -> str:
 
 _OPEN, _ID = r"\{", _head('"id"', ":", rf'"([^"\\]{{1,{MAX_ID_CHARS}}})"', ",")
 _ISOLATED = "(?:" + _head('"isolated"', ":", '"(?P<isolated>engine|agent)"', ",", "") + ")?"
+_BOUND = "(?:" + _head('"bound"', ":", r'"(?P<bound>[^"\\]{1,128})"', ",", "") + ")?"
 _TEXT = r'"((?:[^"\\]|\\.)*)"'
 _TRACE = (
     "(?:"
@@ -164,6 +167,7 @@ _HEAD = re.compile(
         (
             _head(_OPEN, '"Trio"', ":", _OPEN, '"Start"', ":", _OPEN, _ID, _client("start_of"))
             + _ISOLATED
+            + _BOUND
             + _TRACE
             + _head('"request"', ":", _OPEN, r'"(?P<start>\w+)"', ":"),
             _head(_OPEN, '"Trio"', ":", _OPEN, '"Ask"', ":", _OPEN, _ID, _client("ask_of"))
@@ -188,6 +192,8 @@ class RequestFrame:
       is_paddlers: the frame is Paddler's ``Request``, not ours.
       client: the client it is for; clients take turns.
       isolated: the process that it may have crashed, ``engine`` or ``agent``; empty for none.
+      bound: what alone may answer it, see :class:`~paddler_trio.wire.trio.trio_link.Start`; empty
+        for anything.
       trace: its names in logs and traces; None from a balancer that sends none.
     """
 
@@ -198,6 +204,7 @@ class RequestFrame:
     is_paddlers: bool = True
     client: str = ""
     isolated: str = ""
+    bound: str = ""
     trace: RequestTrace | None = None
 
     @property
@@ -224,17 +231,19 @@ def read_head(text: str, *, speaks_trio: bool) -> RequestFrame | None:
     tag = head[head.lastgroup]
     wire_id = next(group for group in head.groups() if group is not None)
     client = head["start_of"] or head["ask_of"] or ""
-    isolated, trace = head["isolated"] or "", None
+    isolated, bound, trace = head["isolated"] or "", head["bound"] or "", None
     if head["parent"] is not None:
         trace = RequestTrace(_text(head["parent"]), _text(head["name"]), _text(head["state"] or ""))
     if head.lastgroup == "ask":
         return RequestFrame(wire_id, "question", tag, text, False, client)
     is_paddlers = head.lastgroup == "request"
     if tag in _GENERATIONS:
-        return RequestFrame(wire_id, "generation", tag, text, is_paddlers, client, isolated, trace)
-    if tag in _EMBEDDINGS:
-        return RequestFrame(wire_id, "embedding", tag, text, is_paddlers, client, isolated, trace)
-    return None
+        kind: Kind = "generation"
+    elif tag in _EMBEDDINGS:
+        kind = "embedding"
+    else:
+        return None
+    return RequestFrame(wire_id, kind, tag, text, is_paddlers, client, isolated, bound, trace)
 
 
 def _text(written: str) -> str:

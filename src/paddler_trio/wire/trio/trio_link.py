@@ -14,9 +14,10 @@ subprotocol, so it never sees one of these.
   link of its own;
 * :class:`Report` (agent): which state it serves and what it is doing, beside every status update;
 * ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of
-  ``{"id", "tokens", "results"}``, once with ``prompt`` (see ``prompt_stages.py``),
-  with ``preemptions``, how often so far, when the engine preempts it and at the end; built and
-  read as plain JSON, because it is the hot path;
+  ``{"id", "tokens", "results"}``, once with ``prompt`` (see ``prompt_stages.py``), once with
+  ``model``, the fingerprint of what answers (see :class:`Start`), with ``preemptions``, how often
+  so far, when the engine preempts it and at the end; built and read as plain JSON, because it is
+  the hot path;
 * :class:`HandBack` (agent): the agent will not finish this request; another one may;
 * :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree;
 * :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model;
@@ -113,6 +114,9 @@ _STORE_PATH: Final = re.compile(r"(/[\w.-]{1,64}){1,8}", re.ASCII)
 RESTARTS: Final = "restarts"
 """In a report's ``engine``: how often an engine crashed and was started again while the
 agent ran."""
+BOUND: Final = b"bound"
+"""The feature of an agent that reads ``Start.bound``."""
+MAX_FINGERPRINT_CHARS: Final = 128
 DEFAULT_DEPLOYMENT: Final = "default"
 """The deployment that Paddler's desired state is; a host serves it over its first link."""
 MAX_INSTANCES: Final = 64
@@ -267,7 +271,13 @@ class Start:
     ``client``: up to 16 hexadecimal digits, equal for all work of one client; agents give clients
     turns. ``trace`` is sent only to agents that ask for it.
 
-    An entry of a ``Step`` without tokens and results reports that the request is prepared.
+    ``bound``: only who serves this may answer, and others hand it back: the fingerprint of the
+    model that produced ``tokens``, or the digest of the state that the other parts of its call are
+    answered by. The balancer may not know yet that another model is in force. It is sent only to
+    agents that offer :data:`BOUND`.
+
+    An entry of a ``Step`` without tokens and results reports that the request is prepared, and with
+    ``model``, by which model: the request stays on that one when another is put in force.
     ``isolated``: a process may have crashed because of this request, an ``engine`` or an ``agent``,
     so the engine computes it alone. After an agent crash such requests are prepared one at a time,
     and another empty entry reports that the turn of this one has come.
@@ -276,6 +286,7 @@ class Start:
     id: str
     client: str = attrs.field(default="", kw_only=True)
     isolated: str | None = attrs.field(default=None, kw_only=True, metadata=OMITTED)
+    bound: str | None = attrs.field(default=None, kw_only=True, metadata=OMITTED)
     trace: RequestTrace | None = attrs.field(default=None, kw_only=True, metadata=OMITTED)
     request: Work
     seed: Uint32

@@ -308,7 +308,7 @@ class PlannedFleet(RuleBasedStateMachine):
     def only_the_good_state_and_the_target_are_served(self, planned: Plan) -> None:
         for name, digests in planned.admissible.items():
             rollout = planned.rollouts[name]
-            assert digests <= {rollout.good, rollout.target}
+            assert digests <= {rollout.good, rollout.target, *rollout.others}
             if rollout.phase is RolloutPhase.COMPLETE and digests:
                 assert digests == {rollout.target}
             if rollout.phase is RolloutPhase.ROLLED_BACK and digests:
