@@ -31,7 +31,12 @@ from paddler_trio.http.asgi import (
 from paddler_trio.http.cors import Cors, CorsRules
 from paddler_trio.http.json_body import json_body
 from paddler_trio.http.router import Params, PathPattern, Router, RouteTable
-from paddler_trio.http.streaming import watch_disconnect, while_connected
+from paddler_trio.http.streaming import (
+    CLIENT_WATCH,
+    cut_on_disconnect,
+    watch_disconnect,
+    while_connected,
+)
 
 JSON = (b"content-type", b"application/json")
 DISCONNECT: Message = {"type": "http.disconnect"}
@@ -301,6 +306,42 @@ async def test_a_reader_cancelled_while_waiting_loses_nothing() -> None:
         await inbox.receive()
     await inbox.put({"type": "http.request", "body": b"kept"})
     assert (await inbox.receive())["body"] == b"kept"
+
+
+async def test_the_end_of_a_body_that_waits_is_no_message_of_its_own() -> None:
+    inbox = AppInbox(max_bytes=100)
+    await inbox.put({"type": "http.request", "body": b"all of it", "more_body": True})
+    await inbox.put({"type": "http.request", "body": b"", "more_body": False})
+    message = await inbox.receive()
+    assert (message["body"], message["more_body"]) == (b"all of it", False)
+
+
+async def test_the_end_of_a_body_that_was_received_already_comes_alone() -> None:
+    inbox = AppInbox(max_bytes=100)
+    await inbox.put({"type": "http.request", "body": b"first", "more_body": True})
+    assert (await inbox.receive())["more_body"]
+    await inbox.put({"type": "http.request", "body": b"", "more_body": False})
+    assert not (await inbox.receive())["more_body"]
+
+
+async def test_a_client_that_leaves_cuts_the_block_in_the_same_step() -> None:
+    inbox = AppInbox(max_bytes=100)
+    scope: Scope = {"extensions": {CLIENT_WATCH: inbox}}
+    for _ in ("it leaves in the block", "it had left before"):
+        went_on = False
+        with cut_on_disconnect(scope):
+            inbox.end(DISCONNECT)
+            await trio.lowlevel.checkpoint()
+            went_on = True
+        assert not went_on
+
+
+async def test_the_end_of_a_request_reaches_nobody_behind_the_block() -> None:
+    inbox = AppInbox(max_bytes=100)
+    with cut_on_disconnect({"extensions": {CLIENT_WATCH: inbox}}):
+        pass
+    inbox.end(DISCONNECT)
+    await trio.lowlevel.checkpoint()
 
 
 # --------------------------------------------------------------------------------- responses

@@ -76,9 +76,11 @@ async def test_a_request_that_comes_before_the_answer_was_written_is_the_next_ex
     stream = HastyBalancer(ours, theirs, [request("b"), request("c")])
     await theirs.send_all(request("a"))
     handler = answering(answer, answer, answer, piece_bytes=piece_bytes)
-    async with upstream(handler) as world:
+    async with upstream(handler) as world, trio.open_nursery() as nursery:
         tunnel = AgentTunnel(stream)
+        nursery.start_soon(tunnel.run)
         exchanges = [await run_next(tunnel, world.client) for _ in range(3)]
+        nursery.cancel_scope.cancel()
     assert [each.head.id for each in exchanges] == ["a", "b", "c"]
     assert all(each.is_whole for each in exchanges)
     assert [kind for kind, _ in stream.received].count(Kind.END) == 3
@@ -96,7 +98,9 @@ async def test_a_request_in_the_middle_of_an_answer_breaks_the_rules(
 
     async def interrupted() -> None:
         async with upstream(silent) as world, trio.open_nursery() as nursery:
-            nursery.start_soon(run_next, AgentTunnel(ours), world.client)
+            tunnel = AgentTunnel(ours)
+            nursery.start_soon(tunnel.run)
+            nursery.start_soon(run_next, tunnel, world.client)
             await theirs.send_all(request("a"))
             await trio.testing.wait_all_tasks_blocked()
             await theirs.send_all(request("b"))

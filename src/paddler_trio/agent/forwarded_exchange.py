@@ -50,6 +50,9 @@ class ForwardedExchange:
     """The last of the answer is on its way: what comes now is the next request."""
     _is_answered: bool = attrs.field(default=False, init=False)
     """By the server, or by its failure."""
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _disturbance: Kind | None = attrs.field(default=None, init=False)
+    """A frame that came in the middle of the answer."""
 
     @property
     def is_whole(self) -> bool:
@@ -60,23 +63,50 @@ class ForwardedExchange:
         """Until the answer was sent, or nobody wants it; True if there may be another exchange.
 
         Errors:
-          WireError, in a group: the balancer sent something that is no request.
+          WireError: the balancer sent something that is no request; in a group if the request's
+            body came in pieces.
         """
         early = self._read_early()
-        async with trio.open_nursery() as nursery:
-            if self._is_read:
-                body: AsyncIterable[bytes] | bytes | None = (
-                    b"".join(early) if self.head.has_body else None
-                )
-                nursery.start_soon(self._watch_end, nursery.cancel_scope, name="tunnel watch")
-            else:
-                pieces, body = trio.open_memory_channel[bytes](0)
-                read = self._read_body
-                nursery.start_soon(read, early, pieces, nursery.cancel_scope, name="request body")
-            await self._answer(body)
-            if self._is_read or not self._is_answered:
-                nursery.cancel_scope.cancel(reason="the exchange is over")
+        self.tunnel.on_news = self._look
+        try:
+            with self._scope:
+                self._look()
+                if self._scope.cancel_called:
+                    pass
+                elif self._is_read:
+                    await self._answer(b"".join(early) if self.head.has_body else None)
+                else:
+                    await self._answer_while_reading(early)
+        finally:
+            self.tunnel.on_news = None
+        if self._disturbance is not None:
+            raise WireError(f"{self._disturbance.name} in the middle of an answer @ tunnel")
         return self._is_answered and self._is_read
+
+    async def _answer_while_reading(self, early: list[bytes]) -> None:
+        async with trio.open_nursery() as nursery:
+            pieces, body = trio.open_memory_channel[bytes](0)
+            nursery.start_soon(self._read_body, early, pieces, name="request body")
+            async with body:  # what the server does not want, goes nowhere
+                await self._answer(body)
+            if not self._is_answered:
+                nursery.cancel_scope.cancel(reason="the exchange is over")
+
+    def _look(self) -> None:
+        """Nothing comes before the answer is out, but the end: nobody wants it any more.
+
+        The balancer may have read the last of the answer, and have sent the next request, before
+        the task that wrote the answer runs again. That request stays in the tunnel.
+        """
+        if not self._is_read:
+            return  # the rest of the request
+        if self.tunnel.has_unread and not self._is_ending:
+            frame = self.tunnel.frame_here()
+            assert frame is not None
+            self._disturbance = frame[0]
+            self._scope.cancel(reason="the balancer broke the rules")
+        elif self.tunnel.has_ended:
+            self._scope.cancel(reason="the balancer closed the tunnel")
 
     def _read_early(self) -> list[bytes]:
         """Of the body, what has come with the head."""
@@ -85,12 +115,7 @@ class ForwardedExchange:
             self._take(here, pieces)
         return pieces
 
-    async def _read_body(
-        self,
-        early: list[bytes],
-        pieces: trio.MemorySendChannel[bytes],
-        exchange: trio.CancelScope,
-    ) -> None:
+    async def _read_body(self, early: list[bytes], pieces: trio.MemorySendChannel[bytes]) -> None:
         """Hand it on as the server takes it; what it does not want is read all the same."""
         async with pieces:
             while True:
@@ -103,12 +128,11 @@ class ForwardedExchange:
                     break
                 frame = await self.tunnel.next_frame()
                 if frame is None:
-                    exchange.cancel(reason="the balancer closed the tunnel")
+                    self._scope.cancel(reason="the balancer closed the tunnel")
                     return
                 early = []
                 self._take(frame, early)
-        if not self._is_answered:
-            await self._watch_end(exchange)
+        self._look()
 
     def _take(self, frame: tuple[Kind, bytes], pieces: list[bytes]) -> None:
         kind, payload = frame
@@ -118,17 +142,6 @@ class ForwardedExchange:
             pieces.append(payload)
         else:
             raise WireError(f"{kind.name} in the middle of a request @ tunnel")
-
-    async def _watch_end(self, exchange: trio.CancelScope) -> None:
-        """Nothing comes before the answer is out, but the end: nobody wants it any more.
-
-        The balancer may have read the last of the answer, and have sent the next request, before
-        the task that wrote the answer runs again. That request stays in the tunnel.
-        """
-        if not await self.tunnel.wait_frame():
-            exchange.cancel(reason="the balancer closed the tunnel")
-        elif not self._is_ending and (frame := self.tunnel.frame_here()) is not None:
-            raise WireError(f"{frame[0].name} in the middle of an answer @ tunnel")
 
     async def _answer(self, body: AsyncIterable[bytes] | bytes | None) -> None:
         head, tunnel = self.head, self.tunnel
@@ -142,7 +155,7 @@ class ForwardedExchange:
                 self.error = error
                 await tunnel.send(failed_frame(self._failure(error)))
         except LinkError:
-            return  # the watch sees it too
+            return  # its end is seen, too
         self._is_answered = True
 
     async def _pass_on(self, response: UpstreamResponse) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -12,56 +13,90 @@ from paddler_trio.agent.balancer_dial import dial
 from paddler_trio.errors import LinkError
 from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.tls.client_tls import ClientTls
+from paddler_trio.upstream.direct_socket import read_some, write_all
 from paddler_trio.wire.trio.tunnel_frames import FrameReader, Kind
 from paddler_trio.wire.trio.upstream_messages import TUNNEL_PATH, TUNNEL_PROTOCOL
 
 RECEIVE_BYTES: Final = 65_536
+AHEAD_BYTES: Final = 262_144
 MAX_ANSWER_BYTES: Final = 16_384
 
 
 @attrs.define(eq=False)
 class AgentTunnel:
-    """The agent's end of a tunnel; one task receives."""
+    """The agent's end of a tunnel: `run` reads it all the time, so that its end is noticed in an
+    exchange too; one task at a time takes the frames."""
 
     stream: trio.abc.Stream
+    on_news: Callable[[], None] | None = attrs.field(default=None, init=False)
+    """Called when frames have come, or the end."""
+    has_ended: bool = attrs.field(default=False, init=False)
+    """Nothing comes any more, whatever ended it; frames that came before may be unread."""
     _reader: FrameReader = attrs.field(factory=FrameReader, init=False)
     _frames: deque[tuple[Kind, bytes]] = attrs.field(factory=deque, init=False)
+    _unread_bytes: int = attrs.field(default=0, init=False)
+    _arrived: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _taken: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def __repr__(self) -> str:
-        return f"<AgentTunnel with {len(self._frames)} frames unread>"
+        state = ", ended" if self.has_ended else ""
+        return f"<AgentTunnel with {len(self._frames)} frames unread{state}>"
 
-    async def wait_frame(self) -> bool:
-        """Wait for the next frame and leave it where it is; False at the end, whatever ended it.
+    async def run(self) -> None:
+        """Read until the end, at most ``AHEAD_BYTES`` ahead of whoever takes the frames.
 
         Errors:
           WireError: what came are no frames.
         """
-        while not self._frames:
+        while True:
+            while self._unread_bytes > AHEAD_BYTES:
+                await self._taken.park()
             try:
-                data = await self.stream.receive_some(RECEIVE_BYTES)
+                data = await read_some(self.stream, RECEIVE_BYTES)
             except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-                return False
-            if not data:
-                return False
-            self.feed(bytes(data))
-        return True
+                data = b""
+            if data:
+                self.feed(data)
+            else:
+                self.has_ended = True
+            self._arrived.unpark_all()
+            if self.on_news is not None:
+                self.on_news()
+            if self.has_ended:
+                return
 
     async def next_frame(self) -> tuple[Kind, bytes] | None:
-        """None at the end; as `wait_frame`."""
-        return self._frames.popleft() if await self.wait_frame() else None
+        """Wait for the next frame; None at the end."""
+        while not self._frames:
+            if self.has_ended:
+                return None
+            await self._arrived.park()
+        return self.frame_here()
+
+    @property
+    def has_unread(self) -> bool:
+        """A frame has come that was not taken."""
+        return bool(self._frames)
 
     def frame_here(self) -> tuple[Kind, bytes] | None:
         """The next one, if it has come already."""
-        return self._frames.popleft() if self._frames else None
+        if not self._frames:
+            return None
+        frame = self._frames.popleft()
+        self._unread_bytes -= len(frame[1])
+        self._taken.unpark_all()
+        return frame
 
     def feed(self, data: bytes) -> None:
         """Bytes that were received; WireError."""
-        self._frames.extend(self._reader.feed(data))
+        for frame in self._reader.feed(data):
+            self._frames.append(frame)
+            self._unread_bytes += len(frame[1])
 
     async def send(self, frames: bytes) -> None:
         """LinkError if the balancer has closed it."""
         try:
-            await self.stream.send_all(frames)
+            await write_all(self.stream, frames)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise LinkError("the balancer closed the tunnel") from error
 

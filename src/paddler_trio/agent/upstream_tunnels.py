@@ -119,19 +119,22 @@ class UpstreamTunnels:
         self, scope: trio.CancelScope, tunnel: AgentTunnel, reply: TunnelReply
     ) -> None:
         last_id = ""
-        while not self._is_leaving:
-            with trio.CancelScope() as idle:
-                self._tunnels[scope] = reply, idle
-                frame = await tunnel.next_frame()
-            if idle.cancelled_caught or frame is None:
-                break
-            kind, payload = frame
-            if kind is not Kind.REQUEST:
-                raise WireError(f"{kind.name} where a request begins @ tunnel")
-            exchange = ForwardedExchange(tunnel, self.client, read_request(payload))
-            last_id = exchange.head.id
-            if not await self._exchange(exchange):
-                break
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tunnel.run, name="tunnel reader")
+            while not self._is_leaving:
+                with trio.CancelScope() as idle:
+                    self._tunnels[scope] = reply, idle
+                    frame = await tunnel.next_frame()
+                if idle.cancelled_caught or frame is None:
+                    break
+                kind, payload = frame
+                if kind is not Kind.REQUEST:
+                    raise WireError(f"{kind.name} where a request begins @ tunnel")
+                exchange = ForwardedExchange(tunnel, self.client, read_request(payload))
+                last_id = exchange.head.id
+                if not await self._exchange(exchange):
+                    break
+            nursery.cancel_scope.cancel(reason="the tunnel ends")
         if last_id:  # it was given up, or may have been just when it ended
             self.show()  # a server that still works on it has a slot less to offer
             reply.hand_back(last_id, "the tunnel ended", suspects=None)

@@ -17,6 +17,7 @@ kept in one form or another as long, and a WebSocket message until the next one 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -51,6 +52,8 @@ class AppInbox:
         self._messages: deque[tuple[Message, int]] = deque()
         self._end: Message | None = None
         self._dropping = False
+        self.on_end: Callable[[], None] | None = None
+        """Called once, in the step in which the end comes."""
         self._writers = trio.lowlevel.ParkingLot()
         self._readers = trio.lowlevel.ParkingLot()
 
@@ -65,6 +68,8 @@ class AppInbox:
                 self._room.grow(size_bytes)
             except BudgetSpentError as refusal:
                 self._refuse(refusal)
+        if not size_bytes and self._ends_what_waits(message):
+            return
         while not (self._dropping or self._has_room(size_bytes)):
             await self._writers.park()
         if not self._dropping:
@@ -78,7 +83,7 @@ class AppInbox:
         Errors:
           HttpProblem: 503, there is no room for the next piece of the body.
         """
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()  # others run after ``MAX_MESSAGES`` at most
         self._room.shrink(self._received_bytes)  # the message before was processed
         self._received_bytes = 0
         while not self._messages:
@@ -101,6 +106,13 @@ class AppInbox:
             self._dropping = True
             self._writers.unpark_all()
             self._readers.unpark_all()
+            if self.on_end is not None:
+                self.on_end()
+
+    @property
+    def has_ended(self) -> bool:
+        """Nothing is put in any more."""
+        return self._end is not None
 
     def discard(self) -> None:
         """The application has returned: drop the messages that it left."""
@@ -115,6 +127,17 @@ class AppInbox:
         self._messages.clear()
         self._writers.unpark_all()
         self._readers.unpark_all()
+
+    def _ends_what_waits(self, message: Message) -> bool:
+        """Whether the last piece that waits became the last of its body, as ``message`` says: a
+        request whose body came with its head is one message."""
+        if message["type"] != "http.request" or message.get("more_body") or not self._messages:
+            return False
+        last, _ = self._messages[-1]
+        if last["type"] != "http.request":
+            return False
+        last["more_body"] = False
+        return True
 
     def _has_room(self, size_bytes: int) -> bool:
         if not self._messages:

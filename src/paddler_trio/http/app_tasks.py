@@ -29,7 +29,7 @@ from paddler_trio.http.input_budget import INPUT, InputBudget
 from paddler_trio.http.passing import PASSING, PassableConnection
 from paddler_trio.http.protocol import Http11Protocol
 from paddler_trio.http.raw_response import RAW_RESPONSE
-from paddler_trio.http.streaming import DIRECT_BODY
+from paddler_trio.http.streaming import CLIENT_WATCH, DIRECT_BODY
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +86,7 @@ class AppTasks:
             scope["extensions"][PASSING] = self.passable
         max_bytes = HTTP_INBOX_BYTES if is_http else self._limits.max_websocket_message_bytes
         inbox = AppInbox(max_bytes=max_bytes, room=room)
+        scope["extensions"][CLIENT_WATCH] = inbox
         self._inboxes[inbox] = (
             {"type": "http.disconnect"}
             if is_http

@@ -7,8 +7,8 @@ would cancel that very send.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 import trio
@@ -23,6 +23,9 @@ BodyWriter: TypeAlias = Callable[[bytes], Awaitable[None]]
 DIRECT_BODY: Final = "paddler_trio.direct_body"
 """The ASGI extension in which `direct_body` finds its connection."""
 
+CLIENT_WATCH: Final = "paddler_trio.client_watch"
+"""The ASGI extension in which `cut_on_disconnect` finds its `ClientWatch`."""
+
 
 class WritesNow(Protocol):
     """A client's connection, as results are written to it past the task of their request."""
@@ -30,6 +33,18 @@ class WritesNow(Protocol):
     def write_now(self, piece: bytes) -> bool:
         """Write without waiting; whether the kernel took all of it. The rest goes out before what
         is written next. ClientGoneError."""
+        ...
+
+
+class ClientWatch(Protocol):
+    """The end of what a client sends: it has left, or its response has ended."""
+
+    on_end: Callable[[], None] | None
+    """Called once, in the step in which the end comes."""
+
+    @property
+    def has_ended(self) -> bool:
+        """It came already."""
         ...
 
 
@@ -98,6 +113,21 @@ async def cancelled_on_disconnect(receive: Receive) -> AsyncIterator[trio.Nurser
         )
         yield nursery
         nursery.cancel_scope.cancel(reason="the response is complete")
+
+
+@contextmanager
+def cut_on_disconnect(scope: Scope) -> Iterator[None]:
+    """Cancel the block when the client leaves, as `cancelled_on_disconnect` does, without a task
+    that watches; the request body must have been read."""
+    watch: ClientWatch = scope["extensions"][CLIENT_WATCH]
+    with trio.CancelScope() as cut:
+        watch.on_end = cut.cancel
+        try:
+            if watch.has_ended:
+                cut.cancel(reason="the client has left")
+            yield
+        finally:
+            watch.on_end = None
 
 
 async def while_connected(receive: Receive, work: Callable[[], Awaitable[T]]) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import select
 import ssl
 from collections.abc import AsyncIterable
@@ -12,6 +11,7 @@ from typing import Final
 import attrs
 import trio
 
+from paddler_trio.upstream.direct_socket import read_some, write_all
 from paddler_trio.upstream.request_head import RequestHead, UnsendableRequestError
 from paddler_trio.upstream.request_sender import PIECE_BYTES, RequestNotTakenError, RequestSender
 from paddler_trio.upstream.response_head import ResponseHead, head_end, parse_head
@@ -94,9 +94,9 @@ class UpstreamConnection:
         try:
             if self.is_watched:
                 self.due_s = trio.current_time() + timeout_s
-                return await self._read_some()
+                return await read_some(self.stream, READ_BYTES)
             with trio.CancelScope(deadline=trio.current_time() + timeout_s):
-                return await self._read_some()
+                return await read_some(self.stream, READ_BYTES)
         except _BROKEN as error:
             raise self.failure(
                 FailureKind.CLOSED, "broke the connection off within its answer"
@@ -127,19 +127,6 @@ class UpstreamConnection:
         with trio.CancelScope(shield=True):  # nothing in it waits
             await trio.aclose_forcefully(self.stream)
 
-    async def _read_some(self) -> bytes:
-        """Waits before it reads: a stream of tokens is awaited more often than not, and a read that
-        finds nothing costs as much as one that finds a token."""
-        stream = self.stream
-        if not isinstance(stream, trio.SocketStream):
-            return bytes(await stream.receive_some(READ_BYTES))
-        while True:
-            await trio.lowlevel.wait_readable(stream.socket)
-            try:
-                return os.read(stream.socket.fileno(), READ_BYTES)
-            except BlockingIOError:
-                continue  # somebody's checksum was wrong, or the like
-
     def failure(self, kind: FailureKind, what: str) -> UpstreamError:
         """An error about this server; ``what`` it did."""
         return UpstreamError(
@@ -153,7 +140,7 @@ class UpstreamConnection:
         try:
             with trio.fail_after(timeouts.first_byte_s):
                 try:
-                    await self.stream.send_all(data)
+                    await write_all(self.stream, data)
                     self.is_sent = True
                 except _BROKEN:
                     pass  # its answer if there is one, or the end of the connection, says why
@@ -214,7 +201,7 @@ class UpstreamConnection:
             while not (end := head_end(received, searched)):
                 searched = len(received)
                 try:
-                    data = await self._read_some()
+                    data = await read_some(self.stream, READ_BYTES)
                 except _BROKEN as error:
                     raise self._closed_before_head() from error
                 if not data:

@@ -85,6 +85,8 @@ class UpstreamMonitor:
     _first_model: tuple[str, ...] | None = attrs.field(default=None, init=False)
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _nudge: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _sleeps_until_s: float = attrs.field(default=0.0, init=False)
+    """When the next probe was due at the last look."""
     _probed_s: float = attrs.field(default=0.0, init=False)
     _counted_s: float = attrs.field(default=0.0, init=False)
     _settling_s: float = attrs.field(default=SOON_S, init=False)
@@ -105,6 +107,7 @@ class UpstreamMonitor:
         while True:
             now_s = trio.current_time()
             if (due_s := self._due_s()) > now_s:
+                self._sleeps_until_s = due_s
                 with trio.move_on_at(due_s):
                     await self._nudge.wait()
                     self._nudge = trio.Event()
@@ -136,8 +139,8 @@ class UpstreamMonitor:
             self.account.ended(trio.current_time(), was_cancelled=was_cancelled)
             if was_cancelled:
                 self._settling_s = SOON_S
-            self._publish()
-            self._wake()
+                self._publish()
+                self._wake()
 
     def request_failed(self, error: UpstreamError) -> None:
         """A request had no answer, or a broken one. What the caller got wrong does not count."""
@@ -219,8 +222,9 @@ class UpstreamMonitor:
             self._prober.forget()
 
     def _wake(self) -> None:
-        """When the next probe is due has to be looked at again."""
-        self._nudge.set()
+        """When the next probe is due has to be looked at again, if that is earlier now."""
+        if self._due_s() < self._sleeps_until_s:
+            self._nudge.set()
 
     def _publish(self) -> None:
         state = self._picture()

@@ -17,6 +17,7 @@ import structlog
 import trio
 
 from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter, error_body
+from paddler_trio.balancer.reverse_proxy.forwarded_client import forwarded_client, forwarded_user
 from paddler_trio.balancer.reverse_proxy.forwarded_head import AGENT_FIELD, request_headers
 from paddler_trio.balancer.reverse_proxy.prefix_affinity import PrefixAffinity, cached_tokens
 from paddler_trio.balancer.reverse_proxy.server_choice import (
@@ -39,10 +40,9 @@ from paddler_trio.http.asgi import (
     send_bytes,
 )
 from paddler_trio.http.client_identity import account_of, client_of
-from paddler_trio.http.end_user import user_of
 from paddler_trio.http.raw_response import raw_response
 from paddler_trio.http.request_id import request_id
-from paddler_trio.http.streaming import cancelled_on_disconnect
+from paddler_trio.http.streaming import cut_on_disconnect
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_failures import DISPLACED, OVERFLOW, silent_server
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -105,9 +105,10 @@ class Forwarding:
         server = self._wanted_server(scope, pool, body)
         problem: Failure | None
         if takes_slot(scope["method"], scope["path"]):
-            problem = await self._in_slot(scope, receive, pool, request, answer, server)
+            user = await forwarded_user(scope, body)
+            problem = await self._in_slot(scope, user, pool, request, answer, server)
         else:
-            problem = await self._beside(receive, pool, request, answer, server)
+            problem = await self._beside(scope, pool, request, answer, server)
         if answer.is_whole:
             await answer.close()
             return
@@ -131,14 +132,14 @@ class Forwarding:
     async def _in_slot(
         self,
         scope: Scope,
-        receive: Receive,
+        user: str,
         pool: Pool,
         forwarded: ForwardedRequest,
         answer: AnswerWriter,
         server: AgentConnection | None,
     ) -> Failure | None:
         work = ForwardedWork(self.response_timeout_s)
-        client, priority = client_of(scope)
+        client, priority = forwarded_client(scope)
         home = None
         if server is None:
             home = preferred(pool.agents.values(), self.affinity.home(forwarded.body))
@@ -152,13 +153,13 @@ class Forwarding:
             pin=None if wanted is None else RevisionPin(wanted.revision),
             route=scope["path"],
             trace=trace_of(scope),
-            user=user_of(scope),
+            user=user,
             account=account_of(scope),
         )
         if home is not None:
             request.pin = None  # it has its slot; another may take it over if that one is lost
         try:
-            async with cancelled_on_disconnect(receive):
+            with cut_on_disconnect(scope):
                 while not await self._held_slot(request, work, forwarded, answer):
                     pass
         finally:
@@ -199,14 +200,14 @@ class Forwarding:
 
     async def _beside(
         self,
-        receive: Receive,
+        scope: Scope,
         pool: Pool,
         forwarded: ForwardedRequest,
         answer: AnswerWriter,
         server: AgentConnection | None,
     ) -> Failure | None:
         problem: Failure | None = None
-        async with cancelled_on_disconnect(receive):
+        with cut_on_disconnect(scope):
             for _ in range(MAX_TRIES_BESIDE):
                 agent = server or await self._ready_server(pool)
                 if agent is None:

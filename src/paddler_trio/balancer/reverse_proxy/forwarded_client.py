@@ -1,0 +1,58 @@
+"""Whose turn in the queue a forwarded request takes.
+
+Programs that speak to a server know nothing of our headers. So a request without a name of its own
+is told apart by the key that it shows, which is for the server if this balancer asks for none, and
+else by the address that it came from: one user with a thousand documents is one client of many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from typing import Final
+
+from paddler_trio.balancer.reverse_proxy.server_pools import MAX_READ_BYTES
+from paddler_trio.errors import WireError
+from paddler_trio.http.asgi import HttpProblem, Scope, header
+from paddler_trio.http.client_identity import client_of
+from paddler_trio.http.end_user import user_in, user_of
+from paddler_trio.http.json_body import decoded
+from paddler_trio.scheduler.dispatch.fair_order import Priority
+
+_SHOWN_KEYS: Final = (b"authorization", b"x-api-key", b"api-key")
+_HASH_KEY: Final = secrets.token_bytes(16)
+"""Ends with the process: a key of somebody else's server cannot be guessed from its name here."""
+_NAMES_A_USER: Final = re.compile(rb'"(?:user|safety_identifier|user_id)"\s*:')
+
+
+def forwarded_client(scope: Scope) -> tuple[str, Priority]:
+    """The client to which the queue is fair, and the priority; HttpProblem 400 for a bad header.
+
+    The client is, whichever is there first: the name of the API key or ``X-Paddler-Client``; the
+    key that is shown, as ``key`` and eight digits; the address.
+    """
+    name, priority = client_of(scope)
+    if name:
+        return name, priority
+    for field in _SHOWN_KEYS:
+        if key := header(scope, field):
+            digest = hashlib.blake2s(key, key=_HASH_KEY, digest_size=4)
+            return f"key {digest.hexdigest()}", priority
+    return str((scope.get("client") or ("",))[0]), priority
+
+
+async def forwarded_user(scope: Scope, body: bytes | bytearray) -> str:
+    """What stands for the client's user, by the header or the body; empty without either."""
+    user = user_of(scope)
+    if user or _NAMES_A_USER.search(body) is None:
+        return user
+    try:
+        whole = body if isinstance(body, bytearray) else bytearray(body)  # read only, not copied
+        return await decoded(scope, whole, _user, limit_bytes=MAX_READ_BYTES)
+    except (HttpProblem, WireError):
+        return ""  # the server that gets it says what is wrong with it
+
+
+def _user(value: object) -> str:
+    return user_in(value) if isinstance(value, dict) else ""
