@@ -252,9 +252,8 @@ class BalancerConnection:
     def acknowledge(self, wire_id: str, model: str | None = None) -> None:
         """Send an entry without tokens and results; nothing to a balancer of Paddler's."""
         if self.speaks_trio:
-            self.results(wire_id, [], [])
-            if model is not None:
-                self._step[-1]["model"] = model
+            self._result_queued_s = trio.current_time()
+            self._step.append(step_entry(wire_id, [], [], model=model))
             self.flush()
 
     def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None:

@@ -21,9 +21,10 @@ def step_entry(
     results: Sequence[object],
     prompt: PromptStages | None = None,
     preemptions: int = 0,
+    model: str | None = None,
 ) -> bytes:
-    """One entry; ``prompt`` and ``preemptions`` are left out where there is nothing to report."""
-    if prompt is None and not preemptions and len(tokens) == len(results) == 1:
+    """One entry; what comes after ``results`` is left out where there is nothing to report."""
+    if prompt is None and model is None and not preemptions and len(tokens) == len(results) == 1:
         entry = _one_token(wire_id, tokens[0], results[0])
         if entry is not None:
             return entry
@@ -32,6 +33,8 @@ def step_entry(
         fields["prompt"] = prompt.fields()
     if preemptions:
         fields["preemptions"] = preemptions
+    if model is not None:
+        fields["model"] = model
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
