@@ -308,6 +308,20 @@ async def test_a_reader_cancelled_while_waiting_loses_nothing() -> None:
     assert (await inbox.receive())["body"] == b"kept"
 
 
+async def test_whoever_asks_again_and_again_after_the_end_stops_nobody() -> None:
+    inbox = AppInbox(max_bytes=100)
+    inbox.end(DISCONNECT)
+
+    async def ask() -> None:
+        while True:
+            await inbox.receive()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
 async def test_the_end_of_a_body_that_waits_is_no_message_of_its_own() -> None:
     inbox = AppInbox(max_bytes=100)
     await inbox.put({"type": "http.request", "body": b"all of it", "more_body": True})

@@ -91,6 +91,7 @@ class AppInbox:
                 retry_after = [(b"retry-after", b"%d" % RETRY_AFTER_S)]
                 raise HttpProblem(503, str(self._refusal), retry_after)
             if self._end is not None:
+                await trio.lowlevel.checkpoint()  # somebody may ask again and again
                 return dict(self._end)
             await self._readers.park()
         message, size_bytes = self._messages.popleft()

@@ -56,6 +56,14 @@ async def test_the_user_is_who_the_body_says_unless_the_header_does(body: dict[s
     assert await forwarded_user(asked(header), text) == user_in({"user": "ben"})
 
 
+@pytest.mark.parametrize("at", ["beginning", "end"])
+async def test_a_long_body_names_its_user_where_it_begins_or_ends(at: str) -> None:
+    user, rest = b'"user": "anna"', b'"prompt": "' + 10_000_000 * b"a" + b'"'
+    members = [user, rest] if at == "beginning" else [rest, user]
+    text = b"{%b, %b}" % tuple(members)
+    assert await forwarded_user(asked(), text) == user_in({"user": "anna"})
+
+
 @pytest.mark.parametrize(
     "text",
     [
