@@ -64,7 +64,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         assert not os.environ.get("CI"), "CI installs Debian's prometheus"
         pytest.skip("prometheus is not here: Debian has a package of this name")
     options = ["--metrics-addr=127.0.0.1:0"]
-    with Fleet.start(agents=1, slots=2, agent_options=options) as fleet:
+    store = [f"--model-store={tmp_path_factory.mktemp('store')}", "--model-store-size=1GB"]
+    with Fleet.start(agents=1, slots=2, agent_options=options, balancer_options=store) as fleet:
         shown = fleet.agents["a1"].wait_for_log("metrics")["addresses"]
         assert isinstance(shown, list)
         folder = tmp_path_factory.mktemp("prometheus")

@@ -307,8 +307,7 @@ class BalancerConnection:
                 else:
                     log.warning("binary frame ignored")
         except trio_websocket.ConnectionClosed as closed:
-            code = None if closed.reason is None else closed.reason.code
-            self._end(f"the connection closed (code {code})")
+            self._end(closed_reason(closed))
 
     # ------------------------------------------------------------- messages
 
@@ -454,3 +453,9 @@ class BalancerConnection:
     def _end(self, reason: str) -> None:
         self._reason = reason
         self._scope.cancel(reason=reason)
+
+
+def closed_reason(closed: trio_websocket.ConnectionClosed) -> str:
+    """The same words whichever task met the end first."""
+    code = None if closed.reason is None else closed.reason.code
+    return f"the connection closed (code {code})"

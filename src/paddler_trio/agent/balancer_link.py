@@ -24,7 +24,7 @@ import trio
 import trio_websocket
 import wsproto.utilities
 
-from paddler_trio.agent.balancer_connection import BalancerConnection
+from paddler_trio.agent.balancer_connection import BalancerConnection, closed_reason
 from paddler_trio.agent.balancer_dial import dial
 from paddler_trio.agent.credential_rotation import CredentialRotation
 from paddler_trio.agent.dialled_stream import DialledStream
@@ -290,5 +290,7 @@ def _describe(error: BaseException) -> str:
         has_advice = error.status_code != 401 or "paddler-trio join" in body
         advice = "" if has_advice else "; see --token-file, or `paddler-trio join`"
         return f"the balancer refused this agent ({error.status_code}): {body}{advice}"
+    if isinstance(error, trio_websocket.ConnectionClosed):
+        return closed_reason(error)
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else repr(error)

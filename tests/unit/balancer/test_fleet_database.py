@@ -128,6 +128,7 @@ class FilesOfAFleet(RuleBasedStateMachine):
             history=states.history,
             good=states.good,
             rollouts=states.rollouts,
+            load_s=states.load_s,
         )
 
     def restart(self) -> StoredFleet:
@@ -197,6 +198,7 @@ class FilesOfAFleet(RuleBasedStateMachine):
                 name: GoodRevision(revision=current.revision, spec=spec)
                 for name, spec in specs.items()
             },
+            load_s={spec.digest: 2.5 for spec in specs.values()},
         )
 
     @rule(desired=paddler_states)
@@ -288,6 +290,7 @@ async def test_whatever_write_is_the_last_one_the_old_or_the_new_fleet_is_there(
             old,
             good={"coder": GoodRevision(revision=1, spec=coder)},
             rollouts={"coder": rollout},
+            load_s={coder.digest: 12.345},
         )
     )
     files = contents(tmp_path)

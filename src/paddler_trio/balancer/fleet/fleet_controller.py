@@ -22,7 +22,7 @@ from paddler_trio.balancer.fleet.fleet_observation import FleetObservation, fetc
 from paddler_trio.balancer.fleet.host_knowledge import HostKnowledge
 from paddler_trio.balancer.fleet.placed_hosts import NOTHING, PlacedHosts, State
 from paddler_trio.balancer.fleet.rollout_store import restored, stored
-from paddler_trio.balancer.fleet.stored_fleet import MAX_LOAD_S, GoodRevision
+from paddler_trio.balancer.fleet.stored_fleet import MAX_LOAD_MS, GoodRevision
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Hold, PoolSettings
@@ -354,7 +354,8 @@ def kept_load_s(kept: Mapping[str, float], view: FleetView | None) -> Mapping[st
         found = [h.load_s[goal.target] for h in view.hosts if goal.target in h.load_s]
         if not found:
             continue
-        shortest_s, before_s = min(min(found), MAX_LOAD_S), measured.get(goal.target)
+        shortest_s = round(min(*found, MAX_LOAD_MS / 1000), 3)
+        before_s = measured.get(goal.target)
         if before_s is None or abs(shortest_s - before_s) > NOTABLE * before_s:
             measured[goal.target] = shortest_s
     return measured

@@ -29,7 +29,7 @@ from paddler_trio.wire.trio.fleet_state import (
 MAX_HISTORY: Final = 20
 """Revisions, the one in force among them."""
 MAX_REASON_CHARS: Final = 2000
-MAX_LOAD_S: Final = 86_400.0
+MAX_LOAD_MS: Final = 86_400_000
 STATE_FILE: Final = "state file"
 """The author of what was changed in a file while no balancer ran."""
 
@@ -83,7 +83,7 @@ class StoredFleet:
       desired: Paddler's state; with the extras of the deployment ``default`` it is that one.
       history: newest first, the revision in force before all others; never empty.
       good, rollouts: by deployment.
-      load_s: by digest: what the last load took, in seconds.
+      load_s: by digest: what the last load took, in seconds; kept to the millisecond.
     """
 
     desired: BalancerDesiredState
@@ -185,11 +185,7 @@ class _Rollout:
 @attrs.frozen(kw_only=True)
 class _Load:
     digest: str
-    load_s: float
-
-    def __attrs_post_init__(self) -> None:
-        if not 0.0 <= self.load_s <= MAX_LOAD_S:
-            raise ShapeError(f"{self.load_s} is not in 0..{MAX_LOAD_S:g} seconds", "load_s")
+    load_ms: Annotated[int, IntRange(0, MAX_LOAD_MS)]
 
 
 @attrs.frozen(kw_only=True)
@@ -237,7 +233,8 @@ def rendered_fleet(stored: StoredFleet, pending: Pending | None) -> bytes:
                 _Rollout(deployment=name, rollout=each) for name, each in stored.rollouts.items()
             ),
             loads=tuple(
-                _Load(digest=digest, load_s=each) for digest, each in stored.load_s.items()
+                _Load(digest=digest, load_ms=round(each * 1000))
+                for digest, each in stored.load_s.items()
             ),
             specs=(),
             pending=pending,
@@ -278,7 +275,7 @@ def stored_in(
         history=history[:MAX_HISTORY],
         good=good,
         rollouts={each.deployment: each.rollout for each in read.rollouts},
-        load_s={each.digest: each.load_s for each in read.loads},
+        load_s={each.digest: each.load_ms / 1000 for each in read.loads},
     )
     return stored, read.pending
 
