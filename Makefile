@@ -6,7 +6,7 @@
 # PYTHON=python3.12   the interpreter to make the environment with
 # PYTHONS="..."       the interpreters of `make test.pythons`
 # ARGS="..."          handed on to pytest, the demo or the benchmark
-# WORKERS=3           how many files of tests run at a time
+# WORKERS=4           how many files of tests run at a time
 # SEEDS=10000         how many simulations of a balancer in trouble `make simulate` runs
 # CMAKE_ARGS="..."    build llama.cpp with exactly these; for a GPU, `paddler-trio setup --cuda`
 #
@@ -16,7 +16,7 @@ PYTHON ?= python3
 PYTHONS ?= python3.11 python3.12 python3.13
 ARGS ?=
 SEEDS ?= 10000
-WORKERS ?= 3
+WORKERS ?= 4
 VENV := .venv
 DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
