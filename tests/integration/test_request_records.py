@@ -91,7 +91,7 @@ def test_lists_are_filtered_paged_and_exported(fleet: Fleet) -> None:
     for number in range(3):
         httpx.post(
             f"{fleet.inference_url}/v1/completions",
-            json={"model": "m", "prompt": f"Once {number}", "max_tokens": 3},
+            json={"model": "m", "prompt": f"Once {number}", "max_tokens": 3, "ignore_eos": True},
             headers={"X-Paddler-Client": "=app"},
             verify=NO_TLS,
         ).raise_for_status()
