@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paddler_trio.agent import balancer_link, cache_tasks, engine_process, link_writer
+from paddler_trio.agent import (
+    balancer_link,
+    cache_tasks,
+    engine_process,
+    link_writer,
+    tunnel_dial,
+)
 from paddler_trio.agent import embedding_requests as embedding
 from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS
 from paddler_trio.agent.question_tasks import MAX_QUESTIONS
@@ -91,6 +97,10 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{forwarding.MAX_BODY_BYTES // MIB} MiB for a server behind an agent"
         ),
         "tunnels to a server behind an agent": (f"twice its slots, and {TUNNELS_BESIDE_SLOTS}"),
+        "bytes of a request in a tunnel that its server has not taken": (
+            f"{tunnel_dial.AHEAD_BYTES // KIB} KiB and one read of "
+            f"{tunnel_dial.RECEIVE_BYTES // KIB} KiB at the agent"
+        ),
         "beginnings of requests remembered for servers": (
             f"{prefix_affinity.MAX_BEGINNINGS:,}, of 16 bytes"
         ),
