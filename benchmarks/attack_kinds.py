@@ -32,7 +32,6 @@ from attack_generation import (
     tokens,
     tools,
 )
-from attack_known import KNOWN
 from attack_links import client_floods, client_frames, liars
 from attack_operators import hosts, origins, paths, states
 from attack_pictures import addresses, drawings, pictures
@@ -67,7 +66,11 @@ def attack_at(kind: str, number: int, seed: int, scale: float = 1.0) -> Attack:
 
     The first rounds are the attacks that did harm once, where ``scale`` is 1.
     """
-    known = KNOWN.get(kind, ()) if scale == 1.0 else ()
+    known: Sequence[Generator] = ()
+    if scale == 1.0:
+        from attack_known import KNOWN  # 200 MB of bodies and pictures
+
+        known = KNOWN.get(kind, ())
     dice = random.Random(f"{seed} {kind} {number}")
     if number < len(known):
         return known[number](dice, scale)

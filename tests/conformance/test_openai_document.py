@@ -7,11 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
-import schemathesis
 from fleet import Fleet
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.config import SchemathesisConfig
-from schemathesis.core import NotSet
 
 EXAMPLES = 12
 """For each operation; the point is agreement, not stress."""
@@ -58,6 +55,8 @@ def written_out(body: Any) -> bytes:
     """A body as bytes; what is none at all is an empty one."""
     if isinstance(body, bytes):
         return body
+    from schemathesis.core import NotSet
+
     return b"" if isinstance(body, NotSet) else json.dumps(body).encode()
 
 
@@ -88,6 +87,9 @@ def test_every_operation_is_tried(document: Any) -> None:
 def test_an_operation_does_what_is_written(
     fleet: Fleet, document: Any, method: str, path: str, mode: str
 ) -> None:
+    import schemathesis  # slow: not while tests are collected
+    from schemathesis.config import SchemathesisConfig
+
     schema = schemathesis.openapi.from_dict(document, config=SchemathesisConfig())
     operation = schema[path][method]
     wanted = getattr(schemathesis.GenerationMode, mode.upper())

@@ -9,15 +9,16 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from fleet import Fleet
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
 from openai import AsyncOpenAI
 from pydantic import BaseModel, SecretStr
+
+if TYPE_CHECKING:
+    from langchain_openai import ChatOpenAI
 
 SCRIPT = Path(__file__).with_name("openai_client.mjs")
 NPM_S = 60
@@ -92,12 +93,6 @@ class City(BaseModel):
     inhabitants: int
 
 
-@tool
-def get_weather(city: str) -> str:
-    """Get the weather of a city"""
-    return f"Sunny in {city}."
-
-
 @pytest.fixture
 def http() -> Iterator[httpx.Client]:
     """LangChain never closes what it makes itself."""
@@ -106,6 +101,8 @@ def http() -> Iterator[httpx.Client]:
 
 
 def langchain(fleet: Fleet, http: httpx.Client, **more: Any) -> ChatOpenAI:
+    from langchain_openai import ChatOpenAI  # slow: not while tests are collected
+
     return ChatOpenAI(
         model="any-name",
         base_url=f"{fleet.inference_url}/v1",
@@ -130,6 +127,13 @@ def test_langchain_chats_streams_and_counts(fleet: Fleet, http: httpx.Client) ->
 
 
 def test_langchain_calls_tools_and_parses_answers(fleet: Fleet, http: httpx.Client) -> None:
+    from langchain_core.tools import tool
+
+    @tool
+    def get_weather(city: str) -> str:
+        """Get the weather of a city"""
+        return f"Sunny in {city}."
+
     model = langchain(fleet, http, max_tokens=200)
     asked = model.bind_tools([get_weather]).invoke("What is the weather in Paris?")
     assert [(call["name"], call["args"]) for call in asked.tool_calls] == [

@@ -28,9 +28,6 @@ from paddler_trio.language.templates.conversation import (
 from paddler_trio.language.templates.token_escaping import ControlTokenEscaping, unescaped
 from paddler_trio.wire.trio.work import ConversationPrompt
 
-tokenizers = pytest.importorskip("tokenizers")
-transformers = pytest.importorskip("transformers", reason="judges the prompts; a dev dependency")
-
 TEMPLATES = os.environ.get("PADDLER_TRIO_TEMPLATES")
 BOS, EOS = "<s>", "</s>"
 CONTROLS = [BOS, EOS, "<|im_start|>", "<|im_end|>", "[INST]", "<|eot_id|>", "<start_of_turn>"]
@@ -51,6 +48,9 @@ SOURCES = [pytest.param(source, id=name) for name, source in OWN_TEMPLATES.items
 
 @pytest.fixture(scope="module")
 def judge() -> Any:
+    import tokenizers  # slow: not while tests are collected
+    import transformers
+
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"x": 0}, unk_token="x"))
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=words, bos_token=BOS, eos_token=EOS

@@ -34,6 +34,8 @@ START_S = 90.0
 SERVING_S = 180.0
 END_S = 60.0
 """All of them for machines that are busy with other things."""
+OWN_INTERPRETER = {"PYTHONNOUSERSITE": "1"}
+"""For an agent whose memory a test judges: forked processes have that of their server as well."""
 NOTE_LINES = 60
 
 

@@ -3,8 +3,11 @@
 ``python forked_processes.py FD MODULE...`` imports the modules, then forks for each request that
 comes on the socket ``FD``. The child takes over the arguments, the environment, the folder and the
 standard streams of its request, leads a session of its own and runs ``python -m PACKAGE`` to its
-end: a process like any other, with its own sockets and signals. Only its line in
-``/proc/PID/cmdline`` is the server's, and its memory is larger by what it does not need.
+end: a process like any other, with its own sockets, signals and line in ``/proc/PID/cmdline``. Only
+its memory is larger, by what it does not need.
+
+The processes that it starts by ``python -m MODULE`` are forked from it in turn, where the module is
+one of ours: engines, preparation servers, dry runs and model stores.
 
 Tests use :func:`start`, the other half of this file. A server is started with the first process of
 a package and ends with the process that started it, together with everything it has forked.
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -29,25 +33,38 @@ import struct
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import MappingProxyType
-from typing import IO, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 import attrs
 
+_CHILDREN = MappingProxyType(
+    {
+        "paddler_trio.engine": "paddler_trio.engine.__main__",
+        "paddler_trio.engine.dry_run": "paddler_trio.engine.dry_run",
+        "paddler_trio.model_store": "paddler_trio.model_store.__main__",
+        "paddler_trio.preparation": "paddler_trio.preparation.__main__",
+    }
+)
+"""What daemons start, and the module that it runs."""
 _MODULES = MappingProxyType(
     {
         "paddler_trio": (
             "paddler_trio.cli.daemons",
             "paddler_trio.assembly.agent_daemon",
             "paddler_trio.assembly.balancer_daemon",
+            *_CHILDREN.values(),
         ),
         "paddler_trio.engine": ("paddler_trio.engine.__main__",),
     }
 )
 """What is imported before a package's processes are forked: what they import themselves."""
+_LINE_BYTES = 4096
+"""Room for the command line of a fork, which is written over that of the server."""
 _MAX_REQUEST_BYTES = 1 << 20
 _NUMBER = struct.Struct("=i")
 """The first answer, beside a pidfd, is the pid. The second, at the end, is Popen's returncode."""
@@ -174,7 +191,7 @@ def _server(package: str) -> socket.socket:
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MAX_REQUEST_BYTES)
     with theirs:
         server = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno()), package],
+            [sys.executable, __file__, str(theirs.fileno()), package, "-" * _LINE_BYTES],
             stdin=subprocess.DEVNULL,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # forks have no threads but one
             pass_fds=[theirs.fileno()],
@@ -248,19 +265,84 @@ def _answer_end(pid: int, answers: socket.socket) -> None:
         answers.send(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
-def _become(request: _Request) -> None:
+def _become(request: _Request, package: str) -> None:
     """Take over what the request says; nothing of the server stays open."""
     os.setsid()
     for descriptor, file in enumerate(request.files[:3]):
         os.dup2(file, descriptor)
-    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    os.closerange(3, _descriptor_limit())
     os.environ.clear()
     os.environ.update(request.env)
     os.chdir(request.folder)
     sys.argv[1:] = request.arguments
+    _show_command_line([sys.executable, "-m", package, *request.arguments])
+    subprocess.Popen = _ForkingPopen  # type: ignore[misc]
 
 
-def _main(descriptor: str, package: str) -> None:
+class _ForkingPopen(subprocess.Popen[bytes]):
+    """As its base, without the exec where the program is one that this process has imported."""
+
+    def __init__(
+        self,
+        args: Sequence[str],
+        *,
+        pass_fds: Sequence[int] = (),
+        env: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        match args:
+            case [sys.executable, "-m", module, *_] if module in _CHILDREN:
+                options["preexec_fn"] = functools.partial(_run_child, args, pass_fds, env)
+        super().__init__(args, pass_fds=pass_fds, env=env, **options)
+
+
+def _run_child(args: Sequence[str], pass_fds: Sequence[int], env: Mapping[str, str] | None) -> None:
+    """Run the module in this fork, whose standard streams, group and folder are set; no return.
+
+    The parent takes it for an exec that succeeded: the pipe for its failure is closed.
+    """
+    atexit._clear()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    first = 3
+    for kept in sorted(pass_fds):
+        os.closerange(first, kept)
+        first = kept + 1
+    os.closerange(first, _descriptor_limit())
+    if env is not None:
+        os.environ.clear()
+        os.environ.update(env)
+    # the parent's objects may hold what it has yet to write
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
+    gc.freeze()
+    sys.argv[1:] = args[3:]
+    _show_command_line(args)
+    try:
+        sys.modules.pop(_CHILDREN[args[2]], None)
+        _run(args[2])
+    except BaseException:  # noqa: BLE001  # nothing of the parent's goes on in this process
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _descriptor_limit() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _show_command_line(args: Sequence[str]) -> None:
+    """Write it where ``/proc/self/cmdline`` is read from; a longer one is cut."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end of proc(5)
+    line = b"".join(os.fsencode(arg) + b"\0" for arg in args)[: end - start - 1]
+    ctypes.memmove(start, line.ljust(end - start, b"\0"), end - start)
+
+
+def _main(descriptor: str, package: str, _line: str) -> None:
     for module in _MODULES[package]:
         importlib.import_module(module)
     sys.modules.pop(f"{package}.__main__", None)  # it is run below, under another name
@@ -270,7 +352,7 @@ def _main(descriptor: str, package: str) -> None:
     request = _serve(control)
     if request is not None:
         control.detach()
-        _become(request)
+        _become(request, package)
         _run(package)
 
 

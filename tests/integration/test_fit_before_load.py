@@ -17,7 +17,7 @@ import forked_processes
 import httpx
 import pytest
 import trio
-from fleet import BUNDLED_MODEL, END_S, Fleet, serving
+from fleet import BUNDLED_MODEL, END_S, OWN_INTERPRETER, Fleet, serving
 from streams import CONVERSATION, RAW, Heard, listen, song, story, until_first_tokens
 
 LIMIT_MIB = 200
@@ -30,7 +30,7 @@ F16 = {"k_cache_dtype": "F16", "v_cache_dtype": "F16"}
 def small_fleet() -> Iterator[Fleet]:
     """One agent with two slots and little memory; every test here says first what it wants."""
     options = ["--fit=on", f"--memory-limit={LIMIT_MIB}", "--memory-reserve=0"]
-    with Fleet.start(agents=1, slots=2, agent_options=options) as fleet:
+    with Fleet.start(agents=1, slots=2, agent_options=options, env=OWN_INTERPRETER) as fleet:
         yield fleet
 
 

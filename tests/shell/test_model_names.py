@@ -10,8 +10,6 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from anthropic.pagination import SyncPage
-from anthropic.types import ModelInfo
 from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -388,6 +386,9 @@ async def test_the_exact_list_has_what_openai_has_and_a_key_sees_only_its_own(
 async def test_clients_of_anthropics_are_sent_its_list(
     autojump_clock: MockClock, *, exact: bool
 ) -> None:
+    from anthropic.pagination import SyncPage  # slow: only here
+    from anthropic.types import ModelInfo
+
     async with fleet() as here:
         headers = [(b"anthropic-version", b"2023-06-01")]
         _, body = await here.ask("/v1/models", exact=exact, headers=headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 from collections.abc import Iterator
@@ -30,11 +31,6 @@ LISTS = [
     [f"max_messages={number}" for number in range(1, 7)],
 ]
 """Of six items each, for settings that are repeatable."""
-EVERY_SETTING = [
-    (daemon, setting)
-    for daemon in DAEMONS
-    for setting in settings_of(daemon_of(COMMAND, daemon)).values()
-]
 
 
 def values_for(daemon: str, setting: Setting) -> dict[str, object]:
@@ -53,7 +49,11 @@ def values_for(daemon: str, setting: Setting) -> dict[str, object]:
     return dict(zip(SOURCES, itertools.cycle(taken), strict=False))
 
 
-VALUES = {(daemon, setting.key): values_for(daemon, setting) for daemon, setting in EVERY_SETTING}
+@functools.cache
+def all_values(daemon: str) -> dict[str, dict[str, object]]:
+    """By key. Whole seconds of work, which collecting the tests does not wait for."""
+    settings = settings_of(daemon_of(COMMAND, daemon))
+    return {key: values_for(daemon, setting) for key, setting in settings.items()}
 
 
 def as_flags(setting: Setting, value: object) -> Iterator[str]:
@@ -82,10 +82,11 @@ def test_a_flag_counts_before_a_variable_before_the_file_before_the_default(
     given: set[str], daemon: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings_of(daemon_of(COMMAND, daemon))
+    values = all_values(daemon)
     words: list[str] = []
     lines = [f"[{daemon}]"]
     for key, setting in settings.items():
-        value = VALUES[daemon, key]
+        value = values[key]
         if "flag" in given:
             words += as_flags(setting, value["flag"])
         if "env" in given:
@@ -103,7 +104,7 @@ def test_a_flag_counts_before_a_variable_before_the_file_before_the_default(
         assert shown[key]["source"] == expected, key
         if expected == "default":
             continue
-        assert shown[key]["value"] == VALUES[daemon, key][expected], key
+        assert shown[key]["value"] == values[key][expected], key
         origin = {"flag": "flag", "env": setting.variable, "file": str(file)}[expected]
         assert shown[key]["origin"] == origin
 
