@@ -21,6 +21,8 @@ from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.model_download import ModelDownload
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel
 
+pytestmark = pytest.mark.thorough  # processes, and the hub's own client
+
 MIB = 1 << 20
 DATA = random.Random(3).randbytes(24 * MIB + 7)
 SMALL = b'{"config": 1}'

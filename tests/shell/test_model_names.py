@@ -382,6 +382,7 @@ async def test_the_exact_list_has_what_openai_has_and_a_key_sees_only_its_own(
             assert status == 404
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("exact", [True, False])
 async def test_clients_of_anthropics_are_sent_its_list(
     autojump_clock: MockClock, *, exact: bool

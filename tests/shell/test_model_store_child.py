@@ -20,6 +20,8 @@ from paddler_trio.errors import ModelStoreError
 from paddler_trio.model_store.store_messages import PREFIX, PassedRequest, RequestEnded
 from paddler_trio.nursery_tree.synchronization import Changes
 
+pytestmark = pytest.mark.thorough  # starts the store as a process
+
 PATIENCE_S = 60
 
 
