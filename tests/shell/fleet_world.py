@@ -24,6 +24,7 @@ from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Failure, Request
 from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.fleet.fleet_values import Host
 from paddler_trio.wire.codec import loads, unstructure
 from paddler_trio.wire.paddler.desired_state import InferenceParameters, LocalToAgent, UrlModel
 from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, parse_agent_message
@@ -425,6 +426,29 @@ class PlayedHost:
                 instance.connection.scope.cancel()
 
 
+@attrs.define(eq=False, repr=False)
+class CheckedController(FleetController):
+    """After each look, whatever it left out is as it was when it was read."""
+
+    def look(self) -> float | None:
+        again_s = super().look()
+        for host in self.hosts.known.values():
+            if host.id not in self.hosts.unsettled:
+                now, then = self.observation.read(host), self.observation.seen[host.id]
+                assert without_use(now) == without_use(then), "a change was missed"
+        return again_s
+
+
+def without_use(host: Host) -> Host:
+    """Requests that begin and end are no change of a fleet at rest."""
+    return attrs.evolve(
+        host,
+        instances={
+            name: attrs.evolve(each, busy=0, idle_s=None) for name, each in host.instances.items()
+        },
+    )
+
+
 @attrs.define(eq=False)
 class FleetWorld:
     """Everything; see the module docstring."""
@@ -445,7 +469,7 @@ class FleetWorld:
         self.dispatcher = Dispatcher(LIMITS)
         self.keeper = FleetKeeper(self.database, self.dispatcher)
         await self.keeper.load()
-        self.controller = FleetController(self.keeper, self.dispatcher)
+        self.controller = CheckedController(self.keeper, self.dispatcher)
         self._balancer = trio.CancelScope()
         await self.nursery.start(self._run_balancer)
         self.is_up.set()

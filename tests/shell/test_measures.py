@@ -28,7 +28,6 @@ from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.fleet.fleet_values import (
-    FleetView,
     Host,
     Instance,
     Rollout,
@@ -373,7 +372,7 @@ async def test_a_rollout_under_way_shows_who_does_what_and_for_how_long_nobody_a
                 [("coder", "loading"), ("coder", "invented"), ("default", "serving")]
             )
         )
-        fleet.view = FleetView(now_s=0, hosts=hosts)
+        fleet.observation.seen.update((host.id, host) for host in hosts)
         begun = Rollout(
             deployment="coder",
             good=None,

@@ -245,8 +245,9 @@ class AgentConnection:
         self.refresh_readiness()
 
     def refresh_readiness(self) -> bool:
-        """Look again whether it may get work; True if that changed. Ask at every status."""
-        before = (self.is_accepting, self.usable_slots)
+        """Look again whether it may get work, and by right; True if that changed. Ask at every
+        status."""
+        before = (self.is_accepting, self.serves_desired, self.usable_slots)
         now_s = trio.current_time()
         if self.upstream is not None:
             serves = self.status.slots_total > 0 and not self.is_suspended
@@ -276,7 +277,7 @@ class AgentConnection:
         if self.kept_slots is not None:
             slots = min(slots, self.kept_slots)
         self.usable_slots = self.health.usable_slots(self.label, slots, now_s)
-        return (self.is_accepting, self.usable_slots) != before
+        return (self.is_accepting, self.serves_desired, self.usable_slots) != before
 
     def _has_heard(self, report: Report) -> bool:
         """It reported after it was sent its newest state: until then it may be about to drain."""

@@ -52,7 +52,7 @@ from paddler_trio.nursery_tree.request import (
     client_digest,
 )
 from paddler_trio.nursery_tree.request_log import log_end, shown
-from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.nursery_tree.synchronization import ChangedItems, Changes
 from paddler_trio.scheduler.dispatch.continuation import Loss, refusal
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
@@ -96,6 +96,7 @@ class Dispatcher:
     _agents_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _requests_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _drained: set[str] = attrs.field(factory=set, init=False)
+    _followers: list[ChangedItems[AgentConnection]] = attrs.field(factory=list, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -219,6 +220,15 @@ class Dispatcher:
         """Those that load what is desired; not those in front of a server."""
         return [agent for agent in self.agents.values() if agent.upstream is None]
 
+    def changed_agents(self) -> ChangedItems[AgentConnection]:
+        """Each agent for which ``fleet_changed`` is notified, to be taken by one reader, which
+        lives as long as this dispatcher. Those that are here have changed at first."""
+        changed: ChangedItems[AgentConnection] = ChangedItems()
+        for agent in self.agents.values():
+            changed.note(agent)
+        self._followers.append(changed)
+        return changed
+
     def slots_processing(self, agent: AgentKey) -> int:
         return self.pools.of(self.agents[agent]).ledger.slots_processing(agent)
 
@@ -294,8 +304,7 @@ class Dispatcher:
         self._note_serving(pool, agent.key, serves=agent.gets_work_by_right)
         self._apply(pool, pool.record(agent))
         self._note_stranded(pool)
-        self.agents_changed.notify()
-        self.fleet_changed.notify()
+        self._note_changed(agent)
 
     def _note_serving(self, pool: Pool, key: AgentKey, *, serves: bool) -> None:
         for agent in pool.note_serving(key, serves=serves):
@@ -319,6 +328,11 @@ class Dispatcher:
         self._note_serving(pool, agent.key, serves=False)
         self._note_stranded(pool)
         self.pools.end_if_left(pool)
+        self._note_changed(agent)
+
+    def _note_changed(self, agent: AgentConnection) -> None:
+        for each in self._followers:
+            each.note(agent)
         self.agents_changed.notify()
         self.fleet_changed.notify()
 

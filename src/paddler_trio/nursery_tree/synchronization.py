@@ -58,6 +58,22 @@ class Changes:
         return self.ordinal
 
 
+@attrs.define(eq=False)
+class ChangedItems(Generic[T]):
+    """What has changed since it was asked for last, each item once, in the order of its first
+    change: for a reader whose work shall follow what changed, and not what there is."""
+
+    _items: dict[T, None] = attrs.field(factory=dict, init=False)
+
+    def note(self, item: T) -> None:
+        self._items[item] = None
+
+    def take(self) -> list[T]:
+        """All of them; they have not changed from now on."""
+        items, self._items = list(self._items), {}
+        return items
+
+
 async def wait_any(*events: trio.Event) -> None:
     """Return when one of these events is set."""
     async with trio.open_nursery() as nursery:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import attrs
@@ -20,7 +20,7 @@ import trio
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.fleet_observation import FleetObservation, fetched_models
 from paddler_trio.balancer.fleet.host_knowledge import HostKnowledge
-from paddler_trio.balancer.fleet.placed_hosts import NOTHING, PlacedHosts, State
+from paddler_trio.balancer.fleet.placed_hosts import NOTHING, PlacedHost, PlacedHosts, State
 from paddler_trio.balancer.fleet.rollout_store import restored, stored
 from paddler_trio.balancer.fleet.stored_fleet import MAX_LOAD_MS, GoodRevision
 from paddler_trio.errors import StateDatabaseError
@@ -78,10 +78,10 @@ class FleetController:
     rollouts: Mapping[str, Rollout] = attrs.field(factory=dict, init=False)
     last: Plan = attrs.field(default=UNCHANGED_PLAN, init=False)
     view: FleetView | None = attrs.field(default=None, init=False)
-    """What the newest plan was made from."""
+    """What the newest plan was made from; without hosts that change nothing in it."""
     changed: Changes = attrs.field(factory=Changes, init=False)
     _look: Changes = attrs.field(factory=Changes, init=False)
-    _observation: FleetObservation = attrs.field(init=False)
+    observation: FleetObservation = attrs.field(init=False)
     _pools: list[PoolSettings] = attrs.field(factory=list, init=False)
     """As they were opened last."""
     _specs: dict[tuple[str, str], DeploymentSpec] = attrs.field(factory=dict, init=False)
@@ -92,7 +92,7 @@ class FleetController:
 
     def __attrs_post_init__(self) -> None:
         self.hosts = PlacedHosts(self.dispatcher)
-        self._observation = FleetObservation(
+        self.observation = FleetObservation(
             self.keeper, self.dispatcher, self.hosts, self.knowledge
         )
 
@@ -156,12 +156,11 @@ class FleetController:
         Returns:
           When to look again though nothing changed, in Trio's time; None for not at all.
         """
-        for host in self.hosts.follow():
-            self.knowledge.forget(host)
+        hosts = self.observation.follow()
         self._remember_specs()
-        self._adopt()
+        self._adopt(hosts)
         now_s = trio.current_time()
-        seen = self._observation.view(
+        seen = self.observation.view(
             self.rollouts, self._specs, is_settling=now_s < self._settled_s
         )
         self.view = view = attrs.evolve(
@@ -174,13 +173,18 @@ class FleetController:
         self._open_pools(made)
         for step in made.steps:
             self._carry_out(step)
-        self._empty_default()
+        self._empty_default(hosts)
         phases = phases_of(self.rollouts)
         self.rollouts = made.rollouts
         if made.steps or phases_of(made.rollouts) != phases:
             self._look.notify()  # one step of each host, and of each rollout, at a time
         self.changed.notify()
-        times = [made.look_again_s, self.hosts.forgets_at_s(), idle_look_s(view), self._drain()]
+        times = [
+            made.look_again_s,
+            self.hosts.forgets_at_s(),
+            idle_look_s(view),
+            self._drain(hosts),
+        ]
         if now_s < self._settled_s:
             times.append(self._settled_s)
         return min((each for each in times if each is not None), default=None)
@@ -190,33 +194,33 @@ class FleetController:
         self.look()
         self._look.notify()
 
-    def _adopt(self) -> None:
+    def _adopt(self, hosts: Iterable[PlacedHost]) -> None:
         """What an agent was sent by the balancer before this one is what it is on the way to."""
-        for host in self.hosts.known.values():
+        for host in hosts:
             for placed in host.instances.values():
                 wanted = placed.found_state
                 spec = None if wanted is None else self.keeper.spec(placed.deployment, wanted)
                 if spec is not None:
                     placed.assign(State.of(spec.agent_state, spec.extras, spec.slots))
 
-    def _drain(self) -> float | None:
+    def _drain(self, hosts: Iterable[PlacedHost]) -> float | None:
         """See to the drain deadlines; when the next one passes."""
         deadlines = (
             placed.drain_by(spec.rollout.drain_deadline_s)
             for spec in self.keeper.current.state.deployments
-            for host in self.hosts.known.values()
+            for host in hosts
             for placed in [host.instances.get(spec.name)]
             if placed is not None
         )
         return min((each for each in deadlines if each is not None), default=None)
 
-    def _empty_default(self) -> None:
+    def _empty_default(self, hosts: Iterable[PlacedHost]) -> None:
         """Agents are sent that ``default`` has no model, since Paddler's agents want to know."""
         spec = self.keeper.current.state.find(DEFAULT)
         if spec is not None and not spec.is_empty:
             return
         nothing = NOTHING if spec is None else State.of(spec.agent_state, spec.extras)
-        for host in self.hosts.known.values():
+        for host in hosts:
             placed = host.instances.get(DEFAULT)
             if placed is not None and placed.sent_nothing != nothing.digest:
                 host.unload(DEFAULT, nothing)

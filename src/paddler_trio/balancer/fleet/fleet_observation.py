@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import trio
 
 from paddler_trio.balancer.fleet.fleet_diff import change_between
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.fleet.host_knowledge import NONE_KNOWN, Bytes, HostKnowledge
+from paddler_trio.balancer.fleet.host_knowledge import (
+    NONE_KNOWN,
+    Bytes,
+    Digest,
+    HostId,
+    HostKnowledge,
+)
 from paddler_trio.balancer.fleet.placed_hosts import PlacedHost, PlacedHosts
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.scheduler.fleet.fleet_values import (
@@ -23,6 +29,12 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Rollout,
     RolloutRules,
 )
+from paddler_trio.scheduler.fleet.settled_hosts import (
+    SettledLoads,
+    is_at_rest,
+    is_settled,
+    without_settled,
+)
 from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
     DesiredModel,
@@ -31,17 +43,44 @@ from paddler_trio.wire.paddler.desired_state import (
 )
 from paddler_trio.wire.paddler.status import ChatTemplate
 from paddler_trio.wire.trio.fit_messages import FitQuestion
-from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec
+from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetRevision
 
 
 @attrs.define(eq=False)
 class FleetObservation:
-    """Reads everything that a plan depends on; asks hosts for what is not known yet."""
+    """Reads everything that a plan depends on; asks hosts for what is not known yet.
+
+    Settled hosts are not read again, and a plan goes without them: see
+    ``scheduler/fleet/settled_hosts.py``.
+
+    Args:
+      seen: every host as it was read last.
+    """
 
     keeper: FleetKeeper
     dispatcher: Dispatcher
     hosts: PlacedHosts
     knowledge: HostKnowledge
+    seen: dict[HostId, Host] = attrs.field(factory=dict, init=False)
+    _settled_in: FleetRevision | None = attrs.field(default=None, init=False)
+    """What was desired when hosts were settled."""
+    _settled_loads: SettledLoads = attrs.field(factory=SettledLoads, init=False)
+
+    def follow(self) -> list[PlacedHost]:
+        """Note which hosts came, changed and went.
+
+        Returns:
+          Those that are to be looked at now.
+        """
+        for host in self.hosts.follow():
+            self.knowledge.forget(host)
+            self.seen.pop(host, None)
+            self._settled_loads.unsettled(host)
+        for host in self.knowledge.changed_hosts.take():
+            self.hosts.unsettle(host)
+        if self.keeper.current is not self._settled_in:
+            self.hosts.unsettle_all()
+        return self.hosts.in_order()
 
     def view(
         self,
@@ -57,10 +96,11 @@ class FleetObservation:
           is_settling: agents are on their way back to a balancer that has just started.
         """
         specs = self.keeper.current.state.deployments
-        hosts = tuple(self._host(host) for host in self.hosts.known.values())
         before = {name: known.get((name, each.good or "")) for name, each in rollouts.items()}
         goals = tuple(self._goal(spec, before.get(spec.name)) for spec in specs)
-        self._ask_fits([*specs, *(spec for spec in before.values() if spec is not None)])
+        asked = fits_to_ask([*specs, *(spec for spec in before.values() if spec is not None)])
+        hosts = self._hosts(goals, rollouts, asked)
+        self._ask_fits(asked)
         return FleetView(
             now_s=trio.current_time(),
             goals=goals,
@@ -72,6 +112,36 @@ class FleetObservation:
             rollouts=rollouts,
             is_settling=is_settling,
         )
+
+    def _hosts(
+        self, goals: Sequence[Goal], rollouts: Mapping[str, Rollout], asked: Iterable[Digest]
+    ) -> tuple[Host, ...]:
+        """Those to plan with. ``asked``: the states whose fit is to be known on each host."""
+        if not is_at_rest(goals, rollouts):
+            self._settled_in = None
+            self.hosts.unsettle_all()
+            self.seen = {host.id: self.read(host) for host in self.hosts.known.values()}
+            self._settled_loads = SettledLoads()
+            return tuple(self.seen.values())
+        by_name = {goal.deployment: goal for goal in goals}
+        unsettled = []
+        for placed in self.hosts.in_order():
+            host = self.seen[placed.id] = self.read(placed)
+            self._settled_loads.unsettled(host.id)
+            if is_settled(host, by_name) and self._fits_are_known(placed, asked):
+                del self.hosts.unsettled[host.id]
+                self._settled_loads.settled(host)
+            else:
+                unsettled.append(host)
+        self._settled_in = self.keeper.current
+        return without_settled(unsettled, self._settled_loads.shortest())
+
+    def _fits_are_known(self, host: PlacedHost, asked: Iterable[Digest]) -> bool:
+        """No question is due to it."""
+        if host.first is None or not host.first.speaks_trio:
+            return True
+        needs = self.knowledge.needs
+        return all(host.id in needs.get(digest, NONE_KNOWN) for digest in asked)
 
     def _goal(self, spec: DeploymentSpec, good: DeploymentSpec | None) -> Goal:
         """``good``: what its rollout goes back to."""
@@ -105,7 +175,8 @@ class FleetObservation:
             change=Change.WEIGHTS if good is None else change_between(good, spec),
         )
 
-    def _host(self, host: PlacedHost) -> Host:
+    def read(self, host: PlacedHost) -> Host:
+        """One host as it is now."""
         instances = {name: placed.seen() for name, placed in host.instances.items()}
         agents, known = host.connections, self.knowledge.of(host.id)
         for placed in host.instances.values():
@@ -135,14 +206,10 @@ class FleetObservation:
         """A host whose connections are lost for a moment is asked to fetch nothing."""
         return (spec.digest for spec in self.keeper.current.state.deployments)
 
-    def _ask_fits(self, specs: Iterable[DeploymentSpec]) -> None:
-        """Ask for predictions where several deployments may meet on a host. An agent that has one
-        model judges by itself whether it fits."""
-        loaded = [spec for spec in specs if not spec.is_empty]
-        if len({spec.name for spec in loaded}) < 2:
+    def _ask_fits(self, wanted: Mapping[Digest, DeploymentSpec]) -> None:
+        if not wanted:
             return
-        wanted = {spec.digest: spec for spec in loaded}
-        for host in self.hosts.known.values():
+        for host in self.hosts.in_order():
             agent = host.first
             if agent is None or not agent.speaks_trio:
                 continue
@@ -153,6 +220,15 @@ class FleetObservation:
                     state=desired_state(spec), extras=spec.extras, slots=spec.slots
                 )
                 self.knowledge.ask_fit(agent, digest, question, others=others)
+
+
+def fits_to_ask(specs: Iterable[DeploymentSpec]) -> dict[Digest, DeploymentSpec]:
+    """Predictions are asked for where several deployments may meet on a host. An agent that has one
+    model judges by itself whether it fits."""
+    loaded = [spec for spec in specs if not spec.is_empty]
+    if len({spec.name for spec in loaded}) < 2:
+        return {}
+    return {spec.digest: spec for spec in loaded}
 
 
 def desired_state(spec: DeploymentSpec) -> BalancerDesiredState:

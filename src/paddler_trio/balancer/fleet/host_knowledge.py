@@ -19,7 +19,7 @@ from paddler_trio.nursery_tree.agent_connection import (
     AgentDisconnectedError,
     QuestionRefusedError,
 )
-from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.nursery_tree.synchronization import ChangedItems, Changes
 from paddler_trio.wire.codec import structure
 from paddler_trio.wire.paddler.desired_state import DesiredModel
 from paddler_trio.wire.trio.cache_commands import CacheProgress, Pull
@@ -68,6 +68,8 @@ class HostKnowledge:
 
     needs: dict[Digest, dict[HostId, Bytes]] = attrs.field(factory=dict, init=False)
     changed: Changes = attrs.field(factory=Changes, init=False)
+    changed_hosts: ChangedItems[HostId] = attrs.field(factory=ChangedItems, init=False)
+    """Those about which something was learned by asking."""
     _hosts: dict[HostId, KnownHost] = attrs.field(factory=dict, init=False)
     _fits: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(FITS_AT_ONCE), init=False
@@ -95,8 +97,13 @@ class HostKnowledge:
 
     def forget_failed_fetches(self, digest: Digest) -> None:
         """They may succeed now."""
-        for known in self._hosts.values():
-            known.fetch_failed.pop(digest, None)
+        for host, known in self._hosts.items():
+            if known.fetch_failed.pop(digest, None) is not None:
+                self.changed_hosts.note(host)
+
+    def _learned(self, host: HostId) -> None:
+        self.changed_hosts.note(host)
+        self.changed.notify()
 
     # ------------------------------------------------------------------- fit
 
@@ -146,7 +153,7 @@ class HostKnowledge:
             return
         finally:
             known.asking = False
-            self.changed.notify()
+            self._learned(agent.host)
         if report.fits is None:
             return
         if self._hosts.get(agent.host) is not known:
@@ -184,7 +191,7 @@ class HostKnowledge:
     ) -> None:
         def progressed(progress: CacheProgress) -> None:
             known.fetching[digest] = progress
-            self.changed.notify()
+            self._learned(agent.host)
 
         try:
             async with self._fetches:
@@ -197,4 +204,4 @@ class HostKnowledge:
             known.fetch_failed[digest] = str(error)
         finally:
             del known.fetching[digest]
-            self.changed.notify()
+            self._learned(agent.host)

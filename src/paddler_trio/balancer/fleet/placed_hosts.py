@@ -6,7 +6,8 @@ placed there has a connection of its own, on which it gets its state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -16,6 +17,7 @@ import trio
 from paddler_trio.balancer.fleet.host_knowledge import Digest, HostId
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.synchronization import ChangedItems
 from paddler_trio.scheduler.fleet.fleet_values import Instance
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
@@ -211,6 +213,8 @@ class PlacedHost:
 
     id: HostId
     dispatcher: Dispatcher
+    number: int
+    """In the order in which hosts became known."""
     first: AgentConnection | None = None
     instances: dict[str, PlacedInstance] = attrs.field(factory=dict)
     lost_s: float | None = attrs.field(default=None, init=False)
@@ -285,49 +289,96 @@ class PlacedHost:
 
 @attrs.define(eq=False)
 class PlacedHosts:
-    """All hosts, by their ids; :meth:`follow` brings them up to date."""
+    """All hosts, by their ids; :meth:`follow` brings them up to date.
+
+    ``unsettled``: those that a look has to see to; see ``scheduler/fleet/settled_hosts.py``. Who
+    settles a host decides what that means; one of whose connections something has changed is
+    unsettled again.
+    """
 
     dispatcher: Dispatcher
     known: dict[HostId, PlacedHost] = attrs.field(factory=dict, init=False)
+    unsettled: dict[HostId, PlacedHost] = attrs.field(factory=dict, init=False)
+    _lost: dict[HostId, PlacedHost] = attrs.field(factory=dict, init=False)
+    """Those without a connection."""
+    _changed: ChangedItems[AgentConnection] = attrs.field(init=False)
+    _numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._changed = self.dispatcher.changed_agents()
 
     def follow(self) -> list[HostId]:
-        """Note which connections came and went.
+        """Note which connections came, changed and went; costs what that is.
 
         Returns:
           The hosts that have been gone for so long that they are forgotten.
         """
         now_s = trio.current_time()
-        agents = self.dispatcher.agents_with_models()
-        here = {id(agent) for agent in agents}
-        for host in self.known.values():
-            if host.first is not None and id(host.first) not in here:
-                host.left |= host.first.said_goodbye
-                host.first = None
-            for placed in list(host.instances.values()):
-                if placed.agent is not None and id(placed.agent) not in here:
-                    placed.agent = None
-                    if placed.is_unloading and placed.deployment != DEFAULT_DEPLOYMENT:
-                        del host.instances[placed.deployment]
-        for agent in agents:
-            host = self.known.setdefault(agent.host, PlacedHost(agent.host, self.dispatcher))
-            if agent.deployment == DEFAULT_DEPLOYMENT and host.first is not agent:
-                host.first_connected(agent)
-            placed = host.place(agent.deployment)
-            if placed.agent is not agent:
-                placed.connected(agent)
+        changed = [agent for agent in self._changed.take() if agent.upstream is None]
+        came: list[AgentConnection] = []
+        for agent in changed:
+            if self.dispatcher.agents.get(agent.key) is agent:
+                came.append(agent)
+            else:
+                self._went(agent)
+        for agent in came:
+            self._is_here(agent)
+        for agent in changed:
+            host = self.known.get(agent.host)
+            if host is not None and not host.connections:
+                host.lost_s = now_s if host.lost_s is None else host.lost_s
+                self._lost[host.id] = host
         gone = []
-        for host in list(self.known.values()):
-            if host.connections:
-                host.lost_s = None
-                continue
-            if host.lost_s is None:
-                host.lost_s = now_s
+        for host in list(self._lost.values()):
+            assert host.lost_s is not None, f"{host} is not lost"
             if host.left or now_s >= host.lost_s + FORGET_S:
-                del self.known[host.id]
+                del self.known[host.id], self._lost[host.id]
+                self.unsettled.pop(host.id, None)
                 gone.append(host.id)
         return gone
 
+    def _went(self, agent: AgentConnection) -> None:
+        host = self.known.get(agent.host)
+        if host is None:
+            return
+        self.unsettled[host.id] = host
+        if host.first is agent:
+            host.left |= agent.said_goodbye
+            host.first = None
+        placed = host.instances.get(agent.deployment)
+        if placed is not None and placed.agent is agent:
+            placed.agent = None
+            if placed.is_unloading and placed.deployment != DEFAULT_DEPLOYMENT:
+                del host.instances[placed.deployment]
+
+    def _is_here(self, agent: AgentConnection) -> None:
+        host = self.known.get(agent.host)
+        if host is None:
+            host = PlacedHost(agent.host, self.dispatcher, next(self._numbers))
+            self.known[agent.host] = host
+        self.unsettled[host.id] = host
+        host.lost_s = None
+        self._lost.pop(host.id, None)
+        if agent.deployment == DEFAULT_DEPLOYMENT and host.first is not agent:
+            host.first_connected(agent)
+        placed = host.place(agent.deployment)
+        if placed.agent is not agent:
+            placed.connected(agent)
+
+    def unsettle(self, host: HostId) -> None:
+        """A look has to see to it."""
+        if host in self.known:
+            self.unsettled[host] = self.known[host]
+
+    def unsettle_all(self) -> None:
+        """What hosts are to serve may be something else."""
+        self.unsettled = dict(self.known)
+
+    def in_order(self) -> list[PlacedHost]:
+        """Those that are not settled, in the order in which they became known."""
+        return sorted(self.unsettled.values(), key=lambda host: host.number)
+
     def forgets_at_s(self) -> float | None:
         """When the next host is forgotten."""
-        lost = [host.lost_s for host in self.known.values() if host.lost_s is not None]
+        lost = [host.lost_s for host in self._lost.values() if host.lost_s is not None]
         return min(lost) + FORGET_S if lost else None

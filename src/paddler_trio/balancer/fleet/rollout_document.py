@@ -24,7 +24,7 @@ def rollouts_document(fleet: FleetController) -> Mapping[str, object]:
 
 def rollout_document(fleet: FleetController, rollout: Rollout) -> Mapping[str, object]:
     """One rollout, with every host that has an instance of its deployment."""
-    hosts = {} if fleet.view is None else {host.id: host for host in fleet.view.hosts}
+    hosts = fleet.observation.seen
     name, now_s = rollout.deployment, trio.current_time()
     expected = fleet.last.expected.get(name)
     before = rollout.origin or rollout.good

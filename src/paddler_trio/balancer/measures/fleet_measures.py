@@ -91,7 +91,7 @@ class FleetMeasures:
     def rollouts(self) -> Iterator[Family]:
         """The same."""
         phases, states, stalled = _Sums(), _Sums(), _Sums()
-        view, now_s = self.fleet.view, trio.current_time()
+        now_s = trio.current_time()
         rollouts = self.fleet.rollouts
         for place, deployment in enumerate(sorted(rollouts)):
             rollout = rollouts[deployment]
@@ -99,7 +99,7 @@ class FleetMeasures:
             states.add(1, label, rollout.phase.value)
             if rollout.phase not in _OVER:
                 stalled.add(max(0.0, now_s - rollout.advanced_s), label)
-        for place, host in enumerate(() if view is None else view.hosts):
+        for place, host in enumerate(self.fleet.observation.seen.values()):
             label = writable(host.name or host.id) if place < MAX_LABEL_VALUES else OTHER
             for deployment, instance in host.instances.items():
                 found = rollouts.get(deployment)

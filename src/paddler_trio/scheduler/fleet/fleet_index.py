@@ -137,12 +137,6 @@ class FleetIndex:
         if at_s > self.now_s and (self.look_again_s is None or at_s < self.look_again_s):
             self.look_again_s = at_s
 
-    def is_eligible(self, goal: Goal, host: Host) -> bool:
-        """May the deployment be there, by kind of agent and by labels?"""
-        if not host.is_ours and goal.deployment != DEFAULT:
-            return False
-        return all(_matches(term, host) for term in goal.where)
-
     def eligible(self, goal: Goal) -> Sequence[HostState]:
         """Hosts that may have the deployment, and are not drained."""
         key = (goal.deployment == DEFAULT, goal.where)
@@ -179,7 +173,7 @@ class FleetIndex:
                 for p in placed
                 if not p.state.host.is_drained
                 and not p.instance.is_unloading
-                and self.is_eligible(goal, p.state.host)
+                and may_have(goal, p.state.host)
             ]
         return [p for p in placed if not p.state.host.is_drained and not p.instance.is_unloading]
 
@@ -209,6 +203,13 @@ class FleetIndex:
     def by_load(self) -> list[HostState]:
         """Least busy first; those with fewer models before others."""
         return sorted(self.states, key=lambda s: (s.busy, len(s.host.instances), s.name, s.host.id))
+
+
+def may_have(goal: Goal, host: Host) -> bool:
+    """May the deployment be there, by kind of agent and by labels?"""
+    if not host.is_ours and goal.deployment != DEFAULT:
+        return False
+    return all(_matches(term, host) for term in goal.where)
 
 
 def _matches(term: str, host: Host) -> bool:
