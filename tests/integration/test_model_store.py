@@ -16,7 +16,7 @@ from typing import cast
 import attrs
 import httpx
 import pytest
-from fleet import Daemon
+from fleet import Daemon, children
 
 from cli_in_process import invoke
 
@@ -74,6 +74,15 @@ def test_the_store_asks_for_a_management_key(stored: Stored) -> None:
         f"{stored.url}/blobs/sha256/{SHA256}", content=b"x" * 10**6, trust_env=False
     )
     assert refused.status_code == 401, "a body that is not read does not hang the refusal"
+
+
+def test_the_store_gets_what_nobody_else_wants_of_the_processor(stored: Stored) -> None:
+    (store,) = children(stored.balancer.pid)
+    assert os.sched_getscheduler(store) == os.SCHED_IDLE, "behind the balancer and its session"
+    assert os.getsid(store) == store, "else the balancer's session is as heavy as an agent's"
+    autogroup = Path(f"/proc/{store}/autogroup")
+    if autogroup.exists():  # the kernel schedules sessions as groups
+        assert autogroup.read_text().split()[-2:] == ["nice", "19"]
 
 
 def test_files_are_listed_and_served_whole_and_by_range(stored: Stored) -> None:

@@ -163,7 +163,8 @@ class ModelStoreChild:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     pass_fds=[theirs.fileno()],
-                    process_group=0,  # Ctrl-C is the balancer's to handle
+                    # Ctrl-C is the balancer's to handle; and Linux schedules a session as a group
+                    start_new_session=True,
                 )
             self._process = process
             ours.setblocking(False)

@@ -65,6 +65,10 @@ SILENCE_S: Final = 20.0
 MAX_REPORTS: Final = 4096
 """More than the balancer ever lets be under way."""
 COUNTS_S: Final = 1.0
+AUTOGROUP: Final = Path("/proc/self/autogroup")
+"""Of a session; see autogroup in sched(7)."""
+LEAST_SHARE: Final = 19
+"""The niceness of a session that gets least."""
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 
 
@@ -257,11 +261,23 @@ def _model_of(text: bytes) -> DesiredModel:
 
 def go_behind_tokens() -> None:
     """Tokens go before bytes: this process, and every thread that it will have, runs when nobody
-    else on the machine wants the processor."""
+    else on the machine wants the processor.
+
+    That counts among the processes of a session; where Linux schedules sessions as groups, the one
+    that this process leads is the lightest there is.
+    """
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     except OSError as error:  # a sandbox
         log.warning("the store runs at normal priority", reason=error.strerror)
+    if os.getsid(0) != os.getpid():
+        return
+    try:
+        AUTOGROUP.write_text(str(LEAST_SHARE))
+    except FileNotFoundError:  # a kernel without groups of sessions
+        return
+    except OSError as error:  # a sandbox
+        log.warning("the store's session has a normal share", reason=error.strerror)
 
 
 def allow_descriptors() -> None:
