@@ -291,7 +291,7 @@ async def test_a_lost_agent_is_down_for_an_hour_and_one_that_said_goodbye_is_not
         assert "agent_connections_total" not in found
 
 
-async def test_beyond_a_thousand_agents_the_others_are_one() -> None:
+async def test_beyond_a_thousand_agents_the_others_are_one(autojump_clock: MockClock) -> None:
     more = 5
     async with world() as here:
         measures = measured(here)
@@ -301,6 +301,10 @@ async def test_beyond_a_thousand_agents_the_others_are_one() -> None:
         assert len(slots) == (MAX_LABEL_VALUES + 1) * len(SLOT_STATES)
         assert slots[("agent", "other"), ("state", "idle")] == 2 * more
         assert found["agent_up"][(("agent", "other"),)] == more
+        here.dispatcher.leave(peers.pop().connection)
+        await trio.sleep(REMEMBERED_S + 1)  # one of the others is no longer remembered: not all
+        here.dispatcher.update(peers[-1].connection)
+        assert shown(measures)["agent_up"][(("agent", "other"),)] == more - 1
         for peer in peers:
             here.dispatcher.leave(peer.connection)
         assert total(shown(measures), "agent_up") == 0

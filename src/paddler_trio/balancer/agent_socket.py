@@ -351,7 +351,7 @@ class _Link:
             raise WireError(problem)
         if self.agent is not None:
             raise WireError(f"agent {self.agent_id} registered twice on one connection")
-        if any(agent.id == self.agent_id for agent in dispatcher.agents.values()):
+        if dispatcher.is_here(self.agent_id):
             raise WireError(f"an agent with the id {self.agent_id!r} is connected already")
         agent = AgentConnection(
             key=self.key,

@@ -95,6 +95,8 @@ class Dispatcher:
     """All that have not ended."""
     _agents_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _requests_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+    _ids: set[str] = attrs.field(factory=set, init=False)
+    """Of the agents that are here."""
     _drained: set[str] = attrs.field(factory=set, init=False)
     _followers: list[ChangedItems[AgentConnection]] = attrs.field(factory=list, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
@@ -274,11 +276,16 @@ class Dispatcher:
     def join(self, agent: AgentConnection) -> None:
         """An agent of a deployment that there is not stays, and gets no work."""
         self.agents[agent.key] = agent
+        self._ids.add(agent.id)
         agent.joined_s = trio.current_time()
         self.health.joined(agent.label, agent.joined_s)
         agent.is_drained = self._is_drained(agent)
         self.pools.joined_by(agent).join(agent)
         self.update(agent)
+
+    def is_here(self, agent_id: str) -> bool:
+        """An agent with this id has joined and not left."""
+        return agent_id in self._ids
 
     def drain_agent(self, agent: AgentConnection, *, drained: bool) -> None:
         """Give the agent nothing new while ``drained``; what it has, it finishes. Remembered across
@@ -315,6 +322,7 @@ class Dispatcher:
         may go on elsewhere are back in the queue before any other can ask, the earliest first."""
         if self.agents.pop(agent.key, None) is None:
             return
+        self._ids.discard(agent.id)
         self.observer.agent_changed(agent, is_here=False)
         self.health.left(agent.label, trio.current_time(), gracefully=agent.said_goodbye)
         suspects = {} if agent.said_goodbye else agent.suspects()

@@ -8,7 +8,6 @@ their figures are added up as ``other``, and of ratios the largest is shown.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeAlias
 
@@ -61,7 +60,6 @@ class _Kept:
     holder: AgentKey | None = None
     """The connection that goes by it now."""
     agent_id: str = ""
-    left_s: float = math.inf
     was_lost: bool = False
 
 
@@ -88,6 +86,8 @@ class AgentMeasures:
     loads: Histogram = attrs.field(factory=lambda: Histogram(MODEL_LOAD), init=False)
     _here: dict[AgentKey, _Here] = attrs.field(factory=dict, init=False)
     _kept: dict[str, _Kept] = attrs.field(factory=dict, init=False)
+    _left_s: dict[str, float] = attrs.field(factory=dict, init=False)
+    """When those left whose labels nobody goes by now, the first one first."""
     _labels: BoundedValues = attrs.field(
         factory=lambda: BoundedValues(AGENT_UP.max_label_values), init=False
     )
@@ -129,7 +129,8 @@ class AgentMeasures:
         kept = self._kept.setdefault(label, _Kept())
         kept.connections += 1
         kept.holder, kept.agent_id = agent.key, agent.id
-        kept.left_s, kept.was_lost = math.inf, False
+        kept.was_lost = False
+        self._left_s.pop(label, None)
         return _Here(label)
 
     def _free_label(self, agent: AgentConnection) -> str:
@@ -145,13 +146,17 @@ class AgentMeasures:
             return
         kept = self._kept[here.label]
         if kept.holder == agent.key:  # else it is back already, on another connection
-            kept.holder, kept.left_s = None, now_s
-            kept.was_lost = not agent.said_goodbye and here.label != OTHER
+            kept.holder = None
+            if here.label != OTHER:  # more of those may be here
+                self._left_s[here.label] = now_s
+                kept.was_lost = not agent.said_goodbye
 
     def _forget(self, now_s: float) -> None:
-        gone = [name for name, each in self._kept.items() if now_s - each.left_s > REMEMBERED_S]
-        for name in gone:
-            del self._kept[name]
+        while self._left_s:
+            name, left_s = next(iter(self._left_s.items()))
+            if now_s - left_s <= REMEMBERED_S:
+                break
+            del self._left_s[name], self._kept[name]
             self._labels.forget(name)
 
     # -------------------------------------------------------------- reading
