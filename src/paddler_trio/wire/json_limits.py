@@ -6,7 +6,8 @@ only this count.
 
 Commas, colons and opening brackets bound the number of values from above. They may also be part of
 strings: if the bound is over a limit, they are counted again without the strings. That count works
-on slices, in numpy, so that other threads run meanwhile.
+on slices, in numpy, so that other threads run meanwhile. Either count ends where it is over a
+limit: what is refused costs what the limits allow, however long it is.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 @attrs.frozen
 class JsonCount:
-    """``is_exact``: without what stands in strings; otherwise an upper bound."""
+    """``is_exact``: without what stands in strings; otherwise an upper bound.
+
+    One that is over the limits it was counted within is of a part of the text.
+    """
 
     values: int
     containers: int
@@ -70,23 +74,30 @@ class JsonCount:
         return self.values <= limits.max_values and self.containers <= limits.max_containers
 
 
-def bound_of(text: bytes | bytearray) -> JsonCount:
-    """At least as many values and containers as decoding ``text`` could make."""
-    separators = containers = 0
+def bound_of(text: bytes | bytearray, limits: JsonLimits | None = None) -> JsonCount:
+    """At least as many values and containers as decoding ``text`` could make, as far as it is
+    within ``limits``."""
+    count = JsonCount(1, 0)
     for start in range(0, len(text), SLICE_BYTES):
         end = start + SLICE_BYTES
-        separators += text.count(b",", start, end) + text.count(b":", start, end)
-        containers += text.count(b"[", start, end) + text.count(b"{", start, end)
-    return JsonCount(1 + separators + containers, containers)
+        separators = text.count(b",", start, end) + text.count(b":", start, end)
+        containers = text.count(b"[", start, end) + text.count(b"{", start, end)
+        count = JsonCount(count.values + separators + containers, count.containers + containers)
+        if limits is not None and not count.within(limits):
+            break
+    return count
 
 
-def count_of(text: bytes | bytearray) -> JsonCount:
+def count_of(text: bytes | bytearray, limits: JsonLimits | None = None) -> JsonCount:
     """The same without strings; exact if ``text`` is JSON, and linear if it is not."""
-    values = containers = 0
+    count = JsonCount(1, 0, is_exact=True)
     for structure in _structure(text):
-        containers += int(np.count_nonzero((structure == ord("[")) | (structure == ord("{"))))
-        values += int(structure.size)
-    return JsonCount(1 + values, containers, is_exact=True)
+        containers = int(np.count_nonzero((structure == ord("[")) | (structure == ord("{"))))
+        values = count.values + int(structure.size)
+        count = JsonCount(values, count.containers + containers, is_exact=True)
+        if limits is not None and not count.within(limits):
+            break
+    return count
 
 
 def check_count(text: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) -> JsonCount:
@@ -95,18 +106,18 @@ def check_count(text: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) ->
     Raises:
       JsonLimitError: it holds more than ``limits`` allow; the message names the limit.
     """
-    count = bound_of(text)
+    count = bound_of(text, limits)
     if not count.within(limits):
-        count = count_of(text)
+        count = count_of(text, limits)
     if count.containers > limits.max_containers:
         raise JsonLimitError(
-            f"JSON with {count.containers} objects and arrays; the limit max_containers is "
-            f"{limits.max_containers}: send less in one request"
+            f"JSON with at least {count.containers} objects and arrays; the limit max_containers "
+            f"is {limits.max_containers}: send less in one request"
         )
     if count.values > limits.max_values:
         raise JsonLimitError(
-            f"JSON with {count.values} values; the limit max_values is {limits.max_values}: "
-            "send less in one request"
+            f"JSON with at least {count.values} values; the limit max_values is "
+            f"{limits.max_values}: send less in one request"
         )
     return count
 

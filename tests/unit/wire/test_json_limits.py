@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from paddler_trio.errors import WireError
 from paddler_trio.wire import json_limits, json_text
 from paddler_trio.wire.json_limits import (
+    SLICE_BYTES,
     JsonCount,
     JsonLimitError,
     JsonLimits,
@@ -113,6 +114,30 @@ def test_what_is_over_a_limit_is_refused_with_its_name() -> None:
         check_count(b"[1,2,3,4,5,6,7,8,9,10]", limits)
     with pytest.raises(JsonLimitError, match=r"4 objects and arrays.*max_containers is 3"):
         check_count(b'[[],{},{"a":1}]', limits)
+
+
+@given(size=SHORT, value=VALUES, most=st.integers(0, 12), most_containers=st.integers(0, 4))
+def test_a_count_that_may_end_early_refuses_the_same(
+    size: int, value: object, most: int, most_containers: int
+) -> None:
+    text = json.dumps(value).encode()
+    limits = JsonLimits(max_values=most, max_containers=most_containers)
+    with sliced(size):
+        whole = count_of(text)
+        if whole.within(limits):
+            assert check_count(text, limits).within(limits)
+        else:
+            with pytest.raises(JsonLimitError):
+                check_count(text, limits)
+
+
+@pytest.mark.parametrize("unit", [b"[],", b"1,", b'{"a":1},'])
+def test_of_a_text_over_a_limit_no_more_is_counted_than_that_takes(unit: bytes) -> None:
+    limits = JsonLimits(max_values=1000, max_containers=100)
+    text = b"[" + unit * 1_000_000 + b"0]"
+    for count in (bound_of(text, limits), count_of(text, limits)):
+        assert not count.within(limits)
+        assert count.values <= limits.max_values + SLICE_BYTES
 
 
 def test_commas_and_brackets_in_texts_count_for_nothing() -> None:
