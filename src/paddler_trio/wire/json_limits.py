@@ -22,7 +22,7 @@ import numpy.typing as npt
 from paddler_trio.errors import WireError
 
 SLICE_BYTES: Final = 262_144
-"""Counted at once, a millisecond at the most."""
+"""Counted at once, in two milliseconds at the most."""
 
 
 class JsonLimitError(WireError):
@@ -56,7 +56,7 @@ VALUE_BYTES: Final = 48
 CONTAINER_BYTES: Final = 128
 """A list, or an object with few members, beside the values in it."""
 
-Bytes: TypeAlias = npt.NDArray[np.uint8]
+Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
 @attrs.frozen
@@ -91,9 +91,8 @@ def bound_of(text: bytes | bytearray, limits: JsonLimits | None = None) -> JsonC
 def count_of(text: bytes | bytearray, limits: JsonLimits | None = None) -> JsonCount:
     """The same without strings; exact if ``text`` is JSON, and linear if it is not."""
     count = JsonCount(1, 0, is_exact=True)
-    for structure in _structure(text):
-        containers = int(np.count_nonzero((structure == ord("[")) | (structure == ord("{"))))
-        values = count.values + int(structure.size)
+    for separators, containers in _structure(text):
+        values = count.values + separators + containers
         count = JsonCount(values, count.containers + containers, is_exact=True)
         if limits is not None and not count.within(limits):
             break
@@ -122,39 +121,36 @@ def check_count(text: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) ->
     return count
 
 
-def _structure(text: bytes | bytearray) -> Iterator[Bytes]:
-    """Commas, colons and opening brackets outside strings, slice by slice."""
+def _structure(text: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """Of each slice, without strings: how many commas and colons, and how many opening brackets."""
     whole = np.frombuffer(text, dtype=np.uint8)
     is_inside = False  # of a string, at the beginning of the slice
     is_escaped = False  # its first byte, by a backslash at the end of the slice before
     for start in range(0, whole.size, SLICE_BYTES):
         part = whole[start : start + SLICE_BYTES]
-        escaped, leaves_escape = _escaped(part, is_escaped=is_escaped)
-        quotes = np.flatnonzero((part == ord('"')) & ~escaped)
-        is_escaped = leaves_escape
-        marks = np.flatnonzero(
-            (part == ord(",")) | (part == ord(":")) | (part == ord("[")) | (part == ord("{"))
-        )
-        num_quotes_before = np.searchsorted(quotes, marks)
-        yield part[marks[(num_quotes_before + is_inside) % 2 == 0]]
-        is_inside = bool((quotes.size + is_inside) % 2)
+        turns = part == ord('"')
+        slashes = part == ord("\\")
+        if is_escaped or slashes.any():
+            escaped, is_escaped = _escaped(slashes, is_escaped=is_escaped)
+            turns &= ~escaped
+        turns[0] ^= is_inside
+        inside = np.logical_xor.accumulate(turns)
+        is_inside = bool(inside[-1])
+        separators = ((part == ord(",")) | (part == ord(":"))) & ~inside
+        brackets = ((part == ord("[")) | (part == ord("{"))) & ~inside
+        yield int(np.count_nonzero(separators)), int(np.count_nonzero(brackets))
 
 
-def _escaped(part: Bytes, *, is_escaped: bool) -> tuple[npt.NDArray[np.bool_], bool]:
+def _escaped(slashes: Bools, *, is_escaped: bool) -> tuple[Bools, bool]:
     """Which bytes a backslash escapes, and whether it escapes the first of the next slice.
 
-    In a run of backslashes the first escapes the second, the third the fourth; the last of an odd
-    number escapes what follows.
+    A byte is escaped after an odd number of backslashes: in a run of them the first escapes the
+    second, the third the fourth.
     """
-    escaped = np.zeros(part.size + 1, dtype=np.bool_)
-    slashes = np.flatnonzero(part == ord("\\"))
-    if slashes.size:
-        begins_run = np.diff(slashes, prepend=slashes[0] - 2) != 1
-        run_starts = np.maximum.accumulate(np.where(begins_run, slashes, 0))
-        if is_escaped:  # a backslash that is escaped itself escapes nothing
-            run_starts[run_starts == 0] = 1
-        escaped[slashes[(slashes - run_starts) % 2 == 0] + 1] = True
-    escaped[0] = is_escaped
+    slashes = np.concatenate(([is_escaped], slashes))  # the byte before the slice, and the slice
+    places = np.arange(1, slashes.size + 1, dtype=np.int32)
+    last_other = np.maximum.accumulate(places * ~slashes)
+    escaped = ((places ^ last_other) & 1).astype(np.bool_)  # the parity of their difference
     return escaped[:-1], bool(escaped[-1])
 
 
