@@ -189,7 +189,10 @@ async def test_a_cancelled_request_leaves_no_process() -> None:
     async with preparing() as prepare:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(prepare, HOSTILE["an SVG filter"])
-            await prepare.until_workers(1)
+            nursery.start_soon(
+                prepare, question("Detokenize", tokens=[7] * 200_000, with_pieces=True)
+            )
+            await prepare.until_workers(2)
             nursery.cancel_scope.cancel()
         await prepare.until_workers(0)
 

@@ -33,7 +33,7 @@ from paddler_trio.http.request_id import request_id
 from paddler_trio.scheduler.dispatch.slot_ledger import Priority
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_limits import JsonLimits
-from paddler_trio.wire.json_text import dumps_in_runs, is_deeper
+from paddler_trio.wire.json_text import dumps_in_runs, is_deeper, is_long
 
 T = TypeVar("T")
 
@@ -180,8 +180,14 @@ class Exchange:
         self, status: int, value: object, *, headers: Iterable[Header] = ()
     ) -> None:
         """The whole response as one JSON document."""
-        large = self.is_large
+        large = self.is_large or is_long(value)
         body = await self.room.off_loop(lambda: dumps_in_runs(value)) if large else dumps(value)
+        await self.send_written(status, body, headers=headers)
+
+    async def send_written(
+        self, status: int, body: bytes, *, headers: Iterable[Header] = ()
+    ) -> None:
+        """The same of a document that is written already."""
         await send_json(self.send, status, body, headers=[*headers, *self._own_headers()])
 
     async def begin(self, status: int, headers: Iterable[Header]) -> None:

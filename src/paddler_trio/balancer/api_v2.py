@@ -19,11 +19,12 @@ from paddler_trio.balancer.ask_model import ask_model
 from paddler_trio.balancer.deployments import MAX_NAME_CHARS, Deployments, NoSuchModelError
 from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_json
 from paddler_trio.http.client_identity import allowed_deployments, client_of
-from paddler_trio.http.json_body import json_body, structured
+from paddler_trio.http.json_body import input_of, json_body, structured
 from paddler_trio.http.router import Handler, Params, Router
 from paddler_trio.http.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.wire.json_text import dumps_in_runs, is_long
 from paddler_trio.wire.trio.trio_link import (
     DescribeModel,
     Detokenize,
@@ -101,6 +102,8 @@ class ApiV2:
             answer = await while_connected(receive, asking)
         except QuestionRefusedError as refused:
             raise HttpProblem(refused.code, refused.problem) from refused
+        if is_long(answer):
+            answer = await input_of(scope).off_loop(partial(dumps_in_runs, answer))
         await send_json(send, 200, answer)
 
 

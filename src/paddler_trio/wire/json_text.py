@@ -173,6 +173,16 @@ def _runs(value: object, depth: int) -> Iterator[bytes]:
     yield b"]"
 
 
+def is_long(value: object) -> bool:
+    """Whether ``value``, or a member of it, is longer than what is written at once in runs."""
+    members = value.values() if isinstance(value, dict) else (value,)
+    return any(
+        len(member) > (RUN_CHARS if isinstance(member, str) else RUN_VALUES)
+        for member in members
+        if isinstance(member, str | dict | list)
+    )
+
+
 def canonical(value: object) -> bytes:
     """As ``dumps``, keys sorted: equal values give equal bytes, so these can be digested."""
     return _encode(_SORTED_ENCODER, value)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
+from itertools import islice
 from pathlib import PurePath
 from urllib.parse import parse_qs
 
@@ -33,6 +34,8 @@ from paddler_trio.apis.questions import ask, tokens_of
 from paddler_trio.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.balancer.deployments import MAX_NAME_CHARS, Deployment, NoSuchModelError
 from paddler_trio.http.asgi import HttpProblem
+from paddler_trio.http.streaming import while_connected
+from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.trio_link import DescribeModel, Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import SamplingOverrides
 
@@ -40,6 +43,8 @@ DESCRIBE_S = 2.0
 """How long a list of models waits for an agent to describe the model."""
 MAX_TEXTS = 1024
 """In one request to be tokenised: each is a question to an agent."""
+PIECES_AT_ONCE = 2_048
+"""Tokens whose texts are written in one step of a thread: a client that has left costs no more."""
 MAX_SLOTS_LISTED = 65536
 """Of all agents together; each is an object in one answer."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -203,19 +208,33 @@ async def tokenize(backend: Backend, exchange: Exchange) -> None:
         else:
             tokens.append(part)
     if values.get("with_pieces") is True:
-        tokens = await _with_pieces(backend, exchange, tokens)
-    await exchange.send_json(200, {"tokens": tokens})
+        await exchange.send_written(200, await _with_pieces(backend, exchange, tokens))
+    else:
+        await exchange.send_json(200, {"tokens": tokens})
 
 
-async def _with_pieces(
-    backend: Backend, exchange: Exchange, tokens: Sequence[object]
-) -> list[object]:
-    """Each token with its text, in one question however many there are."""
+async def _with_pieces(backend: Backend, exchange: Exchange, tokens: Sequence[object]) -> bytes:
+    """The answer: each token with its text, in one question however many there are."""
     ids = tuple(token for token in tokens if isinstance(token, int))
     pieces = (await ask(backend, Detokenize(tokens=ids, with_pieces=True), exchange))["pieces"]
     assert isinstance(pieces, list)
-    pairs = zip(ids, pieces, strict=True)
-    return await exchange.run(lambda: [{"id": token, "piece": piece} for token, piece in pairs])
+    entries = zip(ids, pieces, strict=True)
+
+    def next_portion() -> bytes:
+        portion = islice(entries, PIECES_AT_ONCE)
+        return dumps([{"id": token, "piece": piece} for token, piece in portion])[1:-1]
+
+    async def write() -> list[bytes]:
+        """One portion after the other: an object for each of a million tokens at once would be
+        half a gigabyte."""
+        starts = range(0, len(ids), PIECES_AT_ONCE)
+        return [await exchange.room.off_loop(next_portion) for _ in starts]
+
+    if len(ids) <= PIECES_AT_ONCE:
+        portions = [next_portion()]
+    else:
+        portions = await while_connected(exchange.receive, write)
+    return b'{"tokens":[%b]}' % b",".join(portions)
 
 
 async def detokenize(backend: Backend, exchange: Exchange) -> None:

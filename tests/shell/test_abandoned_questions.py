@@ -1,0 +1,160 @@
+"""``/tokenize`` of very many tokens with their texts: a client that left costs nothing more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import attrs
+import pytest
+import trio
+from dispatch_world import Peer, World, world
+from trio.testing import wait_all_tasks_blocked
+
+from paddler_trio.apis.api_router import ApiRouter
+from paddler_trio.apis.api_routes import api_routers
+from paddler_trio.apis.llama_server.model_routes import PIECES_AT_ONCE
+from paddler_trio.balancer.deployments import Deployments
+from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.config import BalancerConfig
+from paddler_trio.http.asgi import Message, Scope
+from paddler_trio.http.input_budget import INPUT, DecodingThread, InputBudget
+from paddler_trio.wire.codec import dumps, loads
+from paddler_trio.wire.paddler.messages import StopRespondingTo
+from paddler_trio.wire.trio.trio_link import TAG, Answer, Ask, Detokenize, parse_extension
+
+TOKENS = 200_000
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class CountingThread(DecodingThread):
+    """Counts its steps, and calls ``on_step`` after each."""
+
+    steps: int = 0
+    on_step: Callable[[], None] = lambda: None
+
+    async def run(self, work: Callable[[], T], *, client: str) -> T:
+        result = await super().run(work, client=client)
+        self.steps += 1
+        self.on_step()
+        return result
+
+
+@attrs.define(eq=False)
+class OneThread(InputBudget):
+    thread: CountingThread = attrs.field(factory=CountingThread)
+
+    def thread_of(self, share: float) -> DecodingThread:
+        return self.thread
+
+
+@attrs.define(eq=False)
+class Asking:
+    """A client that asks for so many tokens with their texts; it leaves when ``left`` is set."""
+
+    here: World
+    peer: Peer
+    app: ApiRouter
+    budget: OneThread = attrs.field(factory=OneThread)
+    left: trio.Event = attrs.field(factory=trio.Event)
+    sent: list[Message] = attrs.field(factory=list)
+    ended: trio.Event = attrs.field(factory=trio.Event)
+
+    def begin(self, tokens: int) -> None:
+        body = dumps({"content": [7] * tokens, "with_pieces": True})
+        arriving: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        room = self.budget.reservation()
+        room.grow(len(body))
+        scope: Scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/tokenize",
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+            "extensions": {INPUT: room},
+        }
+
+        async def receive() -> Message:
+            if arriving:
+                return arriving.pop()
+            await self.left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            await trio.lowlevel.checkpoint()
+            self.sent.append(message)
+
+        async def run() -> None:
+            await self.app(scope, receive, send)
+            room.close()
+            self.ended.set()
+
+        self.here.nursery.start_soon(run)
+
+    async def question(self) -> Ask:
+        """What the agent is asked, once it is."""
+        frame = loads(await self.peer.frames.receive())
+        assert isinstance(frame, dict)
+        ask = parse_extension(frame[TAG])
+        assert isinstance(ask, Ask)
+        assert isinstance(ask.question, Detokenize)
+        return ask
+
+    def answer(self, ask: Ask) -> None:
+        assert isinstance(ask.question, Detokenize)
+        pieces = ["é"] * len(ask.question.tokens)
+        self.peer.connection.answer(ask.id, Answer(ask.id, {"pieces": pieces}, None, 0))
+
+
+@asynccontextmanager
+async def asking() -> AsyncIterator[Asking]:
+    async with world() as here:
+        states = FleetKeeper(MemoryDatabase(), here.dispatcher)
+        deployments = Deployments(here.dispatcher, states)
+        config = BalancerConfig()
+        app, _ = api_routers(config, here.dispatcher, states, deployments)
+        peer = here.agent()
+        peer.connection.is_accepting = True
+        yield Asking(here, peer, app)
+
+
+@pytest.mark.parametrize("tokens", [1, PIECES_AT_ONCE, PIECES_AT_ONCE + 1, 3 * PIECES_AT_ONCE])
+async def test_each_token_has_its_text_however_many_there_are(tokens: int) -> None:
+    async with asking() as client:
+        client.begin(tokens)
+        client.answer(await client.question())
+        await client.ended.wait()
+        body = json.loads(b"".join(message.get("body", b"") for message in client.sent))
+        assert body == {"tokens": [{"id": 7, "piece": "é"}] * tokens}
+
+
+async def test_an_agent_that_is_asked_for_a_client_that_left_is_told_to_stop() -> None:
+    async with asking() as client:
+        client.begin(TOKENS)
+        ask = await client.question()
+        steps = client.budget.thread.steps
+        client.left.set()
+        await client.ended.wait()
+        await wait_all_tasks_blocked()
+        (stop,) = client.peer.received()
+        assert stop == StopRespondingTo(ask.id)
+        assert client.budget.thread.steps == steps
+        assert client.sent == []
+
+
+async def test_of_an_answer_to_a_client_that_left_no_more_is_written_than_was_begun() -> None:
+    async with asking() as client:
+        client.begin(TOKENS)
+        ask = await client.question()
+        thread = client.budget.thread
+        before = thread.steps
+        thread.on_step = client.left.set
+        client.answer(ask)
+        await client.ended.wait()
+        assert 1 <= thread.steps - before <= 3, "of nearly a hundred"
+        assert client.sent == []
+        assert client.budget.held_bytes == 0
