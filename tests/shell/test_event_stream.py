@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import attrs
 import trio
-from trio.testing import MockClock
+from dispatch_world import world
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.balancer.event_stream import KEEP_ALIVE_S, event_stream
 from paddler_trio.balancer.shared_view import (
@@ -200,6 +201,75 @@ async def test_agents_are_shown_as_ever_and_rendered_again_when_they_change() ->
     check("a0")
     dispatcher.leave(agents.pop(1))
     check()
+
+
+async def test_a_stream_beside_500_agents_and_20_watchers_causes_no_work_for_them(
+    autojump_clock: MockClock,
+) -> None:
+    """All agents report once a second, and one of them sends tokens meanwhile."""
+    num_agents, seconds, tokens_per_s = 500, 2, 300
+    shown: list[str] = []
+    texts: list[int] = []
+
+    def show(agent: AgentConnection, slots: int) -> dict[str, object]:
+        shown.append(agent.id)
+        return dict(snapshot_v2(agent, slots))
+
+    async with world() as here:
+        peers = [here.agent(name=f"a{number}") for number in range(num_agents)]
+        for peer in peers:
+            peer.connection.is_accepting = True
+        agents = AgentsView(here.dispatcher, show)
+
+        def render() -> bytes:
+            texts.append(len(shown))
+            return agents.render()
+
+        view = SharedView(render, here.dispatcher.agents_changed)
+        handler = event_stream(view, goodbye=trio.Event())
+        sent_bytes = 0
+
+        async def never() -> Message:
+            await trio.sleep_forever()
+            raise AssertionError
+
+        async def send(message: Message) -> None:
+            nonlocal sent_bytes
+            await trio.lowlevel.checkpoint()
+            sent_bytes += len(message.get("body", b""))
+
+        async def report() -> None:
+            """Each agent in its turn, as they do when nobody synchronises them."""
+            for number in range(num_agents * seconds):
+                connection = peers[number % num_agents].connection
+                version = connection.status.version + 1
+                connection.status = attrs.evolve(
+                    connection.status, version=version, model_path=f"/{number}"
+                )
+                here.dispatcher.update(connection)
+                await trio.sleep(1 / num_agents)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(handler, {}, never, send, {})
+            await wait_all_tasks_blocked()
+            request = here.submit()
+            await wait_all_tasks_blocked()
+            (label,) = request.agents
+            (peer,) = (each for each in peers if each.connection.label == label)
+            nursery.start_soon(report)
+            for number in range(tokens_per_s * seconds):
+                rendered = len(texts)
+                peer.says("1.1", "a")
+                assert request.outbox.statistics().current_buffer_used == 1, "in the same step"
+                assert len(texts) == rendered, "whoever looks is no part of it"
+                assert await request.outbox.receive() is not None
+                await trio.sleep(1 / tokens_per_s)
+            nursery.cancel_scope.cancel()
+        peer.says("1.1", done=True)
+        assert len(texts) <= 2 + seconds / LONGEST_PAUSE_S + 1, "one for all, once a second"
+        assert len(shown) <= num_agents * (1 + seconds + 1), "each agent once a change"
+        assert sent_bytes / seconds < 3 * WATCHERS_BYTES_A_SECOND
 
 
 def agent_of(dispatcher: Dispatcher, number: int) -> AgentConnection:
