@@ -239,6 +239,42 @@ async def test_one_client_leaves_places_to_the_others() -> None:
         nursery.cancel_scope.cancel()
 
 
+SLOW_TEMPLATE = (
+    "{% if messages[0].content == 'slow' %}{% for i in range(90000) %}{% for j in range(90000) %}"
+    "{% endfor %}{% endfor %}{% endif %}<|im_start|>{{ messages[0].content }}"
+)
+
+
+async def test_a_slow_template_delays_no_prompt_that_needs_none() -> None:
+    """Also of the same client, and where more conversations wait than may be rendered at once."""
+    conversation = {
+        "messages": [{"role": "user", "content": "slow"}],
+        "template_kwargs": {"unused": "x" * 300_000},  # so much processor time may be spent on it
+    }
+    slow = work({"prompt": {"Conversation": conversation}})
+    rendered: list[Prepared] = []
+
+    async with preparing(chat_template_override=ChatTemplate(SLOW_TEMPLATE)) as prepare:
+
+        async def render() -> None:
+            rendered.append(await prepare(slow))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(render)
+            await prepare.until_workers(4)
+            for number in range(5):
+                prompt = (
+                    raw(f"hello {number}")
+                    if number
+                    else work({"prompt": {"Tokens": {"tokens": [7]}}})
+                )
+                assert isinstance(await prepare(prompt), PreparedGeneration)
+            assert rendered == []
+            nursery.cancel_scope.cancel()
+        await prepare.until_workers(min(len(prepare.workers), 1))
+
+
 async def test_a_question_is_answered_with_its_limit() -> None:
     async with preparing() as prepare:
         answered = await prepare(question("Tokenize", text="hello"))

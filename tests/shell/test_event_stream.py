@@ -258,7 +258,7 @@ async def test_a_stream_beside_500_agents_and_20_watchers_causes_no_work_for_the
             (label,) = request.agents
             (peer,) = (each for each in peers if each.connection.label == label)
             nursery.start_soon(report)
-            for number in range(tokens_per_s * seconds):
+            for _ in range(tokens_per_s * seconds):
                 rendered = len(texts)
                 peer.says("1.1", "a")
                 assert request.outbox.statistics().current_buffer_used == 1, "in the same step"

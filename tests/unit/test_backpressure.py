@@ -13,6 +13,7 @@ from paddler_trio.agent import (
 )
 from paddler_trio.agent import embedding_requests as embedding
 from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS
+from paddler_trio.agent.preparation import RENDERED_PLACES, REQUEST_PLACES
 from paddler_trio.agent.question_tasks import MAX_QUESTIONS
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.balancer import api_v2, cache_routes, inference_socket, model_store_child
@@ -148,6 +149,10 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"less than two portions of {embedding.PORTION_TOKENS:,}, or one longer chunk"
         ),
         "steps from the engine": f"{OUTBOX_FRAMES}, then its pipe",
+        "requests being prepared on an agent": (
+            f"{REQUEST_PLACES} worker processes, {REQUEST_PLACES // 2} of one client; "
+            f"{RENDERED_PLACES} and {RENDERED_PLACES // 2} of these for what a template may render"
+        ),
         "processor time of one preparation": (
             f"{BASE_CPU_S:g} s, and {CPU_S_PER_MB:g} s for each MB of the request, "
             f"{MAX_CPU_S:g} s at most"

@@ -7,6 +7,9 @@ or an image decoder fails alone, and no work of it is left when its client is go
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
 import attrs
 import structlog
 import trio
@@ -19,11 +22,13 @@ from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.preparation.messages import Job, LanguageFacts, Prepared
 from paddler_trio.preparation.refused_jobs import refused
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.trio.request_frame import Kind
+from paddler_trio.wire.trio.request_frame import RequestFrame
 
 log = structlog.get_logger("preparation")
 
-REQUEST_PLACES = 8
+REQUEST_PLACES = 10
+RENDERED_PLACES = 8
+"""Of these, for what a template may render: a slow one leaves places to prompts that need none."""
 QUESTION_PLACES = 2
 IDLE_WORKERS = 4
 LOWER_PRIORITY_AFTER_S = 0.1
@@ -42,10 +47,12 @@ class Preparation:
     _jobs_changed: Changes = attrs.field(factory=Changes, init=False)
     _idle: list[PreparationWorker] = attrs.field(factory=list, init=False)
     _requests: FairPlaces = attrs.field(init=False)
+    _rendered: FairPlaces = attrs.field(init=False)
     _questions: FairPlaces = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._requests = FairPlaces(REQUEST_PLACES, share=REQUEST_PLACES // 2)
+        self._rendered = FairPlaces(RENDERED_PLACES, share=RENDERED_PLACES // 2)
         self._questions = FairPlaces(QUESTION_PLACES, share=QUESTION_PLACES // 2)
 
     def __repr__(self) -> str:
@@ -62,7 +69,9 @@ class Preparation:
         """
         self._num_jobs += 1
         try:
-            async with self._places(job.frame.kind).held_by(client):
+            async with AsyncExitStack() as held:
+                for places in self._places(job.frame):
+                    await held.enter_async_context(places.held_by(client))
                 return await self._prepare(job)
         finally:
             self._num_jobs -= 1
@@ -117,5 +126,8 @@ class Preparation:
             f"preparing this request took longer than {WALL_LIMIT_S:g} s; send a smaller one",
         )
 
-    def _places(self, kind: Kind) -> FairPlaces:
-        return self._questions if kind == "question" else self._requests
+    def _places(self, frame: RequestFrame) -> Sequence[FairPlaces]:
+        """Of each of these it needs one, in this order."""
+        if frame.kind == "question":
+            return (self._questions,)
+        return (self._requests,) if frame.is_raw else (self._rendered, self._requests)

@@ -24,7 +24,15 @@ from paddler_trio.wire.trio.trio_link import (
     parse_extension,
     render_extension,
 )
-from paddler_trio.wire.trio.work import Embed, Generate, Rank, TextPrompt
+from paddler_trio.wire.trio.work import (
+    ConversationPrompt,
+    Embed,
+    Generate,
+    Prompt,
+    Rank,
+    TextPrompt,
+    TokenPrompt,
+)
 
 ids = st.text(
     st.characters(codec="ascii", exclude_characters='"\\', categories=["L", "N", "P"]),
@@ -93,6 +101,23 @@ def test_work_is_told_by_its_head_however_it_is_spaced(
         trace,
     )
     assert read_head(text, speaks_trio=False) is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_raw"),
+    [
+        (TextPrompt(text="x"), True),
+        (TokenPrompt(tokens=(1,)), True),
+        (ConversationPrompt(messages=({"role": "user", "content": "x"},)), False),
+    ],
+)
+def test_a_prompt_without_a_template_is_told_by_its_head(prompt: Prompt, *, is_raw: bool) -> None:
+    work = encode_work(Generate(prompt=prompt))
+    text = work.start_frame("1", client="", isolated=None, seed=7, tokens=[]).decode()
+    for written in (text, json.dumps(json.loads(text), indent=1)):
+        frame = read_head(written, speaks_trio=True)
+        assert frame is not None
+        assert frame.is_raw is is_raw
 
 
 @given(ids, clients)

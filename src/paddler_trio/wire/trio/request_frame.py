@@ -177,6 +177,7 @@ _HEAD = re.compile(
         )
     )
 )
+_RAW_PROMPT = re.compile(_head(r"\s*\{", '"prompt"', ":", r"\{", '"(?:Text|Tokens)"', ":"))
 _GENERATIONS = ("Generate", "ContinueFromRawPrompt", "ContinueFromConversationHistory")
 _EMBEDDINGS = ("Embed", "Rank", "GenerateEmbeddingBatch")
 
@@ -195,6 +196,7 @@ class RequestFrame:
       bound: what alone may answer it, see :class:`~paddler_trio.wire.trio.trio_link.Start`; empty
         for anything.
       trace: its names in logs and traces; None from a balancer that sends none.
+      is_raw: no template renders its prompt, as far as its beginning tells.
     """
 
     id: str
@@ -206,6 +208,7 @@ class RequestFrame:
     isolated: str = ""
     bound: str = ""
     trace: RequestTrace | None = None
+    is_raw: bool = attrs.field(default=False, eq=False, kw_only=True)
 
     @property
     def is_extended(self) -> bool:
@@ -243,7 +246,10 @@ def read_head(text: str, *, speaks_trio: bool) -> RequestFrame | None:
         kind = "embedding"
     else:
         return None
-    return RequestFrame(wire_id, kind, tag, text, is_paddlers, client, isolated, bound, trace)
+    is_raw = tag == "ContinueFromRawPrompt" or _RAW_PROMPT.match(text, head.end()) is not None
+    return RequestFrame(
+        wire_id, kind, tag, text, is_paddlers, client, isolated, bound, trace, is_raw=is_raw
+    )
 
 
 def _text(written: str) -> str:
