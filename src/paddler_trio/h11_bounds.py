@@ -2,9 +2,9 @@
 
 The patterns of h11 0.16 backtrack over the blanks of a line that does not match: one header line,
 trailer or chunk header of 64 KB blocks the process for more than ten seconds: a client's before its
-key was checked, and as well that of a server which an agent dials or downloads from. And h11
-decodes all lines before it counts them. The patterns here accept exactly the same lines without
-backtracking, and lines are counted first.
+key was checked, and as well that of a server which an agent dials or downloads from, or which a
+command asks. And h11 decodes all lines before it counts them. The patterns here accept exactly the
+same lines without backtracking, and lines are counted first.
 
 A body in chunks of one byte costs h11 and hypercorn two events and a message for each, more than a
 hundred times what the same bytes cost in one chunk. `JoiningChunkedReader` makes one event of all

@@ -169,10 +169,13 @@ def test_pure_folders_have_no_clock_no_chance_and_no_input_or_output(folder: str
 
 def test_who_parses_http_with_h11_bounds_what_that_costs() -> None:
     """A process may have none of the modules that do it already."""
-    parses = ("h11.Connection(", "trio_websocket.wrap_client_stream(", "(H11Protocol)")
+    parses = (
+        *("h11.Connection(", "trio_websocket.wrap_client_stream(", "(H11Protocol)"),
+        *("httpx.Client(", "httpx.AsyncClient(", "httpx.get("),
+    )
     texts = {file: file.read_text() for file in PACKAGE.rglob("*.py")}
     found = {file for file, text in texts.items() if any(call in text for call in parses)}
-    assert len(found) >= 4
+    assert len(found) >= 9
     assert all("\nbound_parsing()\n" in texts[file] for file in found), found
 
 

@@ -16,10 +16,13 @@ import trio
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.backend import ApiSettings
 from paddler_trio.apis.shapes import Json
+from paddler_trio.h11_bounds import bound_parsing
 from paddler_trio.http.input_budget import BudgetSpentError, Reservation
 from paddler_trio.http.json_body import no_room
 from paddler_trio.wire.trio.request_frame import MAX_WORK_BYTES
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate
+
+bound_parsing()
 
 
 async def fetch_images(

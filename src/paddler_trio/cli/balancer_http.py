@@ -14,12 +14,17 @@ import httpx
 from paddler_trio.cli.tls_options import checked_address
 from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.errors import PaddlerError
+from paddler_trio.h11_bounds import bound_parsing
 from paddler_trio.tls.address import BalancerAddress, parse_address
 from paddler_trio.tls.client_errors import tls_error_in, tls_problem
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 
+bound_parsing()
+
 CONNECT_S = 5.0
 ANSWER_S = 10.0
+CAUSE_CHARS = 200
+"""Of what httpx says, which quotes what it cannot read."""
 
 
 class BalancerUnreachableError(PaddlerError):
@@ -133,4 +138,4 @@ def _cause(error: BaseException, address: str) -> str:
         if isinstance(cause, (OSError, socket.gaierror)) and not isinstance(cause, ssl.SSLError):
             return (cause.strerror or str(cause)).lower()
         cause = cause.__cause__ or cause.__context__
-    return str(error) or type(error).__name__
+    return str(error)[:CAUSE_CHARS] or type(error).__name__

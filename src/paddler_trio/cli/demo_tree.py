@@ -21,9 +21,12 @@ from paddler_trio.assembly.balancer_daemon import BoundBalancer, serve_balancer
 from paddler_trio.config import AgentConfig, BalancerConfig, split_address
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import ConfigurationError, PaddlerError
+from paddler_trio.h11_bounds import bound_parsing
 from paddler_trio.nursery_tree.balancer_tree import Addresses
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, LocalToAgent
+
+bound_parsing()
 
 QUESTION = "What is a slot?"
 READY_S = 60.0

@@ -32,6 +32,7 @@ from rich.table import Table
 from paddler_trio.config import split_address
 from paddler_trio.engine.proof import BUNDLED_MODEL, Proof, prove_in_child
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.h11_bounds import bound_parsing
 from paddler_trio.llama_setup.cpu_features import (
     CPU_FLAGS_NEEDED,
     built_features,
@@ -46,6 +47,8 @@ from paddler_trio.tls.client_tls import unverified_context
 BUNDLED_SHA256 = "f1e18e5bb688c08a6f4682eda2c89205b7bce4ef80a39de7e95a0d76f4ca20fd"
 ENOUGH_FILES = 4096
 ENOUGH_MEMORY_BYTES = 1 << 30
+bound_parsing()
+
 ANSWER_LIMIT_S = 2.0
 MODEL_LIMIT_S = 600.0  # a big model on a slow disk is read once from end to end
 REBUILD = "run `paddler-trio setup`: it builds llama.cpp for this machine and proves it"

@@ -27,7 +27,10 @@ from paddler_trio.cli.balancer_http import (
 )
 from paddler_trio.cli.management_client import SILENCE_S, Json
 from paddler_trio.cli.tls_options import checked_address
+from paddler_trio.h11_bounds import bound_parsing
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
+
+bound_parsing()
 
 EVENTS_PATH: Final = "/api/v2/events"
 REQUESTS_PATH: Final = "/api/v2/requests"
