@@ -117,6 +117,8 @@ class PlayedInstance:
     _answered: dict[str, trio.Event] = attrs.field(factory=dict)
     """Those that the model in force works on."""
     loads: int = 0
+    questions: int = 0
+    """Whether a model would fit."""
 
     @property
     def wanted_digest(self) -> str | None:
@@ -179,9 +181,12 @@ class PlayedInstance:
                 self.host.reconcile([each.deployment for each in instances])
             case Cache(wire_id, Pull(models=models)):
                 nursery.start_soon(self.fetch, wire_id, models)
-            case AskFit(id=wire_id, slots=slots):
+            case AskFit(id=wire_id, slots=slots, beside=asks_beside):
                 slots = slots or self.host.manners.slots
-                self.reply(Answer(wire_id, self.host.fit(slots), None, 200))
+                self.questions += 1
+                beside = asks_beside and self.served is not None
+                fit = self.host.fit(slots, beside=beside)
+                self.reply(Answer(wire_id, fit, None, 200))
 
     def follow(self, want: Want) -> None:
         if self.wanted_digest == _digest(want):
@@ -357,8 +362,9 @@ class PlayedHost:
     disk: set[str] = attrs.field(factory=set)
     instances: dict[str, PlayedInstance] = attrs.field(factory=dict)
 
-    def fit(self, slots: int) -> object:
-        """The answer to whether a model fits: all take the same."""
+    def fit(self, slots: int, *, beside: bool) -> object:
+        """The answer to whether a model fits: all take the same; with ``beside``, whether it would
+        be loaded beside another one."""
         manners = self.manners
         device = DeviceFit(
             device="host",
@@ -391,6 +397,7 @@ class PlayedHost:
             chosen=(),
             devices=(device,),
             options=(),
+            beside=manners.loads_beside if beside else None,
         )
         return unstructure(report)
 
@@ -535,6 +542,7 @@ class FleetWorld:
             host=host.id,
             labels=host.labels,
             reads_bounds=True,
+            judges_beside=True,
             instances=tuple(each for each in host.instances if each != DEFAULT_DEPLOYMENT),
         )
         self.dispatcher.join(connection)

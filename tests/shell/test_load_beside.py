@@ -80,6 +80,13 @@ def digest(desired: AgentDesiredState) -> str:
     return extended_digest(desired, Extras())
 
 
+async def says(agent: Agent, desired: AgentDesiredState, extras: Extras) -> bool | None:
+    """Would it load this beside what it serves, as it answers when it is asked?"""
+    assert agent.server.gate is not None
+    judged = await agent.server.gate.judge(desired, extras)
+    return await agent.server.would_load_beside(judged, desired, extras)
+
+
 async def test_the_old_model_answers_until_the_new_one_does_and_ends_with_its_last_request(
     tmp_path: Path,
 ) -> None:
@@ -88,6 +95,7 @@ async def test_the_old_model_answers_until_the_new_one_does_and_ends_with_its_la
         old_state, new_state = state(agent.file("old.gguf")), state(agent.file("new.gguf"))
         old = await world.serves("old.gguf")
         assert agent.status.report().load_s == 0.5
+        assert await says(agent, new_state, Extras()) is True
         with old.uses.one():
             agent.server.set_desired(new_state)
             await world.serves("old.gguf", phase="loading")
@@ -143,6 +151,7 @@ async def test_otherwise_the_old_model_ends_first(why: str, tmp_path: Path) -> N
         machine.free = {"no room": NEEDED - 50 * MIB, "unknown": 0}.get(why, 1000 * MIB)
         extras = Extras(engine=EngineOverrides(rpc=("host:1",))) if why == "rpc" else Extras()
         desired = state(agent.file("new.gguf"), enable_embeddings=why == "another kind")
+        assert await says(agent, desired, extras) is False
         agent.server.set_desired(desired, extras)
         await agent.loaded(2)
         assert len(engines.alive) == 1

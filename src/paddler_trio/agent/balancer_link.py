@@ -42,6 +42,7 @@ from paddler_trio.tls.client_errors import tls_error_in, tls_problem
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
+    BESIDE,
     BOUND,
     FOLLOWS,
     MAX_FRAME_BYTES,
@@ -103,6 +104,10 @@ class BalancerLink:
 
     def __attrs_post_init__(self) -> None:
         self._shares = SlotShares(self.status)
+
+    def _features(self) -> tuple[bytes, ...]:
+        beside = (BESIDE,) if self.models.judges_beside else ()
+        return (FEATURE, FOLLOWS, BOUND, *beside)
 
     def __repr__(self) -> str:
         states = [repr(each) for each in self._connections] or ["dialling"]
@@ -175,7 +180,7 @@ class BalancerLink:
                         f"/api/v1/agent_socket/{self.id}",
                         subprotocols=[SUBPROTOCOL],
                         extra_headers=[
-                            (FEATURES_HEADER, b",".join((FEATURE, FOLLOWS, BOUND))),
+                            (FEATURES_HEADER, b",".join(self._features())),
                             *([] if token is None else [(b"authorization", token)]),
                         ],
                         message_queue_size=READ_AHEAD_FRAMES,

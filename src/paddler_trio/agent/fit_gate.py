@@ -76,6 +76,10 @@ class FitGate:
     _waited_for: LoadModel | None = attrs.field(default=None, init=False)
     """What did not fit a GPU when it was waited for last, for ``_gpu_pause_s``."""
 
+    def judges(self, auto: Automatic) -> bool:
+        """Is there a verdict on what is loaded?"""
+        return self.refuses or auto != NOTHING_AUTOMATIC
+
     async def judge(
         self, desired: AgentDesiredState, extras: Extras, *, slots: int | None = None
     ) -> Judged:
@@ -136,7 +140,7 @@ class FitGate:
           ModelNotServableError: llama.cpp would not load it, however much memory there is; only
             if ``serves``, since loading it shows that as well.
         """
-        if not self.refuses and auto == NOTHING_AUTOMATIC:
+        if not self.judges(auto):
             return None
         name = describe(model)
         try:
@@ -168,7 +172,7 @@ class FitGate:
         """The same with the rooms that are there while the model in force stays; None if it does
         not fit beside that one, or if it is not known whether it does.
 
-        Call it after :meth:`check`, which has promised the memory to it.
+        Before a load call it after :meth:`check`, which has promised the memory to it.
         """
         held = await self.held(judged.load.model_path, keeps_own=True)
         others = await trio.to_thread.run_sync(self.promises.of_others)

@@ -11,8 +11,8 @@ from paddler_trio.wire.engine.memory_need import DeviceNeed, MemoryNeed
 from paddler_trio.wire.trio.fit_messages import DeviceFit, FitOption, FitReport
 
 
-def fit_report(judged: Judged) -> FitReport:
-    """Everything about the verdict."""
+def fit_report(judged: Judged, *, beside: bool | None = None) -> FitReport:
+    """Everything about the verdict; ``beside``: see :class:`FitReport`."""
     verdict, need = judged.verdict, judged.need
     unknown = [
         device
@@ -39,6 +39,7 @@ def fit_report(judged: Judged) -> FitReport:
         chosen=judged.chosen,
         devices=_devices(need, verdict.need.bytes_by_device, judged.rooms),
         options=tuple(map(_option, judged.suggestions)),
+        beside=beside,
     )
 
 

@@ -23,7 +23,7 @@ from paddler_trio.agent.model_shown import ModelShown
 from paddler_trio.agent.model_uses import ModelUses
 from paddler_trio.models.memory_prediction import remember_load
 from paddler_trio.nursery_tree.synchronization import Changes
-from paddler_trio.wire.engine.engine_pipe import Ready
+from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, NoModel
 
@@ -179,9 +179,9 @@ class ModelPlaces:
                 serves=self.offered is not None and self.offered.serving is not None,
                 loads_now=True,
             )
-            if judged is not None and self._may_stay(wanted, desired):
+            if judged is not None and self.may_stay(load, desired):
                 beside = await self.gate.beside(judged)
-        is_beside = beside is not None and self._may_stay(wanted, desired)
+        is_beside = beside is not None and self.may_stay(load, desired)
         if is_beside:
             judged = beside
         else:
@@ -200,8 +200,8 @@ class ModelPlaces:
         engines.start_soon(model.run, name="engine")
         return model
 
-    def _may_stay(self, wanted: WantedLoad, desired: AgentDesiredState) -> bool:
-        """The current model may stay while ``wanted`` is loaded, if both fit. One that answers
+    def may_stay(self, load: LoadModel, desired: AgentDesiredState) -> bool:
+        """The current model may stay while ``load`` is done, if both fit. One that answers
         another kind of requests is of no use to those that come now, and a server of llama.cpp's
         RPC talks to one engine at a time."""
         current = self.offered
@@ -212,7 +212,7 @@ class ModelPlaces:
             and current.in_force is not None
             and current.in_force.desired.inference_parameters.enable_embeddings
             == desired.inference_parameters.enable_embeddings
-            and not wanted.load.settings.rpc
+            and not load.settings.rpc
             and not current.load.settings.rpc
         )
 

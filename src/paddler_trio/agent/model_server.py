@@ -41,7 +41,7 @@ from paddler_trio.agent.memory_in_use import MemoryInUse
 from paddler_trio.agent.memory_promises import MemoryPromises
 from paddler_trio.agent.model_errors import DoesNotFitError, ModelNotServableError
 from paddler_trio.agent.model_fetch import ModelFetch, ModelFetchError
-from paddler_trio.agent.model_fit import Held, ModelFit
+from paddler_trio.agent.model_fit import Held, Judged, ModelFit
 from paddler_trio.agent.model_load import LoadRules
 from paddler_trio.agent.model_places import ModelPlaces
 from paddler_trio.agent.model_shown import ModelShown
@@ -162,6 +162,12 @@ class ModelServer:
         self._desired_changes.notify()
 
     @property
+    def judges_beside(self) -> bool:
+        """It can be asked whether it would load a model beside the one in force: it does so where
+        it knows that both fit."""
+        return self.loads_beside and self.checks_fit and self.fit is not None
+
+    @property
     def store(self) -> StoreAddress | None:
         """Where models are asked for first."""
         return self._fetch.store
@@ -175,6 +181,18 @@ class ModelServer:
     async def touch_uses(self) -> None:
         """What is served is in use still."""
         await self._fetch.uses.touch()
+
+    async def would_load_beside(
+        self, judged: Judged, desired: AgentDesiredState, extras: Extras
+    ) -> bool | None:
+        """Whether the model in force would go on serving while ``judged``, of this state, is
+        loaded, as the memory is now; None if nothing is in force."""
+        gate = self.gate
+        if self.serving is None or gate is None:
+            return None
+        if not gate.judges(extras.automatic) or not self._places.may_stay(judged.load, desired):
+            return False
+        return await gate.beside(judged) is not None
 
     def set_store(self, store: StoreAddress | None) -> None:
         """Where models are asked for first, from the next download on; None for their sources."""

@@ -30,6 +30,7 @@ class NoModels:
 
     metadata: Mapping[str, str] | None = None
     desired: AgentDesiredState | None = None
+    judges_beside: bool = False
 
     def set_desired(self, desired: AgentDesiredState, extras: Extras = NO_EXTRAS) -> None:
         """Nothing is loaded here."""

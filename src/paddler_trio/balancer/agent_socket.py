@@ -56,6 +56,7 @@ from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
+    BESIDE,
     BOUND,
     FOLLOWS,
     SUBPROTOCOL,
@@ -117,6 +118,7 @@ class AgentSocket:
         offered = (header(scope, FEATURES_HEADER) or b"")[:MAX_FEATURES_BYTES].split(b",")
         link.reads_traces = speaks_trio and FEATURE in offered
         link.reads_bounds = speaks_trio and BOUND in offered
+        link.judges_beside = speaks_trio and BESIDE in offered
         link.follows = speaks_trio and FOLLOWS in offered
         outgoing.send_nowait(render(Version(PROTOCOL_VERSION)))
         take_texts_to(scope, link.take)
@@ -167,6 +169,7 @@ class _Link:
     """The same, if it stands in front of a server."""
     reads_traces: bool = attrs.field(default=False, init=False)
     reads_bounds: bool = attrs.field(default=False, init=False)
+    judges_beside: bool = attrs.field(default=False, init=False)
     follows: bool = attrs.field(default=False, init=False)
     unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -364,6 +367,7 @@ class _Link:
             health=dispatcher.health,
             reads_traces=self.reads_traces,
             reads_bounds=self.reads_bounds,
+            judges_beside=self.judges_beside,
             upstream=self.upstream,
             follows=self.follows,
         )

@@ -180,7 +180,11 @@ def _load_s(view: AgentView, answer: FitAnswer) -> float | None:
 
 
 def _fits_beside(answer: FitAnswer) -> bool | None:
-    """Whether the model fits into what is free now, with the old one still there."""
+    """Whether the agent would load the model with the old one still there; one that does not say
+    so would if it fits into what is free now."""
+    said = None if answer.report is None else answer.report.get("beside")
+    if isinstance(said, bool):
+        return said
     devices = _devices(answer.report)
     if not devices:
         return None

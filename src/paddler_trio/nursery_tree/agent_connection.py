@@ -100,6 +100,7 @@ class AgentConnection:
         it registered.
       reads_traces: it takes the names of requests in logs and traces.
       reads_bounds: it hands back what another model than the one in force must answer.
+      judges_beside: it says whether it would load a model beside the one in force.
       follows: it can be told that another process takes over.
     """
 
@@ -118,6 +119,7 @@ class AgentConnection:
     instances: tuple[str, ...] = ()
     reads_traces: bool = False
     reads_bounds: bool = False
+    judges_beside: bool = False
     upstream: Upstream | None = None
     """The server that it stands in front of; None if it runs models itself."""
     tunnels: Tunnels | None = attrs.field(default=None, init=False)
@@ -420,7 +422,8 @@ class AgentConnection:
         self._num_queries += 1
         wire_id = f"query.{self._num_queries}"
         state = applicable_state(question.state)
-        frame = render_extension(AskFit(wire_id, state, question.extras, question.slots))
+        asked = AskFit(wire_id, state, question.extras, question.slots, beside=self.judges_beside)
+        frame = render_extension(asked)
         return self._answer_in(await self._asked(wire_id, frame))
 
     async def command_cache(

@@ -63,6 +63,7 @@ reports = st.builds(
         ),
         max_size=2,
     ).map(tuple),
+    beside=st.none() | st.booleans(),
 )
 
 
@@ -76,7 +77,10 @@ def test_a_question_is_a_frame_of_ours_and_leaves_out_what_is_usual() -> None:
     frame = loads(render_extension(asked))
     assert isinstance(frame, dict)
     assert frame["Trio"]["AskFit"]["extras"] == {"engine": {}, "auto": {"context_size": True}}
+    assert "beside" not in frame["Trio"]["AskFit"], "only agents that offer it are asked"
     assert parse_extension(frame["Trio"]) == asked
+    beside = attrs.evolve(asked, beside=True)
+    assert parse_extension(loads(render_extension(beside))["Trio"]) == beside  # type: ignore[index]  # a frame
     plain = {"state": unstructure(STATE)}
     assert structure(plain, FitQuestion) == FitQuestion(state=STATE)
 

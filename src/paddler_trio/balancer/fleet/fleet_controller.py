@@ -184,6 +184,7 @@ class FleetController:
             self.hosts.forgets_at_s(),
             idle_look_s(view),
             self._drain(hosts),
+            self.observation.ask_beside(made.rollouts, self._specs),
         ]
         if now_s < self._settled_s:
             times.append(self._settled_s)

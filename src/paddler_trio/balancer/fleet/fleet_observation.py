@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 import attrs
 import trio
@@ -19,6 +21,7 @@ from paddler_trio.balancer.fleet.host_knowledge import (
 )
 from paddler_trio.balancer.fleet.placed_hosts import PlacedHost, PlacedHosts
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.scheduler.fleet.admissible import aim_of
 from paddler_trio.scheduler.fleet.fleet_values import (
     Change,
     FleetView,
@@ -27,6 +30,7 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Queue,
     Replicas,
     Rollout,
+    RolloutPhase,
     RolloutRules,
 )
 from paddler_trio.scheduler.fleet.settled_hosts import (
@@ -44,6 +48,19 @@ from paddler_trio.wire.paddler.desired_state import (
 from paddler_trio.wire.paddler.status import ChatTemplate
 from paddler_trio.wire.trio.fit_messages import FitQuestion
 from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetRevision
+
+UNDER_WAY: Final = frozenset(
+    {
+        RolloutPhase.PREFETCHING,
+        RolloutPhase.CANARY,
+        RolloutPhase.ROLLING,
+        RolloutPhase.ROLLING_BACK,
+        RolloutPhase.ABORTED,
+    }
+)
+"""Phases of a rollout in which a host may have its turn, soon or now."""
+LOADED: Final = frozenset({Change.CONTEXT, Change.WEIGHTS})
+"""Changes for which an engine is started."""
 
 
 @attrs.define(eq=False)
@@ -120,7 +137,8 @@ class FleetObservation:
         if not is_at_rest(goals, rollouts):
             self._settled_in = None
             self.hosts.unsettle_all()
-            self.seen = {host.id: self.read(host) for host in self.hosts.known.values()}
+            aims = {name: aim_of(rollout) for name, rollout in rollouts.items()}
+            self.seen = {host.id: self.read(host, aims) for host in self.hosts.known.values()}
             self._settled_loads = SettledLoads()
             return tuple(self.seen.values())
         by_name = {goal.deployment: goal for goal in goals}
@@ -175,9 +193,18 @@ class FleetObservation:
             change=Change.WEIGHTS if good is None else change_between(good, spec),
         )
 
-    def read(self, host: PlacedHost) -> Host:
-        """One host as it is now."""
-        instances = {name: placed.seen() for name, placed in host.instances.items()}
+    def read(self, host: PlacedHost, aims: Mapping[str, str] = MappingProxyType({})) -> Host:
+        """One host as it is now.
+
+        Args:
+          aims: by deployment, the state that a rollout brings to its instances.
+        """
+        instances = {
+            name: placed.seen(
+                can_load_beside=self.knowledge.loads_beside(host.id, name, aims.get(name, ""))
+            )
+            for name, placed in host.instances.items()
+        }
         agents, known = host.connections, self.knowledge.of(host.id)
         for placed in host.instances.values():
             report = None if placed.agent is None else placed.agent.report
@@ -206,6 +233,44 @@ class FleetObservation:
         """A host whose connections are lost for a moment is asked to fetch nothing."""
         return (spec.digest for spec in self.keeper.current.state.deployments)
 
+    def ask_beside(
+        self,
+        rollouts: Mapping[str, Rollout],
+        known: Mapping[tuple[str, str], DeploymentSpec],
+    ) -> float | None:
+        """Ask hosts that wait for their turn whether they would go on serving in it: one that would
+        takes no slots away. Call it when a plan is carried out.
+
+        Returns:
+          When to call it again though nothing changed; None for never.
+        """
+        aims = {
+            name: known[name, aim_of(rollout)]
+            for name, rollout in rollouts.items()
+            if rollout.phase in UNDER_WAY and (name, aim_of(rollout)) in known
+        }
+        again_s: list[float] = []
+        if not aims:
+            return None
+        for host in self.hosts.known.values():
+            for name, placed in host.instances.items():
+                aim, agent = aims.get(name), placed.agent
+                if aim is None or agent is None or not agent.judges_beside:
+                    continue
+                if not placed.waits_for(aim.digest, slots=aim.slots):
+                    continue
+                served = known.get((name, agent.revision or ""))
+                if served is not None and change_between(served, aim) not in LOADED:
+                    continue
+                at_s = self.knowledge.asks_beside_s(host.id, name, aim.digest)
+                if at_s is None:
+                    continue
+                if at_s <= trio.current_time():
+                    self.knowledge.ask_beside(agent, name, aim.digest, question_of(aim))
+                else:
+                    again_s.append(at_s)
+        return min(again_s, default=None)
+
     def _ask_fits(self, wanted: Mapping[Digest, DeploymentSpec]) -> None:
         if not wanted:
             return
@@ -216,10 +281,12 @@ class FleetObservation:
             for digest in self.knowledge.fit_questions(host.id, wanted)[:1]:
                 spec = wanted[digest]
                 others = sum_of(held for name, held in held_by(host).items() if name != DEFAULT)
-                question = FitQuestion(
-                    state=desired_state(spec), extras=spec.extras, slots=spec.slots
-                )
-                self.knowledge.ask_fit(agent, digest, question, others=others)
+                self.knowledge.ask_fit(agent, digest, question_of(spec), others=others)
+
+
+def question_of(spec: DeploymentSpec) -> FitQuestion:
+    """Would it fit?"""
+    return FitQuestion(state=desired_state(spec), extras=spec.extras, slots=spec.slots)
 
 
 def fits_to_ask(specs: Iterable[DeploymentSpec]) -> dict[Digest, DeploymentSpec]:

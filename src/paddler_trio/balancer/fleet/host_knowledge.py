@@ -36,8 +36,18 @@ Bytes: TypeAlias = Mapping[str, int]
 NONE_KNOWN: Final[Mapping[HostId, Bytes]] = {}
 FIT_TIMEOUT_S: Final = 60.0
 FIT_AGAIN_S: Final = 60.0
+BESIDE_AGAIN_S: Final = 60.0
 FITS_AT_ONCE: Final = 8
 PREFETCHES_AT_ONCE: Final = 64
+
+
+@attrs.frozen
+class BesideAnswer:
+    """Would ``digest`` be loaded beside what an instance serves? ``asked_s``: when it was asked."""
+
+    digest: Digest
+    is_so: bool | None
+    asked_s: float
 
 
 @attrs.define(eq=False)
@@ -47,6 +57,7 @@ class KnownHost:
     ``memory``: what models may take, all instances together.
     ``fetching``: how far each download is. ``fetch_failed``: why files could not be fetched.
     ``load_s``: how long each state took to load.
+    ``beside``: by deployment, the newest answer.
     """
 
     memory: Bytes = attrs.field(factory=dict)
@@ -54,6 +65,7 @@ class KnownHost:
     fetching: dict[Digest, CacheProgress | None] = attrs.field(factory=dict)
     fetch_failed: dict[Digest, str] = attrs.field(factory=dict)
     load_s: dict[Digest, float] = attrs.field(factory=dict)
+    beside: dict[str, BesideAnswer] = attrs.field(factory=dict)
     asking: bool = False
     """For a fit; one question at a time."""
     ask_again_s: dict[Digest, float] = attrs.field(factory=dict)
@@ -143,18 +155,8 @@ class HostKnowledge:
         others: Bytes,
     ) -> None:
         known.ask_again_s[digest] = trio.current_time() + FIT_AGAIN_S
-        try:
-            async with self._fits:
-                with trio.fail_after(FIT_TIMEOUT_S):
-                    report = structure(await agent.ask_fit(question), FitReport)
-        except (QuestionRefusedError, LinkError, WireError, trio.TooSlowError) as error:
-            reason = str(error) or f"no answer in {FIT_TIMEOUT_S:g} s"
-            log.info("the fit is unknown", agent=agent.label, reason=reason)
-            return
-        finally:
-            known.asking = False
-            self._learned(agent.host)
-        if report.fits is None:
+        report = await self._report(agent, known, question)
+        if report is None or report.fits is None:
             return
         if self._hosts.get(agent.host) is not known:
             return  # it left
@@ -165,6 +167,70 @@ class HostKnowledge:
             for device in report.devices
             if device.available is not None
         }
+
+    async def _report(
+        self, agent: AgentConnection, known: KnownHost, question: FitQuestion
+    ) -> FitReport | None:
+        try:
+            async with self._fits:
+                with trio.fail_after(FIT_TIMEOUT_S):
+                    return structure(await agent.ask_fit(question), FitReport)
+        except (QuestionRefusedError, LinkError, WireError, trio.TooSlowError) as error:
+            reason = str(error) or f"no answer in {FIT_TIMEOUT_S:g} s"
+            log.info("the fit is unknown", agent=agent.label, reason=reason)
+            return None
+        finally:
+            known.asking = False
+            self._learned(agent.host)
+
+    # ---------------------------------------------------------- load beside
+
+    def loads_beside(self, host: HostId, deployment: str, digest: Digest) -> bool | None:
+        """Would it load this state beside what the deployment serves there; None if unknown."""
+        answer = self.of(host).beside.get(deployment)
+        return None if answer is None or answer.digest != digest else answer.is_so
+
+    def asks_beside_s(self, host: HostId, deployment: str, digest: Digest) -> float | None:
+        """When this may be asked (again): memory is taken and freed. None while a question is on
+        its way, whose answer is heard of."""
+        known = self.of(host)
+        if known.asking:
+            return None
+        answer = known.beside.get(deployment)
+        if answer is None or answer.digest != digest:
+            return trio.current_time()
+        return answer.asked_s + BESIDE_AGAIN_S
+
+    def ask_beside(
+        self, agent: AgentConnection, deployment: str, digest: Digest, question: FitQuestion
+    ) -> None:
+        """Learn whether the host of ``agent``, which serves the deployment, would load this state
+        beside what it serves."""
+        known = self.of(agent.host)
+        assert self._nursery is not None, "asked before the tree was built"
+        known.asking = True
+        self._nursery.start_soon(
+            self._beside,
+            agent,
+            known,
+            deployment,
+            digest,
+            question,
+            name=f"beside on {agent.label}",
+        )
+
+    async def _beside(
+        self,
+        agent: AgentConnection,
+        known: KnownHost,
+        deployment: str,
+        digest: Digest,
+        question: FitQuestion,
+    ) -> None:
+        asked_s = trio.current_time()
+        report = await self._report(agent, known, question)
+        is_so = None if report is None else report.beside
+        known.beside[deployment] = BesideAnswer(digest, is_so, asked_s)
 
     # -------------------------------------------------------------- prefetch
 

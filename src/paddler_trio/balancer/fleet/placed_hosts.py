@@ -35,6 +35,8 @@ from paddler_trio.wire.trio.trio_link import (
 
 log = structlog.get_logger("fleet")
 
+LOADING: Final = frozenset({"loading", "probing"})
+"""Phases in which an engine starts; what is served meanwhile is served beside it."""
 CONNECTING: Final = "connecting"
 """The phase of an instance that is wanted and has no connection yet."""
 
@@ -131,6 +133,18 @@ class PlacedInstance:
             return agent.report.detail
         return "; ".join(map(str, agent.status.issues)) or "the agent gives no reason"
 
+    def waits_for(self, digest: Digest, *, slots: int | None) -> bool:
+        """It serves another state, and was not sent this one yet. With another number of slots it
+        would end and begin anew, whatever it serves."""
+        agent, state = self.agent, self.state
+        serving = None if agent is None else self._serving_now(agent)
+        if self.is_unloading or serving in (None, digest):
+            return False
+        if state is not None and state.digest != serving:
+            return False  # it is on its way to something
+        is_first = self.deployment == DEFAULT_DEPLOYMENT
+        return is_first or state is None or state.slots == slots
+
     def assign(self, state: State) -> None:
         """Serve this from now on; sent at once if it is connected."""
         if self.state is None or self.state.digest != state.digest:
@@ -171,8 +185,12 @@ class PlacedInstance:
             self.agent.send_state(state.desired, state.extras)
             self.dispatcher.update(self.agent)
 
-    def seen(self) -> Instance:
-        """As the planner sees it now; what it serves, and since when, is noted."""
+    def seen(self, *, can_load_beside: bool | None = None) -> Instance:
+        """As the planner sees it now; what it serves, and since when, is noted.
+
+        Args:
+          can_load_beside: as it said last; what it does goes before.
+        """
         agent = self.agent
         serving = None if agent is None else self._serving_now(agent)
         if serving != self._serving:
@@ -191,6 +209,7 @@ class PlacedInstance:
             served_s=self._served_s,
             idle_s=None if agent is None else agent.idle_since_s,
             crashes=self.crashes,
+            can_load_beside=can_load_beside if self.phase not in LOADING else serving is not None,
             is_ours=agent is None or agent.speaks_trio,
             is_unloading=self.is_unloading
             and (serving is not None or self.deployment != DEFAULT_DEPLOYMENT),

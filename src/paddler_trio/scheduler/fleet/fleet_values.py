@@ -129,8 +129,9 @@ class Instance:
       served_s: since when it serves what it serves.
       idle_s: since when no request is in its slots; None while one is.
       crashes: of its engine since ``assigned_s``.
-      can_load_beside: the memory is there to load the target beside what is served; None if
-        unknown.
+      can_load_beside: it loads beside what is served, or says that it would load what it is to
+        serve next so; None if unknown. Memory that is taken until then is its to find out: then it
+        drains.
       is_unloading: an ``Unload`` was sent and it is not gone yet (``default``: still serves).
     """
 

@@ -31,13 +31,15 @@ class AskFit:
     """Would this state fit, when the model in force is gone? Nothing is changed by it.
 
     Answered by an ``Answer`` with a :class:`FitReport`. ``slots``: None for as many as the agent
-    has.
+    has. ``beside``: say whether it would be loaded beside the model in force, too; asked only of
+    agents that offer ``BESIDE`` (see ``trio_link.py``).
     """
 
     id: str
     desired_state: AgentDesiredState
     extras: Extras
     slots: Uint32 | None
+    beside: bool = attrs.field(default=False, kw_only=True, metadata=OMITTED)
 
 
 @attrs.frozen(kw_only=True)
@@ -84,7 +86,9 @@ class FitReport:
 
     ``fits`` is None where it cannot be known, and then ``problem`` is why; where it is False,
     ``problem`` has the numbers, and what would fit. ``n_layers`` may be put on a GPU, the output
-    layer among them. ``chosen``: names of parameters that the agent chose.
+    layer among them. ``chosen``: names of parameters that the agent chose. ``beside``: whether the
+    model in force would go on serving while this one is loaded; None where nothing is in force, and
+    where it was not asked.
     """
 
     fits: bool | None
@@ -101,6 +105,7 @@ class FitReport:
     chosen: tuple[str, ...]
     devices: tuple[DeviceFit, ...]
     options: tuple[FitOption, ...]
+    beside: bool | None = attrs.field(default=None, metadata=OMITTED)
 
 
 @attrs.frozen(kw_only=True)
