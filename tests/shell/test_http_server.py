@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import trio
@@ -17,8 +18,10 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.http import protocol as http_protocol
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Receive, Scope, Send, send_text
 from paddler_trio.http.bounded_websocket import FREE_FRAGMENTS, take_texts_to
+from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.listening import listen
 from paddler_trio.http.quart_adapter import fix_disconnects
+from paddler_trio.http.server import ACCEPTED_AT_ONCE, HttpServer
 from paddler_trio.http.streaming import DirectBody, direct_body
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
@@ -203,6 +206,25 @@ async def test_connections_over_the_cap_are_closed_at_once() -> None:
         assert served.server.statistics().refused == 1
         waiter.answer.set()
         assert (await first.response())[2] == b"waited"
+
+
+async def test_clients_that_wait_are_accepted_several_in_a_turn_of_the_event_loop() -> None:
+    """In a busy balancer a turn takes long: with one for each, they would wait as many."""
+    number, turns = 3 * ACCEPTED_AT_ONCE, 0
+    server = HttpServer(hello, name="test", limits=HttpLimits(max_connections=number - 1))
+    (sock,) = listen("127.0.0.1:0")
+    clients = [socket.create_connection(sock.getsockname(), timeout=5) for _ in range(number)]
+    async with trio.open_nursery() as connections, trio.open_nursery() as listeners:
+        await listeners.start(partial(server.serve, [sock], connections=connections))
+        while (counts := server.statistics()).accepted + counts.refused < number:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+        listeners.cancel_scope.cancel()
+        connections.cancel_scope.cancel()
+    for client in clients:
+        client.close()
+    assert turns < number / 2
+    assert counts.refused == 1
 
 
 # ------------------------------------------------------------------------------------- departures

@@ -12,7 +12,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 import attrs
@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 OUT_OF_CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 ACCEPT_RETRY_S = 0.1
 """Pause after the system refused us a descriptor: the kernel keeps the client waiting meanwhile."""
+ACCEPTED_AT_ONCE = 16
+"""In one turn of the event loop, for each listener: what these cost, tokens of others wait for."""
 
 
 @attrs.frozen
@@ -116,7 +118,7 @@ class HttpServer:
                 for sock, address in zip(listening, addresses, strict=True):
                     listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
                     name = f"{self._name} listener {address}"
-                    listeners.start_soon(self._accept, listener, connections, name=name)
+                    listeners.start_soon(self._accept, listener, sock, connections, name=name)
                 task_status.started(addresses)
         finally:
             for sock in listening:
@@ -170,7 +172,10 @@ class HttpServer:
             dropped_for_abuse=self._dropped_for_abuse,
         )
 
-    async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+    async def _accept(
+        self, listener: trio.SocketListener, sock: socket.socket, connections: trio.Nursery
+    ) -> None:
+        """``sock`` is that of ``listener``."""
         while True:
             try:
                 stream = await listener.accept()
@@ -181,13 +186,15 @@ class HttpServer:
                 logger.error("%s cannot accept: %s; trying again", self._name, reason)
                 await trio.sleep(ACCEPT_RETRY_S)
                 continue
-            if len(self._open) >= self._limits.max_connections:
-                self._refused += 1
-                stream.socket.close()
-                continue
             self._start(stream, connections)
+            for stream in more_clients(sock, ACCEPTED_AT_ONCE - 1):
+                self._start(stream, connections)
 
     def _start(self, stream: trio.SocketStream, connections: trio.Nursery) -> None:
+        if len(self._open) >= self._limits.max_connections:
+            self._refused += 1
+            stream.socket.close()
+            return
         connection = self._connect(
             self._app,
             stream,
@@ -215,6 +222,17 @@ class HttpServer:
 
     def _count_abuse(self) -> None:
         self._dropped_for_abuse += 1
+
+
+def more_clients(sock: socket.socket, most: int) -> Iterator[trio.SocketStream]:
+    """Up to so many connections that are there already, without a turn of the event loop for each:
+    in a busy balancer a turn takes long, and clients would wait as many turns as they are."""
+    for _ in range(most):
+        try:
+            client, _ = sock.accept()
+        except OSError:  # none is there; whatever else it is meets the next one that is waited for
+            return
+        yield trio.SocketStream(trio.socket.from_stdlib_socket(client))
 
 
 def _hypercorn_config(limits: HttpLimits) -> Config:
