@@ -294,6 +294,15 @@ class Fleet:
         self.agents[name] = agent
         return agent
 
+    def restart_balancer(self) -> None:
+        """Kill it, and start one at the same addresses; it is up when this returns."""
+        self.balancer.signal(signal.SIGKILL)
+        self.balancer.wait()
+        at = [f"--inference-addr={self.inference}", f"--management-addr={self.management}"]
+        self.balancer = Daemon.start("balancer", [*self._arguments, *at], self.env)
+        self._started.append(self.balancer)
+        self.balancer.wait_for_log("balancer up")
+
     def start_successor(self, *options: str) -> Daemon:
         """Start a balancer that takes over from the one that runs; it is not waited for."""
         name = f"balancer {sum(each.name.startswith('balancer') for each in self._started) + 1}"

@@ -6,6 +6,7 @@ import trio
 from fleet_world import SLOTS, FleetWorld, Manners, fleet_world, spec
 from trio.testing import MockClock
 
+from paddler_trio.balancer.fleet.rollout_document import rollouts_document
 from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
 from paddler_trio.scheduler.fleet.rollout_orders import aborted
 from paddler_trio.wire.paddler.status import ChatTemplate
@@ -95,12 +96,15 @@ async def test_on_the_way_back_hosts_are_asked_about_the_good_model(
         assert rollout is not None
         assert rollout.is_proven
         world.controller.replace_rollout(rollout)
-        least = 10**9
+        least, shown = 10**9, []
         with trio.fail_after(30):
             while set(world.served().values()) != {"a"}:
                 least = min(least, world.free_slots())
+                (document,) = rollouts_document(world.controller)["rollouts"]  # type: ignore[misc]  # JSON
+                shown += [agent["phase"] for agent in document["agents"]]
                 await trio.sleep(0.05)
         assert least == 2 * SLOTS
+        assert {"serving", "loading", "rolled_back"} <= set(shown), "what it does, not what it is"
         assert questions(world) > before
 
 

@@ -51,14 +51,14 @@ from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetRev
 
 UNDER_WAY: Final = frozenset(
     {
-        RolloutPhase.PREFETCHING,
         RolloutPhase.CANARY,
         RolloutPhase.ROLLING,
         RolloutPhase.ROLLING_BACK,
         RolloutPhase.ABORTED,
     }
 )
-"""Phases of a rollout in which a host may have its turn, soon or now."""
+"""Phases of a rollout in which a host may have its turn. Files are on their disks by then, so no
+question waits for headers from a slow source."""
 LOADED: Final = frozenset({Change.CONTEXT, Change.WEIGHTS})
 """Changes for which an engine is started."""
 

@@ -74,7 +74,8 @@ def phase_of(rollout: Rollout, host: Host, instance: Instance) -> str:
     target = rollout.target
     if rollout.phase in GOING_BACK and instance.serving == rollout.good:
         return "rolled_back" if instance.assigned == rollout.good else "waiting"
-    if instance.serving == target:
+    is_turning_back = rollout.phase in GOING_BACK and instance.assigned == rollout.good
+    if instance.serving == target and not is_turning_back:
         return "serving"
     if instance.assigned == target or rollout.phase in GOING_BACK:
         return _PHASES.get(instance.phase, instance.phase)
