@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -244,6 +246,41 @@ def test_management_and_agents_need_a_key_of_their_own(tmp_path: Path) -> None:
                 for pid in children(with_token.pid)
             )
         assert manage not in balancer.tail(5000)
+
+
+REFUSED_REQUESTS = 40
+BEFORE_KEYS = {
+    "one long segment": b"GET /%b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % (b"a" * 8_000),
+    "8,000 slashes": b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % (b"/" * 8_000),
+    "95 keys": b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n%b\r\n"
+    % b"".join(b"Authorization: Bearer %b%d\r\n" % (b"k" * 100, n) for n in range(95)),
+}
+
+
+def test_what_has_no_key_is_refused_for_what_its_length_is_worth(tmp_path: Path) -> None:
+    """Slashes, or many keys, took thirty milliseconds of every request."""
+    file = tmp_path / "keys.json"
+    new_key(file, "alice", "inference,management")
+    with daemon("balancer", *BALANCER, f"--api-key-file={file}") as balancer:
+        for listener in ("inference", "management"):
+            host, port = address(balancer, listener).removeprefix("http://").split(":")
+            cost_s = {}
+            for kind, request in [*BEFORE_KEYS.items()] * 2:  # the second time all is warm
+                before_s = processor_s(balancer.pid)
+                for _ in range(REFUSED_REQUESTS):
+                    with socket.create_connection((host, int(port)), timeout=60) as client:
+                        client.sendall(request)
+                        answer = client.recv(200)
+                        assert answer.startswith(b"HTTP/1.1 4"), (kind, answer)
+                cost_s[kind] = processor_s(balancer.pid) - before_s
+            plain_s = cost_s.pop("one long segment")
+            allowed_s = 5 * plain_s + 0.1
+            assert all(each_s <= allowed_s for each_s in cost_s.values()), (plain_s, cost_s)
+
+
+def processor_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize(
