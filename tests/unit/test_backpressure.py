@@ -12,18 +12,32 @@ from paddler_trio.agent import (
     tunnel_dial,
 )
 from paddler_trio.agent import embedding_requests as embedding
+from paddler_trio.agent.dialled_stream import MAX_HANDSHAKE_BYTES
 from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS
 from paddler_trio.agent.preparation import RENDERED_PLACES, REQUEST_PLACES
 from paddler_trio.agent.question_tasks import MAX_QUESTIONS
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.balancer import api_v2, cache_routes, inference_socket, model_store_child
+from paddler_trio.balancer import (
+    api_v2,
+    cache_routes,
+    inference_socket,
+    model_store_child,
+    shared_view,
+    status_limits,
+)
+from paddler_trio.balancer.activity import captures, event_feed
+from paddler_trio.balancer.activity.agent_history import MAX_EVENTS
+from paddler_trio.balancer.activity.feed_document import MAX_DIFF_KEYS, MAX_DIFFS
+from paddler_trio.balancer.activity.finished_requests import MAX_FINISHED
+from paddler_trio.balancer.activity.request_record import MAX_MARKS
 from paddler_trio.balancer.fleet.fleet_database import MAX_FLEET_FILE_BYTES
 from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY
 from paddler_trio.balancer.reverse_proxy import forwarding, prefix_affinity
 from paddler_trio.config import BalancerConfig
+from paddler_trio.daemon import log_ring
 from paddler_trio.engine.pipe import OUTBOX_FRAMES
+from paddler_trio.http import bounded_websocket, connection, json_body, login_limit
 from paddler_trio.http import input_budget as budget
-from paddler_trio.http import json_body, login_limit
 from paddler_trio.http.app_tasks import HTTP_INBOX_BYTES
 from paddler_trio.http.asgi import BODY_DEADLINE_S
 from paddler_trio.http.bounded_websocket import (
@@ -36,7 +50,9 @@ from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.joining import join_exchange
 from paddler_trio.joining.stored_agents import MAX_CREDENTIALS, MAX_TOKENS
 from paddler_trio.model_store import arrival, store_connection, upload_file, upload_routes
+from paddler_trio.models import hub_lookup
 from paddler_trio.models.transfer import TransferLimits
+from paddler_trio.nursery_tree import tunnels
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, TUNNELS_BESIDE_SLOTS
 from paddler_trio.nursery_tree.loop_lag import STALL_S
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
@@ -59,6 +75,14 @@ def sizes() -> dict[str, str]:
     """The second column of the table by the first."""
     rows = [line.split("|")[1:3] for line in PAGE.splitlines() if line.startswith("| ")]
     return {queue.strip(): size.strip() for queue, size in rows[1:]}
+
+
+HAVE_NO_NUMBER = {
+    "results written past the outbox",
+    "texts for one watcher of agents or of the buffer",
+    "events for one of its watchers",
+}
+"""One, or what the kernel takes."""
 
 
 def test_every_row_of_the_table_is_what_the_constants_say() -> None:
@@ -184,10 +208,60 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         ),
         "uploads into the model store": f"{upload_routes.MAX_UPLOADS}, one for each file",
         "uploads that broke off": f"{upload_file.MAX_LEFT}, for a week",
+        "bytes a client sends after a request that is still answered": (
+            f"{budget.FREE_BYTES // KIB} KiB; up to {limits.max_read_ahead_bytes // MIB} MiB while "
+            f"less than half of what clients may spend of `--input-memory` is held; then its "
+            "kernel buffers"
+        ),
+        f"reads of less than {connection.SMALL_READ_BYTES} bytes on one connection": (
+            f"{connection.SMALL_READS}, then {connection.SMALL_READS_PER_S:.0f} a second"
+        ),
+        f"pings, pongs and frames of less than {bounded_websocket.SMALL_FRAME_BYTES} bytes on one "
+        "WebSocket": (
+            f"{bounded_websocket.SMALL_FRAMES}, then {bounded_websocket.SMALL_FRAMES_PER_S:.0f} a "
+            "second"
+        ),
+        "messages of an agent that are handled at once": f"{bounded_websocket.MESSAGES_AT_ONCE}",
+        "records of requests that ended": (
+            f"{MAX_FINISHED:,}, about 1 KiB each; of agents' events {MAX_EVENTS:,}"
+        ),
+        "marks and positions in a record": f"{MAX_MARKS} each",
+        "captured prompts and answers (`--capture-prompts`)": (
+            f"{captures.MAX_TOTAL_BYTES // MIB} MiB, {captures.MAX_BYTES // KIB} KiB of each"
+        ),
+        "bytes of an answer in a tunnel": (
+            "what the kernel's buffers hold; one read of "
+            f"{tunnels.RECEIVE_BYTES // KIB} KiB in each process"
+        ),
+        "bytes to all watchers of one view": (
+            f"{shared_view.WATCHERS_BYTES_A_SECOND // MIB} MiB a second, or one text a second"
+        ),
+        "streams of the event feed": f"{event_feed.MAX_WATCHERS}",
+        "diffs that the feed remembers": f"{MAX_DIFFS}, of at most {MAX_DIFF_KEYS:,} keys",
+        "bytes of the feed to all watchers together": (
+            f"{event_feed.WATCHERS_BYTES_A_SECOND // MIB} MiB a second, or one event in two "
+            f"seconds; looks take {event_feed.LOOKING_SHARE * 100:.0f} % of a core, or one is made "
+            "in five seconds"
+        ),
+        "warnings and errors kept for operators": f"{log_ring.MAX_RECORDS}, of at most 8 KB",
+        "what one agent says of itself": (
+            f"{status_limits.MAX_ISSUES} issues, {status_limits.MAX_ISSUES_CHARS // MIB} MiB of "
+            f"texts, {status_limits.MAX_SLOTS} slots"
+        ),
+        "bytes before an agent's link is agreed on": f"{MAX_HANDSHAKE_BYTES // KIB} KiB",
+        "lookups of repositories at the hub": (
+            f"{hub_lookup.MAX_AT_ONCE}, each of a listing of at most "
+            f"{hub_lookup.MAX_LISTING_BYTES // MIB} MiB; {hub_lookup.MAX_KEPT} answers are kept"
+        ),
     }
     told = sizes()
     for queue, size in expected.items():
         assert told[queue] == size, queue
+    assert budget.AHEAD_SHARE == 0.5
+    assert tunnels.RECEIVE_BYTES == tunnel_dial.RECEIVE_BYTES
+    assert (shared_view.LONGEST_PAUSE_S, event_feed.LONGEST_PAUSE_S) == (1, 2)
+    assert event_feed.LONGEST_LOOKING_PAUSE_S == 5
+    assert told.keys() - expected.keys() == HAVE_NO_NUMBER
 
 
 def test_the_arithmetic_is_right() -> None:
