@@ -10,6 +10,7 @@ import trio
 from fleet_world import FleetWorld, Manners, fleet_world, spec
 from trio.testing import MockClock
 
+from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
 from paddler_trio.nursery_tree.request import Failure
 from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
 from paddler_trio.wire.paddler.desired_state import LocalToAgent
@@ -253,6 +254,63 @@ async def test_a_rollout_that_paused_by_itself_goes_on_when_the_agent_serves_aft
         failed.try_again()
         await until_served(world, model)
         await until(world, lambda: phase(world) is RolloutPhase.COMPLETE)
+
+
+async def test_files_that_paused_a_rollout_are_asked_for_again_until_they_are_there(
+    autojump_clock: MockClock,
+) -> None:
+    rules = RolloutSpec(min_ready_s=5, on_failure=OnFailure.PAUSE)
+    model = "https://models.example/b.gguf"
+    async with fleet_world(spec("a", rollout=rules), hosts=2) as world:
+        await until_served(world, "a")
+        for host in world.hosts.values():
+            host.manners = Manners(lacks=frozenset({model}))
+        await world.apply(spec(model, rollout=rules))
+        await until(world, lambda: phase(world) is RolloutPhase.PAUSED)
+        reason = world.controller.rollouts[DEFAULT].reason or ""
+        assert reason.endswith(f"no {model} to fetch; the next attempt is in 60 s")
+        await trio.sleep(59)
+        assert phase(world) is RolloutPhase.PAUSED
+        await until(world, lambda: phase(world) is RolloutPhase.PREFETCHING, 2)
+        await until(world, lambda: phase(world) is RolloutPhase.PAUSED, 10)
+        assert set(world.served().values()) == {"a"}
+        for host in world.hosts.values():
+            host.manners = Manners()
+        await until_served(world, model)
+        await until(world, lambda: phase(world) is RolloutPhase.COMPLETE)
+
+
+async def test_what_an_operator_paused_asks_for_no_files(autojump_clock: MockClock) -> None:
+    rules = RolloutSpec(min_ready_s=5, on_failure=OnFailure.PAUSE)
+    model = "https://models.example/b.gguf"
+    async with fleet_world(spec("a", rollout=rules), hosts=2) as world:
+        await until_served(world, "a")
+        for host in world.hosts.values():
+            host.manners = Manners(lacks=frozenset({model}))
+        await world.apply(spec(model, rollout=rules))
+        await until(world, lambda: phase(world) is RolloutPhase.PREFETCHING)
+        await FleetRollouts(world.controller).pause(DEFAULT, author="ops")
+        for host in world.hosts.values():
+            host.manners = Manners()
+        await trio.sleep(600)
+        assert phase(world) is RolloutPhase.PAUSED
+
+
+async def test_a_newer_state_ends_the_fetch_of_the_one_before(autojump_clock: MockClock) -> None:
+    wrong, right = "https://models.example/wrong.gguf", "https://models.example/right.gguf"
+    async with fleet_world(spec("a"), hosts=2) as world:
+        await until_served(world, "a")
+        for host in world.hosts.values():
+            host.manners = Manners(fetch_s=10_000)
+        await world.apply(spec(wrong))
+        await trio.sleep(10)
+        assert all(len(world.controller.knowledge.of(host).fetching) == 1 for host in world.hosts)
+        for host in world.hosts.values():
+            host.manners = Manners(fetch_s=2)
+        await world.apply(spec(right))
+        with trio.fail_after(60):
+            await until_served(world, right)
+        assert not any(world.controller.knowledge.of(host).fetching for host in world.hosts)
 
 
 async def test_after_the_drain_deadline_others_go_on_with_the_answers(

@@ -39,7 +39,8 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Step,
     Unload,
 )
-from paddler_trio.scheduler.fleet.rollout_orders import resumed
+from paddler_trio.scheduler.fleet.rollout_orders import GOING_ON, resumed
+from paddler_trio.scheduler.fleet.rollout_phases import fetch_again_s
 from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetState
 
 log = structlog.get_logger("fleet")
@@ -82,6 +83,8 @@ class FleetController:
     changed: Changes = attrs.field(factory=Changes, init=False)
     _look: Changes = attrs.field(factory=Changes, init=False)
     observation: FleetObservation = attrs.field(init=False)
+    _fetched: frozenset[str] = attrs.field(default=frozenset(), init=False)
+    """The digests whose files are wanted."""
     _pools: list[PoolSettings] = attrs.field(factory=list, init=False)
     """As they were opened last."""
     _specs: dict[tuple[str, str], DeploymentSpec] = attrs.field(factory=dict, init=False)
@@ -160,9 +163,12 @@ class FleetController:
         self._remember_specs()
         self._adopt(hosts)
         now_s = trio.current_time()
-        seen = self.observation.view(
-            self.rollouts, self._specs, is_settling=now_s < self._settled_s
-        )
+        seen = self._seen(now_s)
+        if unfetched := with_fetches_due(seen):
+            self.rollouts = {**self.rollouts, **unfetched}
+            for each in unfetched.values():
+                self.knowledge.forget_failed_fetches(each.target)
+            seen = self._seen(now_s)
         self.view = view = attrs.evolve(
             seen,
             rollouts=with_repaired_resumed(seen),
@@ -176,6 +182,7 @@ class FleetController:
         self._empty_default(hosts)
         phases = phases_of(self.rollouts)
         self.rollouts = made.rollouts
+        self._end_fetches(targets_of(made.rollouts))
         if made.steps or phases_of(made.rollouts) != phases:
             self._look.notify()  # one step of each host, and of each rollout, at a time
         self.changed.notify()
@@ -185,10 +192,22 @@ class FleetController:
             idle_look_s(view),
             self._drain(hosts),
             self.observation.ask_beside(made.rollouts, self._specs),
+            *fetches_again_s(attrs.evolve(view, rollouts=made.rollouts)).values(),
         ]
         if now_s < self._settled_s:
             times.append(self._settled_s)
         return min((each for each in times if each is not None), default=None)
+
+    def _end_fetches(self, wanted: frozenset[str]) -> None:
+        """Of what was wanted, and is no longer."""
+        if not self._fetched <= wanted:
+            self.knowledge.end_fetches(but=wanted)
+        self._fetched = wanted
+
+    def _seen(self, now_s: float) -> FleetView:
+        return self.observation.view(
+            self.rollouts, self._specs, is_settling=now_s < self._settled_s
+        )
 
     def _published(self) -> None:
         """Another revision is in force: no request meets an agent before that has heard of it."""
@@ -385,6 +404,29 @@ def with_repaired_resumed(view: FleetView) -> Mapping[str, Rollout]:
         if sent and all(each.serving == rollout.target for each in sent):
             rollouts[name] = resumed(rollout, now_s=view.now_s) or rollout
     return rollouts
+
+
+def fetches_again_s(view: FleetView) -> Mapping[str, float]:
+    """By deployment, when a rollout that paused by itself asks for its files again."""
+    goals = {goal.deployment: goal for goal in view.goals}
+    times_s = {
+        name: fetch_again_s(rollout, goals[name], view.hosts)
+        for name, rollout in view.rollouts.items()
+        if name in goals and not is_ordered(rollout)
+    }
+    return {name: time_s for name, time_s in times_s.items() if time_s is not None}
+
+
+def with_fetches_due(view: FleetView) -> Mapping[str, Rollout]:
+    """Those rollouts that ask for their files again now."""
+    due = {name for name, time_s in fetches_again_s(view).items() if view.now_s >= time_s}
+    again = {name: resumed(view.rollouts[name], now_s=view.now_s) for name in due}
+    return {name: rollout for name, rollout in again.items() if rollout is not None}
+
+
+def targets_of(rollouts: Mapping[str, Rollout]) -> frozenset[str]:
+    """The digests whose files are wanted."""
+    return frozenset(each.target for each in rollouts.values() if each.phase in GOING_ON)
 
 
 def phases_of(rollouts: Mapping[str, Rollout]) -> dict[str, tuple[str, RolloutPhase]]:

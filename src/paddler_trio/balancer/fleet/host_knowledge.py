@@ -6,7 +6,7 @@ is asked for again after a pause, as long as it is still wanted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final, TypeAlias
 
 import attrs
@@ -55,7 +55,8 @@ class KnownHost:
     """Of one host, by the digests of states.
 
     ``memory``: what models may take, all instances together.
-    ``fetching``: how far each download is. ``fetch_failed``: why files could not be fetched.
+    ``fetching``: how far each download is, and ``fetches`` what ends it. ``fetch_failed``: why
+    files could not be fetched.
     ``load_s``: how long each state took to load.
     ``beside``: by deployment, the newest answer.
     """
@@ -63,6 +64,7 @@ class KnownHost:
     memory: Bytes = attrs.field(factory=dict)
     on_disk: set[Digest] = attrs.field(factory=set)
     fetching: dict[Digest, CacheProgress | None] = attrs.field(factory=dict)
+    fetches: dict[Digest, trio.CancelScope] = attrs.field(factory=dict)
     fetch_failed: dict[Digest, str] = attrs.field(factory=dict)
     load_s: dict[Digest, float] = attrs.field(factory=dict)
     beside: dict[str, BesideAnswer] = attrs.field(factory=dict)
@@ -244,9 +246,17 @@ class HostKnowledge:
         assert self._nursery is not None, "asked before the tree was built"
         known.fetch_failed.pop(digest, None)
         known.fetching[digest] = None
+        known.fetches[digest] = trio.CancelScope()
         self._nursery.start_soon(
             self._prefetch, agent, known, digest, models, name=f"prefetch on {agent.label}"
         )
+
+    def end_fetches(self, *, but: Container[Digest]) -> None:
+        """Those of other states: something else is desired by now. What is here of a file stays."""
+        for known in self._hosts.values():
+            for digest, scope in known.fetches.items():
+                if digest not in but:
+                    scope.cancel(reason="something else is desired")
 
     async def _prefetch(
         self,
@@ -260,14 +270,18 @@ class HostKnowledge:
             self._learned(agent.host)
 
         try:
-            async with self._fetches:
-                await agent.command_cache(Pull(models=models), progressed)
-            known.on_disk.add(digest)
+            with known.fetches[digest] as scope:
+                async with self._fetches:
+                    await agent.command_cache(Pull(models=models), progressed)
+            if scope.cancelled_caught:
+                log.info("prefetch ended: something else is desired", agent=agent.label)
+            else:
+                known.on_disk.add(digest)
         except AgentDisconnectedError as error:
             log.info("prefetch broken off", agent=agent.label, reason=str(error))
         except (QuestionRefusedError, LinkError) as error:
             log.warning("prefetch failed", agent=agent.label, reason=str(error))
             known.fetch_failed[digest] = str(error)
         finally:
-            del known.fetching[digest]
+            del known.fetching[digest], known.fetches[digest]
             self._learned(agent.host)

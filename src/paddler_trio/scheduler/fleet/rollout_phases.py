@@ -12,18 +12,20 @@ PREFETCHING ── all have the files ──▶ CANARY ── min_ready ──�
 A failure is a model that could not be fetched before the rollout, one that does not load, an
 engine that crashes, or no host that advances within ``progress_deadline_s``. A host that is lost is
 none: it comes back, or the others go on without it. Where there is nothing to go back to, a failure
-is only shown: agents try again by themselves.
+is only shown: agents try again by themselves. A failure of
+files that paused it is over after :func:`fetch_again_s`, for the caller to resume it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import attrs
 
 from paddler_trio.scheduler.fleet.eviction import never_fits
 from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, Placed
-from paddler_trio.scheduler.fleet.fleet_values import Change, Goal, Rollout, RolloutPhase
+from paddler_trio.scheduler.fleet.fleet_values import Change, Goal, Host, Rollout, RolloutPhase
 from paddler_trio.scheduler.fleet.instance_state import failure
 
 PREFETCHING, CANARY, ROLLING = (
@@ -31,6 +33,22 @@ PREFETCHING, CANARY, ROLLING = (
     RolloutPhase.CANARY,
     RolloutPhase.ROLLING,
 )
+
+FETCH_AGAIN_S: Final = 60.0
+"""A file may appear, or a token that opens it: only agents and sources know, so they are asked."""
+
+
+def fetch_again_s(rollout: Rollout, goal: Goal, hosts: Sequence[Host]) -> float | None:
+    """When a rollout that paused by itself is to ask for files again; None if that is not what it
+    waits for: its hosts have them, or one was sent the target already."""
+    name, target = rollout.deployment, rollout.target
+    if rollout.phase is not RolloutPhase.PAUSED or not goal.rules.prefetch or not goal.fetches:
+        return None
+    placed = [(host, host.instances[name]) for host in hosts if name in host.instances]
+    if any(instance.assigned == target for _, instance in placed):
+        return None
+    lacks = any(host.is_ours and target not in host.on_disk for host, _ in placed)
+    return rollout.advanced_s + FETCH_AGAIN_S if lacks else None
 
 
 def advance(
@@ -165,7 +183,7 @@ def _failure(
         problem = failure(p.instance, target, since_s=rollout.resumed_s)
         host = p.state.host
         if problem is None and is_fetching and needs_fetch(goal, p) and target not in host.fetching:
-            problem = host.fetch_failed.get(target)
+            problem = _unfetched(goal, host.fetch_failed.get(target))
         if problem is None and has_not_begun and len(host.instances) > 1:
             problem = never_fits(goal, p, index)
         if problem is not None:
@@ -175,6 +193,12 @@ def _failure(
         waits = f" ({rollout.reason})" if rollout.reason else ""
         return f"no host advanced for {deadline_s:g} s{waits}"
     return None
+
+
+def _unfetched(goal: Goal, problem: str | None) -> str | None:
+    if problem is None or goal.rules.on_failure == "rollback":
+        return problem
+    return f"{problem}; the next attempt is in {FETCH_AGAIN_S:.0f} s"
 
 
 def _failed(goal: Goal, rollout: Rollout, index: FleetIndex, problem: str) -> Rollout:
