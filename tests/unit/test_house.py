@@ -11,7 +11,17 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "src" / "paddler_trio"
 IMPURE = {"trio", "time", "socket", "random", "logging", "threading", "asyncio", "structlog"}
-FOUNDATION = {"errors", "config", "machine", "heap", "h11_bounds", "daemon", "wire", "scheduler"}
+FOUNDATION = {
+    "errors",
+    "config",
+    "machine",
+    "heap",
+    "h11_bounds",
+    "ready_sockets",
+    "daemon",
+    "wire",
+    "scheduler",
+}
 MAY_IMPORT = {
     "scheduler": {"scheduler"},
     "wire": {"wire", "errors"},
@@ -40,7 +50,7 @@ MAY_IMPORT = {
         "daemon",
         "wire",
     },
-    "upstream": {"upstream", "tls", "config", "errors"},
+    "upstream": {"upstream", "tls", "config", "ready_sockets", "errors"},
     "telemetry": {"telemetry", "http", "nursery_tree", *FOUNDATION},
     "bench": {"bench", "h11_bounds", "errors"},
     "joining": {"joining", "http", "tls", "daemon", "errors", "config", "wire"},

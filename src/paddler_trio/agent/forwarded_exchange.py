@@ -10,6 +10,7 @@ import trio
 
 from paddler_trio.agent.tunnel_dial import AgentTunnel
 from paddler_trio.errors import LinkError, WireError
+from paddler_trio.upstream.response_body import BodyPart
 from paddler_trio.upstream.upstream_client import UpstreamClient
 from paddler_trio.upstream.upstream_error import FailureKind, UpstreamError
 from paddler_trio.upstream.upstream_response import UpstreamResponse
@@ -168,11 +169,18 @@ class ForwardedExchange:
             if response.is_complete:
                 break
             await self.tunnel.send(b"".join(frames))
+            if response.can_pass_on and self.tunnel.can_send_now:
+                await response.pass_on(self._pass_on_now)
+                await self.tunnel.send(b"")
             part = await anext(body, None)
             frames = [] if part is None else [body_frames(part.data)]
         frames.append(end_frame(tuple(response.trailers)))
         self._is_ending = True
         await self.tunnel.send(b"".join(frames))
+
+    def _pass_on_now(self, parts: list[BodyPart]) -> bool:
+        data = b"".join([body_frames(part.data) for part in parts])
+        return not data or self.tunnel.send_now(data)
 
     def _failure(self, error: UpstreamError) -> Failed:
         may_repeat = not self._has_begun and error.kind in _MAY_REPEAT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -34,6 +35,7 @@ class AgentTunnel:
     """Nothing comes any more, whatever ended it; frames that came before may be unread."""
     _reader: FrameReader = attrs.field(factory=FrameReader, init=False)
     _frames: deque[tuple[Kind, bytes]] = attrs.field(factory=deque, init=False)
+    _unsent: bytes = attrs.field(default=b"", init=False)
     _unread_bytes: int = attrs.field(default=0, init=False)
     _arrived: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _taken: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
@@ -93,8 +95,29 @@ class AgentTunnel:
             self._frames.append(frame)
             self._unread_bytes += len(frame[1])
 
+    @property
+    def can_send_now(self) -> bool:
+        """`send_now` may be called."""
+        return isinstance(self.stream, trio.SocketStream)
+
+    def send_now(self, frames: bytes) -> bool:
+        """Send without waiting; False if the system did not take all of it: a `send`, of nothing if
+        need be, has to follow and sends the rest first. LinkError."""
+        assert isinstance(self.stream, trio.SocketStream), "others cannot"
+        assert not self._unsent, "what was left comes first"
+        try:
+            num_sent = os.write(self.stream.socket.fileno(), frames)
+        except BlockingIOError:
+            num_sent = 0
+        except OSError as error:
+            raise LinkError("the balancer closed the tunnel") from error
+        self._unsent = frames[num_sent:]
+        return not self._unsent
+
     async def send(self, frames: bytes) -> None:
         """LinkError if the balancer has closed it."""
+        if self._unsent:
+            frames, self._unsent = self._unsent + frames, b""
         try:
             await write_all(self.stream, frames)
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:

@@ -139,6 +139,7 @@ class BalancerCore:
         return {
             **({} if self.audit.file is None else {"audit log": self.audit.file.run}),
             "event loop lag": self.lag.run,
+            "tunnels": dispatcher.tunnel_sockets.run,
             "request activity": partial(
                 self.activity.run, dispatcher.position, dispatcher.pools.obstacle
             ),

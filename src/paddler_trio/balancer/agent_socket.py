@@ -370,6 +370,7 @@ class _Link:
             judges_beside=self.judges_beside,
             upstream=self.upstream,
             follows=self.follows,
+            sockets=dispatcher.tunnel_sockets,
         )
         if self.placement is not None:
             agent.deployment = self.placement.deployment

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from paddler_trio.nursery_tree.agent_connection import AgentConnection
 
 MAX_MOMENTS: Final = 32
+LATENESS: Final = 1 / 32
+"""Of its time-out, how much later than that a silent server may be given up."""
 SLOW_READER = Failure(503, "The client reads too slowly; the request was stopped to protect others")
 
 
@@ -110,7 +112,9 @@ class Lease:
         """The server that answers has sent something; its answer is forwarded past the outbox."""
         self.num_deliveries += 1
         request, now_s = self.request, trio.current_time()
-        request.timer.deadline = now_s + self.item_timeout_s
+        timeout_s = self.item_timeout_s
+        if request.timer.deadline < now_s + timeout_s:  # moving it costs as much as all the rest
+            request.timer.deadline = now_s + timeout_s * (1 + LATENESS)
         if isinstance(request.phase, Leased):
             request.begin_stream(now_s)
 

@@ -20,6 +20,7 @@ import trio
 
 from paddler_trio.errors import LinkError
 from paddler_trio.nursery_tree.synchronization import Future
+from paddler_trio.ready_sockets import ReadySockets
 from paddler_trio.wire.trio.trio_link import render_extension
 from paddler_trio.wire.trio.tunnel_frames import FrameReader, Kind
 from paddler_trio.wire.trio.upstream_messages import OpenTunnel
@@ -38,9 +39,11 @@ class Tunnel:
 
     Args:
       socket: connected, and non-blocking.
+      sockets: of all tunnels.
     """
 
     _socket: socket.socket
+    _sockets: ReadySockets
     _frames: FrameReader = attrs.field(factory=FrameReader, init=False)
 
     def __repr__(self) -> str:
@@ -91,11 +94,43 @@ class Tunnel:
                 raise LinkError("the tunnel to the agent broke") from error
             if not data:
                 raise LinkError("the agent closed the tunnel")
-            frames += self._frames.feed(data)
+            frames = self._frames.feed(data)
         return frames
+
+    @property
+    def can_pass_on(self) -> bool:
+        """`pass_on` may be called."""
+        return self._sockets.is_running
+
+    async def pass_on(self, take: Callable[[list[tuple[Kind, bytes]]], bool]) -> None:
+        """Give frames to ``take`` in the step in which they are read, until it returns False.
+
+        Errors:
+          As of `receive`, and whatever ``take`` raises.
+        """
+
+        def read() -> bool:
+            try:
+                data = self._socket.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                return True
+            except OSError as error:
+                raise LinkError("the tunnel to the agent broke") from error
+            if not data:
+                raise LinkError("the agent closed the tunnel")
+            frames = self._frames.feed(data)
+            return not frames or take(frames)
+
+        if self.is_closed:
+            raise LinkError("the tunnel to the agent broke")
+        try:
+            await self._sockets.read_while(self._socket.fileno(), read)
+        except trio.ClosedResourceError as error:
+            raise LinkError("the tunnel to the agent broke") from error
 
     def close(self) -> None:
         if not self.is_closed:
+            self._sockets.closing(self._socket.fileno())
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
 
@@ -108,11 +143,13 @@ class Tunnels:
       label: of the agent, for errors.
       send: a frame over the agent's link.
       most: at once, under way and kept; it may change.
+      sockets: of the tunnels of all agents.
     """
 
     label: str
     send: Callable[[bytes], None]
     most: Callable[[], int]
+    sockets: ReadySockets
     _idle: list[Tunnel] = attrs.field(factory=list, init=False)
     _all: set[Tunnel] = attrs.field(factory=set, init=False)
     _asked: dict[str, Future[Tunnel | None]] = attrs.field(factory=dict, init=False)
@@ -165,7 +202,7 @@ class Tunnels:
         if not self.expects(secret):
             return False
         connection.setblocking(False)
-        tunnel = Tunnel(connection)
+        tunnel = Tunnel(connection, self.sockets)
         self._all.add(tunnel)
         return self._asked[secret].set(tunnel)
 

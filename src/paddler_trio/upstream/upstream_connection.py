@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 import select
 import ssl
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable
 from typing import Final
 
 import attrs
 import trio
 
+from paddler_trio.ready_sockets import ReadySockets
 from paddler_trio.upstream.direct_socket import read_some, write_all
 from paddler_trio.upstream.request_head import RequestHead, UnsendableRequestError
 from paddler_trio.upstream.request_sender import PIECE_BYTES, RequestNotTakenError, RequestSender
@@ -35,6 +37,8 @@ class UpstreamConnection:
 
     stream: trio.abc.Stream
     address: UpstreamAddress
+    sockets: ReadySockets = attrs.field(factory=ReadySockets, repr=False)
+    """Of all connections."""
     num_answers: int = attrs.field(default=0, init=False)
     """Whole ones; over zero, the server may close it at any time."""
     idle_since_s: float = attrs.field(default=0.0, init=False)
@@ -98,17 +102,52 @@ class UpstreamConnection:
             with trio.CancelScope(deadline=trio.current_time() + timeout_s):
                 return await read_some(self.stream, READ_BYTES)
         except _BROKEN as error:
-            raise self.failure(
-                FailureKind.CLOSED, "broke the connection off within its answer"
-            ) from error
+            raise self._broken_off() from error
         except trio.ClosedResourceError:
             if not self._is_cut:
                 raise
         finally:
             self.due_s = math.inf
-        raise self.failure(
-            FailureKind.TIMEOUT, f"sent nothing for {timeout_s:g} s within its answer"
-        )
+        raise self._silent(timeout_s)
+
+    @property
+    def can_pass_on(self) -> bool:
+        """`pass_on` may be called."""
+        return self.is_watched and self.sockets.is_running
+
+    async def pass_on(self, timeout_s: float, take: Callable[[bytes], bool]) -> None:
+        """Give what `receive` would return to ``take`` in the step in which it is read, until it
+        returns False.
+
+        Errors:
+          UpstreamError, and whatever ``take`` raises.
+        """
+        assert isinstance(self.stream, trio.SocketStream), "others are not watched"
+        sock = self.stream.socket
+
+        def read() -> bool:
+            try:
+                data = os.read(sock.fileno(), READ_BYTES)
+            except BlockingIOError:
+                return True
+            except OSError as error:
+                raise self._broken_off() from error
+            self.due_s = trio.current_time() + timeout_s
+            return take(data)
+
+        self.due_s = trio.current_time() + timeout_s
+        try:
+            if sock.fileno() < 0:
+                raise trio.ClosedResourceError
+            await self.sockets.read_while(sock.fileno(), read)
+        except trio.ClosedResourceError:
+            if not self._is_cut:
+                raise
+        else:
+            return
+        finally:
+            self.due_s = math.inf
+        raise self._silent(timeout_s)
 
     def watch(self) -> bool:
         """From here on somebody looks at ``due_s`` and calls `cut`: a scope with a deadline around
@@ -120,6 +159,7 @@ class UpstreamConnection:
         """End a read that is overdue."""
         assert isinstance(self.stream, trio.SocketStream)
         self._is_cut = True
+        self.sockets.closing(self.stream.socket.fileno())
         self.stream.socket.close()
 
     async def aclose(self) -> None:
@@ -188,6 +228,14 @@ class UpstreamConnection:
         if answer is not None:
             return answer
         raise problem or self._silent_before_head(timeouts)
+
+    def _broken_off(self) -> UpstreamError:
+        return self.failure(FailureKind.CLOSED, "broke the connection off within its answer")
+
+    def _silent(self, timeout_s: float) -> UpstreamError:
+        return self.failure(
+            FailureKind.TIMEOUT, f"sent nothing for {timeout_s:g} s within its answer"
+        )
 
     def _silent_before_head(self, timeouts: UpstreamTimeouts) -> UpstreamError:
         return self.failure(

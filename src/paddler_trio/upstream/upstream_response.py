@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import attrs
 
@@ -89,8 +89,30 @@ class UpstreamResponse(AsyncIterator[BodyPart]):
                 raise
         return self._parts.popleft()
 
+    @property
+    def can_pass_on(self) -> bool:
+        """`pass_on` may be called."""
+        return self._connection.can_pass_on
+
+    async def pass_on(self, take: Callable[[list[BodyPart]], bool]) -> None:
+        """Give parts to ``take`` in the step in which they are read, until it returns False, the
+        body is complete, or the server breaks HTTP's rules: reading the body says so then.
+
+        Errors:
+          UpstreamError: the body breaks off, and whatever ``take`` raises.
+        """
+
+        def read(data: bytes) -> bool:
+            self._take(data)
+            wants_more = take(self.parts_here())
+            return wants_more and self._error is None and not self._body.is_complete
+
+        await self._connection.pass_on(self._idle_s, read)
+
     async def _read(self) -> None:
-        data = await self._connection.receive(self._idle_s)
+        self._take(await self._connection.receive(self._idle_s))
+
+    def _take(self, data: bytes) -> None:
         if data:
             self._feed(data)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from typing import Final, assert_never
+from typing import Final
 
 import attrs
 
@@ -45,6 +45,8 @@ class AnswerWriter:
     _last: deque[bytes] = attrs.field(factory=lambda: deque(maxlen=4), init=False)
     """Pieces of the body: the last two events of a stream come in one or two of them each."""
     _pieces: list[bytes] = attrs.field(factory=list, init=False)
+    _is_behind: bool = attrs.field(default=False, init=False)
+    """The system did not take all that was written at once."""
     _remaining: int = attrs.field(default=0, init=False)
     """Of a body of known length, bytes to come."""
 
@@ -81,29 +83,33 @@ class AnswerWriter:
             to the next request of the connection.
         """
         assert self._head is not None, "the head comes first"
-        if self._head.framing is Framing.LENGTH:
+        framing = self._head.framing
+        self._last.append(data)
+        if framing is Framing.CHUNKS:
+            self._pieces.append(chunk(data))
+            return
+        if framing is Framing.LENGTH:
             self._remaining -= len(data)
             if self._remaining < 0:
                 raise WireError("a body is longer than its Content-Length @ tunnel")
-        self._last.append(data)
-        match self._head.framing:
-            case Framing.CHUNKS:
-                self._pieces.append(chunk(data))
-            case Framing.LENGTH | Framing.CLOSE:
-                self._pieces.append(data)
-            case Framing.NONE:
-                pass
-            case _:
-                assert_never(self._head.framing)
+        if framing is not Framing.NONE:
+            self._pieces.append(data)
 
     async def flush(self) -> None:
         """Write what was added. ClientGoneError: the client left, or does not read."""
-        if not self._pieces:
-            return
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        if not self.raw.write_now(data):
+        if not self.flush_now():
+            self._is_behind = False
             await self.raw.write(b"")
+
+    def flush_now(self) -> bool:
+        """Write what was added without waiting; False if `flush` is to follow before more is added.
+        ClientGoneError."""
+        pieces = self._pieces
+        if pieces:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            self._is_behind = not self.raw.write_now(data)
+        return not self._is_behind
 
     async def end(self, trailers: Headers) -> None:
         """The whole answer was added; ``close`` follows. WireError if it is not whole."""

@@ -92,8 +92,21 @@ async def _exchange(
 ) -> Failed | None:
     for piece in pieces:
         await tunnel.send(piece)
+    rest: list[tuple[Kind, bytes]] = []
+
+    def take(frames: list[tuple[Kind, bytes]]) -> bool:
+        """Pieces of the body, while the client keeps up."""
+        for index, (kind, payload) in enumerate(frames):
+            if kind is not Kind.BODY:
+                rest.extend(frames[index:])
+                break
+            answer.add(payload)
+        on_progress()
+        return answer.flush_now() and not rest
+
+    frames = await tunnel.receive()
     while True:
-        for kind, payload in await tunnel.receive():
+        for kind, payload in frames:
             match kind:
                 case Kind.BODY if answer.has_begun:
                     answer.add(payload)
@@ -112,3 +125,9 @@ async def _exchange(
                     raise WireError(f"{kind.name} is not the agent's turn @ tunnel")
         on_progress()
         await answer.flush()
+        if answer.has_begun and tunnel.can_pass_on:
+            await tunnel.pass_on(take)
+            await answer.flush()
+            frames, rest = rest, []
+        else:
+            frames = await tunnel.receive()

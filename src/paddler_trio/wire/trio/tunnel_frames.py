@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final, TypeAlias
 
@@ -192,8 +191,8 @@ class FrameReader:
         """Nothing of another frame has come."""
         return not self._data
 
-    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
-        """The frames that are whole with ``data``; read them all.
+    def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
+        """The frames that are whole with ``data``.
 
         Errors:
           WireError: an unknown kind, a payload over the limit, or a BODY without one.
@@ -202,27 +201,30 @@ class FrameReader:
         if held:
             held += data
             if len(held) < self._needed:
-                return
+                return []
             data = bytes(held)
             held.clear()
         start, size, self._needed = 0, len(data), HEADER_BYTES
+        frames = []
         while size - start >= HEADER_BYTES:
             number, length = _HEADER.unpack_from(data, start)
             if number not in _KINDS or length > MAX_PAYLOAD_BYTES:
                 raise WireError(f"no frame: kind {number}, {length} bytes @ tunnel")
-            if not length and number == Kind.BODY:
+            if not length and number == _BODY:
                 raise WireError("a BODY of no bytes, which would end a body in chunks @ tunnel")
             end = start + HEADER_BYTES + length
             if end > size:
                 self._needed = end - start
                 break
-            yield _KINDS[number], data[start + HEADER_BYTES : end]
+            frames.append((_KINDS[number], data[start + HEADER_BYTES : end]))
             start = end
         if start < size:
             held += data[start:]
+        return frames
 
 
 _KINDS: Final = {kind.value: kind for kind in Kind}
+_BODY: Final = Kind.BODY.value
 
 
 def _packed(value: object) -> bytes:
