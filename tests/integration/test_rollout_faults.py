@@ -21,7 +21,7 @@ import h11
 import httpx
 import pytest
 import trio
-from fleet import BUNDLED_MODEL, END_S, SERVING_S, Fleet, is_engine
+from fleet import BUNDLED_MODEL, END_S, SERVING_S, Fleet, FleetView, is_engine, serving
 from rollouts import apply, current, deployment, ends, follow, order
 from streams import CONVERSATION, Heard, listen, story, until_first_tokens
 
@@ -34,11 +34,11 @@ SLOTS = 8
 ALL = AGENTS * SLOTS
 RULES = {"min_capacity": ALL, "min_ready_s": 1, "progress_deadline_s": 120}
 """No slot may be away: agents load beside what they serve."""
-TOKENS = 30
-LONG = 190
+TOKENS = 16
+LONG = 120
 WAITING = [ALL, pytest.param(200 - ALL, marks=pytest.mark.slow)]
 """Streams beside those that have a slot."""
-LOOK_S = 0.02
+LOOK_S = 0.05
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +147,15 @@ def engines(fleet: Fleet) -> set[int]:
 
 
 def served_everywhere(fleet: Fleet, model: str) -> None:
-    """All agents serve this, it is what is desired, and none has another engine left."""
-    view = fleet.wait_serving(AGENTS)
-    assert all(str(agent["model_path"]).endswith(model) for agent in view["agents"])
-    assert model in str(current(fleet)["state"])
+    """All agents come to serve this, it is what is desired, and nothing is under way."""
+
+    def is_so(view: FleetView) -> bool:
+        paths = [str(agent["model_path"]) for agent in view["agents"]]
+        return serving(view, AGENTS) and all(path.endswith(model) for path in paths)
+
+    fleet.wait_until(is_so, what=f"all serve {model}")
+    follow(fleet, lambda r: r["phase"] in ("complete", "rolled_back", "aborted"))
+    assert model in str(current(fleet)["revision"]["state"])
 
 
 def check(streams: list[Heard]) -> None:
@@ -233,36 +238,47 @@ def slots_watched(fleet: Fleet) -> Iterator[list[int]]:
         thread.join(END_S)
 
 
-def test_a_balancer_that_is_killed_in_each_phase_goes_on_from_there(
-    fleet: Fleet, hub: HubServer, tmp_path: Path
+@pytest.mark.parametrize(
+    "kills",
+    [
+        {"loading", "going back"},
+        pytest.param(
+            {"prefetching", "loading", "canary", "rolling", "going back"}, marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_balancer_that_is_killed_in_a_phase_goes_on_from_there(
+    fleet: Fleet, hub: HubServer, kills: set[str], tmp_path: Path
 ) -> None:
-    hub.stored["tabs.gguf"] = write_model(tmp_path / "tabs.gguf", "\t").read_bytes()
+    def killed_in(phase: str) -> None:
+        if phase in kills:
+            killed_and_back(fleet)
+
+    name = f"tabs{len(kills)}.gguf"  # each is fetched once
+    hub.stored[name] = write_model(tmp_path / name, "\t").read_bytes()
     gate = threading.Event()
     hub.misbehave = lambda seen: Misbehaviour(waits_for=gate)
     with StoppedEngines.of(fleet) as stopped:
-        revision = apply(fleet, wanted(f"{hub.storage_url}/storage/tabs.gguf"))
+        apply(fleet, wanted(f"{hub.storage_url}/storage/{name}"))
         try:
             follow(fleet, lambda r: r["phase"] == "prefetching" and phases(r, "prefetching") > 0)
-            killed_and_back(fleet)
+            killed_in("prefetching")
         finally:
             gate.set()
         stopped.wait()
         follow(fleet, lambda r: r["phase"] == "canary" and phases(r, "loading") == 1)
-        killed_and_back(fleet)
+        killed_in("loading")
         stopped.let_go()
         follow(fleet, lambda r: r["phase"] == "canary" and phases(r, "serving") == 1)
-        killed_and_back(fleet)
+        killed_in("canary")
         stopped.wait()
         follow(fleet, lambda r: r["phase"] == "rolling" and phases(r, "loading") == 1)
-        killed_and_back(fleet)
-        stopped.let_go()
-        stopped.wait()
-        follow(fleet, lambda r: r["to"] == revision and phases(r, "serving") == 2)
+        killed_in("rolling")
         assert order(fleet, "abort").status_code == 200
         stopped.let_go()
         stopped.wait()
         follow(fleet, lambda r: r["phase"] == "aborted" and phases(r, "loading") == 1)
-        killed_and_back(fleet)
+        killed_in("going back")
     served_everywhere(fleet, BUNDLED_MODEL.name)
 
 
@@ -283,7 +299,7 @@ def test_an_engine_that_hangs_while_it_loads_leaves_the_old_model_everywhere(
 
     under_streams(fleet, waiting, change)
     served_everywhere(fleet, BUNDLED_MODEL.name)
-    assert engines(fleet) == before
+    assert engines(fleet) <= before, "one that an earlier change left may have ended"
 
 
 @pytest.mark.parametrize("waiting", WAITING)
