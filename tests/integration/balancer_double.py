@@ -92,12 +92,12 @@ class Link:
     async def send(self, message: Extension) -> None:
         await self.socket.send_message(render_extension(message).decode())
 
-    async def start(self, wire_id: str, *, max_tokens: int) -> Stream:
-        """Let it generate; it never ends by itself before its limit."""
+    async def start(self, wire_id: str, *, max_tokens: int, bound: str | None = None) -> Stream:
+        """Let it generate; it never ends by itself before its limit. ``bound``: see ``Start``."""
         endless = GbnfGrammar('root ::= "la " root', "root")
         work = ContinueFromRawPromptParams("Sing:", max_tokens, endless)
         stream = self.streams[wire_id] = Stream()
-        await self.send(Start(wire_id, work, 7, ()))
+        await self.send(Start(wire_id, work, 7, (), bound=bound))
         return stream
 
     async def stop(self, wire_id: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import struct
 from collections.abc import AsyncIterator
@@ -13,13 +12,15 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from balancer_double import BalancerDouble, balancer_double
+from balancer_double import BalancerDouble, Link, balancer_double
 from fleet import BUNDLED_MODEL, children, is_engine
 from gguf import GGUFReader
 
+from distinct_models import write_model
 from paddler_trio import __version__
 from paddler_trio.agent import model_server
 from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.serving import OTHER_MODEL
 from paddler_trio.assembly.agent_daemon import serve_agent
 from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
@@ -100,8 +101,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_swap_with_room_has_no_moment_without_slots_and_loses_no_stream(
     tmp_path: Path,
 ) -> None:
-    other = tmp_path / "other.gguf"
-    shutil.copyfile(BUNDLED_MODEL, other)
+    other = write_model(tmp_path / "other.gguf", "\t")
     async with world() as it:
         link = await it.balancer.link("host")
         assert link.placement == Placement(host=link.id, deployment="default", labels=LABELS)
@@ -110,6 +110,7 @@ async def test_a_swap_with_room_has_no_moment_without_slots_and_loses_no_stream(
         await it.balancer.until(lambda: link.report.served_state == old)
         await it.balancer.until(lambda: link.slots[-1] == SLOTS)
         assert link.report.load_s is not None
+        old_model = link.report.model
         seen, slots = len(link.reports), len(link.slots)
         running = [await link.start(f"r{i}", max_tokens=8000) for i in range(SLOTS - 1)]
         await it.balancer.until(lambda: all(stream.came_s for stream in running))
@@ -126,6 +127,9 @@ async def test_a_swap_with_room_has_no_moment_without_slots_and_loses_no_stream(
         await it.balancer.until(lambda: after.ending is not None and during.ending is not None)
         assert not any(stream.ending for stream in running), "on the old model still"
         assert len(engines()) == 2
+        await what_is_bound_is_answered_by_its_model_or_handed_back(
+            it.balancer, link, gone=(old, old_model), here=(new, link.report.model)
+        )
         for number in range(SLOTS - 1):
             await link.stop(f"r{number}")
         await it.balancer.until(lambda: all(stream.ending for stream in running))
@@ -138,6 +142,28 @@ async def test_a_swap_with_room_has_no_moment_without_slots_and_loses_no_stream(
         assert "draining" not in {report.phase for report in reports}
         assert set(link.slots[slots:]) == {SLOTS}
         assert link.report.room[0].device == "host"
+        os.kill(engines()[0], signal.SIGKILL)
+        await it.balancer.until(lambda: link.slots[-1] == 0)
+        late = await link.start("late", max_tokens=5, bound=new)
+        await it.balancer.until(lambda: late.ending is not None)
+        assert late.ending == "handed back: this agent serves no model now"
+
+
+async def what_is_bound_is_answered_by_its_model_or_handed_back(
+    balancer: BalancerDouble,
+    link: Link,
+    *,
+    gone: tuple[str | None, ...],
+    here: tuple[str | None, ...],
+) -> None:
+    """Digests and models: those of before the swap, whose engine runs still, and those after it.
+    What was sent before the agent's report of the swap was read is as late as what comes now."""
+    late = [await link.start(f"late {i}", max_tokens=5, bound=name) for i, name in enumerate(gone)]
+    due = [await link.start(f"due {i}", max_tokens=5, bound=name) for i, name in enumerate(here)]
+    await balancer.until(lambda: all(stream.ending is not None for stream in (*late, *due)))
+    assert {stream.ending for stream in late} == {f"handed back: {OTHER_MODEL}"}
+    assert not any(stream.came_s for stream in late)
+    assert {stream.ending for stream in due} == {"Done"}
 
 
 async def test_instances_are_added_and_removed_and_drain_with_the_agent() -> None:

@@ -2,7 +2,7 @@
 
 0 streams lost, 0 answers of two models, never fewer slots than the rules and the fault itself
 leave, and one revision everywhere in the end. The same faults of real processes are in
-tests/integration/test_rolling_changes.py.
+tests/integration/test_rolling_changes.py and test_rollout_faults.py.
 """
 
 from __future__ import annotations
