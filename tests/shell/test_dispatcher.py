@@ -325,6 +325,23 @@ async def test_no_token_within_the_item_timeout_is_504_and_every_token_moves_it(
         agent.says("1.1", done=True)
 
 
+async def test_a_token_moves_no_timer(autojump_clock: MockClock) -> None:
+    """With thousands of streams, a timer that is moved for each token costs more than the rest."""
+    async with world() as here:
+        agent = here.agent()
+        request = here.submit()
+        await wait_all_tasks_blocked()
+        agent.says("1.1", "a")
+        deadline_s = request.timer.deadline
+        await trio.sleep(LIMITS.item_timeout_s - 1)
+        agent.says("1.1", "a")
+        assert request.timer.deadline == deadline_s
+        await trio.sleep(2)
+        assert request.timer.deadline == deadline_s + LIMITS.item_timeout_s - 1
+        agent.says("1.1", done=True)
+        assert await heard(request) == ("aa", None)
+
+
 async def test_an_item_timeout_of_zero_ends_everything_with_504(autojump_clock: MockClock) -> None:
     async with world(attrs.evolve(LIMITS, item_timeout_s=0)) as here:
         agent = here.agent()

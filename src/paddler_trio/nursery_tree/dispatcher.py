@@ -469,6 +469,8 @@ class Dispatcher:
                     request.pin.is_lost = True
                 agents = self.pools.of(request).agents.values()
                 request.end(stranded(request, waited_s, agents))
+            case Leased(lease) | Streaming(lease) if lease.silent_from_s > trio.current_time():
+                request.wait_until(lease.silent_from_s)
             case Leased(lease) | Streaming(lease) if isinstance(request.work, ForwardedWork):
                 request.abort(silent_server(lease.item_timeout_s))
             case Leased() | Streaming():

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from paddler_trio.nursery_tree.agent_connection import AgentConnection
 
 MAX_MOMENTS: Final = 32
-LATENESS: Final = 1 / 32
-"""Of its time-out, how much later than that a silent server may be given up."""
 SLOW_READER = Failure(503, "The client reads too slowly; the request was stopped to protect others")
 
 
@@ -59,6 +57,13 @@ class Lease:
     """When it did; only the first ``MAX_MOMENTS``. Agents from before this report no moments."""
     num_deliveries: int = attrs.field(default=0, init=False)
     """How many messages of the agent were about it."""
+    heard_s: float = attrs.field(factory=trio.current_time, init=False)
+    """When the last of them came, or it was granted."""
+
+    @property
+    def silent_from_s(self) -> float:
+        """When its agent will have been silent about it for too long, unless it is heard."""
+        return self.heard_s + self.item_timeout_s
 
     def __repr__(self) -> str:
         return f"<Lease {self.wire_id} of {self.request} on {self.agent.label}>"
@@ -84,8 +89,7 @@ class Lease:
             if ends:
                 request.end(request.phase.ending)
             return
-        now_s = trio.current_time()
-        request.timer.deadline = now_s + self.item_timeout_s
+        now_s = self.heard_s = trio.current_time()
         model = self.model or self.agent.model
         if tokens is None or model is None:
             request.is_continuable = False
@@ -112,9 +116,7 @@ class Lease:
         """The server that answers has sent something; its answer is forwarded past the outbox."""
         self.num_deliveries += 1
         request, now_s = self.request, trio.current_time()
-        timeout_s = self.item_timeout_s
-        if request.timer.deadline < now_s + timeout_s:  # moving it costs as much as all the rest
-            request.timer.deadline = now_s + timeout_s * (1 + LATENESS)
+        self.heard_s = now_s
         if isinstance(request.phase, Leased):
             request.begin_stream(now_s)
 

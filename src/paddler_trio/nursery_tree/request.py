@@ -203,7 +203,9 @@ class Request:
     outbox: trio.MemoryReceiveChannel[Results] = attrs.field(init=False)
     phase: Phase = attrs.field(init=False)
     timer: trio.CancelScope = attrs.field(init=False)
-    """Its deadline is that of the phase; the request's task waits in it."""
+    """Its deadline is that of the phase; the request's task waits in it. While an agent answers, it
+    may be earlier: each token moves the deadline, and moving a timer costs more than what else is
+    done for a token."""
     moved: trio.Event = attrs.field(factory=trio.Event, init=False)
     """Set when ``timer`` no longer counts because the phase changed."""
     on_move: Callable[[Request, Phase], None] = attrs.field(default=_ignore_move, init=False)
@@ -312,6 +314,10 @@ class Request:
         """Until it holds nothing any more; a request that is over may still have its slot."""
         while not isinstance(self.phase, Ended):
             await self.moved.wait()
+
+    def wait_until(self, deadline_s: float) -> None:
+        """The timer went off too early: the deadline of the phase is another one."""
+        self.timer = trio.CancelScope(deadline=deadline_s)
 
     # ---------------------------------------------------------- transitions
 
