@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Iterator
 from itertools import groupby, islice
+from json.encoder import encode_basestring
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.json_limits import DEFAULT_LIMITS, UNCOUNTED_BYTES, JsonLimits, check_count
@@ -121,6 +122,29 @@ def dumps(value: object) -> bytes:
         form for.
     """
     return _encode(_ENCODER, value)
+
+
+def one_text(value: object) -> str | None:
+    """An object with one member that is a text, as ``dumps`` writes it, and in a tenth of the time
+    of an encoder, which builds itself anew for each value; None for everything else. That is a
+    token, nearly always."""
+    if type(value) is not dict or len(value) != 1:
+        return None
+    ((name, text),) = value.items()
+    if type(text) is not str or type(name) is not str:
+        return None
+    return f"{{{encode_basestring(name)}:{encode_basestring(text)}}}"
+
+
+def one_text_within(value: object) -> str | None:
+    """As :func:`one_text`, of an object whose one member is such an object."""
+    if type(value) is not dict or len(value) != 1:
+        return None
+    ((name, inner),) = value.items()
+    text = one_text(inner)
+    return (
+        None if text is None or type(name) is not str else f"{{{encode_basestring(name)}:{text}}}"
+    )
 
 
 def dumps_in_runs(value: object) -> bytes:

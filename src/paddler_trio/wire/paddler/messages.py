@@ -20,6 +20,7 @@ import attrs
 
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, JsonLimitError, check_count
+from paddler_trio.wire.json_text import one_text_within
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.paddler.request_params import (
     GENERATION_VARIANTS,
@@ -376,11 +377,13 @@ def _is_unicode(text: str) -> bool:
 
 def response_line(generated_by: str | None, request_id: str, raw_response: object) -> bytes:
     """An ``InferenceResponse`` around a raw payload, without a newline; the hot path."""
-    name = b"null" if generated_by is None else encode_basestring(generated_by).encode()
+    name = "null" if generated_by is None else encode_basestring(generated_by)
+    token = one_text_within(raw_response)
+    response = dumps(raw_response) if token is None else token.encode()
     return b'{"Response":{"generated_by":%b,"request_id":%b,"response":%b}}' % (
-        name,
+        name.encode(),
         encode_basestring(request_id).encode(),
-        dumps(raw_response),
+        response,
     )
 
 
