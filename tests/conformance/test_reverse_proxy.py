@@ -7,11 +7,13 @@ that a test wants.
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import attrs
+import h11
 import pytest
 import trio
 from native_client import Json, RunningBalancer, running_balancer
@@ -72,6 +74,20 @@ async def read_until(stream: trio.SocketStream, mark: bytes) -> bytes:
             assert piece, f"closed after {data!r}"
             data += piece
     return data
+
+
+def body_in(data: bytes | bytearray) -> bytes:
+    """Of a whole answer, whatever its chunks are."""
+    client = h11.Connection(h11.CLIENT)
+    client.send(h11.Request(method="GET", target="/", headers=[("Host", "h")]))
+    client.send(h11.EndOfMessage())
+    client.receive_data(bytes(data))
+    pieces = []
+    while not isinstance(event := client.next_event(), h11.EndOfMessage):
+        assert isinstance(event, h11.Response | h11.Data), event
+        if isinstance(event, h11.Data):
+            pieces.append(bytes(event.data))
+    return b"".join(pieces)
 
 
 @asynccontextmanager
@@ -360,6 +376,51 @@ async def test_a_silent_server_is_given_up_after_its_time() -> None:
         answer = await fleet.answer(ASK)
         assert answer.startswith(b"HTTP/1.1 504")
         assert b"sent nothing for 0.2 s" in answer
+
+
+async def test_a_server_that_falls_silent_in_a_stream_is_given_up_and_its_slot_is_free() -> None:
+    async def falls_silent(exchange: Exchange) -> None:
+        await exchange.send(CHUNKED + b"4\r\none \r\n")
+        await exchange.send(b"4\r\ntwo \r\n")
+        await exchange.client_gone()
+
+    async with proxy(falls_silent, reverseproxy_response_timeout_s=0.3) as fleet:
+        answer = await fleet.answer(ASK)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b"4\r\ntwo \r\n" in answer
+        assert b'"code": 504' in answer
+        assert not answer.endswith(b"0\r\n\r\n")
+        await fleet.balancer.wait_agents(lambda agents: agents[0]["slots_processing"] == 0)
+
+
+async def test_a_client_that_reads_late_gets_all_of_a_stream_and_others_go_on() -> None:
+    piece, count = b"data: %b\n\n" % (b"x" * 65_000), 160
+    passed = 0
+
+    async def script(exchange: Exchange) -> None:
+        nonlocal passed
+        if exchange.target != b"/completion":
+            await exchange.send(FINE)
+            return
+        await exchange.send(CHUNKED)
+        for _ in range(count):
+            await exchange.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+            passed += 1
+        await exchange.send(b"0\r\n\r\n")
+
+    async with proxy(script) as fleet, await fleet.connect() as stream:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        await stream.send_all(ASK)
+        data = bytearray(await read_until(stream, b"data: "))
+        for _ in range(3):  # the same agent, the same tasks that read for all
+            assert (await fleet.answer(b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n")).endswith(b"fine")
+        assert passed < count, "the system holds all of it: nothing was shown"
+        with trio.fail_after(PATIENCE_S):
+            while not data.endswith(b"\r\n0\r\n\r\n"):
+                more = await stream.receive_some(1 << 20)
+                assert more, f"closed after {len(data)} bytes"
+                data += more
+        assert body_in(data) == piece * count
 
 
 async def test_a_huge_answer_passes_in_pieces() -> None:

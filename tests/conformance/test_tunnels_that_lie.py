@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import attrs
+import pytest
 import trio
 import trio_websocket
 from native_client import RunningBalancer, running_balancer
@@ -47,6 +48,9 @@ class LyingAgent:
 
     balancer: RunningBalancer
     lie: bytes = b""
+    later: bytes = b""
+    """Sent after it when the client has read of it."""
+    was_read: trio.Event = attrs.field(factory=trio.Event, init=False)
     dials: bool = True
     asked: Future[str] = attrs.field(factory=Future, init=False)
     """The secret of the first tunnel."""
@@ -75,6 +79,9 @@ class LyingAgent:
                 while frames or await stream.receive_some(65_536):
                     frames = b""
                     await stream.send_all(self.lie)
+                    if self.later:
+                        await self.was_read.wait()
+                        await stream.send_all(self.later)
             except trio.BrokenResourceError:
                 return
 
@@ -180,6 +187,40 @@ async def test_no_lie_in_a_tunnel_reaches_the_next_request_of_a_connection() -> 
                 assert answer.count(b"HTTP/1.1 200") <= 1, (what, answer)
             (entry,) = await agent.balancer.agents()
             assert entry["slots_processing"] == 0, what
+
+
+LATER_LIES = {
+    "more than it said": (sized(b"4") + body_frames(b"ok"), body_frames(b"ok" + SMUGGLED)),
+    "an end before it": (sized(b"90") + body_frames(b"ok"), end_frame()),
+    "a chunk that ends the body": (
+        head(EVENTS) + body_frames(b"ok"),
+        body_frames(b"ok") + frame(Kind.BODY) + body_frames(SMUGGLED),
+    ),
+    "a second head": (head() + body_frames(b"ok"), body_frames(b"ok") + head() + end_frame()),
+    "no frame": (head() + body_frames(b"ok"), b"\x03\x80\x00\x00\x00"),
+    "a trailer that is an answer": (
+        head() + body_frames(b"ok"),
+        end_frame(((b"a", b"\r\n\r\n" + SMUGGLED),)),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LATER_LIES)
+async def test_no_lie_in_the_middle_of_an_answer_reaches_the_next_request(what: str) -> None:
+    async with lying(buffered_request_timeout_s=0.1) as agent:
+        agent.lie, agent.later = LATER_LIES[what]
+        host, _, port = agent.balancer.reverse_proxy.rpartition(":")
+        answer = b""
+        async with await trio.open_tcp_stream(host, int(port)) as stream:
+            await stream.send_all(ASK + closing(BESIDE))
+            with trio.fail_after(PATIENCE_S):
+                while piece := await stream.receive_some(65_536):
+                    answer += piece
+                    if b"ok" in answer:
+                        agent.was_read.set()
+        assert b"evil" not in answer
+        assert answer.count(b"HTTP/1.1 200") == 1
+        await agent.balancer.wait_agents(lambda agents: agents[0]["slots_processing"] == 0)
 
 
 async def test_a_silent_tunnel_holds_a_request_beside_the_slots_for_its_time() -> None:
