@@ -1,4 +1,5 @@
-"""A server that answers as llama-server does, on any stream: for tests of what asks it.
+"""A server that answers as llama-server does, on any stream: for tests of what asks it, and what
+every double of a server reads requests with.
 
 Written from the server of llama.cpp as llama-cpp-python 0.3.36 carries it: its paths, statuses,
 bodies and header fields; ``/slots`` wakes a server that sleeps, and of a router it loads the model
@@ -24,6 +25,27 @@ ERRORS = {
     501: "not_supported_error",
     503: "unavailable_error",
 }
+
+
+async def read_request(
+    stream: trio.abc.Stream, connection: h11.Connection | None = None
+) -> tuple[h11.Request, bytes] | None:
+    """One whole request as h11's server reads it; None if the client has gone before it."""
+    server = h11.Connection(h11.SERVER) if connection is None else connection
+    request, body = None, b""
+    while True:
+        event = server.next_event()
+        if event is h11.NEED_DATA:
+            server.receive_data(bytes(await stream.receive_some(65_536)))
+        elif isinstance(event, h11.Request):
+            request = event
+        elif isinstance(event, h11.Data):
+            body += event.data
+        elif isinstance(event, h11.EndOfMessage):
+            assert request is not None
+            return request, body
+        else:
+            return None
 
 
 @attrs.define(eq=False)
@@ -72,32 +94,16 @@ class LlamaServerDouble:
         connection = h11.Connection(h11.SERVER)
         try:
             while True:
-                request, body = await self._request(stream, connection)
-                if request is None:
+                asked = await read_request(stream, connection)
+                if asked is None:
                     return
+                request, body = asked
                 await self._answer(stream, connection, request, body)
                 if connection.our_state is not h11.DONE:
                     return
                 connection.start_next_cycle()
         except (trio.BrokenResourceError, h11.RemoteProtocolError):
             return
-
-    async def _request(
-        self, stream: trio.abc.Stream, connection: h11.Connection
-    ) -> tuple[h11.Request | None, bytes]:
-        request, body = None, b""
-        while True:
-            event = connection.next_event()
-            if event is h11.NEED_DATA:
-                connection.receive_data(bytes(await stream.receive_some(65_536)))
-            elif isinstance(event, h11.Request):
-                request = event
-            elif isinstance(event, h11.Data):
-                body += event.data
-            elif isinstance(event, h11.EndOfMessage):
-                return request, body
-            else:
-                return None, b""
 
     async def _answer(
         self, stream: trio.abc.Stream, connection: h11.Connection, request: h11.Request, body: bytes

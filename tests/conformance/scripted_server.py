@@ -9,6 +9,8 @@ import attrs
 import h11
 import trio
 
+from upstream_double import read_request
+
 Script = Callable[["Exchange"], Awaitable[None]]
 
 
@@ -57,7 +59,8 @@ class ScriptedServer:
 
     async def handle(self, stream: trio.SocketStream) -> None:
         try:
-            while (exchange := await _next(stream)) is not None:
+            while (asked := await read_request(stream)) is not None:
+                exchange = Exchange(*asked, stream)
                 if exchange.target == b"/health":
                     await exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
                 elif exchange.target == b"/v1/models":
@@ -80,24 +83,6 @@ class ScriptedServer:
             await self.script(exchange)
         finally:
             self.busy -= 1
-
-
-async def _next(stream: trio.SocketStream) -> Exchange | None:
-    connection = h11.Connection(h11.SERVER)
-    request, body = None, b""
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            connection.receive_data(bytes(await stream.receive_some(65_536)))
-        elif isinstance(event, h11.Request):
-            request = event
-        elif isinstance(event, h11.Data):
-            body += event.data
-        elif isinstance(event, h11.EndOfMessage):
-            assert request is not None
-            return Exchange(request, body, stream)
-        else:
-            return None
 
 
 @asynccontextmanager

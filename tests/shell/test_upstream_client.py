@@ -13,12 +13,13 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
-from upstream_world import ADDRESS, TIMEOUTS, Handler, answering, body_of, read_request, upstream
+from upstream_world import ADDRESS, TIMEOUTS, Handler, answering, body_of, upstream
 
 from paddler_trio.upstream.response_body import BodyPart
 from paddler_trio.upstream.upstream_client import MAX_KEPT, UpstreamClient
 from paddler_trio.upstream.upstream_error import FailureKind, UpstreamError
 from paddler_trio.upstream.upstream_response import UpstreamResponse
+from upstream_double import read_request
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from upstream_world import Handler, answering, body_of, read_request
+from upstream_world import Handler, answering, body_of
 
 from certificates import Authority
 from paddler_trio.errors import ConfigurationError
@@ -22,7 +22,7 @@ from paddler_trio.upstream.upstream_error import FailureKind, UpstreamError
 from paddler_trio.upstream.upstream_monitor import MonitorSettings, UpstreamMonitor
 from paddler_trio.upstream.upstream_state import Reachability
 from paddler_trio.upstream.upstream_timeouts import UpstreamTimeouts
-from upstream_double import LlamaServerDouble
+from upstream_double import LlamaServerDouble, read_request
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 

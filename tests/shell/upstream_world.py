@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import attrs
-import h11
 import trio
 import trio.testing
 
 from paddler_trio.upstream.upstream_address import UpstreamAddress
 from paddler_trio.upstream.upstream_client import UpstreamClient
 from paddler_trio.upstream.upstream_timeouts import UpstreamTimeouts
+from upstream_double import read_request
 
 TIMEOUTS = UpstreamTimeouts(connect_s=3, first_byte_s=60, idle_s=30, kept_s=3)
 ADDRESS = UpstreamAddress("127.0.0.1", 8080)
@@ -58,25 +58,6 @@ async def upstream(
         nursery.start_soon(world.client.run)
         yield world
         nursery.cancel_scope.cancel()
-
-
-async def read_request(stream: trio.abc.Stream) -> tuple[h11.Request, bytes] | None:
-    """One whole request as h11's server reads it; None if the client has gone before it."""
-    server = h11.Connection(h11.SERVER)
-    request, body = None, b""
-    while True:
-        event = server.next_event()
-        if event is h11.NEED_DATA:
-            server.receive_data(bytes(await stream.receive_some(65_536)))
-        elif isinstance(event, h11.Request):
-            request = event
-        elif isinstance(event, h11.Data):
-            body += event.data
-        elif isinstance(event, h11.EndOfMessage):
-            assert request is not None
-            return request, body
-        else:
-            return None
 
 
 def answering(*answers: bytes, piece_bytes: int = 1 << 20, closes: bool = True) -> Handler:
