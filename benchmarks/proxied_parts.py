@@ -6,6 +6,7 @@ what it must: a figure of a round that went wrong would say nothing.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import statistics
@@ -42,6 +43,9 @@ class Sizes:
     waiting: int = 16
     mixed: int = 64
     mixed_clients: int = 16
+    backlog: int = 16
+    neighbours: int = 4
+    turns: int = 5
 
 
 def latency(fleet: Fleet, sizes: Sizes, number: int) -> Figures:
@@ -223,16 +227,72 @@ def mixed(fleet: Fleet, sizes: Sizes, number: int) -> Figures:
     return figures
 
 
+def neighbours(fleet: Fleet, sizes: Sizes, number: int) -> Figures:
+    """One client has more long requests than there are slots, all the time; others ask something
+    short, one thing after the other. Each shows a key of its own."""
+    assert fleet.nginx is not None, "this part is run with nginx only"
+    figures: dict[str, float] = {}
+    sides = [("ours", fleet.front), ("nginx", fleet.nginx)]
+    for name, address in sides if number % 2 else sides[::-1]:
+        replies = trio.run(_beside_a_backlog, address, sizes, number)
+        ttfts_s = [_whole(reply).arrivals_s[0] - reply.sent_s for reply in replies]
+        for percent in (50, 99):
+            figures[f"{name} TTFT p{percent} ms"] = 1e3 * percentile(ttfts_s, percent)
+        figures[f"{name} TTFT mean ms"] = 1e3 * statistics.fmean(ttfts_s)
+        fleet.wait_whole()
+    for what in ("TTFT p50 ms", "TTFT p99 ms", "TTFT mean ms"):
+        figures[f"ours / nginx {what}"] = figures[f"ours {what}"] / figures[f"nginx {what}"]
+    return figures
+
+
+async def _beside_a_backlog(address: Address, sizes: Sizes, number: int) -> list[Reply]:
+    """The replies to those who are not the backlog's client."""
+    num_begun, is_full = 0, trio.Event()
+
+    def begun() -> None:
+        nonlocal num_begun
+        num_begun += 1
+        if num_begun == SERVERS * SLOTS:
+            is_full.set()
+
+    async def go_on(place: int) -> None:
+        for turn in itertools.count():
+            seed = f"{number} backlog {place} {turn}"
+            request = _chat(seed, words=300, tokens=128, key="backlog")
+            await exchange(address, request, limit_s=LIMIT_S, on_begin=begun)
+
+    async with trio.open_nursery() as nursery:
+        for place in range(sizes.backlog):
+            nursery.start_soon(go_on, place)
+        await is_full.wait()
+        lanes = [
+            (
+                address,
+                [
+                    _chat(f"{number} {client} {turn}", tokens=8, key=f"neighbour-{client}")
+                    for turn in range(sizes.turns)
+                ],
+            )
+            for client in range(sizes.neighbours)
+        ]
+        replies = await _lanes(lanes)
+        nursery.cancel_scope.cancel()
+    return replies
+
+
 PARTS: Mapping[str, Callable[[Fleet, Sizes, int], Figures]] = {
     "latency": latency,
     "throughput": throughput,
     "slots": slots,
     "kill": kill,
     "mixed": mixed,
+    "neighbours": neighbours,
 }
 
 
-def _chat(seed: str, *, words: int = 12, tokens: int = STREAM_TOKENS) -> bytes:
+def _chat(
+    seed: str, *, words: int = 12, tokens: int = STREAM_TOKENS, key: str | None = None
+) -> bytes:
     """A streamed chat completion; no two prompts begin alike."""
     draw = random.Random(seed)
     content = " ".join([seed, *draw.choices(WORDS, k=words)])
@@ -247,6 +307,7 @@ def _chat(seed: str, *, words: int = 12, tokens: int = STREAM_TOKENS) -> bytes:
             "stream": True,
             "stream_options": {"include_usage": True},
         },
+        key=key,
     )
 
 

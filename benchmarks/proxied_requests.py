@@ -66,13 +66,20 @@ class Reading:
     is_whole: bool
 
 
-def request_bytes(path: str, body: Mapping[str, object] | None, *, is_kept: bool = False) -> bytes:
-    """A POST of ``body`` in JSON, or a GET."""
+def request_bytes(
+    path: str,
+    body: Mapping[str, object] | None,
+    *,
+    is_kept: bool = False,
+    key: str | None = None,
+) -> bytes:
+    """A POST of ``body`` in JSON, or a GET; ``key`` tells its client from others."""
     text = b"" if body is None else json.dumps(body).encode()
     lines = [
         f"{'GET' if body is None else 'POST'} {path} HTTP/1.1",
         "Host: 127.0.0.1",
         *([] if is_kept else ["Connection: close"]),
+        *([] if key is None else [f"Authorization: Bearer {key}"]),
         *([] if body is None else ["Content-Type: application/json"]),
         *([] if body is None else [f"Content-Length: {len(text)}"]),
     ]

@@ -1,10 +1,11 @@
 """What forwarding to llama-servers costs, and what it keeps when a server dies.
 
     python benchmarks/reverse_proxy.py --server PATH [--model FILE] [--nginx PATH] [--rounds 3]
-        [--only latency|throughput|slots|kill|mixed] [--json]
+        [--only latency|throughput|slots|kill|mixed|neighbours] [--json]
 
 Two llama-servers of four slots, an agent in front of each, one balancer, and nginx beside it for
-``mixed``. Parts take turns, round by round; medians are printed. See README.md beside this file.
+``mixed`` and ``neighbours``. Parts take turns, round by round; medians are printed. See README.md
+beside this file.
 """
 
 from __future__ import annotations
@@ -25,21 +26,23 @@ from proxied_parts import PARTS, Figures, Sizes
 
 from paddler_trio.engine.proof import BUNDLED_MODEL
 
-QUICK = Sizes(tokenize=60, completion=20, streams_a_client=1, mixed=32)
+QUICK = Sizes(tokenize=60, completion=20, streams_a_client=1, mixed=32, turns=2)
+NEED_NGINX = frozenset({"mixed", "neighbours"})
 
 
 def measure(options: argparse.Namespace) -> dict[str, list[Figures]]:
     """The figures of each part, round by round."""
     names = [options.only] if options.only else list(PARTS)
-    if options.nginx is None and "mixed" in names:
+    beside_nginx = [name for name in names if name in NEED_NGINX]
+    if options.nginx is None and beside_nginx:
         if options.only:
-            raise AnswerError("mixed needs nginx: install it, or say --nginx PATH")
-        names.remove("mixed")
-        print("mixed is left out: there is no nginx", file=sys.stderr)
+            raise AnswerError(f"{options.only} needs nginx: install it, or say --nginx PATH")
+        names = [name for name in names if name not in NEED_NGINX]
+        print(f"left out, there is no nginx: {', '.join(beside_nginx)}", file=sys.stderr)
     sizes = QUICK if options.quick else Sizes()
     results: dict[str, list[Figures]] = {name: [] for name in names}
     with tempfile.TemporaryDirectory(prefix="paddler-bench-") as folder:
-        nginx = options.nginx if "mixed" in names else None
+        nginx = options.nginx if NEED_NGINX & set(names) else None
         with fleet(options.server.resolve(), options.model, nginx, Path(folder)) as up:
             for number in range(1, options.rounds + 1):
                 for name in names:

@@ -341,6 +341,35 @@ async def test_a_server_that_fails_in_its_answer_ends_it_with_the_reason() -> No
         assert not rest.endswith(b"0\r\n\r\n")  # nobody takes it for whole
 
 
+async def test_a_server_that_breaks_the_rules_at_once_and_stays_ends_its_answer() -> None:
+    async def breaks_rules(exchange: Exchange) -> None:
+        await exchange.send(CHUNKED + b"4\r\none \r\nzz\r\n")
+        await exchange.client_gone()
+
+    async with proxy(breaks_rules) as fleet:
+        answer = await fleet.answer(ASK)
+        assert b"4\r\none \r\n" in answer
+        assert b"malformed chunk size" in answer
+        assert not answer.endswith(b"0\r\n\r\n")
+
+
+async def test_a_server_that_breaks_the_rules_in_a_stream_and_stays_ends_its_answer() -> None:
+    was_read = trio.Event()
+
+    async def breaks_rules(exchange: Exchange) -> None:
+        await exchange.send(CHUNKED + b"4\r\none \r\n")
+        await was_read.wait()
+        await exchange.send(b"4\r\ntwo \r\nzz\r\n")
+        await exchange.client_gone()
+
+    async with proxy(breaks_rules) as fleet, await fleet.connect() as stream:
+        await stream.send_all(ASK)
+        await read_until(stream, b"4\r\none \r\n")
+        was_read.set()
+        rest = await read_until(stream, b"malformed chunk size")
+        assert rest.startswith(b"4\r\ntwo \r\n")
+
+
 async def test_an_answer_of_known_length_that_breaks_off_is_cut() -> None:
     async def fails(exchange: Exchange) -> None:
         await exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")

@@ -92,7 +92,7 @@ class UpstreamResponse(AsyncIterator[BodyPart]):
     @property
     def can_pass_on(self) -> bool:
         """`pass_on` may be called."""
-        return self._connection.can_pass_on
+        return self._error is None and self._connection.can_pass_on
 
     async def pass_on(self, take: Callable[[list[BodyPart]], bool]) -> None:
         """Give parts to ``take`` in the step in which they are read, until it returns False, the
