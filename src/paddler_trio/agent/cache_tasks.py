@@ -26,6 +26,7 @@ from paddler_trio.agent.cache_answers import (
     verify_answer,
 )
 from paddler_trio.agent.model_server import ModelServer
+from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.store_first import StoreFirst
 from paddler_trio.errors import leaves, one_line
 from paddler_trio.models.download_errors import (
@@ -41,7 +42,8 @@ from paddler_trio.models.download_progress import MIN_INTERVAL_S, DownloadProgre
 from paddler_trio.models.model_download import FetchedModel
 from paddler_trio.models.model_reference import UnknownSourceError
 from paddler_trio.models.retry_delay import RetryDelay
-from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
+from paddler_trio.wire.paddler.agent_issue import AgentIssue
+from paddler_trio.wire.paddler.desired_state import DesiredModel, HuggingFaceModel, UrlModel
 from paddler_trio.wire.trio.cache_commands import (
     CacheProgress,
     CacheRequest,
@@ -61,6 +63,9 @@ MAX_HASHING: Final = 1
 PULL_RETRIES: Final = 5
 """After errors that pass; a download has retries of its own for each part besides."""
 MARK_INTERVAL_S: Final = 3600.0
+ISSUE_S: Final = 120.0
+"""How long it is shown that files could not be fetched; before a rollout that is tried again once a
+minute."""
 _CODES: Final = (
     (SourceMalformedError, 400),
     (AccessDeniedError, 403),
@@ -98,6 +103,10 @@ class CacheTasks:
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], _Running] = attrs.field(factory=dict, init=False)
     """By the identity of the connection and the command's id on it."""
+    _pulls: list[object] = attrs.field(factory=list, init=False)
+    """Those that fetch, oldest first."""
+    _issue_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _issue_of: tuple[DesiredModel, ...] = attrs.field(default=(), init=False)
 
     def __repr__(self) -> str:
         return f"<CacheTasks: {len(self._running)} commands>"
@@ -235,6 +244,47 @@ class CacheTasks:
     async def _pull(
         self, wire_id: str, request: Pull, models: ModelServer, reply: CommandReply
     ) -> object:
+        status, me = models.status, object()
+        if request.models != self._issue_of:
+            self._issue_scope.cancel(reason="another model is fetched")
+
+        def show(progress: DownloadProgress | None) -> None:
+            if self._pulls[0] is me:  # the oldest of several
+                status.set(pull=progress)
+
+        self._pulls.append(me)
+        try:
+            fetched = await self._fetched(wire_id, request, models, reply, show)
+        except DownloadError as error:
+            if self._nursery is not None:
+                self._nursery.start_soon(
+                    self._show_issue, status, request, error.issue, name="issue of a pull"
+                )
+            raise
+        finally:
+            show(None)
+            self._pulls.remove(me)
+        self._issue_scope.cancel(reason="the files are here")
+        return await _in_thread(lambda: pull_answer(request, fetched, models.hub))
+
+    async def _show_issue(self, status: AgentStatus, request: Pull, issue: AgentIssue) -> None:
+        """For a while, one at a time."""
+        self._issue_scope.cancel(reason="there is a newer one")
+        with trio.move_on_after(ISSUE_S) as self._issue_scope:
+            self._issue_of = request.models
+            status.set(pull_issue=issue)
+            await trio.sleep_forever()
+        if status.pull_issue is issue:
+            status.set(pull_issue=None)
+
+    async def _fetched(
+        self,
+        wire_id: str,
+        request: Pull,
+        models: ModelServer,
+        reply: CommandReply,
+        show: Callable[[DownloadProgress | None], None],
+    ) -> list[FetchedModel]:
         fetched: list[FetchedModel] = []
         last: list[DownloadProgress] = []
 
@@ -242,6 +292,7 @@ class CacheTasks:
             if progress is not None:
                 last[:] = [progress]
                 reply.progress(_wire_progress(wire_id, progress))
+            show(progress)
 
         download = StoreFirst(models.hub, models.store, publish)
         for model in request.models:
@@ -260,7 +311,7 @@ class CacheTasks:
                         phase = f"{error.cause}; next attempt in {delay_s:.0f} s"
                         publish(attrs.evolve(last[0], phase=phase, bytes_per_s=None))
                     await trio.sleep(delay_s)
-        return await _in_thread(lambda: pull_answer(request, fetched, models.hub))
+        return fetched
 
     async def _mark_uses(self, models: ModelServer) -> None:
         while True:

@@ -36,6 +36,7 @@ class ModelShown:
             phase="resolving",
             detail=None,
             progress=None,
+            pull_issue=None,
         )
 
     def download(self, download: DownloadProgress | None) -> None:

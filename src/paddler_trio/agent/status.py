@@ -46,6 +46,11 @@ class AgentStatus:
     progress: float | None = attrs.field(default=None, init=False)
     detail: str | None = attrs.field(default=None, init=False)
     download: DownloadProgress | None = attrs.field(default=None, init=False)
+    """Of the state that is followed."""
+    pull: DownloadProgress | None = attrs.field(default=None, init=False)
+    """Of files that are fetched beside it, as before a rollout begins."""
+    pull_issue: AgentIssue | None = attrs.field(default=None, init=False)
+    """Why the last of them could not be fetched."""
     memory: MemoryInForce | None = attrs.field(default=None, init=False)
     load_s: float | None = attrs.field(default=None, init=False)
     room: tuple[DeviceRoom, ...] = attrs.field(default=(), init=False)
@@ -63,12 +68,13 @@ class AgentStatus:
 
     def set(self, **fields: object) -> None:
         """Set several fields as one change."""
-        before = self.download
+        before = self.shown_download
         for name, value in fields.items():
             assert hasattr(self, name), f"an agent's status has no {name}"
             setattr(self, name, value)
-        if before is not None and self.download is not None:
-            self.downloaded_bytes += _received(before, self.download)
+        after = self.shown_download
+        if before is not None and after is not None:
+            self.downloaded_bytes += _received(before, after)
         self.changes.notify()
 
     def set_running(self, *, generations: int | None = None, embeddings: int | None = None) -> None:
@@ -87,8 +93,14 @@ class AgentStatus:
         """How many slots may be used now."""
         return self.slots if self.is_serving and not self.is_leaving else 0
 
+    @property
+    def shown_download(self) -> DownloadProgress | None:
+        """What is fetched to be served counts before what is fetched beside it."""
+        return self.download or self.pull
+
     def snapshot(self) -> SlotAggregatedStatusSnapshot:
-        download = self.download
+        download = self.shown_download
+        issues = self.issues if self.pull_issue is None else self.issues | {self.pull_issue}
         total_bytes = None if download is None else download.total_bytes
         return SlotAggregatedStatusSnapshot(
             desired_slots_total=self.slots,
@@ -96,7 +108,7 @@ class AgentStatus:
             download_filename=None if download is None else download.filename,
             download_indeterminate=total_bytes is None,
             download_total=total_bytes or 0,
-            issues=tuple(self.issues),
+            issues=tuple(issues),
             model_path=self.model_path,
             slots_processing=self.requests_running,
             slots_total=self.slots_total,
@@ -106,6 +118,7 @@ class AgentStatus:
         )
 
     def report(self) -> Report:
+        download = self.shown_download
         return Report(
             phase="leaving" if self.is_leaving else self.phase,
             wanted_state=self.wanted_state,
@@ -114,7 +127,7 @@ class AgentStatus:
             progress=self.progress,
             detail=self.detail,
             engine=self._engine(),
-            download=None if self.download is None else _wire_download(self.download),
+            download=None if download is None else _wire_download(download),
             memory=self.memory,
             load_s=None if self.load_s is None else float32(self.load_s),
             room=self.room,
