@@ -92,6 +92,8 @@ class Manners:
     broken_templates: frozenset[str] = frozenset()
     lacks: frozenset[str] = frozenset()
     """Models that it cannot fetch."""
+    is_busy: bool = False
+    """Too much to fetch anything now."""
     loads_beside: bool = False
     memory_bytes: int = 100
     model_bytes: int = 30
@@ -274,6 +276,9 @@ class PlayedInstance:
             self.connection.progressed(
                 CacheProgress(id=wire_id, phase="downloading", source="host", filename="file")
             )
+        if self.host.manners.is_busy:
+            self.reply(Answer(wire_id, None, "this agent fetches 4 models already", 503))
+            return
         await trio.sleep(self.host.manners.fetch_s)
         names = {model.url for model in models if isinstance(model, UrlModel)}
         if names & self.host.manners.lacks:

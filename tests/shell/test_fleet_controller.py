@@ -296,6 +296,21 @@ async def test_what_an_operator_paused_asks_for_no_files(autojump_clock: MockClo
         assert phase(world) is RolloutPhase.PAUSED
 
 
+async def test_an_agent_that_is_busy_or_leaves_has_failed_of_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    model = "https://models.example/b.gguf"
+    async with fleet_world(spec("a"), hosts=2) as world:
+        await until_served(world, "a")
+        host = world.hosts["h2"]
+        host.manners = Manners(is_busy=True)
+        await world.apply(spec(model))
+        await trio.sleep(60)
+        assert phase(world) is RolloutPhase.PREFETCHING
+        host.manners = Manners()
+        await until_served(world, model)
+
+
 async def test_a_newer_state_ends_the_fetch_of_the_one_before(autojump_clock: MockClock) -> None:
     wrong, right = "https://models.example/wrong.gguf", "https://models.example/right.gguf"
     async with fleet_world(spec("a"), hosts=2) as world:

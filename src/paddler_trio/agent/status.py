@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from paddler_trio.models.download_progress import DownloadProgress
+from paddler_trio.models.download_progress import WAITING, DownloadProgress
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.wire.engine.engine_pipe import EngineStats
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
@@ -95,8 +95,11 @@ class AgentStatus:
 
     @property
     def shown_download(self) -> DownloadProgress | None:
-        """What is fetched to be served counts before what is fetched beside it."""
-        return self.download or self.pull
+        """What is fetched to be served counts before what is fetched beside it, unless it waits for
+        just that."""
+        if self.download is None or (self.pull is not None and self.download.phase == WAITING):
+            return self.pull
+        return self.download
 
     def snapshot(self) -> SlotAggregatedStatusSnapshot:
         download = self.shown_download

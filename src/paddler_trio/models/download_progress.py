@@ -11,6 +11,8 @@ import trio
 
 MIN_INTERVAL_S: Final = 0.25
 SPEED_WINDOW_S: Final = 5.0
+WAITING: Final = "waiting for another process"
+"""The phase of a file whose lock somebody else holds."""
 
 
 @attrs.frozen(kw_only=True)

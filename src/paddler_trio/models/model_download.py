@@ -34,7 +34,7 @@ from paddler_trio.models.download_errors import (
     SourceMalformedError,
     Subject,
 )
-from paddler_trio.models.download_progress import DownloadProgress, ProgressMeter
+from paddler_trio.models.download_progress import WAITING, DownloadProgress, ProgressMeter
 from paddler_trio.models.durable import sync
 from paddler_trio.models.http_client import HttpClient, open_client_of
 from paddler_trio.models.http_exchange import Location
@@ -445,7 +445,7 @@ class ModelDownload:
 
     async def _watch(self, ours: Path, blob: Path) -> object:
         """Show how far the process is that holds the lock; the answer changes as it works."""
-        self._meter.begin_phase("waiting for another process")
+        self._meter.begin_phase(WAITING)
 
         def look() -> tuple[int, int | None] | None:
             journal = read_journal(ours / f"{blob.name}.journal")

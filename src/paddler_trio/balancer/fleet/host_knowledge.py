@@ -6,7 +6,8 @@ is asked for again after a pause, as long as it is still wanted.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from http import HTTPStatus
 from typing import Final, TypeAlias
 
 import attrs
@@ -37,6 +38,7 @@ NONE_KNOWN: Final[Mapping[HostId, Bytes]] = {}
 FIT_TIMEOUT_S: Final = 60.0
 FIT_AGAIN_S: Final = 60.0
 BESIDE_AGAIN_S: Final = 60.0
+BUSY_AGAIN_S: Final = 5.0
 FITS_AT_ONCE: Final = 8
 PREFETCHES_AT_ONCE: Final = 64
 
@@ -271,8 +273,7 @@ class HostKnowledge:
 
         try:
             with known.fetches[digest] as scope:
-                async with self._fetches:
-                    await agent.command_cache(Pull(models=models), progressed)
+                await self._pulled(agent, models, progressed)
             if scope.cancelled_caught:
                 log.info("prefetch ended: something else is desired", agent=agent.label)
             else:
@@ -285,3 +286,22 @@ class HostKnowledge:
         finally:
             del known.fetching[digest], known.fetches[digest]
             self._learned(agent.host)
+
+    async def _pulled(
+        self,
+        agent: AgentConnection,
+        models: tuple[DesiredModel, ...],
+        on_progress: Callable[[CacheProgress], None],
+    ) -> None:
+        """Return once the files are there; QuestionRefusedError, LinkError. An agent that leaves,
+        starts or works on too much has failed of nothing."""
+        while True:
+            try:
+                async with self._fetches:
+                    await agent.command_cache(Pull(models=models), on_progress)
+                return
+            except QuestionRefusedError as error:
+                if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise
+                log.info("prefetch put off", agent=agent.label, reason=str(error))
+            await trio.sleep(BUSY_AGAIN_S)
