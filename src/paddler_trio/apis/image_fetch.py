@@ -1,7 +1,8 @@
 """Images that messages only point at: fetched from hosts the operator allows, else refused.
 
 Agents take images as data URIs. What is fetched is bounded in bytes and time, follows no redirect
-(the next host is not on the list) and goes through no proxy of the environment.
+(the next host is not on the list) and goes through no proxy of the environment. It is taken as it
+is: a response that is compressed, perhaps several times, could become any number of bytes of it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from paddler_trio.wire.trio.request_frame import MAX_WORK_BYTES
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 
 bound_parsing()
+
+_HEADERS = {"accept": "image/*", "accept-encoding": "identity"}
 
 
 async def fetch_images(
@@ -85,15 +88,22 @@ async def _fetched(url: str, place: str, settings: ApiSettings, room: Reservatio
         with trio.fail_after(limits.fetch_timeout_s):
             async with (
                 httpx.AsyncClient(trust_env=False, timeout=limits.fetch_timeout_s) as http,
-                http.stream("GET", url, headers={"accept": "image/*"}) as answer,
+                http.stream("GET", url, headers=_HEADERS) as answer,
             ):
                 if answer.status_code != 200:
                     raise invalid(f"{place}: the host answered {answer.status_code}", place)
                 kind = answer.headers.get("content-type", "").partition(";")[0].strip()
                 if not kind.startswith("image/"):
                     raise invalid(f"{place}: the host sent {kind or 'no type'}, no image", place)
+                coding = answer.headers.get("content-encoding", "identity").strip().lower()
+                if coding != "identity":
+                    raise invalid(
+                        f"{place}: the host sent it compressed ({coding[:40]}), images are taken "
+                        "without",
+                        place,
+                    )
                 data = bytearray()
-                async for piece in answer.aiter_bytes():
+                async for piece in answer.aiter_raw():
                     room.grow(len(piece) * 4 // 3)  # as base64 it stays
                     data += piece
                     if len(data) > limits.max_image_bytes:

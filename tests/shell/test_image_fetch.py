@@ -1,0 +1,79 @@
+"""Images that messages point at, from hosts that send whatever they like."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from paddler_trio.apis.api_errors import ApiError
+from paddler_trio.apis.backend import ApiSettings
+from paddler_trio.apis.image_fetch import fetch_images
+from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.http.input_budget import InputBudget
+from paddler_trio.wire.trio.work import ConversationPrompt, Generate
+
+MIB = 1024 * 1024
+
+
+@asynccontextmanager
+async def image_host(*headers: bytes, body: bytes) -> AsyncIterator[str]:
+    """Its ``host:port``; every request gets this."""
+    lines = [
+        b"HTTP/1.1 200 OK",
+        b"Content-Type: image/png",
+        b"Content-Length: %d" % len(body),
+        *headers,
+    ]
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"\r\n".join([*lines, b"", body]))
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, answer, [listener])
+        yield f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
+
+
+async def fetched(host: str) -> object:
+    """The URL of the image once it was fetched."""
+    part = {"type": "image_url", "image_url": {"url": f"http://{host}/a.png"}}
+    message = {"role": "user", "content": [part]}
+    settings = ApiSettings(limits=ApiLimits(), image_hosts=frozenset({host}))
+    work = Generate(prompt=ConversationPrompt(messages=(message,)))
+    (found,) = await fetch_images([work], settings, InputBudget().reservation())
+    assert isinstance(found.prompt, ConversationPrompt)
+    (message,) = found.prompt.messages
+    content = message["content"]
+    assert isinstance(content, list)
+    return content[0]["image_url"]["url"]
+
+
+async def test_an_image_is_taken_as_it_is() -> None:
+    async with image_host(body=b"png") as host:
+        assert await fetched(host) == f"data:image/png;base64,{base64.b64encode(b'png').decode()}"
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+async def test_what_is_compressed_is_refused_and_never_inflated(layers: int) -> None:
+    """Sixty MiB of zeros are 60 KB, and these again some hundred bytes."""
+    body = bytes(60 * MIB)
+    for _ in range(layers):
+        body = gzip.compress(body)
+    codings = b", ".join([b"gzip"] * layers)
+    async with image_host(b"Content-Encoding: " + codings, body=body) as host:
+        tracemalloc.start()
+        try:
+            with pytest.raises(ApiError, match=r"sent it compressed \(gzip"):
+                await fetched(host)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert peak_bytes < 8 * MIB
