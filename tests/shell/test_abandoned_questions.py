@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from paddler_trio.apis.api_router import ApiRouter
 from paddler_trio.apis.api_routes import api_routers
+from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.llama_server.model_routes import PIECES_AT_ONCE
 from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
@@ -158,3 +159,26 @@ async def test_of_an_answer_to_a_client_that_left_no_more_is_written_than_was_be
         assert 1 <= thread.steps - before <= 3, "of nearly a hundred"
         assert client.sent == []
         assert client.budget.held_bytes == 0
+
+
+async def test_a_long_answer_to_a_short_request_is_written_off_the_event_loop() -> None:
+    """Thousands of tokens, each with its alternatives."""
+    entry = {"token": "a", "logprob": -0.5, "bytes": [97]}
+    for num_tokens, steps in ((10, 0), (5000, 1)):
+        budget = OneThread()
+        sent: list[Message] = []
+        scope: Scope = {"type": "http", "headers": [], "extensions": {INPUT: budget.reservation()}}
+
+        async def send(message: Message, sent: list[Message] = sent) -> None:
+            sent.append(message)
+
+        exchange = Exchange.open(scope, _never, send)
+        answer = {"choices": [{"logprobs": {"content": [entry] * num_tokens}}]}
+        await exchange.send_json(200, answer)
+        assert budget.thread.steps == steps
+        assert json.loads(sent[-1]["body"]) == answer
+
+
+async def _never() -> Message:
+    await trio.sleep_forever()
+    raise AssertionError

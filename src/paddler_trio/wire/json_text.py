@@ -151,7 +151,7 @@ def dumps_in_runs(value: object) -> bytes:
     """As ``dumps``, slower, and never long with the interpreter held; for a worker thread.
 
     Raises:
-      WireError: as ``dumps``, or nested deeper than ``MAX_DEPTH``.
+      WireError: as ``dumps``; or more than a run is nested deeper than ``MAX_DEPTH``.
     """
     return b"".join(_runs(value, MAX_DEPTH))
 
@@ -170,7 +170,7 @@ def _runs(value: object, depth: int) -> Iterator[bytes]:
             yield dumps(value[start : start + RUN_CHARS])[1:-1]
         yield b'"'
         return
-    if not isinstance(value, _CONTAINERS) or not value:
+    if not isinstance(value, _CONTAINERS) or not is_long(value):
         yield dumps(value)
         return
     if depth == 0:
@@ -198,13 +198,21 @@ def _runs(value: object, depth: int) -> Iterator[bytes]:
 
 
 def is_long(value: object) -> bool:
-    """Whether ``value``, or a member of it, is longer than what is written at once in runs."""
-    members = value.values() if isinstance(value, dict) else (value,)
-    return any(
-        len(member) > (RUN_CHARS if isinstance(member, str) else RUN_VALUES)
-        for member in members
-        if isinstance(member, str | dict | list)
-    )
+    """Whether ``value`` is more than is written at once in runs; costs no more than a run."""
+    nodes = [value]
+    left = RUN_VALUES
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, str):
+            if len(node) > RUN_CHARS // 64:  # a run may have many of these
+                left -= len(node) * RUN_VALUES // RUN_CHARS
+        elif isinstance(node, _CONTAINERS):
+            left -= len(node)
+            if left >= 0:
+                nodes += node.values() if isinstance(node, dict) else node
+        if left < 0:
+            return True
+    return False
 
 
 def canonical(value: object) -> bytes:

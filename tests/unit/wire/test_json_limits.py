@@ -23,7 +23,7 @@ from paddler_trio.wire.json_limits import (
     count_of,
     decoded_bytes,
 )
-from paddler_trio.wire.json_text import dumps, dumps_in_runs, loads
+from paddler_trio.wire.json_text import dumps, dumps_in_runs, is_long, loads
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
@@ -46,6 +46,15 @@ def values_in(value: object) -> int:
     if isinstance(value, dict):
         return 1 + len(value) + sum(map(values_in, value.values()))
     return 1 + sum(map(values_in, value)) if isinstance(value, list) else 1
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """Those that are values; names are short."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from texts_in(item)
 
 
 SHORT = st.sampled_from([1, 2, 7, 64])
@@ -88,6 +97,25 @@ def test_writing_in_runs_writes_the_same(size: int, value: object) -> None:
                 dumps_in_runs(value)
         else:
             assert dumps_in_runs(value) == whole
+
+
+@given(size=SHORT, value=VALUES)
+def test_what_is_written_at_once_is_no_more_than_a_run(size: int, value: object) -> None:
+    members = sum(len(each) for each in containers_in(value))
+    chars = sum(len(text) for text in texts_in(value))
+    with sliced(size):
+        if not is_long(value):
+            assert members <= size
+            assert chars <= size + members * max(1, size // 64)
+        elif members <= size:
+            assert chars > 0
+
+
+def test_a_value_is_long_however_deep_the_long_part_is() -> None:
+    entry = {"token": "a", "logprob": -0.5, "bytes": [97]}
+    assert is_long({"choices": [{"logprobs": {"content": [entry] * 1000}}]})
+    assert is_long({"choices": [{"message": {"content": "a" * 300_000}}]})
+    assert not is_long({"choices": [{"logprobs": {"content": [entry] * 100}}]})
 
 
 @given(
