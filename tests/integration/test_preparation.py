@@ -151,7 +151,7 @@ async def test_ordinary_requests_are_prepared_one_after_the_other() -> None:
         assert first.num_prompt_tokens > 0
         for number in range(20):
             assert isinstance(await prepare(raw(f"hello {number}")), PreparedGeneration)
-        await prepare.until_workers(min(len(prepare.workers), 1))
+        await until(lambda: len(prepare.workers) <= 1)
 
 
 HOSTILE = {
@@ -272,7 +272,7 @@ async def test_a_slow_template_delays_no_prompt_that_needs_none() -> None:
                 assert isinstance(await prepare(prompt), PreparedGeneration)
             assert rendered == []
             nursery.cancel_scope.cancel()
-        await prepare.until_workers(min(len(prepare.workers), 1))
+        await until(lambda: len(prepare.workers) <= 1)
 
 
 async def test_a_question_is_answered_with_its_limit() -> None:

@@ -7,10 +7,13 @@ import logging
 import pytest
 import trio
 import trio_websocket
+from dispatch_world import world
 from http_world import serving
 
 from paddler_trio.agent.status import AgentStatus
+from paddler_trio.balancer.agent_frames import take_step
 from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import Receive, Scope, Send
 from paddler_trio.http.router import Params, Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
@@ -63,3 +66,14 @@ async def test_a_bug_has_its_traceback_and_ends_one_agent(
     (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert record.exc_info is not None
     assert "a bug" in repr(record.exc_info[1])
+
+
+@pytest.mark.parametrize("entry", [[[]] * 100_000, {"id": 1, "tokens": ["t" * 10_000_000]}])
+async def test_of_a_long_entry_that_is_none_the_message_writes_nothing(entry: object) -> None:
+    """It is written on the event loop, of which the link is one of many."""
+    async with world() as here:
+        agent = here.agent()
+        with pytest.raises(WireError, match=r"^not a step entry: something long @ \$\.Trio\.Step$"):
+            take_step(agent.connection, [entry])
+        with pytest.raises(WireError, match=r'^not a step entry: \{"id": 1\} @'):
+            take_step(agent.connection, [{"id": 1}])

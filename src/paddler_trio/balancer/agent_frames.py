@@ -12,6 +12,7 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, check_count
+from paddler_trio.wire.json_text import is_long
 from paddler_trio.wire.paddler.messages import (
     AgentResponse,
     parse_balancer_message,
@@ -22,6 +23,7 @@ from paddler_trio.wire.trio.prompt_stages import PromptStages, bounded_count
 from paddler_trio.wire.trio.trio_link import MAX_FINGERPRINT_CHARS, TAG
 
 _TRIO: Final = '{"Trio":'
+SHOWN_CHARS: Final = 100
 FAMILIES: Final = frozenset({"GeneratedToken", "Embedding"})
 """Of the responses that belong to requests."""
 
@@ -73,15 +75,14 @@ def take_step(agent: AgentConnection, entries: object) -> None:
                     lease.broken_frame(str(error))
                     raise
             case _:
-                raise WireError(f"not a step entry: {json.dumps(entry)[:100]} @ $.Trio.Step")
+                raise WireError(f"not a step entry: {_shown(entry)} @ $.Trio.Step")
 
 
 def fingerprint_in(value: object) -> str:
     """Of the model that answers; WireError."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_FINGERPRINT_CHARS:
-        shown = json.dumps(value)[:100]
         raise WireError(
-            f"{shown} is no fingerprint of 1 to {MAX_FINGERPRINT_CHARS} characters "
+            f"{_shown(value)} is no fingerprint of 1 to {MAX_FINGERPRINT_CHARS} characters "
             "@ $.Trio.Step[].model"
         )
     return value
@@ -104,3 +105,8 @@ def deliver(
             lease.deliver(family, results[: place + 1], ends=True, tokens=tokens)
             return
     lease.deliver(family, results, ends=False, tokens=tokens)
+
+
+def _shown(value: object) -> str:
+    """The beginning of what is wrong; writing all of something long would hold everybody up."""
+    return "something long" if is_long(value) else json.dumps(value)[:SHOWN_CHARS]
