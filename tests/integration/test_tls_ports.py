@@ -213,8 +213,6 @@ async def test_websockets_of_clients_and_of_agents(balancer: TlsBalancer) -> Non
             answer = json.loads(await client.get_message())
             assert answer["Error"]["request_id"] == "one", answer
         async with open_websocket_url(agents, ssl_context=context) as agent:
-            register = {"name": "by hand", "slots_total": 1}
-            await agent.send_message(json.dumps({"Notification": {"RegisterAgent": register}}))
             message = json.loads(await agent.get_message())
             assert message["Notification"], message
 
