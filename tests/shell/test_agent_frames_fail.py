@@ -68,12 +68,17 @@ async def test_a_bug_has_its_traceback_and_ends_one_agent(
     assert "a bug" in repr(record.exc_info[1])
 
 
-@pytest.mark.parametrize("entry", [[[]] * 100_000, {"id": 1, "tokens": ["t" * 10_000_000]}])
-async def test_of_a_long_entry_that_is_none_the_message_writes_nothing(entry: object) -> None:
-    """It is written on the event loop, of which the link is one of many."""
+@pytest.mark.parametrize(
+    ("entry", "shown"),
+    [
+        ({"id": 1}, '{"id":1}'),
+        ([[]] * 100_000, ("[[]" + ",[]" * 40)[:100]),
+        ({"id": 1, "tokens": ["t" * 1_000_000]}, ('{"id":1,"tokens":["' + "t" * 100)[:100]),
+    ],
+)
+async def test_an_entry_that_is_none_is_shown_by_its_beginning(entry: object, shown: str) -> None:
     async with world() as here:
         agent = here.agent()
-        with pytest.raises(WireError, match=r"^not a step entry: something long @ \$\.Trio\.Step$"):
+        with pytest.raises(WireError) as refused:
             take_step(agent.connection, [entry])
-        with pytest.raises(WireError, match=r'^not a step entry: \{"id": 1\} @'):
-            take_step(agent.connection, [{"id": 1}])
+        assert str(refused.value) == f"not a step entry: {shown} @ $.Trio.Step"

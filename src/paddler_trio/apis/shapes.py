@@ -17,7 +17,7 @@ import attrs
 
 from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
-from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.json_text import beginning_of, dumps_in_runs
 
 Json: TypeAlias = dict[str, object]
 """A JSON object."""
@@ -47,7 +47,7 @@ class Shape(Protocol):
 
 def shown(value: object) -> str:
     """A value for an error message: JSON, cut short."""
-    text = dumps(value).decode()
+    text = beginning_of(value, SHOWN_CHARS + 1)
     return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
 
 
@@ -213,7 +213,10 @@ class FreeObject:
             raise wrong(self, value, path)
         if self.most is not None and len(value) > self.most:
             raise _beyond(self.limit, self.most, f"has {len(value)} entries", path)
-        if self.most_bytes is not None and (size_bytes := len(dumps(value))) > self.most_bytes:
+        if (
+            self.most_bytes is not None
+            and (size_bytes := len(dumps_in_runs(value))) > self.most_bytes
+        ):
             raise _beyond(self.limit, self.most_bytes, f"takes {size_bytes} bytes", path)
         return {
             key: self.of.read(member, f"{path}.{key}", ignored) for key, member in value.items()

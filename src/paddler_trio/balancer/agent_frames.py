@@ -12,7 +12,7 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, check_count
-from paddler_trio.wire.json_text import is_long
+from paddler_trio.wire.json_text import beginning_of
 from paddler_trio.wire.paddler.messages import (
     AgentResponse,
     parse_balancer_message,
@@ -75,14 +75,16 @@ def take_step(agent: AgentConnection, entries: object) -> None:
                     lease.broken_frame(str(error))
                     raise
             case _:
-                raise WireError(f"not a step entry: {_shown(entry)} @ $.Trio.Step")
+                raise WireError(
+                    f"not a step entry: {beginning_of(entry, SHOWN_CHARS)} @ $.Trio.Step"
+                )
 
 
 def fingerprint_in(value: object) -> str:
     """Of the model that answers; WireError."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_FINGERPRINT_CHARS:
         raise WireError(
-            f"{_shown(value)} is no fingerprint of 1 to {MAX_FINGERPRINT_CHARS} characters "
+            f"{beginning_of(value, SHOWN_CHARS)} is no fingerprint of 1 to {MAX_FINGERPRINT_CHARS} characters "
             "@ $.Trio.Step[].model"
         )
     return value
@@ -105,8 +107,3 @@ def deliver(
             lease.deliver(family, results[: place + 1], ends=True, tokens=tokens)
             return
     lease.deliver(family, results, ends=False, tokens=tokens)
-
-
-def _shown(value: object) -> str:
-    """The beginning of what is wrong; writing all of something long would hold everybody up."""
-    return "something long" if is_long(value) else json.dumps(value)[:SHOWN_CHARS]

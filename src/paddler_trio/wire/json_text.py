@@ -156,6 +156,20 @@ def dumps_in_runs(value: object) -> bytes:
     return b"".join(_runs(value, MAX_DEPTH))
 
 
+def beginning_of(value: object, num_chars: int) -> str:
+    """So much of what ``dumps`` writes; costs no more than a run, however long the rest is.
+
+    Raises:
+      WireError: as ``dumps``, if it is in what was written.
+    """
+    written = b""
+    for piece in _runs(value, MAX_DEPTH):
+        written += piece
+        if len(written) > 4 * num_chars:  # a character has four bytes at the most
+            break
+    return written.decode()[:num_chars]
+
+
 def _is_apart(value: object) -> bool:
     """Whether it is written by itself, not in a run with its neighbours."""
     return isinstance(value, _CONTAINERS) or (

@@ -23,7 +23,7 @@ from paddler_trio.wire.json_limits import (
     count_of,
     decoded_bytes,
 )
-from paddler_trio.wire.json_text import dumps, dumps_in_runs, is_long, loads
+from paddler_trio.wire.json_text import beginning_of, dumps, dumps_in_runs, is_long, loads
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 VALUES = st.recursive(
@@ -109,6 +109,25 @@ def test_what_is_written_at_once_is_no_more_than_a_run(size: int, value: object)
             assert chars <= size + members * max(1, size // 64)
         elif members <= size:
             assert chars > 0
+
+
+@given(size=SHORT, value=VALUES, num_chars=st.integers(0, 50))
+def test_a_beginning_is_that_of_the_whole(size: int, value: object, num_chars: int) -> None:
+    try:
+        whole = dumps(value).decode()
+    except WireError:
+        return  # half a surrogate pair may stand behind it
+    with sliced(size):
+        assert beginning_of(value, num_chars) == whole[:num_chars]
+
+
+def test_of_a_long_value_only_the_beginning_is_written() -> None:
+    class Untouched:
+        """Nothing that JSON knows."""
+
+    with pytest.raises(WireError):
+        dumps([1] * 100_000 + [Untouched()])
+    assert beginning_of([1] * 100_000 + [Untouched()], 5) == "[1,1,"
 
 
 def test_a_value_is_long_however_deep_the_long_part_is() -> None:
