@@ -213,11 +213,10 @@ class FreeObject:
             raise wrong(self, value, path)
         if self.most is not None and len(value) > self.most:
             raise _beyond(self.limit, self.most, f"has {len(value)} entries", path)
-        if (
-            self.most_bytes is not None
-            and (size_bytes := len(dumps_in_runs(value))) > self.most_bytes
-        ):
-            raise _beyond(self.limit, self.most_bytes, f"takes {size_bytes} bytes", path)
+        if self.most_bytes is not None:
+            size_bytes = len(dumps_in_runs(value))
+            if size_bytes > self.most_bytes:
+                raise _beyond(self.limit, self.most_bytes, f"takes {size_bytes} bytes", path)
         return {
             key: self.of.read(member, f"{path}.{key}", ignored) for key, member in value.items()
         }

@@ -83,8 +83,9 @@ def take_step(agent: AgentConnection, entries: object) -> None:
 def fingerprint_in(value: object) -> str:
     """Of the model that answers; WireError."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_FINGERPRINT_CHARS:
+        shown = beginning_of(value, SHOWN_CHARS)
         raise WireError(
-            f"{beginning_of(value, SHOWN_CHARS)} is no fingerprint of 1 to {MAX_FINGERPRINT_CHARS} characters "
+            f"{shown} is no fingerprint of 1 to {MAX_FINGERPRINT_CHARS} characters "
             "@ $.Trio.Step[].model"
         )
     return value
