@@ -30,13 +30,14 @@ from paddler_trio.http.asgi import (
     send_text,
 )
 from paddler_trio.http.authentication import Refuse
-from paddler_trio.http.router import cause_of, refuse_websocket
+from paddler_trio.http.router import cause_of, refuse_upgrade
 from paddler_trio.nursery_tree.pool import Pool
 
 SLOTS_OFF = (
     "/slots shows the prompts of others: start the balancer with --slots-endpoint-enable, or ask a "
     "server itself"
 )
+NO_WEBSOCKETS = "WebSockets are not forwarded: open this one at the server itself"
 
 
 @attrs.frozen(eq=False)
@@ -54,7 +55,7 @@ class ReverseProxy:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "websocket":
-            await refuse_websocket(send)
+            await refuse_upgrade(send, HttpProblem(501, NO_WEBSOCKETS))
             return
         if scope["type"] != "http":
             return
