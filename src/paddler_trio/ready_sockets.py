@@ -46,7 +46,7 @@ class ReadySockets:
         return self._epoll is not None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled; who sleeps here then, goes on."""
         with select.epoll() as epoll:
             self._epoll = epoll
             try:
@@ -55,9 +55,12 @@ class ReadySockets:
                     self._call(epoll.poll(0, MOST_AT_ONCE))
             finally:
                 self._epoll = None
+                for descriptor, watched in tuple(self._watched.items()):
+                    self._end(descriptor, watched, None)
 
     async def read_while(self, descriptor: int, on_ready: Callable[[], bool]) -> None:
-        """Call ``on_ready`` whenever the socket can be read or has ended, until it returns False.
+        """Call ``on_ready`` whenever the socket can be read or has ended, until it returns False or
+        nobody calls any more.
 
         Args:
           on_ready: it does not wait, and may leave some of what has come for the next call. It runs
@@ -69,14 +72,20 @@ class ReadySockets:
         """
         assert self._epoll is not None, "it is to run"
         assert descriptor not in self._watched, "one task reads a socket"
-        watched = self._watched[descriptor] = _Watched(on_ready)
         self._epoll.register(descriptor, select.EPOLLIN)
+        watched = self._watched[descriptor] = _Watched(on_ready)
         try:
             await watched.is_over.wait()
         finally:
             self._forget(descriptor, watched)
-        if watched.error is not None:
-            raise watched.error
+        error, watched.error = watched.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del (
+                    error
+                )  # whose traceback knows this frame: no garbage collector need find the two
 
     def closing(self, descriptor: int) -> None:
         """The socket of this descriptor is about to be closed: who reads it is told."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import weakref
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import attrs
 import pytest
@@ -133,6 +135,48 @@ async def test_a_task_that_is_cancelled_leaves_its_socket_to_the_next() -> None:
         pair.theirs.send(b"last")
         await sockets.read_while(pair.descriptor, pair.read)
         assert pair.got == [b"last"]
+
+
+async def test_who_sleeps_when_the_reading_ends_goes_on() -> None:
+    sockets, pair = ReadySockets(), Pair(*socket.socketpair())
+    with pair.ours, pair.theirs:
+        async with trio.open_nursery() as requests, trio.open_nursery() as services:
+            services.start_soon(sockets.run)
+            await trio.testing.wait_all_tasks_blocked()
+            requests.start_soon(sockets.read_while, pair.descriptor, pair.read)
+            await trio.testing.wait_all_tasks_blocked()
+            services.cancel_scope.cancel()
+        assert not sockets.is_running
+        assert not pair.got
+
+
+async def test_an_error_leaves_no_cycle_behind() -> None:
+    async with reading() as (sockets, [pair], _):
+        errors: list[weakref.ref[ValueError]] = []
+
+        class NoFrameError(ValueError):
+            pass
+
+        def fail() -> bool:
+            error = NoFrameError("no frame")
+            errors.append(weakref.ref(error))
+            try:
+                raise error
+            finally:
+                del error
+
+        async def read() -> None:
+            with suppress(NoFrameError):
+                await sockets.read_while(pair.descriptor, fail)
+
+        pair.theirs.send(b"x")
+        gc.disable()
+        try:
+            await read()
+            await trio.testing.wait_all_tasks_blocked()
+            assert errors[0]() is None
+        finally:
+            gc.enable()
 
 
 async def test_it_says_whether_anybody_would_read() -> None:
