@@ -67,8 +67,9 @@ MAX_REPORTS: Final = 4096
 COUNTS_S: Final = 1.0
 AUTOGROUP: Final = Path("/proc/self/autogroup")
 """Of a session; see autogroup in sched(7)."""
-LEAST_SHARE: Final = 19
-"""The niceness of a session that gets least."""
+SESSION_NICENESS: Final = 10
+"""A tenth of the share of another session: running streams do not notice it, and the store still
+answers where all processors are busy."""
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 
 
@@ -264,7 +265,7 @@ def go_behind_tokens() -> None:
     else on the machine wants the processor.
 
     That counts among the processes of a session; where Linux schedules sessions as groups, the one
-    that this process leads is the lightest there is.
+    that this process leads is a light one.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -273,11 +274,11 @@ def go_behind_tokens() -> None:
     if os.getsid(0) != os.getpid():
         return
     try:
-        AUTOGROUP.write_text(str(LEAST_SHARE))
+        AUTOGROUP.write_text(str(SESSION_NICENESS))
     except FileNotFoundError:  # a kernel without groups of sessions
         return
     except OSError as error:  # a sandbox
-        log.warning("the store's session has a normal share", reason=error.strerror)
+        log.warning("the store's session has a share like any other", reason=error.strerror)
 
 
 def allow_descriptors() -> None:
