@@ -83,9 +83,7 @@ class ReadySockets:
             try:
                 raise error
             finally:
-                del (
-                    error
-                )  # whose traceback knows this frame: no garbage collector need find the two
+                del error  # its traceback knows this frame: the collector would find a cycle
 
     def closing(self, descriptor: int) -> None:
         """The socket of this descriptor is about to be closed: who reads it is told."""
