@@ -294,7 +294,7 @@ def test_an_engine_that_hangs_while_it_loads_leaves_the_old_model_everywhere(
 
     def change() -> None:
         with StoppedEngines.of(fleet) as stopped:
-            revision = apply(fleet, wanted(other, progress_deadline_s=4))
+            revision = apply(fleet, wanted(other, progress_deadline_s=8))
             pid = stopped.wait()
             follow(fleet, ends("rolled_back", revision))
             while is_engine(pid):  # its agent ends it
