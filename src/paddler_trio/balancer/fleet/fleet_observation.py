@@ -199,13 +199,11 @@ class FleetObservation:
         Args:
           aims: by deployment, the state that a rollout brings to its instances.
         """
+        agents, known = host.connections, self.knowledge.of(host.id)
         instances = {
-            name: placed.seen(
-                can_load_beside=self.knowledge.loads_beside(host.id, name, aims.get(name, ""))
-            )
+            name: placed.seen(can_load_beside=known.loads_beside(name, aims.get(name)))
             for name, placed in host.instances.items()
         }
-        agents, known = host.connections, self.knowledge.of(host.id)
         for placed in host.instances.values():
             report = None if placed.agent is None else placed.agent.report
             if report is not None and report.served_state is not None:
@@ -249,20 +247,24 @@ class FleetObservation:
             for name, rollout in rollouts.items()
             if rollout.phase in UNDER_WAY and (name, aim_of(rollout)) in known
         }
-        again_s: list[float] = []
         if not aims:
             return None
+        again_s: list[float] = []
+        loads: dict[tuple[str, str | None], bool] = {}  # hosts are many, states are few
         for host in self.hosts.known.values():
+            known_host = self.knowledge.of(host.id)
             for name, placed in host.instances.items():
                 aim, agent = aims.get(name), placed.agent
                 if aim is None or agent is None or not agent.judges_beside:
                     continue
                 if not placed.waits_for(aim.digest, slots=aim.slots):
                     continue
-                served = known.get((name, agent.revision or ""))
-                if served is not None and change_between(served, aim) not in LOADED:
+                if (way := (name, agent.revision)) not in loads:
+                    served = known.get((name, agent.revision or ""))
+                    loads[way] = served is None or change_between(served, aim) in LOADED
+                if not loads[way]:
                     continue
-                at_s = self.knowledge.asks_beside_s(host.id, name, aim.digest)
+                at_s = known_host.asks_beside_s(name, aim.digest)
                 if at_s is None:
                     continue
                 if at_s <= trio.current_time():

@@ -74,6 +74,21 @@ class KnownHost:
     """For a fit; one question at a time."""
     ask_again_s: dict[Digest, float] = attrs.field(factory=dict)
 
+    def loads_beside(self, deployment: str, digest: Digest | None) -> bool | None:
+        """Would it load this state beside what the deployment serves there; None if unknown."""
+        answer = self.beside.get(deployment)
+        return None if answer is None or answer.digest != digest else answer.is_so
+
+    def asks_beside_s(self, deployment: str, digest: Digest) -> float | None:
+        """When this may be asked (again): memory is taken and freed. None while a question is on
+        its way, whose answer is heard of."""
+        if self.asking:
+            return None
+        answer = self.beside.get(deployment)
+        if answer is None or answer.digest != digest:
+            return trio.current_time()
+        return answer.asked_s + BESIDE_AGAIN_S
+
 
 @attrs.define(eq=False)
 class HostKnowledge:
@@ -188,22 +203,6 @@ class HostKnowledge:
             self._learned(agent.host)
 
     # ---------------------------------------------------------- load beside
-
-    def loads_beside(self, host: HostId, deployment: str, digest: Digest) -> bool | None:
-        """Would it load this state beside what the deployment serves there; None if unknown."""
-        answer = self.of(host).beside.get(deployment)
-        return None if answer is None or answer.digest != digest else answer.is_so
-
-    def asks_beside_s(self, host: HostId, deployment: str, digest: Digest) -> float | None:
-        """When this may be asked (again): memory is taken and freed. None while a question is on
-        its way, whose answer is heard of."""
-        known = self.of(host)
-        if known.asking:
-            return None
-        answer = known.beside.get(deployment)
-        if answer is None or answer.digest != digest:
-            return trio.current_time()
-        return answer.asked_s + BESIDE_AGAIN_S
 
     def ask_beside(
         self, agent: AgentConnection, deployment: str, digest: Digest, question: FitQuestion
