@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +19,7 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.http import protocol as http_protocol
 from paddler_trio.http.asgi import App, ClientGoneError, Message, Receive, Scope, Send, send_text
 from paddler_trio.http.bounded_websocket import FREE_FRAGMENTS, take_texts_to
+from paddler_trio.http.connection import HttpConnection
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.listening import listen
 from paddler_trio.http.quart_adapter import fix_disconnects
@@ -225,6 +227,29 @@ async def test_clients_that_wait_are_accepted_several_in_a_turn_of_the_event_loo
         client.close()
     assert turns < number / 2
     assert counts.refused == 1
+
+
+async def test_a_connection_that_has_ended_is_no_garbage() -> None:
+    """Full collections are rare in a daemon: what waits for one is as good as a leak."""
+
+    def connections() -> int:
+        return sum(isinstance(each, HttpConnection) for each in gc.get_objects())
+
+    gc.collect()
+    before = connections()
+    gc.disable()
+    try:
+        async with serving(hello) as served:
+            asks, idle = [await served.connect() for _ in range(2)]
+            await asks.get("/")
+            await asks.response()
+            for client in (asks, idle):
+                await client.stream.aclose()
+            await until(lambda: not served.server.statistics().open_connections)
+            await trio.testing.wait_all_tasks_blocked()
+            assert connections() == before
+    finally:
+        gc.enable()
 
 
 # ------------------------------------------------------------------------------------- departures

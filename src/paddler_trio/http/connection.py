@@ -115,6 +115,7 @@ class HttpConnection:
         self._waits_for_bytes = False
         self._is_drained = False
         self._unsent = b""
+        self._tasks: AppTasks | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self._gone else "idle" if self._idle else "in a request"
@@ -138,6 +139,7 @@ class HttpConnection:
         finally:
             self._ahead_room.close()
             self._stream.socket.close()
+            self._part()
 
     # -------------------------------------------------------------------- for the owner
 
@@ -293,6 +295,7 @@ class HttpConnection:
         self.peer = f"[{client[0]}]:{client[1]}" if ":" in client[0] else f"{client[0]}:{client[1]}"
         async with trio.open_nursery() as nursery:
             tasks = AppTasks(self._app, nursery, self._limits, self._budget, share=self._share)
+            self._tasks = tasks
             self._protocol = tasks.protocol = Http11Protocol(
                 config=self._config,
                 context=self._context,
@@ -305,23 +308,33 @@ class HttpConnection:
                 is_encrypted=self.is_encrypted,
             )
             tasks.passable = self._passable()
-            self._reading.deadline = trio.current_time() + self._limits.header_deadline_s
-            with self._reading:
-                if await self._open():
-                    while data := await self.receive():
-                        await self._protocol.handle(RawData(data))
-            if self._idle and trio.current_time() >= self._reading.deadline and self._has_input():
-                self.report_abuse("request header incomplete at its deadline")
-            await self._protocol.handle(Closed())
-            self._ahead.clear()
-            self._ahead_room.close()
-            tasks.disconnect()
-            await self._close()
-            with self._lingering:
-                while await self.receive():
-                    pass
-            await tasks.wait_finished()
+            await self._serve_requests(tasks)
             nursery.cancel_scope.cancel()  # pings
+
+    def _part(self) -> None:
+        """Forget what knows this connection: no garbage collector need find them."""
+        tasks, self._tasks = self._tasks, None
+        if tasks is not None:
+            tasks.protocol = tasks.passable = None
+            del self._protocol
+
+    async def _serve_requests(self, tasks: AppTasks) -> None:
+        self._reading.deadline = trio.current_time() + self._limits.header_deadline_s
+        with self._reading:
+            if await self._open():
+                while data := await self.receive():
+                    await self._protocol.handle(RawData(data))
+        if self._idle and trio.current_time() >= self._reading.deadline and self._has_input():
+            self.report_abuse("request header incomplete at its deadline")
+        await self._protocol.handle(Closed())
+        self._ahead.clear()
+        self._ahead_room.close()
+        tasks.disconnect()
+        await self._close()
+        with self._lingering:
+            while await self.receive():
+                pass
+        await tasks.wait_finished()
 
     async def _open(self) -> bool:
         """Before the first request; whether there may be one."""
