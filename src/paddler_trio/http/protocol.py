@@ -202,7 +202,11 @@ class Http11Protocol(H11Protocol):
             self.is_chunked = scope["http_version"] == "1.1" and not sized and not bodiless
             # what is left of a body cannot be skipped: the client must not send a request after it
             is_unread = self.connection.their_state is h11.SEND_BODY
-            if self.wire.ends_with_response or is_unread:
+            is_last = self.wire.ends_with_response or is_unread
+            if self._is_raw:
+                await self._note_raw_response(event, is_last=is_last)
+                return
+            if is_last:
                 event = Response(
                     stream_id=event.stream_id,
                     headers=[*event.headers, (b"connection", b"close")],
@@ -217,6 +221,14 @@ class Http11Protocol(H11Protocol):
     def write_raw(self) -> None:
         """What h11 makes of the response in progress is not written."""
         self._is_raw = True
+
+    async def _note_raw_response(self, event: Response, *, is_last: bool) -> None:
+        """h11 is told what decides about the connection, and of no field that it would only read,
+        sort and render: nothing of that is written."""
+        closes = (b"connection", b"close") in event.headers
+        is_full = self.keep_alive_requests >= self.config.keep_alive_max_requests
+        headers = [(b"connection", b"close")] if is_last or closes or is_full else []
+        await self._send_h11_event(h11.Response(headers=headers, status_code=event.status_code))
 
     async def _send_h11_event(self, event: Sendable) -> None:
         if not self._is_raw:
