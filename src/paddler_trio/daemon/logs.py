@@ -50,12 +50,7 @@ def configure_logs(*, level: str, as_json: bool | None = None) -> None:
         structlog.processors.JSONRenderer() if as_json else columns
     )
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-        )
-    )
+    handler.setFormatter(_Lines(shared, renderer))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -69,6 +64,24 @@ def configure_logs(*, level: str, as_json: bool | None = None) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
+
+
+class _Lines(structlog.stdlib.ProcessorFormatter):
+    """Renders structlog's records as they come: there is one with each request, and to copy it and
+    to format it a second time, as the base class does, is a fourth of what it costs."""
+
+    def __init__(
+        self, shared: list[structlog.types.Processor], renderer: structlog.types.Processor
+    ) -> None:
+        remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+        super().__init__(foreign_pre_chain=shared, processors=[remove_meta, renderer])
+        self._renderer = renderer
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: object = record.msg
+        if not isinstance(fields, dict) or not hasattr(record, "_logger"):
+            return super().format(record)  # of the standard library
+        return str(self._renderer(None, record.levelname.lower(), fields.copy()))
 
 
 @attrs.define(eq=False)
