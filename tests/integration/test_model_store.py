@@ -82,7 +82,7 @@ def test_the_store_gets_what_nobody_else_wants_of_the_processor(stored: Stored) 
     assert os.getsid(store) == store, "else the balancer's session is as heavy as an agent's"
     autogroup = Path(f"/proc/{store}/autogroup")
     if autogroup.exists():  # the kernel schedules sessions as groups
-        assert autogroup.read_text().split()[-2:] == ["nice", "10"]
+        assert autogroup.read_text().split()[-2:] == ["nice", "5"]
 
 
 def test_files_are_listed_and_served_whole_and_by_range(stored: Stored) -> None:

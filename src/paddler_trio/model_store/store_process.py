@@ -67,8 +67,8 @@ MAX_REPORTS: Final = 4096
 COUNTS_S: Final = 1.0
 AUTOGROUP: Final = Path("/proc/self/autogroup")
 """Of a session; see autogroup in sched(7)."""
-SESSION_NICENESS: Final = 10
-"""A tenth of the share of another session: running streams do not notice it, and the store still
+SESSION_NICENESS: Final = 5
+"""A third of the share of another session: running streams do not notice it, and the store still
 answers where all processors are busy."""
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 
