@@ -751,7 +751,7 @@ async def test_a_disk_that_refuses_a_write_is_full(
     def full(descriptor: int, data: object, start: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "pwritev", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(CacheFullError, match="No space left"):
         await world.fetch()
 

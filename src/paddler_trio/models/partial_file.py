@@ -27,6 +27,9 @@ from paddler_trio.models.block_plan import block_count, bytes_here
 
 HEADER_BYTES: Final = 4096
 BLOCK_BYTES: Final = 1 << 20
+WRITE_BYTES: Final = 64 * 1024
+"""With one call. For longer ones Linux takes larger pages for its cache, whose memory is new to a
+virtual machine more often: writing then cost three times the processor time."""
 MAX_VALIDATOR_CHARS: Final = 1024
 _DATA_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -208,14 +211,12 @@ def space_promised(journals: Iterable[Path], *, except_for: Path, device: int) -
 
 def write_at(descriptor: int, start: int, data: Sequence[bytes | memoryview]) -> None:
     """Write all of ``data`` at byte ``start``."""
-    views = [memoryview(piece) for piece in data if piece]
-    while views:
-        written = os.pwritev(descriptor, views[:512], start)
-        start += written
-        while views and written >= len(views[0]):
-            written -= len(views.pop(0))
-        if written:
-            views[0] = views[0][written:]
+    for piece in data:
+        view = memoryview(piece)
+        while view:
+            written = os.pwrite(descriptor, view[:WRITE_BYTES], start)
+            start += written
+            view = view[written:]
 
 
 def boot_id() -> str:
