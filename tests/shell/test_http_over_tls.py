@@ -11,6 +11,7 @@ import test_input_budget_sockets
 from http_world import over_tls
 
 HAVE_THEIR_OWN = {
+    "test_clients_that_wait_are_accepted_several_in_a_turn_of_the_event_loop",  # before it, too
     "test_connections_over_the_cap_are_closed_at_once",  # before their handshake
 }
 NOT_OF_THE_CONNECTION = {
