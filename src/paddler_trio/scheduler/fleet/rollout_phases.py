@@ -54,10 +54,11 @@ def fetch_again_s(rollout: Rollout, goal: Goal, hosts: Sequence[Host]) -> float 
 def advance(
     goal: Goal, rollout: Rollout, index: FleetIndex, placed: Sequence[Placed], *, is_new: bool
 ) -> Rollout:
-    """The rollout as the hosts are now; the same object if nothing has changed."""
+    """The rollout as the hosts are now; the same object if nothing has changed. None ends while
+    hosts are on their way back: those that are here are not all."""
     match rollout.phase:
         case RolloutPhase.ROLLING_BACK | RolloutPhase.ABORTED:
-            return _back(rollout, placed)
+            return rollout if index.view.is_settling else _back(rollout, placed)
         case RolloutPhase.PREFETCHING | RolloutPhase.CANARY | RolloutPhase.ROLLING:
             return _on(goal, rollout, index, placed, is_new=is_new)
         case RolloutPhase.COMPLETE if rollout.good != rollout.target and not goal.is_empty:
@@ -106,7 +107,8 @@ def _on(
         rollout = attrs.evolve(rollout, phase=CANARY, advanced_s=index.now_s)
     if rollout.phase is CANARY and (rollout.is_proven or _has_passed(goal, rollout, index, placed)):
         rollout = attrs.evolve(rollout, phase=ROLLING, is_proven=True, advanced_s=index.now_s)
-    if rollout.phase is ROLLING and placed and all(_serves(goal.target, p) for p in placed):
+    is_everywhere = placed and all(_serves(goal.target, p) for p in placed)
+    if rollout.phase is ROLLING and is_everywhere and not index.view.is_settling:
         return attrs.evolve(
             rollout,
             phase=RolloutPhase.COMPLETE,

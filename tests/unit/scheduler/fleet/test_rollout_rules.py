@@ -508,3 +508,29 @@ def test_a_load_that_hangs_does_not_keep_the_host_from_other_deployments() -> No
     assert steps == [Assign("h0", DEFAULT, "hanging")]
     run(fleet, 20)
     assert serving(fleet, "small") == ["small"]
+
+
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_a_rollout_does_not_end_with_the_first_host_that_is_back_after_a_restart(
+    goes_back: bool,
+) -> None:
+    fleet = fleet_of(3)
+    want(fleet, "new")
+    while serving(fleet).count("new") != 1 or phase_of(fleet) is not RolloutPhase.ROLLING:
+        run(fleet, 1)
+    if goes_back:
+        rollout = aborted(fleet.rollouts[DEFAULT], now_s=fleet.now_s)
+        assert rollout is not None
+        fleet.rollouts = {DEFAULT: rollout}
+    phase, digest = phase_of(fleet), "old" if goes_back else "new"
+    fleet.is_settling = True
+    for agent in fleet.agents.values():
+        agent.is_away = agent.engines[DEFAULT].serving != digest
+    fleet.plan()
+    assert phase_of(fleet) is phase
+    assert fleet.rollouts[DEFAULT].is_proven, "hosts that are away may serve the new state"
+    for agent in fleet.agents.values():
+        agent.is_away = False
+    fleet.is_settling = False
+    run(fleet, 200)
+    assert serving(fleet) == [digest] * 3
