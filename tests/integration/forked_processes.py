@@ -306,6 +306,8 @@ def _run_child(args: Sequence[str], pass_fds: Sequence[int], env: Mapping[str, s
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)  # as an interpreter does that starts
     first = 3
     for kept in sorted(pass_fds):
         os.closerange(first, kept)
