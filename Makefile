@@ -21,7 +21,7 @@ VENV := .venv
 DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
 
-# Many tests wait for processes that they have started, so there is one worker more than cores of a
+# Many tests wait for processes that they have started, so there are two workers more than cores of a
 # small machine. A file stays with one worker, since its tests share a fleet. The order of the files
 # is that of tests/conftest.py: what waits beside what computes.
 PYTEST = $(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -156,7 +156,7 @@ test.pythons:
 
 # For a look between two edits: a fifth of the examples that `make test` tries, and nothing thorough.
 .PHONY: test.quick
-test.quick: WORKERS := 2
+test.quick: WORKERS := 3
 test.quick: setup
 	$(PYTEST) --hypothesis-profile=quick -m "not slow and not thorough" tests/unit tests/shell $(ARGS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,15 @@ def pytest_unconfigure() -> None:
     if utils is not None:
         utils.outnull_file.close()
         utils.errnull_file.close()
+
+
+gc.disable()  # while some hundred modules are imported, whose objects all stay
+
+
+def pytest_collection_finish() -> None:
+    """No collection in a test walks what collecting the tests has left: it is for good."""
+    gc.freeze()
+    gc.enable()
 
 
 WAITING = frozenset({"browser", "conformance", "integration", "packages"})

@@ -637,6 +637,7 @@ async def test_other_downloads_count_when_space_is_checked(
     await world.fetch()  # nobody downloads it any more
 
 
+@pytest.mark.thorough
 async def test_a_file_of_50_gb_takes_no_memory_for_its_size(
     world: World, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

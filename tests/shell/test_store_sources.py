@@ -278,6 +278,7 @@ async def test_nobody_waits_so_the_arrival_ends(
         assert world.arrivals.find(key) is None
 
 
+@pytest.mark.thorough
 async def test_every_answer_is_of_the_version_that_its_validator_names(
     hub: HubServer, tmp_path: Path
 ) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -129,13 +130,16 @@ def _files(folder: str) -> list[Path]:
     return sorted((PACKAGE / folder).rglob("*.py"))
 
 
-def _imports(file: Path) -> Iterator[str]:
+@functools.cache
+def _imports(file: Path) -> Sequence[str]:
+    names: list[str] = []
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import"
-            yield node.module or ""
+            names.append(node.module or "")
+    return names
 
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from wsproto.connection import Connection, ConnectionType
@@ -104,6 +105,7 @@ class Reader:
                 self.is_over = True
 
 
+@pytest.mark.thorough
 @given(
     st.lists(
         st.one_of(ordinary, ordinary, ordinary, fragmented, control, binary, long), max_size=8

@@ -30,6 +30,7 @@ def test_tokens_spell_the_text_they_came_from(vocabulary: Vocabulary, text: str)
     assert spelled(vocabulary, tokens) == text.encode()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("character", ["a", " ", "\n", "中", "!", "\0"])
 def test_a_run_of_any_length_is_tokenized_whole(vocabulary: Vocabulary, character: str) -> None:
     text = f"before {character * 50_000} after"
