@@ -12,7 +12,7 @@ from hypothesis import settings
 
 settings.register_profile("full", deadline=None, print_blob=True)  # a busy machine keeps none
 settings.register_profile("usual", settings.get_profile("full"), max_examples=50)
-settings.register_profile("quick", settings.get_profile("full"), max_examples=10)
+settings.register_profile("quick", settings.get_profile("full"), max_examples=5)
 settings.load_profile("usual")  # unless --hypothesis-profile names another
 
 # A runner in the background is started with Ctrl-C ignored, and what we start would inherit that:

@@ -212,6 +212,7 @@ async def test_changes_come_at_most_four_times_a_second_and_the_last_one_always(
         readers.cancel_scope.cancel()
 
 
+@pytest.mark.thorough
 async def test_many_bytes_for_many_watchers_come_less_often(autojump_clock: MockClock) -> None:
     topic = Counted(size=1_000_000)
     counts = [0] * 20
@@ -233,6 +234,7 @@ async def test_many_bytes_for_many_watchers_come_less_often(autojump_clock: Mock
         assert all(4 <= count <= 25 for count in counts), counts
 
 
+@pytest.mark.thorough
 async def test_looks_that_cost_much_are_made_less_often(autojump_clock: MockClock) -> None:
     topic = Counted(burn_s=0.02)
     async with world(topic) as here, here.stream() as stream:

@@ -27,6 +27,7 @@ def _thaw() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
+@pytest.mark.thorough
 def test_a_collection_does_not_walk_what_is_frozen() -> None:
     knot = Knot()
     seen = weakref.ref(knot)
@@ -40,6 +41,7 @@ def test_a_collection_does_not_walk_what_is_frozen() -> None:
     assert seen() is None
 
 
+@pytest.mark.thorough
 def test_full_collections_are_rare_and_garbage_is_found_all_the_same() -> None:
     freeze_heap()
     full_before = gc.get_stats()[2]["collections"]

@@ -169,6 +169,7 @@ def test_limits_are_set_by_name() -> None:
         chat_record(limits).read(body, "")
 
 
+@pytest.mark.thorough
 def test_the_page_is_what_the_tables_say_today() -> None:
     ended = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "document_openai.py"), "--check"],

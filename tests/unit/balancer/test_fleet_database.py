@@ -373,6 +373,7 @@ async def test_what_is_equal_in_many_revisions_is_written_once(tmp_path: Path) -
     assert await FileDatabase(tmp_path / "state.json").read() == stored
 
 
+@pytest.mark.thorough
 async def test_old_revisions_make_room_and_the_newest_must_fit(tmp_path: Path) -> None:
     database = FileDatabase(tmp_path / "state.json")
     stored = await database.read()

@@ -74,6 +74,7 @@ def as_toml(value: object) -> str:
     return json.dumps(value)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("daemon", DAEMONS)
 @pytest.mark.parametrize(
     "given", [set(each) for n in range(4) for each in itertools.combinations(SOURCES, n)]

@@ -16,6 +16,8 @@ from markdown_it import MarkdownIt
 
 from documented_blocks import DOCS, ROOT, pages
 
+pytestmark = pytest.mark.thorough  # all pages are parsed
+
 PAGES = pages()
 FOREIGN = {"http", "https", "mailto"}
 

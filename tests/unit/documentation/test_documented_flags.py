@@ -14,6 +14,8 @@ from documented_blocks import DOCS, ROOT, blocks, pages
 from documented_commands import PROGRAM, WrongCommandError, check, commands
 from paddler_trio.cli.paddler_v1_line import AGENT, BALANCER
 
+pytestmark = pytest.mark.thorough  # all pages are parsed
+
 OF_OTHERS = {"migration_from_paddler_1.md"}
 """Pages that name the flags of other programs throughout."""
 PAGES = [

@@ -206,6 +206,7 @@ def test_an_answer_goes_on_where_another_one_stood(llama: Llama) -> None:
     assert fitting(second, llama).sum() == len(llama.end_tokens)
 
 
+@pytest.mark.thorough
 def test_memory_is_given_back_during_a_long_answer(llama: Llama) -> None:
     grammar = Grammar('root ::= (item "-"){0,300}\nitem ::= "x" [a-z]{0,300}', "root")
     constraint = Constraint.build(llama, grammar)

@@ -90,6 +90,7 @@ def test_silence_has_a_limit() -> None:
     assert "one engine at a time" in str(caught.value)
 
 
+@pytest.mark.thorough
 def test_an_answer_that_never_ends_has_one_too() -> None:
     def serve(connection: socket.socket) -> None:
         connection.sendall(version(*PROTOCOL)[:-1])

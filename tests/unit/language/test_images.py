@@ -194,6 +194,7 @@ def test_an_svg_of_too_many_elements_is_refused(monkeypatch: pytest.MonkeyPatch)
         read_image(data_uri(f"<svg {SVG}>{'<g/>' * 10}</svg>".encode()), fit=64)
 
 
+@pytest.mark.thorough
 def test_a_small_file_does_not_hold_many_pixels() -> None:
     """A hundred kilobytes of PNG would otherwise unpack to 200 MB."""
     image = Pillow.new("RGB", (5001, 5000))

@@ -502,6 +502,7 @@ def test_gbnf_is_read_where_llama_cpp_reads_it_and_refused_where_it_refuses(
         assert is_read_by_llama_cpp(vocabulary, grammar, "root") is not bool(refused), refused
 
 
+@pytest.mark.thorough
 def test_alternatives_are_inspected_once_each() -> None:
     """Each alternative looked at again for each other one would take longer than a test may."""
     rules = "\n".join(f'r{i} ::= "x{i}"' for i in range(20_000))

@@ -145,6 +145,7 @@ def test_both_decide_the_same(
         twins.step()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("clients", "users"), [(40, 0), (40, 5), (2, 30)])
 def test_both_decide_the_same_with_many_of_everything(
     clients: int, users: int, monkeypatch: pytest.MonkeyPatch
