@@ -3,11 +3,11 @@
 Both are the bindings of llama-cpp-python without its Python classes. An ``import
 llama_cpp.llama_cpp`` runs the package's ``__init__`` first, and that imports NumPy, Jinja, SQLite
 and a cache on disk for those classes: half of the processor time in which an engine starts. So an
-empty package stands in its place while the bindings are imported. Who imports ``llama_cpp`` later
+empty package stands in its place while the bindings are imported. A later ``import llama_cpp``
 gets the whole package, over the same bindings.
 
-As the package does, this leaves llama.cpp's log to whoever loads a model; until then it prints to
-standard error.
+As the package does, this leaves llama.cpp's log to the code that loads a model; until then it
+prints to standard error.
 """
 
 from __future__ import annotations

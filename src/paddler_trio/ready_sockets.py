@@ -31,7 +31,7 @@ class _Watched:
 
 @attrs.define(eq=False)
 class ReadySockets:
-    """See the module docstring. :meth:`run` is to run, and to outlive whoever sleeps here."""
+    """See the module docstring. :meth:`run` is to run, and to outlive the tasks that sleep here."""
 
     _epoll: select.epoll | None = attrs.field(default=None, init=False)
     _watched: dict[int, _Watched] = attrs.field(factory=dict, init=False)
@@ -46,7 +46,7 @@ class ReadySockets:
         return self._epoll is not None
 
     async def run(self) -> None:
-        """Until cancelled; who sleeps here then, goes on."""
+        """Until cancelled; tasks that sleep here then go on."""
         with select.epoll() as epoll:
             self._epoll = epoll
             try:
@@ -60,7 +60,7 @@ class ReadySockets:
 
     async def read_while(self, descriptor: int, on_ready: Callable[[], bool]) -> None:
         """Call ``on_ready`` whenever the socket can be read or has ended, until it returns False or
-        nobody calls any more.
+        `run` has ended.
 
         Args:
           on_ready: it does not wait, and may leave some of what has come for the next call. It runs
@@ -86,7 +86,7 @@ class ReadySockets:
                 del error  # its traceback knows this frame: the collector would find a cycle
 
     def closing(self, descriptor: int) -> None:
-        """The socket of this descriptor is about to be closed: who reads it is told."""
+        """The socket of this descriptor is about to be closed: its reader gets the error."""
         watched = self._watched.get(descriptor)
         if watched is not None:
             self._end(descriptor, watched, trio.ClosedResourceError("the socket was closed"))

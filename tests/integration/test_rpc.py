@@ -56,6 +56,16 @@ def nobody_listens() -> Iterator[str]:
         yield f"127.0.0.1:{reserved.getsockname()[1]}"
 
 
+@contextmanager
+def kept_address() -> Iterator[str]:
+    """An address for a server that ends and comes back: nothing else gets it meanwhile. Servers of
+    llama.cpp share it with a socket that does not listen."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{reserved.getsockname()[1]}"
+
+
 def test_lent_devices_change_no_word(vocabulary: Vocabulary) -> None:
     with running(vocabulary) as engine:
         assert isinstance(engine.load(), Ready)
@@ -190,7 +200,7 @@ def test_an_engine_dies_of_a_server_lost_in_the_middle_of_an_answer(vocabulary: 
 
 
 def test_an_agent_survives_the_loss_says_so_and_serves_again_when_the_server_is_back() -> None:
-    with rpc_server() as server:
+    with kept_address() as address, rpc_server(address) as server:
         options = [f"--rpc={server.address}"]
         with Fleet.start(
             agents=1,

@@ -5,7 +5,7 @@
     ├─ verify 4, …      in a thread: hashes, lists, removes
     └─ use marks        once an hour: what is served is in use still
 
-A command belongs to who gave it: it ends with its answer, with a stop, with the link it came on,
+A command belongs to its sender: it ends with its answer, with a stop, with the link it came on,
 and with the agent's stop. What is here of a file stays, so the same command goes on where it was.
 """
 

@@ -45,7 +45,7 @@ class AgentTunnel:
         return f"<AgentTunnel with {len(self._frames)} frames unread{state}>"
 
     async def run(self) -> None:
-        """Read until the end, at most ``AHEAD_BYTES`` ahead of whoever takes the frames.
+        """Read until the end, at most ``AHEAD_BYTES`` ahead of the task that takes the frames.
 
         Errors:
           WireError: what came are no frames.

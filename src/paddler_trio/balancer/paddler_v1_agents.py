@@ -103,7 +103,7 @@ class PaddlerV1Agents:
         return self.current()
 
     async def next(self, last: bytes) -> bytes:
-        """The text after ``last``. Whoever stops waiting and asks again has lost no time."""
+        """The text after ``last``. A waiter that stops and asks again loses no time."""
         if self._text == last:  # nobody else has had it made anew since
             with trio.move_on_at(self._text_s + LONGEST_S):
                 await self.dispatcher.agents_changed.wait_beyond(self._seen)

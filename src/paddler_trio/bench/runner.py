@@ -1,6 +1,6 @@
 """Running a plan: warm up, then one run after the other, each in a nursery of its clients.
 
-Results are written into a :class:`Results` while they come, so that whoever cancels the run has
+Results are written into a :class:`Results` while they come, so that a cancelled run still has
 everything that was measured until then.
 """
 

@@ -78,7 +78,7 @@ class _Log:
 
 
 def main() -> None:
-    """Answer questions until whoever asks closes the pipe."""
+    """Answer questions until the asking process closes the pipe."""
     writer = os.dup(1)
     os.dup2(2, 1)
     log = _Log()

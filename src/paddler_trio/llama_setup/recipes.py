@@ -59,7 +59,7 @@ class Recipe:
 
 
 FOUND: Final = Recipe("found installed", ())
-"""What whoever made the environment has put there."""
+"""What was put there when the environment was made."""
 
 PORTABLE: Final = "portable"
 """What the names of recipes for other machines begin with."""

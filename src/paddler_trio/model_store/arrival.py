@@ -1,4 +1,4 @@
-"""A file that is on its way into the store: one download, whoever waits for it.
+"""A file that is on its way into the store: one download for all that wait for it.
 
 The readers of an arrival follow its blocks. It ends with the download; and when nobody has waited
 for it for a while, unless it is desired: what is here of it stays for the next time.

@@ -85,7 +85,7 @@ class HubMetadata:
         except DownloadError as error:
             known.answer.set(error)
             log.warning("the hub has no answer", model=model.repo_id, reason=error.cause)
-        except Exception as error:  # the disk, or a bug: those who wait get an answer
+        except Exception as error:  # the disk, or a bug: waiting requests get an answer
             log.exception("the hub could not be asked", model=model.repo_id)
             cause = f"the store failed: {type(error).__name__}: {error}"
             known.answer.set(ServerFailedError(hub_subject(model), cause))

@@ -1,7 +1,7 @@
 """The store's process: its control socket, and one task for each connection that was passed to it.
 
     control            takes messages of the balancer until it closes the socket
-    ├─ arrival KEY     one task for each file that is fetched, whoever waits for it
+    ├─ arrival KEY     one task for each file that is fetched, for all that wait
     ├─ reports         sends what the balancer is to learn
     ├─ counts          the same of what was counted, once a second
     └─ request 17      one task each, from the passed descriptor to its closing

@@ -42,7 +42,7 @@ class CachePlace:
       path: what is loaded; a link to the blob in the Hugging Face cache.
       ours: the folder of what we keep beside it.
       key: the name of what is kept; two links to one blob have the same.
-      lock: held by whoever fetches the file.
+      lock: held by the process that fetches the file.
     """
 
     path: Path

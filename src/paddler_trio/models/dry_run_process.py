@@ -154,7 +154,7 @@ async def open_dry_run(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**environment, "GGML_NO_BACKTRACE": "1", "OMP_NUM_THREADS": "1"},
-        process_group=0,  # Ctrl-C is for whoever asks
+        process_group=0,  # Ctrl-C is for the asking process
     )
     dry_run = DryRun(process, answer_within_s)
     failure: Exception | None = None

@@ -130,7 +130,7 @@ class PartialFile:
         self.journal = None
 
     def _start_anew(self) -> None:
-        """An empty file, another one than before: who still reads that one sees it as it was."""
+        """An empty file, another one than before: a reader of that one sees it as it was."""
         self._close_journal()
         remove(self.journal_path)
         if os.fstat(self._data_fd).st_size:

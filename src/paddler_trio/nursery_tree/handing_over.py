@@ -83,7 +83,7 @@ async def hand_over(
 
 
 async def finish_connections(servers: Sequence[Server]) -> None:
-    """Wait for the last responses; who has not asked for one soon is not waited for."""
+    """Wait for the last responses; one that nothing has asked for soon is not waited for."""
     with trio.move_on_after(FRESH_S):
         await wait_all_closed(servers)
     for server in servers:

@@ -1,4 +1,4 @@
-"""The slots and the queue of one deployment: which of its agents get work, and who waits for them.
+"""The slots and the queue of one deployment: which of its agents get work, and which requests wait.
 
 A request waits in one pool and gets a slot of that pool's agents, never of another's; pools do not
 wait for each other. A pool decides and counts; the dispatcher carries out what it decides. All of

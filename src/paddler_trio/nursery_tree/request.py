@@ -360,7 +360,7 @@ class Request:
             await self.moved.wait()
 
     def wake_consumer(self) -> None:
-        """Have whoever waits for the outbox look up: a step without results, if it is open."""
+        """Wake the task that waits for the outbox: a step without results, if it is open."""
         with suppress(trio.ClosedResourceError, trio.BrokenResourceError, trio.WouldBlock):
             self._emit.send_nowait(NOTHING)
 

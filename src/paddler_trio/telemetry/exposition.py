@@ -1,10 +1,10 @@
-"""The text of ``/metrics``: in Prometheus's format or OpenMetrics, for whoever asks, once a second.
+"""The text of ``/metrics``: in Prometheus's format or OpenMetrics, rendered once a second.
 
 ``prometheus_client`` writes the lines, this decides when and in which pieces. A fleet of hundreds
 of agents has ten thousand lines, which take tens of milliseconds: they are written in pieces, and
-the event loop turns between two of them. The text is kept for a second, and several who ask at once
-wait for one rendering. Paddler's three gauges are written here, as Paddler writes them: with whole
-numbers, and an empty line between two of them.
+the event loop turns between two of them. The text is kept for a second, and several scrapers at
+once wait for one rendering. Paddler's three gauges are written here, as Paddler writes them: with
+whole numbers, and an empty line between two of them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Exposition:
     async def text(self, *, openmetrics: bool = False) -> bytes:
         """As it was at most a second ago.
 
-        Cancellation: whoever waits for this rendering begins its own.
+        Cancellation: the next waiter for this rendering begins its own.
         """
         kept = self._openmetrics if openmetrics else self._prometheus
         async with kept.lock:
@@ -179,7 +179,7 @@ def _without_header(text: bytes) -> bytes:
 
 
 def accepts_openmetrics(accept: bytes | None) -> bool:
-    """Whether an ``Accept`` header names OpenMetrics: who does not is answered as Paddler does."""
+    """Whether an ``Accept`` header names OpenMetrics: any other is answered as Paddler does."""
     for part in (accept or b"").split(b","):
         kind, *parameters = (each.strip().lower() for each in part.split(b";"))
         if kind == b"application/openmetrics-text" and b"q=0" not in parameters:

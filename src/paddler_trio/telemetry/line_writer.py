@@ -48,7 +48,7 @@ class LineWriter:
     _waiting: deque[bytes] = attrs.field(factory=deque, init=False)
     _news: trio.Event = attrs.field(factory=trio.Event, init=False)
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    """Of whoever uses the descriptor."""
+    """Of all users of the descriptor."""
     _thread: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
     _problem: str = attrs.field(default="", init=False)
     _num_reported: int = attrs.field(default=0, init=False)
@@ -160,7 +160,7 @@ def _write(descriptor: int, data: bytes) -> str | None:
         while left:
             try:
                 left = left[os.write(descriptor, left) :]
-            except BlockingIOError:  # somebody who shares standard output made it so
+            except BlockingIOError:  # a process that shares standard output made it so
                 writable = select.poll()
                 writable.register(descriptor, select.POLLOUT)
                 writable.poll()

@@ -49,7 +49,7 @@ def tls_error_in(error: BaseException) -> ssl.SSLError | None:
 
 
 def seen_certificate(address: BalancerAddress, timeout_s: float = LOOK_S) -> Certificate:
-    """What a service shows to whoever asks; nothing is sent to it. It blocks.
+    """What a service shows to any client; nothing is sent to it. It blocks.
 
     Errors:
       OSError, ssl.SSLError: no connection, or no TLS.

@@ -310,9 +310,9 @@ class PlacedHost:
 class PlacedHosts:
     """All hosts, by their ids; :meth:`follow` brings them up to date.
 
-    ``unsettled``: those that a look has to see to; see ``scheduler/fleet/settled_hosts.py``. Who
-    settles a host decides what that means; one of whose connections something has changed is
-    unsettled again.
+    ``unsettled``: those that a look has to see to; see ``scheduler/fleet/settled_hosts.py``. The
+    caller that settles a host decides what that means; a change of one of its connections unsettles
+    it again.
     """
 
     dispatcher: Dispatcher

@@ -1,4 +1,4 @@
-"""The bytes of the frames between whoever asks about memory and the dry run: as on the engine's
+"""The bytes of the frames between the dry run and the process that asks it: as on the engine's
 pipe, a 4-byte big-endian length and a MessagePack map."""
 
 from __future__ import annotations

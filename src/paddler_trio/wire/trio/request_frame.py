@@ -253,7 +253,7 @@ def read_head(text: str, *, speaks_trio: bool) -> RequestFrame | None:
 
 
 def _text(written: str) -> str:
-    """A JSON string without its quotes; empty if it is none: who prepares the request refuses the
+    """A JSON string without its quotes; empty if it is none: preparing the request refuses the
     whole frame then."""
     if "\\" not in written:
         return written

@@ -273,10 +273,10 @@ class Start:
     ``client``: up to 16 hexadecimal digits, equal for all work of one client; agents give clients
     turns. ``trace`` is sent only to agents that ask for it.
 
-    ``bound``: only who serves this may answer, and others hand it back: the fingerprint of the
-    model that produced ``tokens``, or the digest of the state that the other parts of its call are
-    answered by. The balancer may not know yet that another model is in force. It is sent only to
-    agents that offer :data:`BOUND`.
+    ``bound``: only an agent that serves this may answer, others hand it back: the fingerprint of
+    the model that produced ``tokens``, or the digest of the state that the other parts of its call
+    are answered by. The balancer may not know yet that another model is in force. It is sent only
+    to agents that offer :data:`BOUND`.
 
     An entry of a ``Step`` without tokens and results reports that the request is prepared, and with
     ``model``, by which model: the request stays on that one when another is put in force.

@@ -6,7 +6,7 @@
 
 A BODY is as much as arrived at once, and never nothing: of a chunked body one chunk, if it was not
 too long. Nothing is sent ahead: the next REQUEST follows the END or the FAILED of the exchange
-before. Whoever closes the tunnel in the middle of an exchange has given it up.
+before. Closing the tunnel in the middle of an exchange gives it up.
 """
 
 from __future__ import annotations
