@@ -290,7 +290,7 @@ async def test_whatever_write_is_the_last_one_the_old_or_the_new_fleet_is_there(
             old,
             good={"coder": GoodRevision(revision=1, spec=coder)},
             rollouts={"coder": rollout},
-            load_s={coder.digest: 12.345},
+            load_s={coder.digest: 12.345, CHAT.digest: 2.5},
         )
     )
     files = contents(tmp_path)
@@ -317,6 +317,21 @@ async def test_whatever_write_is_the_last_one_the_old_or_the_new_fleet_is_there(
         found.append(came_back)
     assert found == sorted(found, key=lambda each: each == new), "once it is new it stays new"
     assert found[-1] == new
+
+
+def test_load_times_go_with_the_good_state_that_they_were_kept_for() -> None:
+    served = StoredFleet.new(TIME).with_revision(
+        FleetState((CODER,)), NEW, author="ann", time=TIME, note=""
+    )
+    before = attrs.evolve(CODER, priority=1)
+    served = attrs.evolve(
+        served,
+        good={"coder": GoodRevision(revision=1, spec=before)},
+        load_s={CODER.digest: 2.5, before.digest: 3.5},
+    )
+    assert served.without_leftovers() == served
+    gone = served.with_revision(FleetState(), NEW, author="ann", time=TIME, note="")
+    assert (gone.good, gone.load_s) == ({}, {})
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

@@ -200,9 +200,13 @@ class FileDatabase:
             self._state.write(stored.desired)  # the same again, should it be gone
             return self._write_fleet(stored)
         pending = Pending(before=self._digest, after=digest, revision=before.current.revision)
-        text, fitted = _fitted(
-            attrs.evolve(stored, good=before.good, rollouts=before.rollouts), pending
+        either = attrs.evolve(
+            stored,
+            good=before.good,
+            rollouts=before.rollouts,
+            load_s={**before.load_s, **stored.load_s},
         )
+        text, fitted = _fitted(either, pending)
         self._keep_previous(stored)
         self._replace(text)
         try:

@@ -128,14 +128,15 @@ class StoredFleet:
     def without_leftovers(self) -> StoredFleet:
         """Without what is kept of deployments that the current revision does not have."""
         names = self.current.state.by_name
+        good = {name: each for name, each in self.good.items() if name in names}
         digests = {
             *(spec.digest for spec in self.current.state.deployments),
-            *(good.digest for good in self.good.values()),
+            *(each.digest for each in good.values()),
         }
         return attrs.evolve(
             self,
             load_s={digest: each for digest, each in self.load_s.items() if digest in digests},
-            good={name: good for name, good in self.good.items() if name in names},
+            good=good,
             rollouts={name: each for name, each in self.rollouts.items() if name in names},
         )
 
