@@ -57,9 +57,11 @@ _MODULES = MappingProxyType(
             "paddler_trio.cli.daemons",
             "paddler_trio.assembly.agent_daemon",
             "paddler_trio.assembly.balancer_daemon",
+            "paddler_trio.engine.engine_main",
+            "paddler_trio.preparation.fork_server",
             *_CHILDREN.values(),
         ),
-        "paddler_trio.engine": ("paddler_trio.engine.__main__",),
+        "paddler_trio.engine": ("paddler_trio.engine.__main__", "paddler_trio.engine.engine_main"),
     }
 )
 """What is imported before a package's processes are forked: what they import themselves."""

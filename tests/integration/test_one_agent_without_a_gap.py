@@ -24,6 +24,7 @@ from paddler_trio.agent.serving import OTHER_MODEL
 from paddler_trio.assembly.agent_daemon import serve_agent
 from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.thread_priority import GIVE_WAY
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
@@ -91,6 +92,11 @@ def engines() -> list[int]:
     return [pid for pid in children(os.getpid()) if is_engine(pid) and pid not in _OTHERS]
 
 
+def gives_way(engine: int) -> bool:
+    """It was told to load at a low priority."""
+    return GIVE_WAY.encode() in Path(f"/proc/{engine}/cmdline").read_bytes().split(b"\0")
+
+
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PADDLER_CACHE_DIR", str(tmp_path / "cache"))
@@ -115,6 +121,8 @@ async def test_a_swap_with_room_has_no_moment_without_slots_and_loses_no_stream(
         running = [await link.start(f"r{i}", max_tokens=8000) for i in range(SLOTS - 1)]
         await it.balancer.until(lambda: all(stream.came_s for stream in running))
         (engine,) = engines()
+        assert not gives_way(engine)
+        own_niceness = os.getpriority(os.PRIO_PROCESS, engine)
         new = await link.want(state(other, 32768))
         await it.balancer.until(lambda: any(r.phase == "loading" for r in link.reports[seen:]))
         during = await link.start("during", max_tokens=5)
@@ -127,6 +135,10 @@ async def test_a_swap_with_room_has_no_moment_without_slots_and_loses_no_stream(
         await it.balancer.until(lambda: after.ending is not None and during.ending is not None)
         assert not any(stream.ending for stream in running), "on the old model still"
         assert len(engines()) == 2
+        assert gives_way(engines()[-1]), "the other one computes while it loads"
+        assert os.getpriority(os.PRIO_PROCESS, engines()[-1]) == own_niceness, (
+            "it does not any more"
+        )
         await what_is_bound_is_answered_by_its_model_or_handed_back(
             it.balancer, link, gone=(old, old_model), here=(new, link.report.model)
         )
@@ -147,6 +159,7 @@ async def test_a_swap_with_room_has_no_moment_without_slots_and_loses_no_stream(
         late = await link.start("late", max_tokens=5, bound=new)
         await it.balancer.until(lambda: late.ending is not None)
         assert late.ending == "handed back: this agent serves no model now"
+        await it.balancer.until(lambda: len(engines()) == 1 and not gives_way(engines()[0]))
 
 
 async def what_is_bound_is_answered_by_its_model_or_handed_back(

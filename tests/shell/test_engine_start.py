@@ -175,6 +175,7 @@ class Lives:
             on_stats=lambda stats: None,
             on_begin=lambda engine: self.log.append("begins"),
             on_end=lambda engine: self.log.append("ends"),
+            is_beside=True,
         )
 
     async def supervise(
@@ -209,14 +210,17 @@ async def test_only_an_engine_that_was_up_once_is_started_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lives = Lives(scripts)
+    giving_way: list[bool] = []
 
-    def engine(*arguments: object) -> EngineProcess:
+    def engine(*arguments: object, gives_way: bool) -> EngineProcess:
+        giving_way.append(gives_way)
         return EngineProcess(*arguments, command=lives.command)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine_keeper, "EngineProcess", engine)
     with trio.fail_after(30):
         await lives.keeper.run()
     assert lives.log == list(log)
+    assert giving_way == [True, False][: len(scripts)], "nothing answers beside the second life"
     first = lives.keeper.first_start.value
     assert isinstance(first, outcome)
     if isinstance(first, LoadFailedError):

@@ -17,6 +17,7 @@ FOUNDATION = {
     "config",
     "machine",
     "heap",
+    "thread_priority",
     "h11_bounds",
     "ready_sockets",
     "daemon",
@@ -36,6 +37,7 @@ MAY_IMPORT = {
         "errors",
         "machine",
         "heap",
+        "thread_priority",
         "llama_library",
     },
     "nursery_tree": {"nursery_tree", *FOUNDATION},
@@ -57,7 +59,7 @@ MAY_IMPORT = {
     "joining": {"joining", "http", "tls", "daemon", "errors", "config", "wire"},
     "llama_setup": {"llama_setup", "engine", "machine"},
     "hot_restart": {"hot_restart", "nursery_tree", "wire", "errors"},  # one balancer to another
-    "preparation": {"preparation", "language", "wire", "heap", "errors"},
+    "preparation": {"preparation", "language", "wire", "heap", "thread_priority", "errors"},
     "models": {"models", "tls", "wire", "h11_bounds", "errors"},
     "model_store": {
         "model_store",

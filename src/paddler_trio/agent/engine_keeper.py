@@ -41,6 +41,7 @@ class EngineKeeper:
         for the first time is a load that failed.
       on_loaded, on_progress, on_step, on_stats: see :class:`EngineProcess`.
       on_begin, on_end: called around each life, whether it came up or not.
+      is_beside: another engine answers until this one is up for the first time.
     """
 
     load: LoadModel
@@ -54,6 +55,7 @@ class EngineKeeper:
     on_loaded: Callable[[], None] = lambda: None
     on_begin: Callable[[EngineProcess], None] = lambda engine: None
     on_end: Callable[[EngineProcess], None] = lambda engine: None
+    is_beside: bool = False
     first_start: Future[Ready | LoadFailedError] = attrs.field(factory=Future, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     current: EngineProcess | None = attrs.field(default=None, init=False)
@@ -89,7 +91,13 @@ class EngineKeeper:
             self.first_start.set(ready)
 
         engine = EngineProcess(
-            self.load, self.on_progress, up, self.on_step, self.on_stats, self.on_loaded
+            self.load,
+            self.on_progress,
+            up,
+            self.on_step,
+            self.on_stats,
+            self.on_loaded,
+            gives_way=self.is_beside and self.first_start.value is None,
         )
         self.current = engine
         self.on_begin(engine)

@@ -23,6 +23,7 @@ from paddler_trio.agent.engine_crash import Suspects, crash_record_file, suspect
 from paddler_trio.agent.engine_probe import EngineProbe
 from paddler_trio.errors import EngineError
 from paddler_trio.nursery_tree.process_end import end_process
+from paddler_trio.thread_priority import GIVE_WAY
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     EmbedDocuments,
@@ -76,6 +77,7 @@ class EngineProcess:
       on_step: gets every pass from then on, in order; synchronous, must not raise.
       on_stats: gets the engine's counters now and then.
       on_loaded: called once before that, when the proof begins.
+      gives_way: another engine answers meanwhile: load at a low priority.
     """
 
     load: LoadModel
@@ -84,6 +86,7 @@ class EngineProcess:
     on_step: Callable[[Step | EmbeddingStep], None]
     on_stats: Callable[[EngineStats], None]
     on_loaded: Callable[[], None] = lambda: None
+    gives_way: bool = False
     command: Sequence[str] = _ENGINE_COMMAND
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
@@ -132,7 +135,7 @@ class EngineProcess:
             try:
                 record = stack.enter_context(crash_record_file())
                 process = await trio.lowlevel.open_process(
-                    [*self.command, str(record)],
+                    [*self.command, str(record), *([GIVE_WAY] if self.gives_way else [])],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

@@ -107,6 +107,7 @@ class LoadedModel:
     Args:
       load: what the engine loads, with what was chosen.
       judged: the verdict on it; None if there is none.
+      is_beside: another model answers until this one does.
     """
 
     wanted: WantedLoad
@@ -114,6 +115,7 @@ class LoadedModel:
     judged: Judged | None
     children: Children
     owner: ModelOwner
+    is_beside: bool = False
     keeper: EngineKeeper = attrs.field(init=False)
     uses: Uses = attrs.field(factory=Uses, init=False)
     serving: Serving | None = attrs.field(default=None, init=False)
@@ -146,6 +148,7 @@ class LoadedModel:
             on_loaded=lambda: self.owner.model_progressed(self, None),
             on_begin=lambda engine: self.children.memory.begins(engine, self.owner),
             on_end=self.children.memory.ends,
+            is_beside=self.is_beside,
         )
 
     def __repr__(self) -> str:
@@ -213,6 +216,7 @@ class LoadedModel:
                 on_up=self._prepared,
                 on_down=self._unprepared,
                 on_crash=self._preparation_crashed,
+                is_beside=self.is_beside or current is not None,
             )
             nursery.start_soon(waiting.run, name="preparation")
         return waiting

@@ -190,7 +190,7 @@ class ModelPlaces:
             load = judged.with_caches_cut()
         coming = [file.path for file in wanted.files if file is not None]
         await self.uses.keep((*self.paths, *coming))
-        model = LoadedModel(wanted, load, judged, self.children, self.owner)
+        model = LoadedModel(wanted, load, judged, self.children, self.owner, is_beside)
         if is_beside:
             self._coming = model
             log.info("loading beside the model in force", model=load.model_path)

@@ -27,6 +27,7 @@ class PreparationKeeper:
 
     Args:
       on_up, on_down: called at the start and the end of each life; synchronous.
+      is_beside: another model or language answers until this one is up for the first time.
     """
 
     source: LanguageSource
@@ -34,6 +35,7 @@ class PreparationKeeper:
     on_up: Callable[[Preparation], None]
     on_down: Callable[[Preparation], None]
     on_crash: Callable[[BaseException], None]
+    is_beside: bool = False
     first_start: Future[Preparation | LanguageRefused] = attrs.field(factory=Future, init=False)
     ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     current: Preparation | None = attrs.field(default=None, init=False)
@@ -63,7 +65,9 @@ class PreparationKeeper:
             self.on_up(self.current)
             self.first_start.set(self.current)
 
-        server = PreparationServer(self.source, up)
+        server = PreparationServer(
+            self.source, up, gives_way=self.is_beside and self.first_start.value is None
+        )
         try:
             await server.run()
         except* LanguageRefusedError as group:

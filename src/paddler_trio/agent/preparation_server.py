@@ -28,6 +28,7 @@ from paddler_trio.preparation.messages import (
     frame_of,
     read_result,
 )
+from paddler_trio.thread_priority import GIVE_WAY
 
 log = structlog.get_logger("preparation")
 
@@ -35,6 +36,7 @@ LOAD_S = 120.0
 """A vocabulary takes a second; a template that runs for ever is stopped by its own limits."""
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """A process that forks must not have threads."""
+_COMMAND = (sys.executable, "-m", "paddler_trio.preparation")
 
 
 class LanguageRefusedError(PaddlerError):
@@ -51,10 +53,12 @@ class PreparationServer:
 
     Args:
       on_up: called once, when workers may be forked; synchronous.
+      gives_way: another model or language answers meanwhile: read at a low priority.
     """
 
     source: LanguageSource
     on_up: Callable[[PreparationServer, LanguageFacts], None]
+    gives_way: bool = False
     facts: LanguageFacts | None = attrs.field(default=None, init=False)
     _control: trio.SocketStream | None = attrs.field(default=None, init=False)
     _process: trio.Process | None = attrs.field(default=None, init=False)
@@ -86,7 +90,7 @@ class PreparationServer:
         try:
             with theirs:
                 process = await trio.lowlevel.open_process(
-                    [sys.executable, "-m", "paddler_trio.preparation", str(theirs.fileno())],
+                    [*_COMMAND, str(theirs.fileno()), *([GIVE_WAY] if self.gives_way else [])],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,

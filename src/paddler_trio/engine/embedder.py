@@ -8,7 +8,6 @@ of documents slows answers and never stalls them (measured: ``docs/life_of_a_req
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 import traceback
@@ -22,6 +21,7 @@ import numpy as np
 from paddler_trio.engine.embedding_context import EmbeddingContext, EmbeddingFailedError, Tokens
 from paddler_trio.engine.stats import Counters
 from paddler_trio.scheduler.batching.embedding_pack import Document, EmbeddingQueue
+from paddler_trio.thread_priority import give_way
 from paddler_trio.wire.engine.crash_record import Activity, ActivityCells, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
     PROBE_KEY,
@@ -77,7 +77,7 @@ class Embedder:
 
         def run() -> None:
             try:
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+                give_way(NICENESS)
                 self.run_forever()
             except Exception as error:  # noqa: BLE001  # without this thread, documents wait
                 if not isinstance(error, BrokenPipeError):  # that is the agent leaving first

@@ -7,20 +7,19 @@ priority, touches pages before they are needed, and nothing is ever given back.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import NoReturn
 
 import numpy as np
 
+from paddler_trio.thread_priority import LOWEST, give_way
+
 _FIRST_BYTES = 8 << 20
 """Ready from the start: enough for what small models keep."""
 _STEP_BYTES = 4 << 20
-_LOWEST_PRIORITY = 19
 
 
 class HostMemory:
@@ -64,10 +63,7 @@ class HostMemory:
 
         def run() -> None:
             try:
-                if sys.platform == "linux":  # elsewhere a process has one priority
-                    with contextlib.suppress(PermissionError):
-                        me = threading.get_native_id()
-                        os.setpriority(os.PRIO_PROCESS, me, _LOWEST_PRIORITY)
+                give_way(LOWEST)
                 while True:
                     self._is_wanted.wait()
                     self._is_wanted.clear()

@@ -11,7 +11,6 @@ encoding; what it still finishes is cached all the same.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import traceback
 from collections import OrderedDict
@@ -25,6 +24,7 @@ import numpy as np
 from paddler_trio.engine.projector import ImageNotEncodableError, Projector, Words
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.image_tokens import image_of, image_tokens
+from paddler_trio.thread_priority import give_way
 from paddler_trio.wire.engine.crash_record import Activity, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import IMAGE_TOKEN, Ending, Image, StartSequence
 
@@ -125,7 +125,7 @@ class Vision(Generic[AdmittedT]):
 
         def run() -> None:
             try:
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+                give_way(NICENESS)
                 self.run_forever()
             except Exception:  # noqa: BLE001  # without this thread, images wait for ever
                 traceback.print_exc()
