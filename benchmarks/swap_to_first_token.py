@@ -31,7 +31,7 @@ import httpx
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "integration"))
-from fleet import Fleet, FleetView
+from fleet import OWN_INTERPRETER, Fleet, FleetView
 
 from hub_server import Repository, hub_server
 from paddler_trio.engine.proof import BUNDLED_MODEL
@@ -102,7 +102,7 @@ def measure(model: Path, folder: Path, rounds: int) -> None:
     data = model.read_bytes()
     files = {name: data + bytes([number]) for number, name in enumerate(NAMES)}
     with hub_server({REPO: Repository(files)}) as hub:
-        env = {"HF_ENDPOINT": hub.hub_url, "HF_HOME": str(folder)}
+        env = {"HF_ENDPOINT": hub.hub_url, "HF_HOME": str(folder), **OWN_INTERPRETER}
         with Fleet.start(agents=0, model=None, env=env) as fleet:
             fleet.start_agent("a1", slots=1)
             fleet.wait_until(lambda view: bool(view["agents"]), what="the agent is there")

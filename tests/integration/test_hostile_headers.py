@@ -213,9 +213,12 @@ async def test_a_dry_run_that_babbles_is_no_answer() -> None:
 
 async def test_a_cancelled_dry_run_leaves_no_process() -> None:
     async with open_dry_run() as dry_run:
+        assert dry_run.pid is None, "nothing was asked"
+        await dry_run.need(LOAD)
         pid = dry_run.pid
         with trio.move_on_after(0):
             await dry_run.need(LOAD)
+    assert pid is not None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

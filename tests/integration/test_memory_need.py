@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,16 +14,20 @@ import numpy as np
 import pytest
 import trio
 from engine_client import LOAD, running
+from fleet import children
 
 from encoder_models import write_bert
 from hub_server import Repository, hub_server
 from memory_models import write_hybrid, write_recurrent, write_sliding
+from paddler_trio.agent.model_fit import required
 from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.machine import available_memory_bytes
 from paddler_trio.models.dry_run_process import open_dry_run
 from paddler_trio.models.header_fetch import FIRST_BYTES, MAX_FETCHED_BYTES
 from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.known_needs import KnownNeeds
 from paddler_trio.models.memory_prediction import memory_need, open_memory_questions, remember_load
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.engine.engine_settings import EngineSettings
@@ -209,6 +215,25 @@ async def asked(
     """The need, and how many bytes were fetched for it."""
     async with open_memory_questions(model, NoModel(), hub) as questions:
         return await questions.need(load), questions.fetched_bytes
+
+
+async def test_the_same_question_needs_no_process_again(tmp_path: Path) -> None:
+    model = tmp_path / "m.gguf"
+    shutil.copyfile(LOAD.model_path, model)
+    known, hub = KnownNeeds(available_memory_bytes), HubSettings(cache=tmp_path, url_cache=tmp_path)
+    needs, processes = [], []
+    for load in (LOAD, LOAD, attrs.evolve(LOAD, context_size=8192)):
+        async with open_memory_questions(
+            LocalToAgent(str(model)), NoModel(), hub, known=known
+        ) as questions:
+            needs.append(required(await questions.need(load)))
+            processes.append(len([pid for pid in children(os.getpid()) if is_dry_run(pid)]))
+    assert processes == [1, 0, 1]
+    assert needs[0] == needs[1] != needs[2]
+
+
+def is_dry_run(pid: int) -> bool:
+    return b"paddler_trio.engine.dry_run" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 async def test_remote_models_are_predicted_from_their_headers(tmp_path: Path) -> None:

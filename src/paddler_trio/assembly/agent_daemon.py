@@ -25,7 +25,9 @@ from paddler_trio.config import AgentConfig
 from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.joining.agent_folder import in_use
+from paddler_trio.machine import available_memory_bytes
 from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.known_needs import KnownNeeds
 from paddler_trio.models.memory_prediction import open_memory_questions
 from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, keep_engine, keep_preparation
@@ -144,7 +146,8 @@ class _Host:
         self._hub = HubSettings.from_environment(token_file=self.config.hf_token_file)
         self._disk = disk = DiskSpace(self._hub.cache)
         self._measures = InstanceMeasures(self.lag, lambda: disk.free_bytes)
-        self._fit = ModelFit(open_memory_questions, self._hub, self.config.memory)
+        ask = partial(open_memory_questions, known=KnownNeeds(available_memory_bytes))
+        self._fit = ModelFit(ask, self._hub, self.config.memory)
 
     def services(
         self, open_metrics: OpenMetrics | None, instances: Instances[InstanceWanted]

@@ -1,7 +1,8 @@
 """A dry run of llama.cpp, in a process of its own: what would loading this take?
 
-The process is a child of the block that opened it, and is gone when the block ends. It may be
-killed at any time: a header that makes it hang, grow or abort costs that process and nothing else.
+The process is started by the first question. It is a child of the block that opened it, and is gone
+when the block ends. It may be killed at any time: a header that makes it hang, grow or abort costs
+that process and nothing else.
 """
 
 from __future__ import annotations
@@ -51,15 +52,17 @@ MemoryUnknownError if they are not to be had."""
 class DryRun:
     """A running one; see :func:`open_dry_run`. One question at a time."""
 
-    _process: trio.Process
+    _command: Sequence[str]
     _answer_within_s: float
+    _nursery: trio.Nursery
+    _process: trio.Process | None = attrs.field(default=None, init=False)
     _buffer: bytearray = attrs.field(factory=bytearray, init=False)
     _last_words: deque[str] = attrs.field(factory=lambda: deque(maxlen=_LAST_LINES), init=False)
 
     @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
+    def pid(self) -> int | None:
+        """Of the process; None before the first question."""
+        return None if self._process is None else self._process.pid
 
     async def need(
         self,
@@ -93,26 +96,40 @@ class DryRun:
                         raise MemoryUnknownError("truncated", f"there is no more of {path}")
 
     async def _ask(self, question: MeasureMemory) -> DryRunAnswer:
-        assert self._process.stdin is not None
+        process = self._process or await self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             with trio.fail_after(self._answer_within_s):
-                await self._process.stdin.send_all(encode_question(question))
-                prefix = await self._receive(LENGTH_BYTES)
-                return decode_answer(await self._receive(frame_length(prefix)))
+                await process.stdin.send_all(encode_question(question))
+                prefix = await self._receive(process.stdout, LENGTH_BYTES)
+                return decode_answer(await self._receive(process.stdout, frame_length(prefix)))
         except trio.TooSlowError as error:
-            self._process.kill()
+            process.kill()
             raise MemoryUnknownError(
                 "too_slow",
                 f"the dry run of {question.load.model_path} gave no answer within "
                 f"{self._answer_within_s:g} s",
             ) from error
         except (trio.BrokenResourceError, trio.ClosedResourceError, WireError) as error:
-            raise await self._crashed(question) from error
+            raise await self._crashed(process, question) from error
 
-    async def _receive(self, num_bytes: int) -> bytes:
-        assert self._process.stdout is not None
+    async def _start(self) -> trio.Process:
+        environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+        process = self._process = await trio.lowlevel.open_process(
+            list(self._command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**environment, "GGML_NO_BACKTRACE": "1", "OMP_NUM_THREADS": "1"},
+            process_group=0,  # Ctrl-C is for the asking process
+        )
+        self._nursery.start_soon(self._collect_words, process, name="dry run log")
+        return process
+
+    async def _receive(self, pipe: trio.abc.ReceiveStream, num_bytes: int) -> bytes:
         while len(self._buffer) < num_bytes:
-            piece = await self._process.stdout.receive_some(65536)
+            piece = await pipe.receive_some(65536)
             if not piece:
                 raise trio.BrokenResourceError("the dry run ended")
             self._buffer += piece
@@ -120,9 +137,9 @@ class DryRun:
         del self._buffer[:num_bytes]
         return taken
 
-    async def _crashed(self, question: MeasureMemory) -> MemoryUnknownError:
-        self._process.kill()
-        status = await self._process.wait()
+    async def _crashed(self, process: trio.Process, question: MeasureMemory) -> MemoryUnknownError:
+        process.kill()
+        status = await process.wait()
         how = f"exit status {status}" if status >= 0 else signal.Signals(-status).name
         said = " | ".join(self._last_words) or "nothing"
         return MemoryUnknownError(
@@ -131,11 +148,23 @@ class DryRun:
             f"{said}",
         )
 
-    async def collect_words(self) -> None:
+    async def end(self) -> None:
+        """Kill the process, if there is one, and wait until it is gone."""
+        process = self._process
+        if process is None:
+            return
+        process.kill()
+        with trio.CancelScope(shield=True):  # it was killed: it is gone in a moment
+            await process.wait()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    await trio.aclose_forcefully(stream)
+
+    async def _collect_words(self, process: trio.Process) -> None:
         """Keep the last lines that the process printed, until it ends."""
-        assert self._process.stderr is not None
+        assert process.stderr is not None
         rest = b""
-        async for data in self._process.stderr:
+        async for data in process.stderr:
             *lines, rest = (rest + data).split(b"\n")
             rest = rest[-_MAX_LINE_BYTES:]
             texts = (line[:_MAX_LINE_BYTES].decode(errors="replace").strip() for line in lines)
@@ -147,20 +176,11 @@ async def open_dry_run(
     *, command: Sequence[str] = DRY_RUN_COMMAND, answer_within_s: float = ANSWER_WITHIN_S
 ) -> AsyncIterator[DryRun]:
     """A dry run whose process ends with the block."""
-    environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
-    process = await trio.lowlevel.open_process(
-        list(command),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**environment, "GGML_NO_BACKTRACE": "1", "OMP_NUM_THREADS": "1"},
-        process_group=0,  # Ctrl-C is for the asking process
-    )
-    dry_run = DryRun(process, answer_within_s)
+    dry_run = None
     failure: Exception | None = None
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(dry_run.collect_words, name="dry run log")
+            dry_run = DryRun(command, answer_within_s, nursery)
             try:
                 yield dry_run
             except Exception as error:  # noqa: BLE001  # raised below, and not in a group
@@ -169,9 +189,5 @@ async def open_dry_run(
         if failure is not None:
             raise failure
     finally:
-        process.kill()
-        with trio.CancelScope(shield=True):  # it was killed: it is gone in a moment
-            await process.wait()
-            for stream in (process.stdin, process.stdout, process.stderr):
-                if stream is not None:
-                    await trio.aclose_forcefully(stream)
+        if dry_run is not None:
+            await dry_run.end()

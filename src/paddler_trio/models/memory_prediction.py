@@ -37,6 +37,7 @@ from paddler_trio.models.hub_client import (
     hub_subject,
 )
 from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.known_needs import KnownNeeds, Question, question_of
 from paddler_trio.models.memory_correction import Observation, corrected, observation
 from paddler_trio.models.memory_history import MemoryHistory, model_key, parameters_key
 from paddler_trio.models.pushed_cache import PushedFolder
@@ -72,6 +73,7 @@ class MemoryQuestions:
     _model: str
     """Names the model among former loads."""
     _observations: list[Observation]
+    _known: KnownNeeds
 
     @property
     def fetched_bytes(self) -> int:
@@ -82,23 +84,35 @@ class MemoryQuestions:
         """What the model takes with the parameters of ``load``, whose ``model_path`` and
         ``projection_path`` are not read; MemoryUnknownError.
 
-        The first answer takes as long as headers take to fetch and some tenths of a second, later
-        ones some milliseconds each; another ``n_gpu_layers`` costs tenths of a second again.
+        The first answer takes as long as headers take to fetch and some tenths of a second, unless
+        it is known; later ones some milliseconds each; another ``n_gpu_layers`` costs tenths of a
+        second again.
         """
         load = attrs.evolve(load, model_path=self.parts[0], projection_path=self.projection)
-        need = await self._dry_run.need(load, self.parts, self._fetch.present, self._fetch.grow)
+        question, need = await trio.to_thread.run_sync(self._find, load)
+        if need is None:
+            need = await self._dry_run.need(load, self.parts, self._fetch.present, self._fetch.grow)
+            self._known.keep(question, need)
         return corrected(need, self._model, parameters_key(load), self._observations)
+
+    def _find(self, load: LoadModel) -> tuple[Question | None, MemoryNeed | None]:
+        question = None if self._fetch.present else question_of(load, self.parts)
+        return question, self._known.find(question)
 
 
 @asynccontextmanager
 async def open_memory_questions(
-    model: DesiredModel, projection: DesiredModel, hub: HubSettings
+    model: DesiredModel,
+    projection: DesiredModel,
+    hub: HubSettings,
+    *,
+    known: KnownNeeds | None = None,
 ) -> AsyncIterator[MemoryQuestions]:
     """Ask about a model wherever it is; MemoryUnknownError if its headers are not to be had.
 
     What former loads took beyond their predictions is added (:func:`remember_load`). Nothing is
     fetched but headers, of what is not here already, and nothing stays: the process and the sparse
-    files end with the block.
+    files end with the block. ``known`` answers what was asked before, without a process.
     """
     async with _scratch_folder() as folder, open_client_of(hub) as client:
         fetch = HeaderFetch(client)
@@ -117,6 +131,7 @@ async def open_memory_questions(
                 fetch,
                 await trio.to_thread.run_sync(model_key, parts),
                 observations,
+                KnownNeeds(lambda: None) if known is None else known,
             )
 
 
