@@ -20,6 +20,7 @@ import trio
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.fleet_observation import FleetObservation, fetched_models
 from paddler_trio.balancer.fleet.host_knowledge import HostKnowledge
+from paddler_trio.balancer.fleet.host_questions import HostQuestions
 from paddler_trio.balancer.fleet.placed_hosts import NOTHING, PlacedHost, PlacedHosts, State
 from paddler_trio.balancer.fleet.rollout_store import restored, stored
 from paddler_trio.balancer.fleet.stored_fleet import MAX_LOAD_MS, GoodRevision
@@ -82,6 +83,7 @@ class FleetController:
     """What the newest plan was made from; without hosts that change nothing in it."""
     changed: Changes = attrs.field(factory=Changes, init=False)
     _look: Changes = attrs.field(factory=Changes, init=False)
+    questions: HostQuestions = attrs.field(init=False)
     observation: FleetObservation = attrs.field(init=False)
     _fetched: frozenset[str] = attrs.field(default=frozenset(), init=False)
     """The digests whose files are wanted."""
@@ -95,8 +97,9 @@ class FleetController:
 
     def __attrs_post_init__(self) -> None:
         self.hosts = PlacedHosts(self.dispatcher)
+        self.questions = HostQuestions(self.hosts, self.knowledge)
         self.observation = FleetObservation(
-            self.keeper, self.dispatcher, self.hosts, self.knowledge
+            self.keeper, self.dispatcher, self.hosts, self.knowledge, self.questions
         )
 
     def __repr__(self) -> str:
@@ -191,7 +194,7 @@ class FleetController:
             self.hosts.forgets_at_s(),
             idle_look_s(view),
             self._drain(hosts),
-            self.observation.ask_beside(made.rollouts, self._specs),
+            self.questions.ask_beside(made.rollouts, self._specs),
             *fetches_again_s(attrs.evolve(view, rollouts=made.rollouts)).values(),
         ]
         if now_s < self._settled_s:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
 
 import attrs
 import trio
@@ -14,11 +12,11 @@ from paddler_trio.balancer.fleet.fleet_diff import change_between
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.host_knowledge import (
     NONE_KNOWN,
-    Bytes,
     Digest,
     HostId,
     HostKnowledge,
 )
+from paddler_trio.balancer.fleet.host_questions import HostQuestions, fits_to_ask
 from paddler_trio.balancer.fleet.placed_hosts import PlacedHost, PlacedHosts
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.scheduler.fleet.admissible import aim_of
@@ -30,7 +28,6 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Queue,
     Replicas,
     Rollout,
-    RolloutPhase,
     RolloutRules,
 )
 from paddler_trio.scheduler.fleet.settled_hosts import (
@@ -40,32 +37,16 @@ from paddler_trio.scheduler.fleet.settled_hosts import (
     without_settled,
 )
 from paddler_trio.wire.paddler.desired_state import (
-    BalancerDesiredState,
     DesiredModel,
     HuggingFaceModel,
     UrlModel,
 )
-from paddler_trio.wire.paddler.status import ChatTemplate
-from paddler_trio.wire.trio.fit_messages import FitQuestion
-from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetRevision
-
-UNDER_WAY: Final = frozenset(
-    {
-        RolloutPhase.CANARY,
-        RolloutPhase.ROLLING,
-        RolloutPhase.ROLLING_BACK,
-        RolloutPhase.ABORTED,
-    }
-)
-"""Phases of a rollout in which a host may have its turn. Files are on their disks by then, so no
-question waits for headers from a slow source."""
-LOADED: Final = frozenset({Change.CONTEXT, Change.WEIGHTS})
-"""Changes for which an engine is started."""
+from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetRevision
 
 
 @attrs.define(eq=False)
 class FleetObservation:
-    """Reads everything that a plan depends on; asks hosts for what is not known yet.
+    """Reads everything that a plan depends on; has hosts asked for what is not known yet.
 
     Settled hosts are not read again, and a plan goes without them: see
     ``scheduler/fleet/settled_hosts.py``.
@@ -78,6 +59,7 @@ class FleetObservation:
     dispatcher: Dispatcher
     hosts: PlacedHosts
     knowledge: HostKnowledge
+    questions: HostQuestions
     seen: dict[HostId, Host] = attrs.field(factory=dict, init=False)
     _settled_in: FleetRevision | None = attrs.field(default=None, init=False)
     """What was desired when hosts were settled."""
@@ -117,7 +99,7 @@ class FleetObservation:
         goals = tuple(self._goal(spec, before.get(spec.name)) for spec in specs)
         asked = fits_to_ask([*specs, *(spec for spec in before.values() if spec is not None)])
         hosts = self._hosts(goals, rollouts, asked)
-        self._ask_fits(asked)
+        self.questions.ask_fits(asked)
         return FleetView(
             now_s=trio.current_time(),
             goals=goals,
@@ -219,7 +201,7 @@ class FleetObservation:
             is_ours=all(agent.speaks_trio for agent in agents),
             is_drained=any(agent.is_drained for agent in agents),
             memory=known.memory,
-            held=held_by(host),
+            held=host.held,
             on_disk=frozenset(known.on_disk if agents else {*known.on_disk, *self._targets()}),
             fetching=frozenset(known.fetching),
             fetch_failed=dict(known.fetch_failed),
@@ -230,107 +212,6 @@ class FleetObservation:
     def _targets(self) -> Iterable[str]:
         """A host whose connections are lost for a moment is asked to fetch nothing."""
         return (spec.digest for spec in self.keeper.current.state.deployments)
-
-    def ask_beside(
-        self,
-        rollouts: Mapping[str, Rollout],
-        known: Mapping[tuple[str, str], DeploymentSpec],
-    ) -> float | None:
-        """Ask hosts that wait for their turn whether they would go on serving in it: one that would
-        takes no slots away. Call it when a plan is carried out.
-
-        Returns:
-          When to call it again though nothing changed; None for never.
-        """
-        aims = {
-            name: known[name, aim_of(rollout)]
-            for name, rollout in rollouts.items()
-            if rollout.phase in UNDER_WAY and (name, aim_of(rollout)) in known
-        }
-        if not aims:
-            return None
-        again_s: list[float] = []
-        loads: dict[tuple[str, str | None], bool] = {}  # hosts are many, states are few
-        for host in self.hosts.known.values():
-            known_host = self.knowledge.of(host.id)
-            for name, placed in host.instances.items():
-                aim, agent = aims.get(name), placed.agent
-                if aim is None or agent is None or not agent.judges_beside:
-                    continue
-                if not placed.waits_for(aim.digest, slots=aim.slots):
-                    continue
-                if (way := (name, agent.revision)) not in loads:
-                    served = known.get((name, agent.revision or ""))
-                    loads[way] = served is None or change_between(served, aim) in LOADED
-                if not loads[way]:
-                    continue
-                at_s = known_host.asks_beside_s(name, aim.digest)
-                if at_s is None:
-                    continue
-                if at_s <= trio.current_time():
-                    self.knowledge.ask_beside(agent, name, aim.digest, question_of(aim))
-                else:
-                    again_s.append(at_s)
-        return min(again_s, default=None)
-
-    def _ask_fits(self, wanted: Mapping[Digest, DeploymentSpec]) -> None:
-        if not wanted:
-            return
-        for host in self.hosts.in_order():
-            agent = host.first
-            if agent is None or not agent.speaks_trio:
-                continue
-            for digest in self.knowledge.fit_questions(host.id, wanted)[:1]:
-                spec = wanted[digest]
-                others = sum_of(held for name, held in held_by(host).items() if name != DEFAULT)
-                self.knowledge.ask_fit(agent, digest, question_of(spec), others=others)
-
-
-def question_of(spec: DeploymentSpec) -> FitQuestion:
-    """Would it fit?"""
-    return FitQuestion(state=desired_state(spec), extras=spec.extras, slots=spec.slots)
-
-
-def fits_to_ask(specs: Iterable[DeploymentSpec]) -> dict[Digest, DeploymentSpec]:
-    """Predictions are asked for where several deployments may meet on a host. An agent that has one
-    model judges by itself whether it fits."""
-    loaded = [spec for spec in specs if not spec.is_empty]
-    if len({spec.name for spec in loaded}) < 2:
-        return {}
-    return {spec.digest: spec for spec in loaded}
-
-
-def desired_state(spec: DeploymentSpec) -> BalancerDesiredState:
-    """A deployment in the shape of Paddler's desired state."""
-    template = None if spec.template is None else ChatTemplate(spec.template)
-    return BalancerDesiredState(
-        chat_template_override=template,
-        inference_parameters=spec.parameters,
-        model=spec.model,
-        multimodal_projection=spec.projection,
-        use_chat_template_override=template is not None,
-    )
-
-
-def sum_of(sizes: Iterable[Bytes]) -> Bytes:
-    """Device by device."""
-    total: Counter[str] = Counter()
-    for each in sizes:
-        total.update(each)
-    return total
-
-
-def held_by(host: PlacedHost) -> dict[str, Bytes]:
-    """What each instance takes, as allocated where that is known, else as predicted."""
-    held: dict[str, Bytes] = {}
-    for name, placed in host.instances.items():
-        report = None if placed.agent is None else placed.agent.report
-        if report is not None and report.memory is not None:
-            held[name] = {
-                each.device: (each.predicted if each.actual is None else each.actual) or 0
-                for each in report.memory.devices
-            }
-    return held
 
 
 def fetched_models(spec: DeploymentSpec) -> tuple[DesiredModel, ...]:

@@ -262,6 +262,20 @@ class PlacedHost:
         both = [self.first, *(agent for agent in others if agent is not self.first)]
         return [agent for agent in both if agent is not None]
 
+    @property
+    def held(self) -> dict[str, Mapping[str, int]]:
+        """What each instance takes, in bytes by device: as allocated where that is known, else as
+        predicted."""
+        held: dict[str, Mapping[str, int]] = {}
+        for name, placed in self.instances.items():
+            report = None if placed.agent is None else placed.agent.report
+            if report is not None and report.memory is not None:
+                held[name] = {
+                    each.device: (each.predicted if each.actual is None else each.actual) or 0
+                    for each in report.memory.devices
+                }
+        return held
+
     def place(self, deployment: str) -> PlacedInstance:
         """The instance of this deployment, new if it has none."""
         placed = self.instances.get(deployment)
