@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 import pytest
 
-from paddler_trio.agent.engine_probe import GENERATED_TOKENS, EngineProbe
+from paddler_trio.agent.engine_probe import GENERATED_TOKENS, PROMPT_TOKENS, EngineProbe
 from paddler_trio.wire.engine.engine_pipe import (
     PROBE_KEY,
     Embedded,
@@ -52,7 +52,7 @@ def embedded(*values: float, problem: str = "") -> EmbeddingStep:
 def test_it_asks_for_a_few_greedy_tokens_of_a_prompt_all_over_the_vocabulary() -> None:
     (start,) = EngineProbe(GENERATES).frames()
     assert isinstance(start, StartSequence)
-    assert len(set(start.tokens)) == 8
+    assert len(set(start.tokens)) == PROMPT_TOKENS
     assert all(0 <= token < GENERATES.n_vocab for token in start.tokens)
     assert (start.max_tokens, start.logprobs) == (GENERATED_TOKENS, 0)
     assert start.sampling.temperature == 0
@@ -83,7 +83,7 @@ def test_an_encoder_is_given_a_document() -> None:
     probe = EngineProbe(EMBEDS)
     (frame,) = probe.frames()
     assert isinstance(frame, EmbedDocuments)
-    assert len(np.frombuffer(frame.documents[0], "<i4")) == 8
+    assert len(np.frombuffer(frame.documents[0], "<i4")) == PROMPT_TOKENS
     probe.take(embedded(0.5, -1))
     assert probe.is_over
     assert probe.problem is None
