@@ -17,7 +17,7 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper, RevisionConflictError
 from paddler_trio.balancer.fleet.fleet_observation import FleetObservation, fetched_models
 from paddler_trio.balancer.fleet.host_knowledge import HostKnowledge
 from paddler_trio.balancer.fleet.host_questions import HostQuestions
@@ -147,6 +147,13 @@ class FleetController:
         self.rollouts = {**self.rollouts, rollout.deployment: rollout}
         self._look.notify()
         self.changed.notify()
+
+    async def abort_rollout(self, rollout: Rollout) -> None:
+        """An operator aborted it. What it goes back to is desired when this returns, so whatever is
+        desired after that is newer. StateDatabaseError: it goes back, and that is not stored."""
+        failed = self.keeper.current.state.find(rollout.deployment)
+        self.replace_rollout(rollout)
+        await self._desire_good(rollout.deployment, failed)
 
     def forget_failed_fetches(self, deployment: str) -> None:
         """Files of what is desired may be fetched once more."""
@@ -316,7 +323,8 @@ class FleetController:
         if self._kept == before and load_s == self.keeper.load_s:
             return
         rollouts, good = dict(self.rollouts), dict(self.keeper.good)
-        went_back: dict[str, str] = {}
+        failed = self.keeper.current.state.by_name
+        went_back = []
         for name, phase in phases_of(rollouts).items():
             rollout = rollouts[name]
             if phases_of(before).get(name) == phase:
@@ -329,7 +337,7 @@ class FleetController:
                     spec=self._spec(name, rollout.good),
                 )
             elif rollout.phase in (RolloutPhase.ROLLED_BACK, RolloutPhase.ABORTED):
-                went_back[name] = rollout.reason or rollout.phase.value
+                went_back.append(name)
         now_s = trio.current_time()
         try:
             await self.keeper.store_rollouts(
@@ -337,24 +345,39 @@ class FleetController:
                 good=good,
                 load_s=load_s,
             )
-            for name, reason in went_back.items():
-                await self._desire_good(name, reason)
+            for name in went_back:
+                await self._desire_good(name, failed.get(name))
         except StateDatabaseError as error:
             # the fleet is as it is; after a restart it would begin at what is stored
             log.error("the rollout could not be stored", reason=str(error))
 
-    async def _desire_good(self, name: str, reason: str) -> None:
-        """What was gone back to is what is desired now, as a revision of its own."""
-        rollout = self.rollouts[name]
-        current = self.keeper.current
-        spec = current.state.find(name)
-        good = None if rollout.good is None else self._specs.get((name, rollout.good))
-        if spec is None or good is None or spec.digest != rollout.target:
-            return  # a newer state is desired already
-        deployments = tuple(good if each is spec else each for each in current.state.deployments)
-        await self.keeper.apply(
-            FleetState(deployments), author="rollout", note=f"{name} rolled back: {reason}"
-        )
+    async def _desire_good(self, name: str, failed: DeploymentSpec | None) -> None:
+        """What was gone back to is what is desired now, as a revision of its own, unless something
+        else than ``failed`` is desired by then. StateDatabaseError."""
+        while True:
+            rollout, current = self.rollouts[name], self.keeper.current
+            spec = current.state.find(name)
+            good = None if rollout.good is None else self._specs.get((name, rollout.good))
+            if spec is None or good is None or spec.digest != rollout.target:
+                return
+            if spec is not failed:  # the same weights, asked for anew: that is another rollout
+                settled = attrs.evolve(rollout, is_settled=True)
+                self.rollouts = {**self.rollouts, name: settled}
+                self._look.notify()
+                return
+            others = current.state.deployments
+            try:
+                await self.keeper.apply(
+                    FleetState(tuple(good if each is spec else each for each in others)),
+                    author="rollout",
+                    note=f"{name} rolled back: {rollout.reason or rollout.phase.value}",
+                    expected_revision=current.revision,
+                )
+            except RevisionConflictError as error:
+                if self.keeper.current is not current:
+                    continue
+                log.error("what was gone back to cannot be desired", reason=str(error))
+            return
 
     def _log(self, rollout: Rollout) -> None:
         log.info(

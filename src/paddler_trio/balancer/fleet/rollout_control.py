@@ -39,17 +39,27 @@ class FleetRollouts:
     async def pause(self, deployment: str, *, author: str) -> None:
         """Begin no further step; raises RolloutRefusedError, as the others do."""
         reason = f"{PAUSED_BY}{author}"
-        self._order(deployment, "paused", lambda r, now_s: paused(r, now_s=now_s, reason=reason))
+        self.fleet.replace_rollout(
+            self._ordered(
+                deployment, "paused", lambda r, now_s: paused(r, now_s=now_s, reason=reason)
+            )
+        )
 
     async def resume(self, deployment: str, *, author: str) -> None:
         """Go on after a pause, or after a failure that paused it."""
-        self._order(deployment, "resumed", lambda r, now_s: resumed(r, now_s=now_s))
+        self.fleet.replace_rollout(
+            self._ordered(deployment, "resumed", lambda r, now_s: resumed(r, now_s=now_s))
+        )
         self.fleet.forget_failed_fetches(deployment)
 
     async def abort(self, deployment: str, *, author: str) -> None:
-        """Go back to the state before."""
+        """Desire the state before, and go back to it; also StateDatabaseError."""
         reason = f"aborted by {author}"
-        self._order(deployment, "aborted", lambda r, now_s: aborted(r, now_s=now_s, reason=reason))
+        await self.fleet.abort_rollout(
+            self._ordered(
+                deployment, "aborted", lambda r, now_s: aborted(r, now_s=now_s, reason=reason)
+            )
+        )
 
     async def undo(self, deployment: str, *, author: str) -> None:
         """Desire what was desired of this deployment before; also StateDatabaseError."""
@@ -74,9 +84,10 @@ class FleetRollouts:
             expected_revision=keeper.current.revision,
         )
 
-    def _order(
+    def _ordered(
         self, deployment: str, done: str, order: Callable[[Rollout, float], Rollout | None]
-    ) -> None:
+    ) -> Rollout:
+        """The rollout after an order; RolloutRefusedError if there is none, or not at this time."""
         rollout = self.fleet.rollouts.get(deployment)
         if rollout is None:
             raise RolloutRefusedError(404, f"there is no rollout of {deployment[:80]!r}")
@@ -85,4 +96,4 @@ class FleetRollouts:
             raise RolloutRefusedError(
                 409, f"the rollout of {deployment!r} is {rollout.phase.value}: it cannot be {done}"
             )
-        self.fleet.replace_rollout(changed)
+        return changed
