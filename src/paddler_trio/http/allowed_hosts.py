@@ -16,6 +16,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 import attrs
 import structlog
@@ -120,6 +121,11 @@ def _name_in(host: str) -> str | None:
 
 
 def _is_address(name: str) -> bool:
+    return len(name) <= MAX_SHOWN_CHARS and _is_short_address(name)
+
+
+@lru_cache(maxsize=64)
+def _is_short_address(name: str) -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:

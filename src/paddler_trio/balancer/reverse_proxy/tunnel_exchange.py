@@ -35,7 +35,7 @@ class ForwardedRequest:
 
     def pieces(self, wire_id: str) -> Iterator[bytes]:
         """The frames, in pieces to be sent one after the other."""
-        head = request_frame(attrs.evolve(self.head, id=wire_id))
+        head = request_frame(self.head, wire_id)
         if len(self.body) <= SEND_BYTES:
             yield head + body_frames(bytes(self.body)) + end_frame()
             return

@@ -105,12 +105,21 @@ def body_frames(data: bytes) -> bytes:
     return b"".join(frame(Kind.BODY, data[at : at + MAX_PAYLOAD_BYTES]) for at in starts)
 
 
-def request_frame(head: RequestHead) -> bytes:
-    return frame(Kind.REQUEST, _packed(attrs.astuple(head)))
+def request_frame(head: RequestHead, wire_id: str | None = None) -> bytes:
+    """``wire_id``: in the place of the head's."""
+    fields = (
+        head.id if wire_id is None else wire_id,
+        head.method,
+        head.target,
+        head.headers,
+        head.has_body,
+        head.rewrites_host,
+    )
+    return frame(Kind.REQUEST, _packed(fields))
 
 
 def response_frame(head: ResponseHead) -> bytes:
-    return frame(Kind.RESPONSE, _packed(attrs.astuple(head)))
+    return frame(Kind.RESPONSE, _packed((head.status, head.reason, head.headers, head.is_sized)))
 
 
 def end_frame(trailers: Headers = ()) -> bytes:
@@ -119,7 +128,7 @@ def end_frame(trailers: Headers = ()) -> bytes:
 
 
 def failed_frame(failed: Failed) -> bytes:
-    return frame(Kind.FAILED, _packed(attrs.astuple(failed)))
+    return frame(Kind.FAILED, _packed((failed.kind, failed.text, failed.may_repeat)))
 
 
 def read_request(payload: bytes) -> RequestHead:
@@ -225,10 +234,12 @@ class FrameReader:
 
 _KINDS: Final = {kind.value: kind for kind in Kind}
 _BODY: Final = Kind.BODY.value
+_PACKER: Final = msgpack.Packer()
+"""Kept: each has a buffer of 256 KiB, which ``packb`` would have the system map and unmap."""
 
 
 def _packed(value: object) -> bytes:
-    packed: bytes = msgpack.packb(value)
+    packed: bytes = _PACKER.pack(value)
     return packed
 
 
