@@ -178,6 +178,7 @@ async def serving(
     app: App,
     *,
     passes: Callable[[str], bool] = lambda path: False,
+    forwards: bool = False,
     tls: ServerTls | None = None,
     **limits: float,
 ) -> AsyncIterator[Served]:
@@ -186,6 +187,7 @@ async def serving(
         name="test",
         limits=HttpLimits(**limits),  # type: ignore[arg-type]  # ints are floats here
         passes=passes,
+        forwards=forwards,
         tls=tls or (None if _tls is None else _tls.server),
     )
     sockets = listen("127.0.0.1:0")

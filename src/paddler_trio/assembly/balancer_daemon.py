@@ -240,6 +240,7 @@ def balancer_parts(
             budget=core.budget,
             share=1.0 if name == "management" else PUBLIC_SHARE,
             passes=_passed_on(core) if name == "management" else lambda path: False,
+            forwards=name == REVERSE_PROXY,
             tls=tls,
         )
         for name, app in port_apps(

@@ -67,6 +67,7 @@ class HttpConnection:
       stream: the accepted socket; closed when `run` returns.
       budget, share: of the input of its requests.
       passes: whether another process may answer requests for a path.
+      protocol: that parses it.
       on_abuse: called for each rule the client broke, after it was logged.
     """
 
@@ -83,6 +84,7 @@ class HttpConnection:
         budget: InputBudget,
         share: float,
         passes: Callable[[str], bool],
+        protocol: type[Http11Protocol] = Http11Protocol,
         on_abuse: Callable[[], None],
     ) -> None:
         self.peer = "unknown peer"
@@ -100,6 +102,7 @@ class HttpConnection:
         self._budget = budget
         self._share = share
         self._passes = passes
+        self._protocol_type = protocol
         self._on_abuse = on_abuse
         self._whole = trio.CancelScope()
         self._reading = trio.CancelScope()
@@ -296,7 +299,7 @@ class HttpConnection:
         async with trio.open_nursery() as nursery:
             tasks = AppTasks(self._app, nursery, self._limits, self._budget, share=self._share)
             self._tasks = tasks
-            self._protocol = tasks.protocol = Http11Protocol(
+            self._protocol = tasks.protocol = self._protocol_type(
                 config=self._config,
                 context=self._context,
                 tasks=tasks,

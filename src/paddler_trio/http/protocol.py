@@ -204,7 +204,7 @@ class Http11Protocol(H11Protocol):
             is_unread = self.connection.their_state is h11.SEND_BODY
             is_last = self.wire.ends_with_response or is_unread
             if self._is_raw:
-                await self._note_raw_response(event, is_last=is_last)
+                await self._note_raw_response(event, is_last=self._is_last(event) or is_unread)
                 return
             if is_last:
                 event = Response(
@@ -222,12 +222,18 @@ class Http11Protocol(H11Protocol):
         """What h11 makes of the response in progress is not written."""
         self._is_raw = True
 
+    def _is_last(self, event: Response) -> bool:
+        """No request may follow this raw response."""
+        return (
+            self.wire.ends_with_response
+            or (b"connection", b"close") in event.headers
+            or self.keep_alive_requests >= self.config.keep_alive_max_requests
+        )
+
     async def _note_raw_response(self, event: Response, *, is_last: bool) -> None:
         """h11 is told what decides about the connection, and of no field that it would only read,
         sort and render: nothing of that is written."""
-        closes = (b"connection", b"close") in event.headers
-        is_full = self.keep_alive_requests >= self.config.keep_alive_max_requests
-        headers = [(b"connection", b"close")] if is_last or closes or is_full else []
+        headers = [(b"connection", b"close")] if is_last else []
         await self._send_h11_event(h11.Response(headers=headers, status_code=event.status_code))
 
     async def _send_h11_event(self, event: Sendable) -> None:
@@ -254,9 +260,10 @@ class Http11Protocol(H11Protocol):
             await self._refuse(request, objection)
             return
         headers = list(request.headers)
+        stream: HTTPStream | BoundedWebSocket
         if _asks_for_websocket(request):
             headers = [pair for pair in headers if pair[0] != b"sec-websocket-extensions"]
-            self.stream = BoundedWebSocket(
+            self.stream = stream = BoundedWebSocket(
                 self,
                 wire=self.wire,
                 max_message_bytes=self._limits.max_websocket_message_bytes,
@@ -265,19 +272,8 @@ class Http11Protocol(H11Protocol):
             )
             self.connection = H11WSConnection(cast("h11.Connection", self.connection))
         else:
-            self.stream = HTTPStream(
-                self.app,
-                self.config,
-                self.context,
-                self.task_group,
-                self.ssl,
-                self.client,
-                self.server,
-                self.stream_send,
-                STREAM_ID,
-            )
+            stream = self._http_stream()
         self.keep_alive_requests += 1
-        stream = self.stream
         await stream.handle(
             Request(
                 stream_id=STREAM_ID,
@@ -290,6 +286,21 @@ class Http11Protocol(H11Protocol):
         )
         if isinstance(stream, HTTPStream) and self._passes(stream.scope["path"]):
             await trio.sleep_forever()  # the end of the connection, here or elsewhere, ends this
+
+    def _http_stream(self) -> HTTPStream:
+        """Of the request that begins."""
+        self.stream = stream = HTTPStream(
+            self.app,
+            self.config,
+            self.context,
+            self.task_group,
+            self.ssl,
+            self.client,
+            self.server,
+            self.stream_send,
+            STREAM_ID,
+        )
+        return stream
 
     async def _refuse(self, request: h11.Request, objection: Objection) -> None:
         """Answer with the reason and end the connection."""

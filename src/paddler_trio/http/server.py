@@ -25,6 +25,8 @@ from paddler_trio.http.connection import HttpConnection
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.http.listening import bound_address
+from paddler_trio.http.plain_protocol import PlainProtocol
+from paddler_trio.http.protocol import Http11Protocol
 from paddler_trio.http.tls_connection import TlsConnection
 from paddler_trio.tls.server_tls import ServerTls
 
@@ -60,6 +62,7 @@ class HttpServer:
       budget: what requests may hold, shared with other servers; one of its own by default.
       share: of the budget, for clients of this server.
       passes: on which paths the application may pass a connection on; see ``passing``.
+      forwards: most responses are raw ones; see ``plain_protocol``.
       tls: for every connection; None for plain ones.
     """
 
@@ -72,6 +75,7 @@ class HttpServer:
         budget: InputBudget | None = None,
         share: float = 1.0,
         passes: Callable[[str], bool] = lambda path: False,
+        forwards: bool = False,
         tls: ServerTls | None = None,
     ) -> None:
         self._app = app
@@ -80,6 +84,7 @@ class HttpServer:
         self._budget = budget or InputBudget()
         self._share = share
         self._passes = passes
+        self._protocol = PlainProtocol if forwards else Http11Protocol
         self._limits = limits or HttpLimits()
         self._config = _hypercorn_config(self._limits)
         self._context = WorkerContext(None)
@@ -204,6 +209,7 @@ class HttpServer:
             budget=self._budget,
             share=self._share,
             passes=self._passes,
+            protocol=self._protocol,
             on_abuse=self._count_abuse,
         )
         connection.draining = self._draining

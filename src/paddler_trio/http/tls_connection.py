@@ -22,6 +22,7 @@ from paddler_trio.http.connection import RECEIVE_BYTES, WRITE_PIECE_BYTES, HttpC
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.http.passing import PassableConnection
+from paddler_trio.http.protocol import Http11Protocol
 from paddler_trio.http.tls_handshake import HELLO_BYTES, shake_hands
 from paddler_trio.http.tls_passage import TlsPassage
 from paddler_trio.http.tls_records import TlsError, TlsRecords
@@ -56,6 +57,7 @@ class TlsConnection(HttpConnection):
         budget: InputBudget,
         share: float,
         passes: Callable[[str], bool],
+        protocol: type[Http11Protocol] = Http11Protocol,
         on_abuse: Callable[[], None],
         tls: ServerTls,
     ) -> None:
@@ -68,6 +70,7 @@ class TlsConnection(HttpConnection):
             budget=budget,
             share=share,
             passes=passes,
+            protocol=protocol,
             on_abuse=on_abuse,
         )
         self._tls = tls

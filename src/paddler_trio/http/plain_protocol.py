@@ -1,0 +1,96 @@
+"""HTTP/1.1 on a port whose responses are others' bytes: plain exchanges go past h11.
+
+A request that is plain, answered by a raw response, needs nothing of h11 and hypercorn but their
+states, and they cost more than all else that is done to read and to write it. So h11 is not told of
+it. As soon as anything else happens (an ordinary response, bytes behind the request, a connection
+that is to end) h11 is told what there was, and goes on as if it had seen it all.
+"""
+
+from __future__ import annotations
+
+import h11
+from hypercorn.events import Event as ConnectionEvent
+from hypercorn.events import RawData, Updated
+from hypercorn.protocol.events import EndBody, Request, Response, StreamClosed
+from hypercorn.protocol.events import Event as StreamEvent
+from hypercorn.protocol.h11 import STREAM_ID
+
+from paddler_trio.http.plain_requests import PlainRequest, plain_request
+from paddler_trio.http.protocol import Http11Protocol
+
+
+class PlainProtocol(Http11Protocol):
+    """See the module docstring."""
+
+    _plain: PlainRequest | None = None
+    """The request in progress, as long as h11 does not know of it."""
+    _status: int | None = None
+    """Of the raw response to it, once that has begun."""
+    _is_answered = False
+    """All of the response was written."""
+
+    async def handle(self, event: ConnectionEvent) -> None:
+        """As hypercorn's."""
+        if isinstance(event, RawData):
+            if self._plain is not None:
+                self._tell_h11()
+            elif self._is_between_requests():
+                plain = plain_request(event.data, self._limits.max_target_bytes)
+                if plain is not None:
+                    await self._begin(plain)
+                    return
+        await super().handle(event)
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        """As hypercorn's."""
+        if self._plain is None:
+            await super().stream_send(event)
+        elif isinstance(event, Response) and self._is_raw and not self._is_last(event):
+            self._status = event.status_code
+        elif isinstance(event, EndBody) and self._status is not None:
+            self._is_answered = True
+        elif isinstance(event, StreamClosed) and self._is_answered:
+            self._plain = None
+            self._is_raw = False
+            await self._close_stream()
+            await self.send(Updated(idle=True))
+        else:
+            self._tell_h11()
+            await super().stream_send(event)
+
+    def _is_between_requests(self) -> bool:
+        connection = self.connection
+        return (
+            self.stream is None
+            and connection.our_state is h11.IDLE
+            and connection.their_state is h11.IDLE
+            and not connection.trailing_data[0]
+        )
+
+    async def _begin(self, plain: PlainRequest) -> None:
+        await self.send(Updated(idle=False))
+        self._plain, self._status, self._is_answered = plain, None, False
+        stream = self._http_stream()
+        self.keep_alive_requests += 1
+        await stream.handle(
+            Request(
+                stream_id=STREAM_ID,
+                headers=plain.headers,
+                http_version="1.1",
+                method=plain.method.decode("ascii"),
+                raw_path=plain.target,
+                state=self.connection_state,
+            )
+        )
+        await stream.app_put({"type": "http.request", "body": plain.body, "more_body": False})
+
+    def _tell_h11(self) -> None:
+        plain, self._plain = self._plain, None
+        assert plain is not None, "h11 knows it already"
+        self.connection.receive_data(plain.data)
+        while not isinstance(self.connection.next_event(), h11.EndOfMessage):
+            pass
+        if self._status is not None:
+            self.connection.send(h11.Response(headers=[], status_code=self._status))
+            if self._is_answered:
+                self.connection.send(h11.EndOfMessage())
