@@ -448,9 +448,9 @@ class Dispatcher:
         structlog.contextvars.bind_contextvars(**request.log_fields)
         try:
             while not isinstance(request.phase, Ended):
-                timer, moved = request.timer, request.moved
+                timer = request.timer
                 with timer:
-                    await moved.wait()
+                    await request.moved.park()
                 if request.timer is timer:  # else it moved on in the tick of the deadline
                     self._deadline_passed(request)
         finally:

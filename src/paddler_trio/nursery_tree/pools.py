@@ -171,7 +171,7 @@ class Pools:
 
     def note_buffered(self, pool: Pool) -> bool:
         """Requests came into its queue or left it; False if their number is the same."""
-        buffered = pool.ledger.statistics().requests_buffered
+        buffered = pool.ledger.num_waiting
         if buffered == pool.num_buffered:
             return False
         had_waiting = pool.has_waiting

@@ -167,6 +167,11 @@ class ResultSink(Protocol):
         ...
 
 
+_NO_OUTBOX: Final = trio.open_memory_channel[Results](0)
+"""Of requests that are forwarded: their answers go past it."""
+_NO_OUTBOX[0].close()
+
+
 def _ignore_move(request: Request, left: Phase) -> None:
     """The default observer."""
 
@@ -206,8 +211,8 @@ class Request:
     """Its deadline is that of the phase; the request's task waits in it. While an agent answers, it
     may be earlier: each token moves the deadline, and moving a timer costs more than what else is
     done for a token."""
-    moved: trio.Event = attrs.field(factory=trio.Event, init=False)
-    """Set when ``timer`` no longer counts because the phase changed."""
+    moved: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    """Who waits here goes on when ``timer`` no longer counts because the phase changed."""
     on_move: Callable[[Request, Phase], None] = attrs.field(default=_ignore_move, init=False)
     """Called within each transition, with the phase that was left."""
     observer: DispatchObserver = attrs.field(factory=NoObserver, init=False)
@@ -221,8 +226,7 @@ class Request:
     waited_s: float = attrs.field(default=0.0, init=False)
     """In the queue, all its stays together."""
     num_results: int = attrs.field(default=0, init=False)
-    seed: int = attrs.field(factory=lambda: secrets.randbits(32), init=False)
-    """Of every token sampled for this answer, on whatever agent."""
+    _seed: int | None = attrs.field(default=None, init=False)
     tokens: list[int] = attrs.field(factory=list, init=False)
     """What was produced so far, if ``is_continuable``."""
     is_continuable: bool = attrs.field(default=True, init=False)
@@ -238,7 +242,10 @@ class Request:
     _emit: trio.MemorySendChannel[Results] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._emit, self.outbox = trio.open_memory_channel[Results](OUTBOX_STEPS)
+        is_forwarded = isinstance(self.work, ForwardedWork)
+        self._emit, self.outbox = (
+            _NO_OUTBOX if is_forwarded else trio.open_memory_channel[Results](OUTBOX_STEPS)
+        )
         self.phase = phase = self._buffered()
         self.timer = trio.CancelScope(deadline=phase.deadline_s)
 
@@ -247,6 +254,13 @@ class Request:
         lease = self.lease
         where = "" if lease is None else f" on {lease.agent.label} as {lease.wire_id}"
         return f"<Request {self.key} {self.id!r} {phase}{where}, {self.num_results} results>"
+
+    @property
+    def seed(self) -> int:
+        """Of every token sampled for this answer, on whatever agent."""
+        if self._seed is None:
+            self._seed = secrets.randbits(32)
+        return self._seed
 
     @property
     def log_id(self) -> str:
@@ -313,7 +327,7 @@ class Request:
     async def wait_ended(self) -> None:
         """Until it holds nothing any more; a request that is over may still have its slot."""
         while not isinstance(self.phase, Ended):
-            await self.moved.wait()
+            await self.moved.park()
 
     def wait_until(self, deadline_s: float) -> None:
         """The timer went off too early: the deadline of the phase is another one."""
@@ -357,7 +371,7 @@ class Request:
     async def left_phase(self, phase: type[Phase]) -> None:
         """Until it is in another phase."""
         while isinstance(self.phase, phase):
-            await self.moved.wait()
+            await self.moved.park()
 
     def wake_consumer(self) -> None:
         """Wake the task that waits for the outbox: a step without results, if it is open."""
@@ -399,8 +413,7 @@ class Request:
             self.sink = None  # which knows this request: no garbage collector need find the two
         if not isinstance(phase, Streaming):  # goes on under the same deadline
             self.timer = trio.CancelScope()
-            self.moved.set()
-            self.moved = trio.Event()
+            self.moved.unpark_all()
         self.on_move(self, left)
 
 

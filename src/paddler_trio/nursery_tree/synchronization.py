@@ -44,17 +44,18 @@ class Changes:
     """
 
     ordinal: int = attrs.field(default=0, init=False)
-    _event: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _watchers: trio.lowlevel.ParkingLot = attrs.field(
+        factory=trio.lowlevel.ParkingLot, init=False
+    )
 
     def notify(self) -> None:
         self.ordinal += 1
-        self._event.set()
-        self._event = trio.Event()
+        self._watchers.unpark_all()
 
     async def wait_beyond(self, ordinal: int) -> int:
         """Wait until the count exceeds ``ordinal``; returns the newest count."""
         while self.ordinal <= ordinal:
-            await self._event.wait()
+            await self._watchers.park()
         return self.ordinal
 
 

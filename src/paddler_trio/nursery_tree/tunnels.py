@@ -45,6 +45,11 @@ class Tunnel:
     _socket: socket.socket
     _sockets: ReadySockets
     _frames: FrameReader = attrs.field(factory=FrameReader, init=False)
+    _poller: select.poll = attrs.field(factory=select.poll, init=False)
+    """For this socket."""
+
+    def __attrs_post_init__(self) -> None:
+        self._poller.register(self._socket.fileno(), select.POLLIN)
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
@@ -59,9 +64,7 @@ class Tunnel:
         """Nothing has come since the last exchange, not even the end."""
         if self.is_closed or not self._frames.is_between_frames:
             return False
-        poller = select.poll()
-        poller.register(self._socket.fileno(), select.POLLIN)
-        return not poller.poll(0)
+        return not self._poller.poll(0)
 
     async def send(self, frames: bytes) -> None:
         """LinkError if the tunnel is closed or broke."""

@@ -310,6 +310,11 @@ class SlotLedger:
         """How many requests hold a slot of this agent."""
         return len(self._agents[agent].holders)
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that want a slot and have none."""
+        return len(self._queue)
+
     def statistics(self) -> LedgerStatistics:
         return LedgerStatistics(
             slots_processing=self._slots_processing,
