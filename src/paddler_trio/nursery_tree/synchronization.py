@@ -44,9 +44,7 @@ class Changes:
     """
 
     ordinal: int = attrs.field(default=0, init=False)
-    _watchers: trio.lowlevel.ParkingLot = attrs.field(
-        factory=trio.lowlevel.ParkingLot, init=False
-    )
+    _watchers: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def notify(self) -> None:
         self.ordinal += 1
