@@ -658,3 +658,23 @@ async def test_websockets_are_routed_refused_and_closed_on_a_bug() -> None:
 
     refused = await ask("", "/refused_socket", type_="websocket")
     assert (refused.status, refused.body) == (503, b"Buffer full")
+
+
+async def test_a_body_that_is_there_whole_needs_no_waiting() -> None:
+    inbox = AppInbox(max_bytes=10)
+    assert inbox.whole_body() is None, "nothing came"
+    await inbox.put({"type": "http.request", "body": b"ab", "more_body": True})
+    assert inbox.whole_body() is None, "not its end"
+    await inbox.put({"type": "http.request", "body": b"", "more_body": False})
+    assert inbox.whole_body() == b"ab"
+    assert inbox.whole_body() is None, "it was received"
+    inbox.end({"type": "http.disconnect"})
+    assert (await inbox.receive())["type"] == "http.disconnect"
+
+
+async def test_a_body_in_pieces_is_to_be_received() -> None:
+    inbox = AppInbox(max_bytes=10)
+    for piece in (b"ab", b"cd"):
+        await inbox.put({"type": "http.request", "body": piece, "more_body": piece == b"ab"})
+    assert inbox.whole_body() is None
+    assert await read_body(inbox.receive, limit_bytes=10, deadline_s=1) == b"abcd"

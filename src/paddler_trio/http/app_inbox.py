@@ -77,6 +77,19 @@ class AppInbox:
             self._held_bytes += size_bytes
             self._readers.unpark()
 
+    def whole_body(self) -> bytes | None:
+        """The body of a request that has come in one piece and was not received; None without."""
+        if len(self._messages) != 1:
+            return None
+        message, size_bytes = self._messages[0]
+        if message["type"] != "http.request" or message["more_body"]:
+            return None
+        self._messages.clear()
+        self._held_bytes -= size_bytes
+        self._writers.unpark()
+        body: bytes = message["body"]
+        return body
+
     async def receive(self) -> Message:
         """Return the next message, or the disconnect once everything before it was read.
 

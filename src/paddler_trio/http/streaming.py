@@ -24,7 +24,7 @@ DIRECT_BODY: Final = "paddler_trio.direct_body"
 """The ASGI extension in which `direct_body` finds its connection."""
 
 CLIENT_WATCH: Final = "paddler_trio.client_watch"
-"""The ASGI extension in which `cut_on_disconnect` finds its `ClientWatch`."""
+"""The ASGI extension in which `client_watch` finds it."""
 
 
 class WritesNow(Protocol):
@@ -37,7 +37,7 @@ class WritesNow(Protocol):
 
 
 class ClientWatch(Protocol):
-    """The end of what a client sends: it has left, or its response has ended."""
+    """What a client sends, and its end: it has left, or its response has ended."""
 
     on_end: Callable[[], None] | None
     """Called once, in the step in which the end comes."""
@@ -45,6 +45,11 @@ class ClientWatch(Protocol):
     @property
     def has_ended(self) -> bool:
         """It came already."""
+        ...
+
+    def whole_body(self) -> bytes | None:
+        """The request's body, if all of it is there in one piece, and was not received; else None,
+        and it is to be received."""
         ...
 
 
@@ -115,11 +120,17 @@ async def cancelled_on_disconnect(receive: Receive) -> AsyncIterator[trio.Nurser
         nursery.cancel_scope.cancel(reason="the response is complete")
 
 
+def client_watch(scope: Scope) -> ClientWatch:
+    """Of the client of this request."""
+    watch: ClientWatch = scope["extensions"][CLIENT_WATCH]
+    return watch
+
+
 @contextmanager
 def cut_on_disconnect(scope: Scope) -> Iterator[None]:
     """Cancel the block when the client leaves, as `cancelled_on_disconnect` does, without a task
     that watches; the request body must have been read."""
-    watch: ClientWatch = scope["extensions"][CLIENT_WATCH]
+    watch = client_watch(scope)
     with trio.CancelScope() as cut:
         watch.on_end = cut.cancel
         try:

@@ -42,7 +42,7 @@ from paddler_trio.http.asgi import (
 from paddler_trio.http.client_identity import account_of, client_of
 from paddler_trio.http.raw_response import raw_response
 from paddler_trio.http.request_id import request_id
-from paddler_trio.http.streaming import cut_on_disconnect
+from paddler_trio.http.streaming import client_watch, cut_on_disconnect
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_failures import DISPLACED, OVERFLOW, silent_server
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -158,11 +158,15 @@ class Forwarding:
         )
         if home is not None:
             request.pin = None  # it has its slot; another may take it over if that one is lost
+        watch = client_watch(scope)
+        watch.on_end = request.stop  # which cuts the exchange, if one is under way
         try:
-            with cut_on_disconnect(scope):
-                while not await self._held_slot(request, work, forwarded, answer):
-                    pass
+            if watch.has_ended:
+                request.stop()
+            while not await self._held_slot(request, work, forwarded, answer):
+                pass
         finally:
+            watch.on_end = None
             request.stop()
         return request.failure
 

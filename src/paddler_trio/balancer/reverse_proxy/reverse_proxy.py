@@ -31,6 +31,7 @@ from paddler_trio.http.asgi import (
 )
 from paddler_trio.http.authentication import Refuse
 from paddler_trio.http.router import cause_of, refuse_upgrade
+from paddler_trio.http.streaming import client_watch
 from paddler_trio.nursery_tree.pool import Pool
 
 SLOTS_OFF = (
@@ -74,12 +75,12 @@ class ReverseProxy:
         elif asked == ("GET", "/slots"):
             await self._slots(send)
         else:
-            body = await read_body(receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S)
+            body = await _body(scope, receive)
             pool = await self._pool(scope, body)
             must_allow(scope, pool)
             await self.forwarding.forward(scope, receive, send, pool, body)
 
-    async def _pool(self, scope: Scope, body: bytearray) -> Pool:
+    async def _pool(self, scope: Scope, body: bytes | bytearray) -> Pool:
         pools = self.pools.all()
         if len(pools) > 1 and (model := await model_in(scope, body)) is not None:
             named = self.pools.called(model)
@@ -192,6 +193,15 @@ class _Guarded:
         return (
             cause if isinstance(cause, HttpProblem) else HttpProblem(500, "Internal server error")
         )
+
+
+async def _body(scope: Scope, receive: Receive) -> bytes | bytearray:
+    """Nearly always it is there: to wait for it with a deadline would cost as much as to parse the
+    request."""
+    body = client_watch(scope).whole_body()
+    if body is not None:
+        return body
+    return await read_body(receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S)
 
 
 def _again(body: bytearray, receive: Receive) -> Receive:
