@@ -110,3 +110,26 @@ async def test_a_request_in_the_middle_of_an_answer_breaks_the_rules(
     assert [str(error) for error in leaves(caught.value)] == [
         "REQUEST in the middle of an answer @ tunnel"
     ]
+
+
+async def test_a_tunnel_that_leaves_begins_no_exchange_and_ends_none() -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    tunnel = AgentTunnel(ours)
+    began: list[object] = []
+
+    async def wait() -> None:
+        began.append(await tunnel.next_exchange())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tunnel.run)
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        tunnel.leave()
+        await trio.testing.wait_all_tasks_blocked()
+        assert began == [None]
+        await theirs.send_all(request("a"))
+        frame = await tunnel.next_frame()
+        assert frame is not None, "what an exchange under way waits for still comes"
+        assert frame[0] is Kind.REQUEST
+        assert await tunnel.next_exchange() is None, "the END that came with it is not looked at"
+        nursery.cancel_scope.cancel()

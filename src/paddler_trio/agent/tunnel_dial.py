@@ -33,6 +33,7 @@ class AgentTunnel:
     """Called when frames have come, or the end."""
     has_ended: bool = attrs.field(default=False, init=False)
     """Nothing comes any more, whatever ended it; frames that came before may be unread."""
+    _is_leaving: bool = attrs.field(default=False, init=False)
     _reader: FrameReader = attrs.field(factory=FrameReader, init=False)
     _frames: deque[tuple[Kind, bytes]] = attrs.field(factory=deque, init=False)
     _unsent: bytes = attrs.field(default=b"", init=False)
@@ -74,6 +75,17 @@ class AgentTunnel:
                 return None
             await self._arrived.park()
         return self.frame_here()
+
+    async def next_exchange(self) -> tuple[Kind, bytes] | None:
+        """Wait for the first frame of an exchange; None at the end, and once `leave` was called."""
+        while not (self._frames or self._is_leaving or self.has_ended):
+            await self._arrived.park()
+        return None if self._is_leaving else self.frame_here()
+
+    def leave(self) -> None:
+        """No exchange begins any more; the one that is under way goes on."""
+        self._is_leaving = True
+        self._arrived.unpark_all()
 
     @property
     def has_unread(self) -> bool:

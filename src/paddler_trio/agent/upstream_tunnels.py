@@ -55,11 +55,10 @@ class UpstreamTunnels:
     authorization: Callable[[], Awaitable[bytes | None]]
     show: Callable[[], None]
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
-    _tunnels: dict[trio.CancelScope, tuple[TunnelReply, trio.CancelScope]] = attrs.field(
+    _tunnels: dict[trio.CancelScope, tuple[TunnelReply, AgentTunnel | None]] = attrs.field(
         factory=dict, init=False
     )
-    """By the scope of each: where it was asked for, and the scope in which it waits for the next
-    exchange."""
+    """By the scope of each: where it was asked for, and the tunnel, once it was dialled."""
     _is_leaving: bool = attrs.field(default=False, init=False)
     _num_dialled: int = attrs.field(default=0, init=False)
 
@@ -74,8 +73,9 @@ class UpstreamTunnels:
     def leave(self) -> None:
         """No tunnel is dialled any more, and those without an exchange end."""
         self._is_leaving = True
-        for _, idle in self._tunnels.values():
-            idle.cancel(reason="this agent is leaving")
+        for _, tunnel in self._tunnels.values():
+            if tunnel is not None:
+                tunnel.leave()
 
     def begin(self, secret: str, reply: TunnelReply) -> None:
         """Dial the tunnel of this secret."""
@@ -93,13 +93,14 @@ class UpstreamTunnels:
 
     async def _run(self, secret: str, reply: TunnelReply) -> None:
         with trio.CancelScope() as scope:
-            self._tunnels[scope] = reply, trio.CancelScope()
+            self._tunnels[scope] = reply, None
             try:
                 with trio.fail_after(DIAL_S):
                     authorization = await self.authorization()
                     tunnel = await dial_tunnel(self.address, self.tls, secret, authorization)
+                self._tunnels[scope] = reply, tunnel
                 try:
-                    await self._serve(scope, tunnel, reply)
+                    await self._serve(tunnel, reply)
                 finally:
                     with trio.CancelScope(shield=True):  # nothing in it waits
                         await trio.aclose_forcefully(tunnel.stream)
@@ -115,18 +116,11 @@ class UpstreamTunnels:
             finally:
                 del self._tunnels[scope]
 
-    async def _serve(
-        self, scope: trio.CancelScope, tunnel: AgentTunnel, reply: TunnelReply
-    ) -> None:
+    async def _serve(self, tunnel: AgentTunnel, reply: TunnelReply) -> None:
         last_id = ""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tunnel.run, name="tunnel reader")
-            while not self._is_leaving:
-                with trio.CancelScope() as idle:
-                    self._tunnels[scope] = reply, idle
-                    frame = await tunnel.next_frame()
-                if idle.cancelled_caught or frame is None:
-                    break
+            while not self._is_leaving and (frame := await tunnel.next_exchange()) is not None:
                 kind, payload = frame
                 if kind is not Kind.REQUEST:
                     raise WireError(f"{kind.name} where a request begins @ tunnel")
