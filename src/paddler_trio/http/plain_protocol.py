@@ -35,7 +35,9 @@ class PlainProtocol(Http11Protocol):
             if self._plain is not None:
                 self._tell_h11()
             elif self._is_between_requests():
-                plain = plain_request(event.data, self._limits.max_target_bytes)
+                limits = self._limits
+                longest = min(limits.max_target_bytes, limits.max_header_bytes)
+                plain = plain_request(event.data, longest)
                 if plain is not None:
                     await self._begin(plain)
                     return

@@ -17,12 +17,11 @@ import attrs
 MAX_LINES: Final = 64
 _TOKEN: Final = rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]++"
 _VALUE: Final = rb"(?:[\x21-\x7e]++(?:[ \t]++[\x21-\x7e]++)*+)?+"
-_FIELD: Final = rb"(" + _TOKEN + rb"):[ \t]*+(" + _VALUE + rb")[ \t]*+\r\n"
+_LINE: Final = re.compile(rb"(%b):[ \t]*+(%b)[ \t]*+\r\n" % (_TOKEN, _VALUE))
 _HEAD: Final = re.compile(
     rb"(?P<method>[A-Z]{1,16}+) (?P<target>/[\x21-\x7e]*+) HTTP/1\.1\r\n"
-    rb"(?P<fields>(?:" + _FIELD.replace(b"(" + _TOKEN, b"(?:" + _TOKEN) + rb"){1,64}+)\r\n"
+    rb"(?P<fields>(?:%b:[ \t]*+%b[ \t]*+\r\n){1,%d}+)\r\n" % (_TOKEN, _VALUE, MAX_LINES)
 )
-_LINE: Final = re.compile(_FIELD)
 _LENGTH: Final = re.compile(rb"[0-9]{1,9}+")
 _NOT_PLAIN: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 

@@ -78,3 +78,28 @@ def test_a_name_is_new_once_and_names_end_somewhere() -> None:
     names = FirstTimes()
     assert [names.is_first(name) for name in ("a", "b", "a")] == [True, True, False]
     assert sum(names.is_first(f"name {number}") for number in range(1000)) == 30
+
+
+GONE = """
+import os, structlog
+from paddler_trio.daemon.logs import configure_logs
+
+configure_logs(level="info", as_json=True)
+log = structlog.get_logger("a")
+log.debug("not shown")
+log.info("shown %d", 1, agent="b")
+os.close(2)
+log.info("lost")
+print("went on")
+"""
+
+
+def test_a_log_that_nobody_reads_any_more_ends_nothing() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", GONE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.stdout == "went on\n"
+    (line,) = ended.stderr.splitlines()
+    shown = json.loads(line)
+    assert (shown["event"], shown["level"], shown["logger"]) == ("shown 1", "info", "a")
+    assert shown["agent"] == "b"
