@@ -102,7 +102,7 @@ async def test_a_client_chosen_id_never_reaches_an_agent_so_two_sockets_may_shar
 
 async def test_errors_come_as_frames_with_the_clients_id() -> None:
     async with (
-        running_balancer(buffered_request_timeout_s=0.05, max_buffered_requests=1) as balancer,
+        running_balancer(buffered_request_timeout_s=0.5, max_buffered_requests=1) as balancer,
         balancer.socket() as client,
     ):
         await client.ask("waits")
