@@ -309,6 +309,30 @@ async def test_a_client_that_leaves_ends_the_servers_work() -> None:
         await fleet.balancer.wait_slots(0)
 
 
+async def test_a_client_that_leaves_before_its_answer_leaves_the_queue_or_the_slot() -> None:
+    came, gone = trio.Event(), trio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        came.set()
+        await exchange.client_gone()
+        gone.set()
+
+    async with proxy(script, slots=1) as fleet:
+        async with await fleet.connect() as leased, await fleet.connect() as waiting:
+            await leased.send_all(ASK)
+            with trio.fail_after(PATIENCE_S):
+                await came.wait()
+            await waiting.send_all(ASK)
+            await fleet.balancer.wait_buffered(1)
+            await waiting.aclose()
+            await fleet.balancer.wait_buffered(0)
+            assert not gone.is_set()
+            await leased.aclose()
+            with trio.fail_after(PATIENCE_S):
+                await gone.wait()
+        await fleet.balancer.wait_slots(0)
+
+
 async def test_a_request_that_names_an_agent_or_a_slot_goes_to_the_same_server() -> None:
     async with proxy(sends(FINE), sends(FINE)) as fleet:
         for _ in range(4):
