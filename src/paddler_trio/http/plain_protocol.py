@@ -89,7 +89,7 @@ class PlainProtocol(Http11Protocol):
     def _tell_h11(self) -> None:
         plain, self._plain = self._plain, None
         assert plain is not None, "h11 knows it already"
-        self.connection.receive_data(plain.data)
+        self.connection.receive_data(plain.head + plain.body)
         while not isinstance(self.connection.next_event(), h11.EndOfMessage):
             pass
         if self._status is not None:

@@ -31,11 +31,11 @@ class PlainRequest:
     """One request, whole.
 
     Args:
-      data: as it came.
+      head: as it came; with the body behind it, it is all that came.
       headers: names in lower case.
     """
 
-    data: bytes = attrs.field(repr=False)
+    head: bytes = attrs.field(repr=False)
     method: bytes
     target: bytes
     headers: list[tuple[bytes, bytes]]
@@ -60,4 +60,4 @@ def plain_request(data: bytes, max_head_bytes: int) -> PlainRequest | None:
             length, num_lengths = int(value), num_lengths + 1
     if num_hosts != 1 or num_lengths > 1 or len(data) - head.end() != length:
         return None
-    return PlainRequest(data, head["method"], head["target"], headers, data[head.end() :])
+    return PlainRequest(head[0], head["method"], head["target"], headers, data[head.end() :])
