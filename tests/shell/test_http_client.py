@@ -74,19 +74,24 @@ def saying(*answers: bytes) -> Handler:
     return handle
 
 
-async def body_of(answer: Answer) -> bytes:
-    body = b""
+async def body_of(answer: Answer, space_bytes: int | None = None) -> bytes:
+    """In pieces, or written to a space of ``space_bytes`` as often as it takes."""
+    body, space = b"", memoryview(bytearray(space_bytes or 0))
     try:
-        while piece := await answer.receive():
-            body += piece
+        if space_bytes is None:
+            while piece := await answer.receive():
+                body += piece
+        else:
+            while count := await answer.receive_into(space):
+                body += space[:count]
     finally:
         await answer.close()
     return body
 
 
-async def get(url: str, timeouts: Timeouts = TIMEOUTS) -> bytes:
-    async with open_client(timeouts) as client:
-        return await body_of(await client.send("GET", httpx.URL(url), {}))
+async def get(url: str, space_bytes: int | None = None) -> bytes:
+    async with open_client(TIMEOUTS) as client:
+        return await body_of(await client.send("GET", httpx.URL(url), {}), space_bytes)
 
 
 @pytest.fixture(autouse=True)
@@ -106,9 +111,10 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         b"HTTP/1.0 200 OK\r\n\r\nhello",
     ],
 )
-async def test_a_body_ends_where_its_framing_says(answer: bytes) -> None:
+@pytest.mark.parametrize("space_bytes", [None, 2, 100])
+async def test_a_body_ends_where_its_framing_says(answer: bytes, space_bytes: int | None) -> None:
     async with served(saying(answer)) as port:
-        assert await get(f"http://127.0.0.1:{port}/") == b"hello"
+        assert await get(f"http://127.0.0.1:{port}/", space_bytes) == b"hello"
 
 
 @pytest.mark.parametrize(
@@ -125,15 +131,33 @@ async def test_a_head_that_is_none_is_refused(answer: bytes, cause: str) -> None
             await get(f"http://127.0.0.1:{port}/")
 
 
-async def test_a_body_that_ends_early_or_is_no_chunk_is_broken() -> None:
+@pytest.mark.parametrize("space_bytes", [None, 2, 100])
+async def test_a_body_that_ends_early_or_is_no_chunk_is_broken(space_bytes: int | None) -> None:
     short = b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello"
     async with served(saying(short)) as port:
         with pytest.raises(BodyBrokenError, match="45 bytes before the end"):
-            await get(f"http://127.0.0.1:{port}/")
+            await get(f"http://127.0.0.1:{port}/", space_bytes)
     no_chunk = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"
     async with served(saying(no_chunk)) as port:
         with pytest.raises(BodyBrokenError, match="broke HTTP"):
-            await get(f"http://127.0.0.1:{port}/")
+            await get(f"http://127.0.0.1:{port}/", space_bytes)
+
+
+async def test_what_follows_a_head_is_written_before_what_follows_it() -> None:
+    """A body that comes with its head, and goes on after it, into spaces it does not fit."""
+    body = bytes(range(256)) * 40
+
+    async def in_two(stream: trio.abc.Stream) -> None:
+        for answered in range(2):
+            await head(stream)
+            start = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+            await stream.send_all(start + body[: 1000 * (answered + 1)])
+            await stream.send_all(body[1000 * (answered + 1) :])
+
+    async with served(in_two) as port, open_client(TIMEOUTS) as client:
+        for space_bytes in (7, 4096):  # the second on the same connection: no byte was left over
+            answer = await client.send("GET", httpx.URL(f"http://127.0.0.1:{port}/"), {})
+            assert await body_of(answer, space_bytes) == body
 
 
 async def test_no_answer_in_time(autojump_clock: trio.testing.MockClock) -> None:

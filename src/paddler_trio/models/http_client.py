@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import base64
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 from urllib.request import getproxies, proxy_bypass
 
@@ -81,36 +81,66 @@ class Answer:
 
     async def receive(self) -> bytes:
         """The next piece of the body; empty at its end. BodyBrokenError."""
-        timeouts = self._client.timeouts
+        with self._named_errors():
+            return await self._receive(PIECE_BYTES)
+
+    async def receive_into(self, space: memoryview) -> int:
+        """Write what comes next of the body to the beginning of ``space``, which is not empty;
+        returns how many bytes, 0 at the end. BodyBrokenError.
+
+        Without TLS the kernel writes there: no piece is allocated and copied once more.
+        """
+        stream = self._connection.stream
+        with self._named_errors():
+            if self._remaining and not self._buffered and isinstance(stream, trio.SocketStream):
+                count = await stream.socket.recv_into(space[: self._remaining])
+                self._count(count)
+                return count
+            piece = await self._receive(len(space))
+            count = min(len(piece), len(space))
+            space[:count] = piece[:count]
+            if count < len(piece):
+                self._buffered = piece[count:]
+                if self._remaining is not None:
+                    self._remaining += len(piece) - count
+            return count
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """What ends a body early is a BodyBrokenError; so is silence."""
+        silence_s = self._client.timeouts.silence_s
         try:
-            with trio.fail_after(timeouts.silence_s):
-                return await self._receive()
+            with trio.fail_after(silence_s):
+                yield
         except trio.TooSlowError as error:
-            raise BodyBrokenError(
-                f"{self.url.host} sent nothing for {timeouts.silence_s:g} s"
-            ) from error
+            raise BodyBrokenError(f"{self.url.host} sent nothing for {silence_s:g} s") from error
         except (trio.BrokenResourceError, ssl.SSLError, OSError) as error:
             raise BodyBrokenError(f"{self.url.host} broke off: {cause_of(error)}") from error
         except h11.RemoteProtocolError as error:
             raise BodyBrokenError(f"{self.url.host} broke HTTP's rules: {error}") from error
 
-    async def _receive(self) -> bytes:
-        if self._remaining is None:
-            return await self._receive_framed()
-        if self._remaining == 0:
-            return b""
+    async def _receive(self, most: int) -> bytes:
+        """``most`` bounds what is asked of the network; what is here already may be more."""
         if self._buffered:
             piece, self._buffered = self._buffered, b""
+        elif self._remaining is None:
+            return await self._receive_framed()
+        elif self._remaining == 0:
+            return b""
         else:
-            piece = bytes(
-                await self._connection.stream.receive_some(min(self._remaining, PIECE_BYTES))
-            )
-        if not piece:
+            count = min(self._remaining, most, PIECE_BYTES)
+            piece = bytes(await self._connection.stream.receive_some(count))
+        if self._remaining is not None:
+            self._count(len(piece))
+        return piece
+
+    def _count(self, received: int) -> None:
+        assert self._remaining
+        if not received:
             raise BodyBrokenError(
                 f"{self.url.host} broke off {self._remaining} bytes before the end"
             )
-        self._remaining -= len(piece)
-        return piece
+        self._remaining -= received
 
     async def _receive_framed(self) -> bytes:
         while True:

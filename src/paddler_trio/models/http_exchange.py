@@ -100,6 +100,14 @@ async def next_piece(answer: Answer, subject: Subject) -> bytes:
         raise TransferInterruptedError(subject, str(error)) from error
 
 
+async def next_bytes(answer: Answer, subject: Subject, space: memoryview) -> int:
+    """The same, written to the beginning of ``space``; returns how many bytes."""
+    try:
+        return await answer.receive_into(space)
+    except BodyBrokenError as error:
+        raise TransferInterruptedError(subject, str(error)) from error
+
+
 async def _final_answer(
     client: HttpClient,
     method: str,

@@ -121,8 +121,9 @@ class PartialFile:
         if block is not None:
             os.pwrite(self._journal_fd, b"\1", HEADER_BYTES + block)
 
-    def read(self, start: int, count: int) -> bytes:
-        return os.pread(self._data_fd, count, start)
+    def read_into(self, start: int, space: memoryview) -> int:
+        """Read from byte ``start`` to the beginning of ``space``; returns how many bytes."""
+        return os.preadv(self._data_fd, [space], start)
 
     def truncate(self) -> None:
         """Start anew with a file whose size nobody knows: no journal, nothing to continue."""

@@ -33,7 +33,7 @@ from paddler_trio.models.download_errors import (
 )
 from paddler_trio.models.download_progress import ProgressMeter
 from paddler_trio.models.http_client import Answer, HttpClient
-from paddler_trio.models.http_exchange import Location, exchange, next_piece
+from paddler_trio.models.http_exchange import Location, exchange, next_bytes, next_piece
 from paddler_trio.models.partial_file import BLOCK_BYTES, PartialFile
 
 log = structlog.get_logger("download")
@@ -43,6 +43,8 @@ MAX_FILE_BYTES: Final = 1 << 50
 MAX_RESTARTS: Final = 3
 """How often a file may change while it is fetched before the attempt fails."""
 HASH_CHUNK_BYTES: Final = 4 << 20
+"""In one go of the thread."""
+HASH_PIECE_BYTES: Final = 256 * 1024
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 
 
@@ -407,37 +409,44 @@ class PartWriting:
     transfer: Transfer
     part: ByteRange
     position: int = attrs.field(init=False)
-    _pending: list[memoryview] = attrs.field(factory=list, init=False)
+    _block: memoryview = attrs.field(init=False)
+    """Space for one block, used for each of them."""
     _block_start: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.position = self._block_start = self.part.start
+        length = self.part.stop - self.part.start
+        self._block = memoryview(bytearray(min(self.transfer.plan.block_bytes, length)))
 
     async def consume(self, answer: Answer) -> None:
         """Read ``answer`` until it ends; what goes beyond the part is dropped."""
-        transfer = self.transfer
-        while piece := await next_piece(answer, transfer.remote.subject):
-            data = memoryview(piece)[: self.part.stop - self.position]
-            while data:
-                end = min(self._block_start + transfer.plan.block_bytes, self.part.stop)
-                taken, data = data[: end - self.position], data[end - self.position :]
-                self._pending.append(taken)
-                self.position += len(taken)
-                transfer.meter.add(len(taken))
-                if self.position == end:
-                    await self._flush()
+        transfer, subject = self.transfer, self.transfer.remote.subject
+        while self.position < self.part.stop:
+            start = self._block_start
+            end = min(start + transfer.plan.block_bytes, self.part.stop)
+            count = await next_bytes(
+                answer, subject, self._block[self.position - start : end - start]
+            )
+            if not count:
+                return
+            self.position += count
+            transfer.meter.add(count)
+            if self.position == end:
+                await self._flush(end - start)
+        while await next_piece(answer, subject):
+            pass
 
-    async def _flush(self) -> None:
+    async def _flush(self, count: int) -> None:
         transfer, start = self.transfer, self._block_start
         await trio.to_thread.run_sync(
             bound(
                 transfer.partial.write,
                 start,
-                self._pending,
+                [self._block[:count]],
                 block=start // transfer.plan.block_bytes,
             )
         )
-        self._pending, self._block_start = [], self.position
+        self._block_start = self.position
         transfer.block_arrived(start)
 
 
@@ -448,12 +457,14 @@ class Hashing:
     transfer: Transfer
     done: trio.Event = attrs.field(factory=trio.Event, init=False)
     _digest: Hash = attrs.field(init=False)
+    _space: memoryview = attrs.field(init=False)
     _kind: str = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         expected = self.transfer.remote.expected
         self._kind = "sha256" if expected is None else expected.kind
         self._digest = new_hash(self._kind, self.transfer.plan.size_bytes)
+        self._space = memoryview(bytearray(HASH_PIECE_BYTES))
 
     async def run(self) -> None:
         plan, position = self.transfer.plan, 0
@@ -467,11 +478,16 @@ class Hashing:
         self.done.set()
 
     def _update(self, start: int, count: int) -> int:
-        data = self.transfer.partial.read(start, count)
-        if not data:
-            raise OSError(errno.EIO, "the partial file became shorter")
-        self._digest.update(data)
-        return len(data)
+        """Hash bytes that are here, in pieces that the processor's own cache holds."""
+        position, stop = start, start + count
+        while position < stop:
+            data = self._space[: stop - position]
+            read = self.transfer.partial.read_into(position, data)
+            if not read:
+                raise OSError(errno.EIO, "the partial file became shorter")
+            self._digest.update(data[:read])
+            position += read
+        return count
 
     def fetched(self) -> Fetched:
         return Fetched(

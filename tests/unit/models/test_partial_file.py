@@ -28,7 +28,9 @@ def test_blocks_that_were_written_are_here_in_the_next_process(tmp_path: Path) -
     assert list(partial.journal.here) == [0, 1, 0]
     assert partial.journal.here_bytes == 10
     assert partial.journal.etag == '"e"'
-    assert partial.read(10, 10) == b"0123456789"
+    space = memoryview(bytearray(10))
+    assert partial.read_into(10, space) == 10
+    assert bytes(space) == b"0123456789"
     partial.close()
 
 
