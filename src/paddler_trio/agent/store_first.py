@@ -22,6 +22,7 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.agent.download_process import fetch_apart
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.models.download_errors import (
     AccessDeniedError,
@@ -86,10 +87,10 @@ class StoreFirst:
     async def fetch(self, model: HuggingFaceModel | UrlModel) -> FetchedModel:
         """The model's files; DownloadError. Cancellation: as :meth:`ModelDownload.fetch`."""
         if self.store is None:
-            return await ModelDownload(self.hub, self.publish).fetch(model)
+            return await self._download(self.hub).fetch(model)
         settings = self.hub.through_store(self.store.url, self.store.key_file, self.store.tls)
         try:
-            return await self._from_store(ModelDownload(settings, self.publish), model)
+            return await self._from_store(self._download(settings), model)
         except DownloadError as error:
             is_nowhere_else = isinstance(model, UrlModel) and is_pushed(model.url)
             if is_nowhere_else or not may_try_source(error, has_token=await self._has_token()):
@@ -97,10 +98,13 @@ class StoreFirst:
             refusal = error
         log.warning("not from the balancer's model store: asking the source", reason=refusal.cause)
         try:
-            return await ModelDownload(self.hub, self.publish).fetch(model)
+            return await self._download(self.hub).fetch(model)
         except ServerUnreachableError as error:
             log.warning("the source cannot be reached from here either", reason=error.cause)
             raise refusal from error
+
+    def _download(self, settings: HubSettings) -> ModelDownload:
+        return ModelDownload(settings, self.publish, elsewhere=fetch_apart)
 
     async def _from_store(
         self, download: ModelDownload, model: HuggingFaceModel | UrlModel

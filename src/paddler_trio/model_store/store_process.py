@@ -23,6 +23,7 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.daemon.behind_tokens import go_behind_tokens
 from paddler_trio.daemon.logs import configure_logs
 from paddler_trio.errors import ConfigurationError, WireError, one_line
 from paddler_trio.heap import freeze_heap, give_back_large_blocks
@@ -65,11 +66,6 @@ SILENCE_S: Final = 20.0
 MAX_REPORTS: Final = 4096
 """More than the balancer ever lets be under way."""
 COUNTS_S: Final = 1.0
-AUTOGROUP: Final = Path("/proc/self/autogroup")
-"""Of a session; see autogroup in sched(7)."""
-SESSION_NICENESS: Final = 5
-"""A third of the share of another session: running streams do not notice it, and the store still
-answers where all processors are busy."""
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 
 
@@ -258,27 +254,6 @@ def problem_of(error: DownloadError) -> HttpProblem:
 
 def _model_of(text: bytes) -> DesiredModel:
     return structure(loads(text), DesiredModel)
-
-
-def go_behind_tokens() -> None:
-    """Tokens go before bytes: this process, and every thread that it will have, runs when nobody
-    else on the machine wants the processor.
-
-    That counts among the processes of a session; where Linux schedules sessions as groups, the one
-    that this process leads is a light one.
-    """
-    try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except OSError as error:  # a sandbox
-        log.warning("the store runs at normal priority", reason=error.strerror)
-    if os.getsid(0) != os.getpid():
-        return
-    try:
-        AUTOGROUP.write_text(str(SESSION_NICENESS))
-    except FileNotFoundError:  # a kernel without groups of sessions
-        return
-    except OSError as error:  # a sandbox
-        log.warning("the store's session has a share like any other", reason=error.strerror)
 
 
 def allow_descriptors() -> None:

@@ -10,9 +10,10 @@ host share one download: the second one waits on the lock and shows the first on
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 from urllib.parse import SplitResult, urldefrag, urlsplit, urlunsplit
 
 import attrs
@@ -54,7 +55,13 @@ from paddler_trio.models.partial_file import PartialFile, read_journal, space_pr
 from paddler_trio.models.pushed_cache import pushed_journals
 from paddler_trio.models.pushed_download import PushedDownload
 from paddler_trio.models.pushed_source import is_pushed
-from paddler_trio.models.transfer import Fetched, RemoteFile, Transfer, TransferLimits
+from paddler_trio.models.transfer import (
+    Fetched,
+    LargeFileError,
+    RemoteFile,
+    Transfer,
+    TransferLimits,
+)
 from paddler_trio.models.url_cache import (
     UrlFile,
     UrlRecord,
@@ -64,6 +71,29 @@ from paddler_trio.models.url_cache import (
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 log = structlog.get_logger("download")
+
+SMALL_BYTES: Final = 64 << 20
+"""Files up to this size are fetched here in any case: it takes a moment, and starting a process
+does too."""
+
+
+@attrs.frozen(kw_only=True)
+class TransferJob:
+    """The transfer of one file, for another process to do. Its lock is held by who gives it.
+
+    Args:
+      folder, key: where the partial file is.
+    """
+
+    settings: HubSettings
+    limits: TransferLimits
+    remote: RemoteFile
+    folder: Path
+    key: str
+
+
+CarryOut = Callable[[TransferJob, ProgressMeter], Awaitable[Fetched]]
+"""Does a job and counts its bytes; DownloadError. Cancelled, it keeps what is there of the file."""
 
 
 @attrs.frozen
@@ -90,6 +120,7 @@ class ModelDownload:
       claim: called before bytes are written, in a thread, with how many bytes the file will have;
         CacheFullError if they may not be written.
       on_change, on_void: see :class:`Transfer`.
+      elsewhere: transfers files over SMALL_BYTES; None has this process do it.
     """
 
     settings: HubSettings
@@ -98,6 +129,7 @@ class ModelDownload:
     claim: Callable[[Subject, int], None] = lambda subject, size_bytes: None
     on_change: Callable[[Transfer], None] = lambda transfer: None
     on_void: Callable[[], None] = lambda: None
+    elsewhere: CarryOut | None = None
     _meter: ProgressMeter = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -370,17 +402,7 @@ class ModelDownload:
                 lambda: PartialFile.open(folder, key, knows_hash=remote.expected is not None)
             )
             try:
-                transfer = Transfer(
-                    client=client,
-                    remote=remote,
-                    partial=partial,
-                    meter=self._meter,
-                    limits=self.limits,
-                    check_space=self._space_check(partial, remote.subject),
-                    on_change=self.on_change,
-                    on_void=self.on_void,
-                )
-                fetched = await transfer.run()
+                fetched = await self._transfer(client, remote, partial, folder, key)
                 if remote.expected in {None, fetched.hash}:
                     self._meter.begin_phase("saving")
                     # may take seconds; what comes after it finds nothing left to write
@@ -404,6 +426,58 @@ class ModelDownload:
                 raise ContentMismatchError(remote.subject, f"{cause}, twice")
             is_second = True
             remote.location.resolved = None
+
+    async def _transfer(
+        self, client: HttpClient, remote: RemoteFile, partial: PartialFile, folder: Path, key: str
+    ) -> Fetched:
+        try:
+            most_bytes = None if self.elsewhere is None else SMALL_BYTES
+            return await self._transfer_of(client, remote, partial, most_bytes).run()
+        except LargeFileError:
+            partial.close()
+        assert self.elsewhere is not None
+        job = TransferJob(
+            settings=self.settings, limits=self.limits, remote=remote, folder=folder, key=key
+        )
+        return await self.elsewhere(job, self._meter)
+
+    async def carry_out(self, remote: RemoteFile, folder: Path, key: str) -> Fetched:
+        """What a TransferJob asks for; DownloadError."""
+
+        def opened() -> PartialFile:
+            return PartialFile.open(folder, key, knows_hash=remote.expected is not None)
+
+        with disk_errors(remote.subject):
+            partial = await trio.to_thread.run_sync(opened)
+            try:
+                async with open_client_of(self.settings) as client:
+                    return await self._transfer_of(client, remote, partial, None).run()
+            finally:
+                partial.close()
+
+    def _transfer_of(
+        self,
+        client: HttpClient,
+        remote: RemoteFile,
+        partial: PartialFile,
+        most_bytes: int | None,
+    ) -> Transfer:
+        return Transfer(
+            client=client,
+            remote=remote,
+            partial=partial,
+            meter=self._meter,
+            limits=self.limits,
+            check_space=self._space_check(partial, remote.subject),
+            most_bytes=most_bytes,
+            on_change=self.on_change,
+            on_void=self.on_void,
+        )
+
+    @property
+    def here(self) -> tuple[int, int | None]:
+        """How many bytes are here of the file that is fetched, and how many it has."""
+        return self._meter.current_bytes, self._meter.total_bytes
 
     def _space_check(self, partial: PartialFile, subject: Subject) -> Callable[[int], None]:
         def check(needed: int) -> None:

@@ -48,6 +48,10 @@ HASH_PIECE_BYTES: Final = 256 * 1024
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 
 
+class LargeFileError(Exception):
+    """The file is larger than this transfer may fetch. Nothing of it was written."""
+
+
 @attrs.frozen(kw_only=True)
 class TransferLimits:
     """How a transfer uses the network.
@@ -104,6 +108,7 @@ class Transfer:
     Args:
       check_space: called with the bytes still to be written before the first one is, blocking;
         raises CacheFullError.
+      most_bytes: LargeFileError as soon as it is known that the file has more; None for no limit.
       on_change: called when there is another plan, and at each block that arrived.
       on_void: called before what is here of the file is given up: the plan counts no more.
     """
@@ -114,6 +119,7 @@ class Transfer:
     meter: ProgressMeter
     limits: TransferLimits
     check_space: Callable[[int], None]
+    most_bytes: int | None = None
     on_change: Callable[[Transfer], None] = lambda transfer: None
     on_void: Callable[[], None] = lambda: None
     _plan: BlockPlan = attrs.field(init=False)
@@ -121,7 +127,7 @@ class Transfer:
     _advanced: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def run(self) -> Fetched:
-        """Fetch and hash the file; DownloadError. The hash is not compared here.
+        """Fetch and hash the file; DownloadError, LargeFileError. The hash is not compared here.
 
         Cancellation: the partial file keeps every block that is whole.
         """
@@ -145,6 +151,8 @@ class Transfer:
         size_bytes = self.remote.size_bytes
         if journal is not None and size_bytes not in {None, journal.size_bytes}:
             raise self._changed(f"it has {size_bytes} bytes and had {journal.size_bytes}")
+        if size_bytes is None and journal is not None:
+            size_bytes = journal.size_bytes
         if size_bytes is not None:
             self._check_size(size_bytes)
         if journal is None:
@@ -268,7 +276,7 @@ class Transfer:
             if pending_bytes >= BLOCK_BYTES:
                 await trio.to_thread.run_sync(flush, position, pending)
                 position, pending, pending_bytes = position + pending_bytes, [], 0
-                self._check_size(position)
+                self._check_reason(position)
         await trio.to_thread.run_sync(flush, position, pending)
         return Fetched(
             position + pending_bytes, ContentHash(kind, digest.hexdigest()), _etag(answer)
@@ -369,6 +377,11 @@ class Transfer:
         return self._plan.size_bytes - self._plan.here_bytes
 
     def _check_size(self, size_bytes: int) -> None:
+        self._check_reason(size_bytes)
+        if self.most_bytes is not None and size_bytes > self.most_bytes:
+            raise LargeFileError
+
+    def _check_reason(self, size_bytes: int) -> None:
         if size_bytes > MAX_FILE_BYTES:
             raise ServerFailedError(
                 self.remote.subject,
