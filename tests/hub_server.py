@@ -43,6 +43,7 @@ class Misbehaviour:
     Args:
       status, headers: an answer without body instead of the file.
       body: other bytes than the file's; etag: another ETag.
+      last_modified: a date instead of an ETag, and If-Range has to have it.
       drops_after: the connection is closed after so many bytes of the body.
       falls_silent_after: nothing more comes after so many bytes, and the connection stays.
       ignores_range: 200 and the whole file.
@@ -55,6 +56,7 @@ class Misbehaviour:
     headers: dict[str, str] = attrs.field(factory=dict)
     body: bytes | None = None
     etag: str | None = None
+    last_modified: str | None = None
     drops_after: int | None = None
     falls_silent_after: int | None = None
     ignores_range: bool = False
@@ -316,9 +318,12 @@ def send_file(
     """The file or the range of it that was asked for, with RFC 9110's conditions."""
     asked = seen.range
     condition = seen.headers.get("if-range")
+    validator = (
+        {"ETag": etag} if odd.last_modified is None else {"Last-Modified": odd.last_modified}
+    )
     start, stop, status = 0, len(data), 200
-    headers = {**more, "ETag": etag, "Accept-Ranges": "bytes"}
-    if asked and not odd.ignores_range and condition in {None, etag}:
+    headers = {**more, **validator, "Accept-Ranges": "bytes"}
+    if asked and not odd.ignores_range and condition in {None, *validator.values()}:
         start, stop, status = asked[0], min(asked[1] + 1, len(data)), 206
         if start >= len(data):
             send(handler, 416, {"Content-Range": f"bytes */{len(data)}"})

@@ -265,6 +265,24 @@ async def test_resuming_asks_with_if_range(world: World, hub: HubServer) -> None
     assert {seen.headers.get("if-range") for seen in later} == {etag}
 
 
+@pytest.mark.parametrize("date", ["Fri, 31 Dec 1999 23:59:59 GMT", "Fri, 31 Dec 2100 23:59:59 GMT"])
+async def test_a_date_is_sent_back_as_it_came_and_compared_with_no_clock(
+    world: World, hub: HubServer, date: str
+) -> None:
+    hub.stored["dated.gguf"] = DATA
+
+    def drops_at_first(seen: Seen) -> Misbehaviour:
+        drops_after = MIB // 2 if len(hub.seen_by_storage()) < 3 else None
+        return Misbehaviour(last_modified=date, drops_after=drops_after)
+
+    hub.misbehave = drops_at_first
+    assert (await world.fetch(world.url("dated.gguf"))).path.read_bytes() == DATA
+    first, *others = hub.seen_by_storage()
+    assert "if-range" not in first.headers
+    assert {seen.headers["if-range"] for seen in others} == {date}
+    assert len(others) > 3
+
+
 async def test_cancelling_is_quick_and_keeps_what_is_there(world: World, hub: HubServer) -> None:
     def first_two(seen: Seen) -> Misbehaviour | None:
         is_late = seen.range is not None and seen.range[0] >= 2 * MIB

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -195,9 +197,14 @@ async def test_what_does_not_fit_the_budget_is_507_and_touches_nothing(
         assert (await world.ask(hub_path("README.md"))).body == b"read me"
 
 
+@pytest.mark.parametrize("clock", ["goes on", "goes back by years"])
 async def test_the_least_recently_used_file_goes_for_another(
-    hub: HubServer, tmp_path: Path
+    hub: HubServer, tmp_path: Path, clock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if clock == "goes back by years":
+        dates_s = itertools.count(4e9, -1e8)
+        monkeypatch.setattr(time, "time", lambda: next(dates_s))
+        monkeypatch.setattr(time, "time_ns", lambda: int(next(dates_s)) * 10**9)
     files = {f"{name}.gguf": random.Random(name).randbytes(MIB) for name in "abcd"}
     hub.repositories["org/repo"].files.update(files)
     async with store_world(tmp_path, hub, budget_bytes=3 * MIB) as world:

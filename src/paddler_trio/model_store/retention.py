@@ -1,5 +1,7 @@
 """Which files stay in the store and which go: least recently used first, within a budget. Pure.
 
+The order of uses counts and no clock: one that is set anew, by years, changes nothing.
+
 A file is *held* (on the disk, whole or not) or *claimed* (arriving: its full size counts at once).
 It is *kept* while it is pinned, desired, in use or arriving; nothing that is kept ever goes. What
 is claimed and does not fit, even without everything that may go, is refused, and then nothing goes.
@@ -8,7 +10,8 @@ is claimed and does not fit, even without everything that may go, is refused, an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from itertools import count
 
 import attrs
 
@@ -38,7 +41,8 @@ class NoRoom:
 @attrs.define
 class _Held:
     size_bytes: int
-    used_s: float
+    last_use: int
+    """Uses of the store's life are counted."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -51,6 +55,7 @@ class Retention:
     _held: dict[str, _Held] = attrs.field(factory=dict, init=False)
     _claimed: dict[str, int] = attrs.field(factory=dict, init=False)
     _uses: Counter[str] = attrs.field(factory=Counter, init=False)
+    _order: Iterator[int] = attrs.field(factory=count, init=False)
 
     def __repr__(self) -> str:
         return f"<Retention {self.used_bytes} of {self.budget_bytes} bytes>"
@@ -82,10 +87,11 @@ class Retention:
 
     # ------------------------------------------------------------ what is there
 
-    def hold(self, key: str, size_bytes: int, used_s: float) -> None:
-        """It lies on the disk, whole or not, and nobody writes to it; a claim of it has ended."""
+    def hold(self, key: str, size_bytes: int) -> None:
+        """It lies on the disk, whole or not, and nobody writes to it; a claim of it has ended, and
+        it was used last now."""
         self._claimed.pop(key, None)
-        self._held[key] = _Held(size_bytes, used_s)
+        self._held[key] = _Held(size_bytes, next(self._order))
 
     def forget(self, key: str) -> None:
         """Nothing of it is there, or comes."""
@@ -123,13 +129,13 @@ class Retention:
         """Somebody reads it, until the same number of :meth:`release`."""
         self._uses[key] += 1
 
-    def release(self, key: str, now_s: float) -> None:
+    def release(self, key: str) -> None:
         """Somebody has read it: it was used last now."""
         self._uses[key] -= 1
         if not self._uses[key]:
             del self._uses[key]
         if key in self._held:
-            self._held[key].used_s = now_s
+            self._held[key].last_use = next(self._order)
 
     def desire(self, keys: Collection[str]) -> None:
         """These are desired, and no others."""
@@ -143,7 +149,7 @@ class Retention:
     def _evict(self, candidates: list[str], excess_bytes: int) -> tuple[str, ...]:
         """Take the least recently used ones out until ``excess_bytes`` are free."""
         evicted = []
-        for key in sorted(candidates, key=lambda key: (self._held[key].used_s, key)):
+        for key in sorted(candidates, key=lambda key: self._held[key].last_use):
             if excess_bytes <= 0:
                 break
             excess_bytes -= self._held.pop(key).size_bytes

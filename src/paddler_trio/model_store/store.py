@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -71,8 +70,8 @@ class ModelStore:
         """Read the folder; OSError."""
         pinned = await trio.to_thread.run_sync(_read_pins, layout)
         store = cls(layout, Retention(budget_bytes, pinned))
-        for file in await store.files():
-            store.retention.hold(file.key, file.size_bytes, file.last_use_s)
+        for file in sorted(await store.files(), key=lambda file: (file.last_use_s, file.key)):
+            store.retention.hold(file.key, file.size_bytes)
         return store
 
     @property
@@ -109,7 +108,7 @@ class ModelStore:
                 if size_bytes is None:
                     self.retention.forget(each)
                 else:
-                    self.retention.hold(each, size_bytes, time.time())
+                    self.retention.hold(each, size_bytes)
             await self._refresh_desired()
 
     @asynccontextmanager
@@ -120,7 +119,7 @@ class ModelStore:
             await trio.to_thread.run_sync(note_use, self.layout.root / key)
             yield
         finally:
-            self.retention.release(key, time.time())
+            self.retention.release(key)
 
     async def prune(self, rules: Prune) -> Pruned:
         """Remove the models that ``rules`` do not keep, but none that must stay.

@@ -146,7 +146,7 @@ async def _final_answer(
         url = target
     if answer.status >= 300 and answer.status not in {304, 416}:
         await answer.close()
-        retry_after_s = _retry_after(answer.headers.get("retry-after"))
+        retry_after_s = retry_after_of(answer.headers.get("retry-after"))
         stores = stores_error(answer.headers, subject, retry_after_s) if location.is_store else None
         raise stores or _refusal(answer, subject, has_token=location.token is not None)
     if url != home and not stays_on_origin:
@@ -226,11 +226,13 @@ def _refusal(answer: Answer, subject: Subject, *, has_token: bool) -> DownloadEr
     if 400 <= status < 500 and status not in {408, 429}:
         return RequestRejectedError(subject, f"{host} rejected the request ({status})")
     return ServerFailedError(
-        subject, f"{host} answered {status}", _retry_after(answer.headers.get("retry-after"))
+        subject, f"{host} answered {status}", retry_after_of(answer.headers.get("retry-after"))
     )
 
 
-def _retry_after(text: str | None) -> float | None:
+def retry_after_of(text: str | None) -> float | None:
+    """The seconds of a Retry-After, within bounds; None if it has none. A date is not compared with
+    this machine's, which may be another one."""
     if text is None or not text.isascii() or not text.isdigit() or len(text) > 9:
         return None
     return min(int(text), MAX_RETRY_AFTER_S)

@@ -69,7 +69,7 @@ class RetentionMachine(RuleBasedStateMachine):
         if key in self.arriving:
             self.disk[key] = self.arriving.pop(key)
             self.used_s[key] = self.tick()
-            self.retention.hold(key, self.disk[key], self.now_s)
+            self.retention.hold(key, self.disk[key])
 
     @rule(key=KEYS, part=st.integers(0, 60))
     def break_off(self, key: str, part: int) -> None:
@@ -79,7 +79,7 @@ class RetentionMachine(RuleBasedStateMachine):
             if left:
                 self.disk[key] = left
                 self.used_s[key] = self.tick()
-                self.retention.hold(key, left, self.now_s)
+                self.retention.hold(key, left)
             else:
                 self.retention.forget(key)
 
@@ -92,7 +92,8 @@ class RetentionMachine(RuleBasedStateMachine):
     def end_reading(self, key: str) -> None:
         if self.readers.get(key):
             self.readers[key] -= 1
-            self.retention.release(key, self.tick())
+            self.retention.release(key)
+            self.tick()
             if key in self.disk and key not in self.arriving:
                 self.used_s[key] = self.now_s
 
@@ -110,7 +111,7 @@ class RetentionMachine(RuleBasedStateMachine):
         if key not in self.disk and key not in self.arriving:
             self.disk[key] = size
             self.used_s[key] = self.tick()
-            self.retention.hold(key, size, self.now_s)
+            self.retention.hold(key, size)
 
     @rule()
     def trim(self) -> None:
@@ -131,7 +132,7 @@ test_retention = RetentionMachine.TestCase
 
 def test_the_refusal_says_the_numbers() -> None:
     retention = Retention(100)
-    retention.hold("a", 70, 0)
+    retention.hold("a", 70)
     retention.desire(["a"])
     problem = retention.claim("b", 50)
     assert str(problem) == (

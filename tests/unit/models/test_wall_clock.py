@@ -1,0 +1,174 @@
+"""The wall clock may be set anew, by years, while models are fetched: nothing waits for it.
+
+Time-outs, pauses, speeds and back-off are Trio's clock, which never jumps. The wall clock is read
+where a date outlives a process, and only there.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+import paddler_trio
+from paddler_trio.models.cache_lock import held_lock
+from paddler_trio.models.download_errors import LockHeldError, Subject
+from paddler_trio.models.download_progress import DownloadProgress, ProgressMeter
+from paddler_trio.models.http_exchange import retry_after_of
+from paddler_trio.models.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.model_download import wait_for_retry
+from paddler_trio.models.retry_delay import PERMANENT_RETRY_S
+
+SUBJECT = Subject("https://host/m.gguf", is_hub=False)
+DATES_OUTLIVE = {
+    ("agent/cache_answers.py", "prune_answer"): "of files, whose last use is on the disk",
+    ("agent/cache_answers.py", "_listed_local"): "shown to people",
+    ("models/cache_place.py", "note_verified"): "of a file's last verification",
+    ("model_store/inventory.py", "note_use"): "of a file's last use",
+    ("model_store/store_prune.py", "planned"): "of files, whose last use is on the disk",
+    ("model_store/upload_file.py", "expired_uploads"): "of uploads, in days",
+}
+"""Who may read the wall clock, and which date it is."""
+WALL_CLOCKS = (
+    *("time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.CLOCK_REALTIME"),
+    *("datetime.now", "datetime.utcnow", "datetime.today", "date.today"),
+)
+
+
+@pytest.fixture(autouse=True)
+def jumping_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the wall clock is years after the one before, or before it."""
+    dates_s = itertools.cycle([1.7e9, 4e9, 0.0, 2.2e9])
+    monkeypatch.setattr(time, "time", lambda: next(dates_s))
+    monkeypatch.setattr(time, "time_ns", lambda: int(next(dates_s)) * 10**9)
+
+
+def test_only_dates_that_outlive_a_process_are_of_the_wall_clock() -> None:
+    package = Path(paddler_trio.__file__).parent
+    found = set()
+    for room in ("models", "model_store", "agent"):
+        for path in (package / room).glob("*.py"):
+            text = path.read_text()
+            if not any(name in text for name in WALL_CLOCKS):
+                continue
+            for function in ast.walk(ast.parse(text)):
+                if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and any(
+                    _is_wall_clock(node) for node in ast.walk(function)
+                ):
+                    found.add((str(path.relative_to(package)), function.name))
+    assert found == DATES_OUTLIVE.keys()
+
+
+def _is_wall_clock(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(ast.Name(module), name):
+            return f"{module}.{name}" in WALL_CLOCKS
+    return False
+
+
+async def test_speed_and_remaining_time_are_of_seconds_that_passed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    seen: list[DownloadProgress | None] = []
+    meter = ProgressMeter(seen.append)
+    meter.begin(DownloadProgress(source="host", filename="m.gguf", total_bytes=10_000))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(meter.run)
+        for _ in range(8):
+            await trio.sleep(0.5)
+            meter.add(500)
+        await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+    last = seen[-1]
+    assert last is not None
+    assert last.bytes_per_s == pytest.approx(1000, rel=0.2)
+    assert last.remaining_s == pytest.approx(6, rel=0.2)
+    assert len(seen) <= 4 * 4 + 2, "four times a second"
+
+
+async def test_a_lock_is_waited_for_as_long_as_its_time_out_says(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    path, began_s, looks = tmp_path / "lock", trio.current_time(), itertools.count()
+
+    async def progress() -> int:
+        return min(next(looks), 3)  # the holder works for a moment, and then no more
+
+    async with held_lock(path, SUBJECT, Timeouts(), progress):
+        with pytest.raises(LockHeldError):
+            async with held_lock(path, SUBJECT, Timeouts(lock_s=120, lock_poll_s=1), progress):
+                pass
+    assert trio.current_time() - began_s == pytest.approx(124, abs=2)
+
+
+async def test_ten_minutes_are_ten_minutes(
+    autojump_clock: trio.testing.MockClock, tmp_path: Path
+) -> None:
+    settings = HubSettings(cache=tmp_path, url_cache=tmp_path)
+    began_s = trio.current_time()
+    fingerprint = settings.token_fingerprint()
+    await wait_for_retry(settings, PERMANENT_RETRY_S, fingerprint, poll_s=60)
+    assert trio.current_time() - began_s == pytest.approx(600)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("7", 7),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", None),
+        ("Fri, 31 Dec 2100 23:59:59 GMT", None),
+        ("-5", None),
+    ],
+)
+def test_a_servers_date_to_come_again_is_compared_with_no_clock(
+    text: str, seconds: float | None
+) -> None:
+    assert retry_after_of(text) == seconds
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, which holds the lock."""
+    program = (
+        "import fcntl, sys\n"
+        f"file = open({str(tmp_path / 'lock')!r}, 'w')\n"
+        "fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-S", "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield holder
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+async def test_the_lock_of_a_holder_that_was_killed_is_free(
+    tmp_path: Path, holder: subprocess.Popen[bytes]
+) -> None:
+    looks = itertools.count(1)
+
+    async def kill_at_the_second_look() -> int:
+        look = next(looks)
+        if look == 2:
+            holder.kill()
+            await trio.to_thread.run_sync(holder.wait)
+        return look
+
+    timeouts = Timeouts(lock_s=60, lock_poll_s=0.001)
+    with trio.fail_after(60):
+        async with held_lock(tmp_path / "lock", SUBJECT, timeouts, kill_at_the_second_look):
+            assert next(looks) == 3
