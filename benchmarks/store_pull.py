@@ -41,10 +41,8 @@ from fleet import Fleet, children
 from hub_server import Misbehaviour, Repository, hub_server
 
 STREAMS = 4
-TOKENS = 400
-"""Of each stream; the few gaps at their beginning, while others' prompts are read, are then well
-below one of a hundred."""
-CONTEXT_TOKENS = STREAMS * 1024
+PROMPT_TOKENS = 304
+"""Room for them in each slot, beside the answer."""
 LIMIT_S = 300.0
 READ_BYTES = 1 << 20
 CALM_S = 3.0
@@ -211,10 +209,10 @@ class Window:
         return statistics.quantiles(self.gaps_ms, n=100)[percent - 1]
 
 
-def stream(address: str, seed: int) -> Window:
+def stream(address: str, seed: int, tokens: int) -> Window:
     """One window of streams."""
     host, _, port = address.rpartition(":")
-    lanes = [Lane((_request(address, seed * 100 + lane),)) for lane in range(STREAMS)]
+    lanes = [Lane((_request(address, seed * 100 + lane, tokens),)) for lane in range(STREAMS)]
     began_s, others_s = time.perf_counter(), cpu_of_others_s()
     answers = run_lanes((host, int(port)), lanes, limit_s=LIMIT_S)
     took_s = time.perf_counter() - began_s
@@ -222,16 +220,16 @@ def stream(address: str, seed: int) -> Window:
     gaps = []
     for exchange in (exchange for lane in answers for exchange in lane):
         moments = [moment for moment, data in exchange.pieces if b'Token":"' in data]
-        assert len(moments) > TOKENS // 2, exchange.pieces[0][1][:500]
+        assert len(moments) > tokens // 2, exchange.pieces[0][1][:500]
         gaps += [1000 * (after - before) for before, after in pairwise(moments)]
     return Window(gaps, took_s, others)
 
 
-def _request(address: str, number: int) -> bytes:
+def _request(address: str, number: int, tokens: int) -> bytes:
     body = json.dumps(
         {
             "prompt": {"Text": {"text": f"Story {number}: once upon a time"}},
-            "max_tokens": TOKENS,
+            "max_tokens": tokens,
             "sampling": {"temperature": 0, "ignore_eos": True},
         }
     ).encode()
@@ -278,6 +276,7 @@ def measure(
     pullers: int,
     bytes_per_s: float,
     patience_s: float,
+    tokens: int,
 ) -> None:
     options = [
         f"--model-store={folder / 'store'}",
@@ -290,21 +289,21 @@ def measure(
         ) as fleet,
     ):
         (store,) = children(fleet.balancer.pid)
-        fleet.desire(model, context_size=CONTEXT_TOKENS)
+        fleet.desire(model, context_size=STREAMS * (tokens + PROMPT_TOKENS))
         fleet.start_agent("a1", slots=STREAMS, options=["--threads=1"])
         fleet.wait_serving()
-        stream(fleet.inference, 99)  # to warm up
+        stream(fleet.inference, 99, tokens // 10)  # to warm up
         ratios = []
         print(" round  window   p50 ms   p95 ms   p99 ms   tok/s others")
         for number in range(rounds):
             wait_for_others(patience_s)
-            quiet = stream(fleet.inference, number)
+            quiet = stream(fleet.inference, number, tokens)
             show(number, "quiet", quiet)
             path = f"/api/v2/store/hf/{REPO}/resolve/main/f{number}.gguf"
             before_bytes, before_s = hub.served_bytes, cpu_s(store)
             crowd = Pullers.start(pullers, fleet.management, path, bytes_per_s)
             try:
-                pulling = stream(fleet.inference, number)
+                pulling = stream(fleet.inference, number, tokens)
                 pulled = crowd.stop()
             finally:
                 crowd.kill()
@@ -328,7 +327,7 @@ def measure(
 
 
 def show(number: int, name: str, window: Window) -> None:
-    tokens_per_s = STREAMS * TOKENS / window.duration_s
+    tokens_per_s = (len(window.gaps_ms) + STREAMS) / window.duration_s
     figures = " ".join(f"{window.percentile_ms(p):8.2f}" for p in (50, 95, 99))
     print(f"{number:>5} {name:>8} {figures} {tokens_per_s:7.0f} {window.others:6.2f}", flush=True)
 
@@ -346,6 +345,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=1024, help="of each file that is pulled")
     parser.add_argument("--pullers", type=int, default=4)
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=2000,
+        help="of each stream in a window; streams have their gaps at the same time, so that the "
+        "99th percentile is of this number and not of four times as many",
+    )
     parser.add_argument(
         "--gigabits", type=float, default=10.0, help="per second, of the network to all pullers"
     )
@@ -372,6 +378,7 @@ def main() -> None:
             max(1, arguments.pullers),
             arguments.gigabits * 1e9 / 8,
             arguments.patience,
+            arguments.tokens,
         )
 
 
