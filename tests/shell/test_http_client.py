@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import ssl
 import subprocess
@@ -245,6 +246,58 @@ async def test_a_certificate_of_the_environment_is_trusted_and_another_one_is_no
             await get(f"https://localhost:{port}/")
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert await get(f"https://localhost:{port}/") == b"secret"
+
+
+@pytest.mark.parametrize("space_bytes", [None, 1000, 1 << 20])
+async def test_a_large_body_over_tls_is_as_it_was_sent(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch, space_bytes: int | None
+) -> None:
+    """Its connection is used again, so that no byte was left over; one that ends without a goodbye,
+    as many servers do, has ended."""
+    body = random.Random(1).randbytes(700_000)
+
+    async def answer_twice(stream: trio.abc.Stream) -> None:
+        for length in (len(body), len(body), len(body) + 1):
+            await head(stream)
+            await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % length + body)
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with (
+        served(encrypted(certificate, answer_twice)) as port,
+        open_client(TIMEOUTS) as client,
+    ):
+        url = httpx.URL(f"https://localhost:{port}/")
+        for _ in range(2):
+            assert await body_of(await client.send("GET", url, {}), space_bytes) == body
+        with pytest.raises(BodyBrokenError, match="localhost broke off 1 bytes before the end"):
+            await body_of(await client.send("GET", url, {}), space_bytes)
+
+
+@pytest.mark.parametrize("space_bytes", [None, 1000])
+async def test_what_is_no_record_breaks_the_body(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch, space_bytes: int | None
+) -> None:
+    async def lie(stream: trio.abc.Stream) -> None:
+        assert isinstance(stream, trio.SSLStream)
+        await head(stream)
+        await stream.send_all(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello")
+        await stream.transport_stream.send_all(b"no record of TLS at all, " * 4)
+        await stream.transport_stream.receive_some(1)  # until the client has gone
+
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with served(encrypted(certificate, lie)) as port:
+        with pytest.raises(BodyBrokenError, match=r"localhost broke off: .*SSL"):
+            await get(f"https://localhost:{port}/", space_bytes)
+
+
+async def test_a_silent_handshake_is_given_up() -> None:
+    async def say_nothing(stream: trio.abc.Stream) -> None:
+        while await stream.receive_some():
+            pass
+
+    async with served(say_nothing) as port, open_client(Timeouts(connect_s=0.05)) as client:
+        with pytest.raises(NoAnswerError, match=r"no connection to localhost within 0\.05 s"):
+            await client.send("GET", httpx.URL(f"https://localhost:{port}/"), {})
 
 
 @pytest.fixture

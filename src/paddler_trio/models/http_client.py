@@ -23,6 +23,7 @@ import trio
 
 from paddler_trio.h11_bounds import bound_parsing
 from paddler_trio.models.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.tls_stream import TlsStream
 
 bound_parsing()
 
@@ -54,7 +55,7 @@ class Connection:
       through: what a request line is preceded by, for a proxy that forwards; else empty.
     """
 
-    stream: trio.abc.Stream
+    stream: trio.SocketStream | TlsStream
     key: tuple[str, str, int]
     through: str = ""
     is_used_before: bool = False
@@ -88,12 +89,15 @@ class Answer:
         """Write what comes next of the body to the beginning of ``space``, which is not empty;
         returns how many bytes, 0 at the end. BodyBrokenError.
 
-        Without TLS the kernel writes there: no piece is allocated and copied once more.
+        The kernel or OpenSSL writes there: no piece is allocated and copied once more.
         """
         stream = self._connection.stream
         with self._named_errors():
-            if self._remaining and not self._buffered and isinstance(stream, trio.SocketStream):
-                count = await stream.socket.recv_into(space[: self._remaining])
+            if self._remaining and not self._buffered:
+                if isinstance(stream, trio.SocketStream):
+                    count = await stream.socket.recv_into(space[: self._remaining])
+                else:
+                    count = await stream.receive_into(space[: self._remaining])
                 self._count(count)
                 return count
             piece = await self._receive(len(space))
@@ -263,16 +267,17 @@ class HttpClient:
             with trio.fail_after(self.timeouts.connect_s):
                 proxy = _proxy_for(scheme, host, port) if self.uses_proxies else None
                 if proxy is None:
-                    stream: trio.abc.Stream = await trio.open_tcp_stream(host, port)
+                    transport = await trio.open_tcp_stream(host, port)
                 else:
-                    stream = await trio.open_tcp_stream(proxy.host, proxy.port or 80)
+                    transport = await trio.open_tcp_stream(proxy.host, proxy.port or 80)
+                stream: trio.SocketStream | TlsStream = transport
                 try:
                     if proxy is not None and scheme == "https":
-                        await _tunnel(stream, proxy, host, port)
+                        await _tunnel(transport, proxy, host, port)
                     if scheme == "https":
-                        stream = await self._encrypted(stream, host)
+                        stream = await self._encrypted(transport, host)
                 except BaseException:
-                    await _end(stream)
+                    await _end(transport)
                     raise
         except trio.TooSlowError as error:
             raise NoAnswerError(
@@ -283,12 +288,10 @@ class HttpClient:
         forwards = proxy is not None and scheme == "http"
         return Connection(stream, key, f"http://{host}:{port}" if forwards else "")
 
-    async def _encrypted(self, stream: trio.abc.Stream, host: str) -> trio.abc.Stream:
+    async def _encrypted(self, stream: trio.SocketStream, host: str) -> TlsStream:
         if self._tls is None:
             self._tls = await trio.to_thread.run_sync(self.make_context or _tls_context)
-        encrypted = trio.SSLStream(stream, self._tls, server_hostname=host, https_compatible=True)
-        await encrypted.do_handshake()
-        return encrypted
+        return await TlsStream.open(stream, self._tls, host)
 
 
 @asynccontextmanager
