@@ -14,7 +14,6 @@ from contextlib import suppress
 import trio
 
 from paddler_trio.agent.download_process import LENGTH_BYTES, fields_of
-from paddler_trio.daemon.behind_tokens import go_behind_tokens
 from paddler_trio.daemon.logs import configure_logs
 from paddler_trio.models.download_errors import DownloadError
 from paddler_trio.models.download_progress import MIN_INTERVAL_S
@@ -26,7 +25,6 @@ _END_BYTES = 16
 def main() -> None:
     """Do the one job that comes on standard input."""
     configure_logs(level="warning")
-    go_behind_tokens()
     prefix = sys.stdin.buffer.read(LENGTH_BYTES)
     data = sys.stdin.buffer.read(int.from_bytes(prefix, "big"))
     if not data:

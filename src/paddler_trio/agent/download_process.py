@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 import trio
 
+from paddler_trio.daemon.behind_tokens import go_behind_tokens
 from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.download_errors import (
     AccessDeniedError,
@@ -78,13 +79,14 @@ async def fetch_apart(job: TransferJob, meter: ProgressMeter) -> Fetched:
             list(_COMMAND),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # which the child makes a light one
+            start_new_session=True,  # which is made a light one
         )
     except OSError as error:  # no further process, or no descriptors
         reason = error.strerror or str(error)
         raise TransferInterruptedError(
             subject, f"the process that downloads cannot be started: {reason}"
         ) from error
+    go_behind_tokens(process.pid)  # its start takes half a second of processor, too
     log.debug("downloading", pid=process.pid, file=subject.model_path)
     try:
         return await _result(process, job, meter)

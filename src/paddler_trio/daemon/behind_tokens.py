@@ -10,29 +10,27 @@ import structlog
 
 log = structlog.get_logger("priority")
 
-AUTOGROUP: Final = Path("/proc/self/autogroup")
-"""Of a session; see autogroup in sched(7)."""
 SESSION_NICENESS: Final = 5
-"""A third of the share of another session: running streams do not notice it, and who leads it
-still answers where all processors are busy."""
+"""Of its group; see autogroup in sched(7). A third of the share of another session: running streams
+do not notice it, and who leads it still answers where all processors are busy."""
 
 
-def go_behind_tokens() -> None:
-    """Tokens go before bytes: this process, and every thread that it will have, runs when nobody
-    else on the machine wants the processor.
+def go_behind_tokens(pid: int | None = None) -> None:
+    """Tokens go before bytes: this process, or a child with ``pid`` that has just begun, runs when
+    nobody else on the machine wants the processor; so does every thread that it will have.
 
     That counts among the processes of a session; where Linux schedules sessions as groups, the one
-    that this process leads is a light one.
+    that the process leads is made a light one.
     """
+    pid = os.getpid() if pid is None else pid
     try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
     except OSError as error:  # a sandbox
-        log.warning("this process runs at normal priority", reason=error.strerror)
-    if os.getsid(0) != os.getpid():
-        return
+        log.warning("a process runs at normal priority", pid=pid, reason=error.strerror)
     try:
-        AUTOGROUP.write_text(str(SESSION_NICENESS))
-    except FileNotFoundError:  # a kernel without groups of sessions
-        return
+        if os.getsid(pid) == pid:
+            Path(f"/proc/{pid}/autogroup").write_text(str(SESSION_NICENESS))
+    except (FileNotFoundError, ProcessLookupError):
+        return  # a kernel without groups of sessions; or the child has ended
     except OSError as error:  # a sandbox
-        log.warning("this session has a share like any other", reason=error.strerror)
+        log.warning("a session has a share like any other", pid=pid, reason=error.strerror)
