@@ -61,6 +61,8 @@ def part(
     Returns:
       First what generates, then prompts that are finished, the short ones first, then parts.
     """
+    if chunks and not isolated and all(chunk.sequence.is_generating for chunk in chunks):
+        return [chunks]  # a token that was sampled is a word
     single = [
         chunk
         for chunk in chunks

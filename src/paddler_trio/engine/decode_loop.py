@@ -7,7 +7,6 @@ retried for ever, and an engine that keeps failing exits to be restarted.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -152,9 +151,8 @@ class DecodeLoop:
 
     def take_commands(self) -> None:
         """Apply everything that arrived."""
-        with contextlib.suppress(Empty):
-            while True:
-                self._apply(self.commands.get_nowait())
+        while not self.commands.empty():  # nobody else takes any
+            self._apply(self.commands.get_nowait())
 
     def hurry(self, key: int) -> None:
         """This sequence is to be stopped; from any thread. A pass that computes only for such
@@ -173,24 +171,28 @@ class DecodeLoop:
         self._place_waiting()
         if self.max_drafts and self.shape.rules.can_trim:
             self._guess()
-        budget = self._prompt_budget()
-        self._cut(*self.streams.make_room(budget))
         n_batch = self.shape.n_batch
         if self.shape.is_unified:
-            chunks = self.streams.plan(token_budget=n_batch, prefill_budget=budget)
+            budget = self._prompt_budget()
+            self._cut(*self.streams.make_room(budget))
+            self._compute(self.streams.plan(token_budget=n_batch, prefill_budget=budget))
         else:
+            self.streams.fit_drafts()
             generating = self.streams.plan_generating(token_budget=n_batch)
             if generating:
-                num_running = len(self.streams.running)
+                num_running = self.streams.num_running
                 self._compute(generating)
                 self.stored.save_between_passes(self.streams)
-                if len(self.streams.running) < num_running:
+                if self.streams.num_running < num_running:
                     self._wait_for_successor()
                 self.take_commands()
                 self._place_waiting()
+            if self.streams.has_prompts:
                 budget = self._prompt_budget()
-            chunks = self.streams.plan_prompts(token_budget=n_batch, prefill_budget=budget)
-        self._compute(chunks)
+                self._compute(
+                    self.streams.plan_prompts(token_budget=n_batch, prefill_budget=budget)
+                )
+        self._report_step()
         self._report_stats()
 
     # ------------------------------------------------------------- arrival
@@ -265,7 +267,7 @@ class DecodeLoop:
 
     def _is_isolated(self, key: int) -> bool:
         request = self._requests[key]
-        return request.sequence.num_tokens < request.isolated_until
+        return bool(request.isolated_until) and request.sequence.num_tokens < request.isolated_until
 
     def _guess(self) -> None:
         generating = [sequence for sequence in self.streams.running if sequence.is_generating]
@@ -294,7 +296,7 @@ class DecodeLoop:
         """An answer ended: the next request may be on its way, and nothing else has a prompt to be
         computed in this pass."""
         generating = self.streams.num_generating
-        if generating < len(self.streams.running) or not generating or not self.commands.empty():
+        if generating < self.streams.num_running or not generating or not self.commands.empty():
             return
         wait_s = self._anticipation.wait_s(self.prefill_controller.alone_ms(generating) or 0.0)
         if wait_s:
@@ -317,7 +319,7 @@ class DecodeLoop:
         generating = self.streams.num_generating
         return self.prefill_controller.prefill_budget(
             generating,
-            ingesting=len(self.streams.running) - generating,
+            ingesting=self.streams.num_running - generating,
             missing=self.streams.num_missing,
             limit=self.shape.n_batch,
             unit=self.shape.n_ubatch,
@@ -343,7 +345,6 @@ class DecodeLoop:
             left -= sum(chunk.count for chunk in call)
             if self.prefill_controller.is_short(left):
                 self._report_step()
-        self._report_step()
 
     def _decode(self, chunks: tuple[ScheduledChunk, ...]) -> None:
         """Compute these chunks, of words or one of an image; on failure split them until the
@@ -420,9 +421,12 @@ class DecodeLoop:
     def _measure(self, chunks: tuple[ScheduledChunk, ...], pass_ms: float) -> None:
         if chunks[0].sequence.key == PROBE_KEY:
             return  # it is alone, and the first pass is no measure of the others
-        generating = sum(chunk.sequence.num_sampled > 0 and chunk.count == 1 for chunk in chunks)
-        tokens = sum(chunk.count + len(chunk.drafts) for chunk in chunks)
-        prompt_tokens = sum(chunk.count for chunk in chunks) - generating
+        generating = computed = guessed = 0
+        for chunk in chunks:
+            generating += chunk.count == 1 and chunk.sequence.num_sampled > 0
+            computed += chunk.count
+            guessed += len(chunk.drafts)
+        prompt_tokens = computed - generating
         self.prefill_controller.measured(
             generating=generating, prompt_tokens=prompt_tokens, pass_ms=pass_ms
         )
@@ -430,7 +434,10 @@ class DecodeLoop:
             pass_ms, target_ms=self.prefill_controller.pass_target_ms(generating)
         )
         self.counters.passed(
-            sequences=len(chunks), tokens=tokens, prompt_tokens=prompt_tokens, pass_ms=pass_ms
+            sequences=len(chunks),
+            tokens=computed + guessed,
+            prompt_tokens=prompt_tokens,
+            pass_ms=pass_ms,
         )
 
     def _sample(self, rows: list[tuple[ScheduledChunk, int]]) -> None:

@@ -29,6 +29,8 @@ from paddler_trio.wire.engine.engine_settings import EngineSettings
 MAX_STREAMS = 256
 """llama.cpp's own limit on sequences of one context."""
 SPARE_STREAMS = 4
+MAX_VIEWS = 1024
+"""Of logits, that are kept: each takes some hundred bytes."""
 MAX_CONTEXT = 2**31 - 256
 """Tokens: llama.cpp counts them in 32 bits, with a sign, and rounds up to 256."""
 MAX_BATCH = 65536
@@ -93,6 +95,8 @@ class Llama:
         self._memory: object | None = None
         self._batch: Batch | None = None
         self._bytes: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
+        self._views: dict[tuple[int, int], np.ndarray] = {}
         self._is_unified = False
         self._attends_ahead = False
         self._abort = (ctypes.c_char * 2)()
@@ -249,6 +253,7 @@ class Llama:
         if self._context is not None:
             lib.llama_free(self._context)
             self._context = self._memory = self._batch = None
+            self._views.clear()
 
     def close(self) -> None:
         """Free the model and its context; a process that serves one ends instead."""
@@ -314,15 +319,26 @@ class Llama:
 
     def logits(self, row: int) -> np.ndarray:
         """The logits of batch row ``row``: float32 of shape (n_vocab,), valid until decode."""
-        pointer = lib.llama_get_logits_ith(self._context, row)
-        return np.ctypeslib.as_array(pointer, shape=(self.n_vocab,))
+        view: np.ndarray = self._view(lib.llama_get_logits_ith(self._context, row), 1)[0]
+        return view
 
     def most_likely(self, count: int) -> list[int]:
         """The most likely token of each of the ``count`` rows that asked for logits, in order."""
-        pointer = lib.llama_get_logits(self._context)
-        rows = np.ctypeslib.as_array(pointer, shape=(count, self.n_vocab))
+        rows = self._view(lib.llama_get_logits(self._context), count)
         best: list[int] = rows.argmax(axis=1).tolist()
         return best
+
+    def _view(self, pointer: ctypes._Pointer[ctypes.c_float], count: int) -> np.ndarray:
+        """So many rows of logits, from there on. Views are kept: to make one takes longer than to
+        find the most likely of a thousand tokens."""
+        place = (ctypes.addressof(pointer.contents), count)
+        view = self._views.get(place)
+        if view is None:
+            if len(self._views) == MAX_VIEWS:
+                self._views.clear()
+            view = np.ctypeslib.as_array(pointer, shape=(count, self.n_vocab))
+            self._views[place] = view
+        return view
 
     def abort(self) -> None:
         """End the pass that is being computed, if any, with code 2; from any thread."""
@@ -421,7 +437,10 @@ class Llama:
         lib.llama_memory_seq_rm(self._memory, stream, -1, -1)
 
     def is_end_of_generation(self, token: int) -> bool:
-        return bool(lib.llama_vocab_is_eog(self.vocab, token))
+        known = self._ends.get(token)
+        if known is None:
+            known = self._ends[token] = bool(lib.llama_vocab_is_eog(self.vocab, token))
+        return known
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes of a token, special tokens spelled out; cached."""

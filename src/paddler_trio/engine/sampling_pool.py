@@ -83,10 +83,14 @@ def first_tokens(
 ) -> list[int | GrammarRejectedError]:
     """The token after each chunk, or why there is none: greedy ones in one go, the others side by
     side. ``rows`` are all chunks that want logits, in their order; ``doing`` is this thread's."""
+    outputs = [1 + len(chunk.drafts) for chunk, _ in rows]
+    are_argmax = [sampler.is_argmax for sampler in samplers]
     tokens: list[int | GrammarRejectedError] = [-1] * len(rows)
-    if any(sampler.is_argmax for sampler in samplers):
-        outputs = [1 + len(chunk.drafts) for chunk, _ in rows]
+    if any(are_argmax):
         likely = llama.most_likely(sum(outputs))
+        if all(are_argmax) and len(likely) == len(rows):
+            tokens[:] = likely
+            return tokens
         place = 0
         for index, sampler in enumerate(samplers):
             if sampler.is_argmax:

@@ -64,7 +64,7 @@ class Counters:
         """Report everything, with what the streams hold now."""
         now, cells = self.now, streams.cells
         now.preemptions = streams.preemptions
-        now.running = len(streams.running)
+        now.running = streams.num_running
         now.waiting = streams.num_waiting
         now.cells_total = cells.num_used + cells.num_free
         now.cells_used = cells.num_used

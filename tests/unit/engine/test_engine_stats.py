@@ -22,7 +22,7 @@ class SomeStreams:
 
     cells: Cells = attrs.field(factory=Cells)
     preemptions: int = 2
-    running: tuple[int, ...] = (1, 2, 3)
+    num_running: int = 3
     num_waiting: int = 4
     num_resident: int = 20
 

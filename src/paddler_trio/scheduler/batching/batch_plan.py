@@ -80,17 +80,21 @@ def plan_batch(
     generating: list[Sequence] = []
     ingesting: list[Sequence] = []
     for sequence in sequences:
-        if sequence.num_missing > 0:
-            (generating if sequence.is_generating else ingesting).append(sequence)
+        if sequence.is_generating:
+            generating.append(sequence)
+        elif sequence.num_missing > 0:
+            ingesting.append(sequence)
     if len(generating) > token_budget:
         first = (turn * token_budget) % len(generating)
         generating = (generating[first:] + generating[:first])[:token_budget]
     spare = token_budget - len(generating)
     chunks: list[ScheduledChunk] = []
     for sequence in generating:
-        drafts = tuple(sequence.drafts[:spare])
+        drafts = tuple(sequence.drafts[:spare]) if sequence.drafts else ()
         spare -= len(drafts)
         chunks.append(ScheduledChunk(sequence, sequence.num_computed, 1, drafts))
+    if not ingesting:
+        return tuple(chunks)
     budget = PrefillBudget(spare) if prefill_budget is None else prefill_budget
     room = min(spare, budget.tokens)
     if room > 0:

@@ -112,5 +112,8 @@ class PrefillController:
         """What a pass of so many that generate takes by itself; None before one was measured."""
         if generating == 0 or not self._alone_ms:
             return None
+        measured_ms = self._alone_ms.get(generating)
+        if measured_ms is not None:
+            return measured_ms
         nearest = min(self._alone_ms, key=lambda size: (abs(size - generating), size))
         return self._alone_ms[nearest]

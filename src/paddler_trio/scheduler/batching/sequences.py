@@ -66,7 +66,8 @@ class Sequence:
     @property
     def is_generating(self) -> bool:
         """All that is missing is the newest token."""
-        return self.num_sampled > 0 and self.num_missing == 1
+        num_tokens = len(self.tokens)
+        return num_tokens > self.num_prompt_tokens and num_tokens - self.num_computed == 1
 
     @property
     def num_until_checkpoint(self) -> int:

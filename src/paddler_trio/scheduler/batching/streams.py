@@ -187,15 +187,14 @@ class Streams:
     # --------------------------------------------------------------- passes
 
     def make_room(self, prefill_budget: PrefillBudget) -> list[Cut]:
-        """Before a pass: cells for every sequence that generates, and for one in any case. For
-        prompts idle tokens are given up, but no sequence is preempted.
+        """Before a pass over one pool: cells for every sequence that generates, and for one in any
+        case. For prompts idle tokens are given up, but no sequence is preempted.
 
         Returns:
           What the engine must cut, in order. Preempted sequences wait again.
         """
         cuts: list[Cut] = []
-        for sequence in self._running.values():
-            del sequence.drafts[max(0, self.cells.capacity - sequence.num_tokens) :]
+        self.fit_drafts()
         if not self.cells.is_pooled:
             return cuts
         while self._running:
@@ -220,6 +219,12 @@ class Streams:
         needed = max(min(prefill_budget.tokens, self.num_missing), largest)
         return cuts + self._evict(needed - self.cells.num_free)
 
+    def fit_drafts(self) -> None:
+        """Before a pass: no draft is computed that no stream has a cell for."""
+        for sequence in self._running.values():
+            if sequence.drafts:
+                del sequence.drafts[max(0, self.cells.capacity - sequence.num_tokens) :]
+
     def plan(
         self, *, token_budget: int, prefill_budget: PrefillBudget
     ) -> tuple[ScheduledChunk, ...]:
@@ -229,14 +234,15 @@ class Streams:
 
     def plan_generating(self, *, token_budget: int) -> tuple[ScheduledChunk, ...]:
         """The first part of a pass that comes in two: without prompts."""
-        return self._plan([s for s in self.running if s.is_generating], token_budget, None)
+        self._turn += 1
+        generating = [s for s in self._running.values() if s.is_generating]
+        return self._plan(generating, token_budget, None) if generating else ()
 
     def plan_prompts(
         self, *, token_budget: int, prefill_budget: PrefillBudget
     ) -> tuple[ScheduledChunk, ...]:
         """The second part: nothing but prompts, also of sequences that came meanwhile."""
-        self._turn += 1
-        ingesting = [s for s in self.running if not s.is_generating]
+        ingesting = [s for s in self._running.values() if not s.is_generating]
         return self._plan(ingesting, token_budget, prefill_budget)
 
     def commit(self, chunks: tuple[ScheduledChunk, ...]) -> None:
@@ -278,6 +284,8 @@ class Streams:
     def next_unsaved(self, *, all_idle: bool) -> Resident | None:
         """What to copy to host memory next: of idle streams those that are replaced soon, or all
         of them; the least valuable first, since it is replaced first."""
+        if not [s for s in self._streams if s.owner is None and not s.is_saved]:
+            return None  # as between nearly all passes
         idle = sorted((s for s in self._streams if s.owner is None), key=self._value)
         if not all_idle:
             idle = idle[: math.ceil(_SAVED_AHEAD * self.slots)]
@@ -302,12 +310,21 @@ class Streams:
 
     @property
     def num_generating(self) -> int:
-        return sum(sequence.is_generating for sequence in self._running.values())
+        return sum([sequence.is_generating for sequence in self._running.values()])
+
+    @property
+    def has_prompts(self) -> bool:
+        """A running sequence has more to compute than its newest token."""
+        return not all(sequence.is_generating for sequence in self._running.values())
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
 
     @property
     def num_missing(self) -> int:
         """Tokens of running sequences that are to be computed."""
-        return sum(sequence.num_missing for sequence in self._running.values())
+        return sum([sequence.num_missing for sequence in self._running.values()])
 
     @property
     def num_waiting(self) -> int:

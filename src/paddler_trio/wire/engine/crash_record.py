@@ -60,6 +60,9 @@ class ActivityCells:
 
     def begin_all(self, keys: Sequence[int]) -> None:
         """From now on this thread works for all of these together."""
+        if len(keys) == 1:
+            self.begin(keys[0])
+            return
         known = array("q", keys[:MAX_KEYS])
         first = self._start + 2
         self._cells[self._start + 1] = 0
