@@ -136,6 +136,25 @@ async def test_results_are_with_the_kernel_when_the_call_returns() -> None:
         assert [await ends.balancer.get_message() for _ in range(2)] == ["one", "two"]
 
 
+async def test_no_frame_has_the_mask_of_another() -> None:
+    """They come from the kernel many at a time."""
+    masks: list[bytes] = []
+
+    class Recorder(DialledStream):
+        def write_now(self, data: bytes) -> bool:
+            masks.append(data[2:6])
+            return True
+
+    async with link() as ends:
+        ours, _ = memory_stream_pair()
+        writer = LinkWriter(ends.agent, Recorder(ours), lambda: None)
+        for _ in range(200):
+            writer.send(b"token")
+    assert len(masks) == 200
+    assert {len(mask) for mask in masks} == {4}
+    assert len(set(masks)) > 190
+
+
 async def test_a_long_frame_waits_for_its_task() -> None:
     async with link() as ends:
         ends.writer.send(b"x" * (DIRECT_BYTES + 1))

@@ -130,7 +130,7 @@ class BalancerConnection:
     _reason: str = attrs.field(default="the balancer closed the connection", init=False)
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
     _result_queued_s: float = attrs.field(default=-math.inf, init=False)
-    """When the newest result was queued."""
+    """When the newest result for Paddler's balancer was queued."""
 
     def __attrs_post_init__(self) -> None:
         self.speaks_trio = self.socket.subprotocol == SUBPROTOCOL
@@ -215,10 +215,10 @@ class BalancerConnection:
         prompt: PromptStages | None = None,
         preemptions: int = 0,
     ) -> None:
-        self._result_queued_s = trio.current_time()
         if self.speaks_trio:
             self._step.append(step_entry(wire_id, tokens, results, prompt, preemptions))
         else:
+            self._result_queued_s = trio.current_time()
             for result in results:
                 self._step.append(response_line(None, wire_id, {"GeneratedToken": result}))
 
@@ -252,7 +252,6 @@ class BalancerConnection:
     def acknowledge(self, wire_id: str, model: str | None = None) -> None:
         """Send an entry without tokens and results; nothing to a balancer of Paddler's."""
         if self.speaks_trio:
-            self._result_queued_s = trio.current_time()
             self._step.append(step_entry(wire_id, [], [], model=model))
             self.flush()
 

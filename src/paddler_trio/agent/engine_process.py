@@ -44,6 +44,7 @@ from paddler_trio.wire.engine.pipe_codec import (
     body_length,
     decode_from_engine,
     encode,
+    is_whole,
 )
 
 log = structlog.get_logger("engine")
@@ -190,6 +191,11 @@ class EngineProcess:
         assert isinstance(process.stdout, trio.lowlevel.FdStream)
         buffer = bytearray()
         while data := await _next_bytes(process.stdout):
+            if not buffer and is_whole(data):  # nearly always
+                failure = self._handle(decode_from_engine(data[LENGTH_BYTES:]))
+                if failure is not None:
+                    return failure
+                continue
             buffer += data
             start = 0
             while len(buffer) - start >= LENGTH_BYTES:
@@ -328,8 +334,10 @@ async def _next_bytes(pipe: trio.lowlevel.FdStream) -> bytes:
     as much as one that finds a pass."""
     while True:
         await trio.lowlevel.wait_readable(pipe.fileno())
-        with contextlib.suppress(BlockingIOError):
+        try:
             return os.read(pipe.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            continue
 
 
 def _how(status: int) -> str:

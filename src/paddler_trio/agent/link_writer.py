@@ -21,6 +21,8 @@ from paddler_trio.wire.websocket_text import MASK_BYTES, masked_frame
 
 OUTGOING_FRAMES = 2048
 """Ten seconds of one frame a pass at 200 passes/s; a balancer that lags more is disconnected."""
+MASKS_BYTES = 64 * MASK_BYTES
+"""Masks that are got from the kernel in one call."""
 DIRECT_BYTES = 65536
 """Longer frames are written by their task, so that others have their turn."""
 
@@ -42,6 +44,9 @@ class LinkWriter:
     _is_closed: bool = attrs.field(default=False, init=False)
     _num_queued: int = attrs.field(default=0, init=False)
     """Frames queued so far; ``_written`` counts those sent."""
+    _masks: bytes = attrs.field(default=b"", init=False, repr=False)
+    """From the kernel: each is used once."""
+    _num_masked: int = attrs.field(default=0, init=False)
     _written: Changes = attrs.field(factory=Changes, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -86,18 +91,19 @@ class LinkWriter:
             or sum(map(len, frames)) > DIRECT_BYTES
         ):
             return False
-        masks = os.urandom(MASK_BYTES * len(frames))
-        data = b"".join(
-            [
-                masked_frame(frame, masks[MASK_BYTES * place : MASK_BYTES * (place + 1)])
-                for place, frame in enumerate(frames)
-            ]
-        )
+        data = b"".join([masked_frame(frame, self._next_mask()) for frame in frames])
         if not stream.write_now(data):
             return False
         if stream.has_unsent:
             self._queue(b"")  # the task sends the rest
         return True
+
+    def _next_mask(self) -> bytes:
+        start = self._num_masked
+        if start == len(self._masks):
+            self._masks, start = os.urandom(MASKS_BYTES), 0
+        self._num_masked = start + MASK_BYTES
+        return self._masks[start : start + MASK_BYTES]
 
     def _queue(self, frame: bytes) -> None:
         try:

@@ -274,7 +274,7 @@ class AgentRequests:
         sampled: dict[int, list[SampledToken]] = {}
         for token in step.sampled:
             sampled.setdefault(token.key, []).append(token)
-        endings = {ending.key: ending for ending in step.endings}
+        endings = {ending.key: ending for ending in step.endings} if step.endings else {}
         for progress in step.progress:
             running = self._by_key.get(progress.key)
             if running is None or running.output is None or running.is_over:
@@ -289,7 +289,7 @@ class AgentRequests:
             replies[id(running.reply)] = running.reply
             running.preemptions += 1
             running.reply.results(running.wire_id, [], [], preemptions=running.preemptions)
-        for key in sampled.keys() | endings.keys():
+        for key in sampled.keys() | endings.keys() if endings else sampled:
             running = self._by_key.get(key)
             if running is None or running.output is None or running.is_over:
                 continue

@@ -26,6 +26,8 @@ from paddler_trio.language.answers.value_tracker import StringTracker, Tracker
 class TokenClass(Enum):
     """The four classes of visible text; the values are in logs and in the names of counters."""
 
+    __hash__ = object.__hash__  # there is one of each, and that of `Enum` runs in Python
+
     CONTENT = "content"
     REASONING = "reasoning"
     TOOL_CALL = "tool_call"
@@ -183,6 +185,14 @@ class Automaton:
 
     def feed(self, text: str) -> list[Piece]:
         """The pieces that ``text`` decides, in order; empty ones only where they call a tool."""
+        if (
+            not self.held_back
+            and self._probe is None
+            and self._rules.markers_of(self.current).cannot_begin_in(text)
+        ):  # as with nearly every token
+            pieces: list[Piece] = []
+            self._emit(text, pieces)
+            return pieces
         return self._advance(self.held_back + text, is_end=False)
 
     def flush(self) -> list[Piece]:

@@ -11,8 +11,8 @@ part of the answer, so a stop text in them ends nothing.
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterable, Mapping, Sequence
+from encodings.utf_8 import IncrementalDecoder as Utf8Decoder
 
 import attrs
 
@@ -30,8 +30,6 @@ from paddler_trio.language.answers.tool_calls import (
 from paddler_trio.wire.engine.engine_pipe import Ending, Progress, TokenLogprob
 
 RawResult = dict[str, object]
-
-_UTF8 = codecs.getincrementaldecoder("utf-8")
 
 _LEAST_LOGPROB = -9999.0
 """JSON has no infinity; OpenAI reports this number for what cannot be sampled."""
@@ -68,7 +66,7 @@ class OutputProcessor:
     stop: StopTexts | None = None
     is_extended: bool = False
     without_layout_from: int | None = None
-    _decoder: codecs.IncrementalDecoder = attrs.field(factory=lambda: _UTF8("replace"), init=False)
+    _decoder: Utf8Decoder = attrs.field(factory=lambda: Utf8Decoder("replace"), init=False)
     """A token may end inside a character: its first bytes are held back."""
     _counts: dict[TokenClass, int] = attrs.field(init=False)
     _num_replayed: int = attrs.field(default=0, init=False)
@@ -108,7 +106,11 @@ class OutputProcessor:
         if ends_turn:
             self._counts[opened] += 1
             return []
-        pieces = self.classifier.feed(self._decoder.decode(text))
+        if text.isascii() and not self._decoder.buffer:
+            characters = text.decode("ascii")
+        else:
+            characters = self._decoder.decode(text)
+        pieces = self.classifier.feed(characters)
         # a marker counts in the section it opens or closes: closing belongs to what it closes
         passed = self.classifier.section != before
         closing = passed and self.classifier.current is TokenClass.CONTENT

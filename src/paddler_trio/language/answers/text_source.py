@@ -27,7 +27,7 @@ class MarkerSet:
     so it does not matter how the text was cut.
     """
 
-    __slots__ = ("_firsts", "_longest", "_pattern", "_sorted", "texts")
+    __slots__ = ("_beginnings", "_firsts", "_longest", "_pattern", "_sorted", "texts")
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = frozenset(texts)
@@ -35,11 +35,16 @@ class MarkerSet:
         self._pattern = re.compile(alternatives) if alternatives else None
         self._sorted = sorted(text for text in self.texts if len(text) > 1)
         self._firsts = frozenset(text[0] for text in self._sorted)
+        self._beginnings = frozenset(text[0] for text in self.texts)
         self._longest = max(map(len, self._sorted), default=1) - 1
 
     def search(self, text: str, start: int = 0) -> re.Match[str] | None:
         """The first of the texts at or after ``start``."""
         return None if self._pattern is None else self._pattern.search(text, start)
+
+    def cannot_begin_in(self, text: str) -> bool:
+        """None of the texts begins with a character of ``text``."""
+        return self._beginnings.isdisjoint(text)
 
     def undecided_from(self, text: str, start: int = 0) -> int:
         """Where the longest end of ``text`` starts that may still become one of the texts."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import attrs
 import msgpack
@@ -80,7 +78,9 @@ def _step_of(value: dict[str, object]) -> Step:
     preempted = value["preempted"]
     if len(value) != 5 or type(rows) is not list or type(progress) is not list:
         raise TypeError("not a step")
-    if type(preempted) is not list or not all(type(key) is int for key in preempted):
+    if type(preempted) is not list or (
+        preempted and not all(type(key) is int for key in preempted)
+    ):
         raise TypeError("not keys of sequences")
     ended = _CONVERTER.structure(endings, _ENDINGS) if endings else []
     return Step(
@@ -101,6 +101,8 @@ def _progress_of(*numbers: object) -> Progress:
 def _sampled_of(key: object, token: object, text: object, *logprobs: object) -> SampledToken:
     if type(key) is not int or type(token) is not int or type(text) is not bytes:
         raise TypeError("not a sampled token")
+    if not logprobs:
+        return SampledToken(key, token, text)
     return SampledToken(key, token, text, [_logprob_of(entry) for entry in logprobs])
 
 
@@ -132,19 +134,30 @@ def body_length(prefix: bytes) -> int:
     return length
 
 
+def is_whole(data: bytes) -> bool:
+    """One frame, and nothing after it."""
+    return (
+        len(data) >= LENGTH_BYTES and body_length(data[:LENGTH_BYTES]) == len(data) - LENGTH_BYTES
+    )
+
+
 def decode_to_engine(body: bytes) -> ToEngine:
     """WireError if this is not a frame an agent sends."""
-    with _wire_errors(body):
+    try:
         return _CONVERTER.structure(_map(body), ToEngine)  # type: ignore[arg-type]  # a union is fine
+    except _UNDECODABLE as error:
+        raise _undecodable(body, error) from error
 
 
 def decode_from_engine(body: bytes) -> FromEngine:
     """WireError if this is not a frame an engine sends."""
-    with _wire_errors(body):
+    try:
         value = _map(body)
         if value.get("type") == "Step":
             return _step_of(value)
         return _CONVERTER.structure(value, FromEngine)  # type: ignore[arg-type]  # a union is fine
+    except _UNDECODABLE as error:
+        raise _undecodable(body, error) from error
 
 
 def _map(body: bytes) -> dict[str, object]:
@@ -154,16 +167,15 @@ def _map(body: bytes) -> dict[str, object]:
     return value
 
 
-@contextmanager
-def _wire_errors(body: bytes) -> Iterator[None]:
-    try:
-        yield
-    except (
-        BaseValidationError,
-        StructureHandlerNotFoundError,
-        KeyError,
-        TypeError,
-        ValueError,
-        msgpack.UnpackException,
-    ) as error:
-        raise WireError(f"a pipe frame of {len(body)} bytes does not decode: {error!r}") from error
+_UNDECODABLE = (
+    BaseValidationError,
+    StructureHandlerNotFoundError,
+    KeyError,
+    TypeError,
+    ValueError,
+    msgpack.UnpackException,
+)
+
+
+def _undecodable(body: bytes, error: BaseException) -> WireError:
+    return WireError(f"a pipe frame of {len(body)} bytes does not decode: {error!r}")
