@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -18,12 +18,15 @@ from paddler_trio.wire.paddler.messages import (
     parse_balancer_message,
     recover_request_id,
 )
-from paddler_trio.wire.paddler.results import ends_stream
+from paddler_trio.wire.paddler.results import ends_stream, is_text
 from paddler_trio.wire.trio.prompt_stages import PromptStages, bounded_count
 from paddler_trio.wire.trio.trio_link import MAX_FINGERPRINT_CHARS, TAG
 
 _TRIO: Final = '{"Trio":'
+_DECODER: Final = json.JSONDecoder()
 SHOWN_CHARS: Final = 100
+_NUM_FIELDS: Final = 3
+"""Of an entry of a step with nothing to report."""
 FAMILIES: Final = frozenset({"GeneratedToken", "Embedding"})
 """Of the responses that belong to requests."""
 
@@ -43,7 +46,7 @@ def decode(text: str, *, speaks_trio: bool) -> AgentFrame:
         if speaks_trio and text.startswith(_TRIO):
             if len(text) > UNCOUNTED_BYTES:
                 check_count(text.encode())
-            return AgentFrame(json.loads(text)[TAG], is_extension=True)
+            return AgentFrame(_value_of(text)[TAG], is_extension=True)
         message = parse_balancer_message(text)
     except (WireError, ValueError, KeyError, RecursionError) as error:
         return AgentFrame(error, request_id=recover_request_id(text))
@@ -52,32 +55,43 @@ def decode(text: str, *, speaks_trio: bool) -> AgentFrame:
     )
 
 
+def _value_of(text: str) -> Any:
+    """As ``json.loads``, without its search for blanks around the value where there are none."""
+    value, end = _DECODER.raw_decode(text)
+    return value if end == len(text) else json.loads(text)
+
+
 def take_step(agent: AgentConnection, entries: object) -> None:
     """The hot path: everything one engine pass produced, no converter involved."""
     if not isinstance(entries, list):
         raise WireError("a step is a list @ $.Trio.Step")
     for entry in entries:
-        match entry:
-            case {"id": str(wire_id), "tokens": list(tokens), "results": list(results)}:
-                lease = agent.lease(wire_id)
-                if lease is None:
-                    continue  # it was stopped; these were on their way
-                if "prompt" in entry and (prompt := PromptStages.read(entry["prompt"])) is not None:
-                    lease.report_prompt(prompt)
-                if "model" in entry:
-                    lease.bind(fingerprint_in(entry["model"]))
-                if "preemptions" in entry:
-                    count = bounded_count(entry["preemptions"])
-                    lease.report_preemptions(count, is_now=not results)
-                try:
-                    deliver(lease, "GeneratedToken", results, tokens, extended=True)
-                except WireError as error:
-                    lease.broken_frame(str(error))
-                    raise
-            case _:
-                raise WireError(
-                    f"not a step entry: {beginning_of(entry, SHOWN_CHARS)} @ $.Trio.Step"
-                )
+        wire_id, tokens, results = _fields_of(entry)
+        lease = agent.lease(wire_id)
+        if lease is None:
+            continue  # it was stopped; these were on their way
+        if len(entry) > _NUM_FIELDS:
+            if "prompt" in entry and (prompt := PromptStages.read(entry["prompt"])) is not None:
+                lease.report_prompt(prompt)
+            if "model" in entry:
+                lease.bind(fingerprint_in(entry["model"]))
+            if "preemptions" in entry:
+                count = bounded_count(entry["preemptions"])
+                lease.report_preemptions(count, is_now=not results)
+        try:
+            deliver(lease, "GeneratedToken", results, tokens, extended=True)
+        except WireError as error:
+            lease.broken_frame(str(error))
+            raise
+
+
+def _fields_of(entry: object) -> tuple[str, list[int], list[RawResult]]:
+    """What each entry of a step has; WireError."""
+    if type(entry) is dict:
+        wire_id, tokens, results = entry.get("id"), entry.get("tokens"), entry.get("results")
+        if type(wire_id) is str and type(tokens) is list and type(results) is list:
+            return wire_id, tokens, results
+    raise WireError(f"not a step entry: {beginning_of(entry, SHOWN_CHARS)} @ $.Trio.Step")
 
 
 def fingerprint_in(value: object) -> str:
@@ -102,6 +116,8 @@ def deliver(
     """Pass results on, up to the first that ends the request; WireError, and nothing passed, if
     one is no result: clients could not read it either. ``extended``: the agent is ours."""
     for place, result in enumerate(results):
+        if family == "GeneratedToken" and is_text(result):
+            continue
         if type(result) is str and family == "GeneratedToken":
             raise WireError("every generated token carries something @ $.GeneratedToken")
         if ends_stream({family: result}, extended=extended):

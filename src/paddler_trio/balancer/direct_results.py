@@ -12,7 +12,6 @@ go to the outbox, as they do before the response has begun, until the task has s
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 import attrs
 
@@ -71,9 +70,10 @@ class DirectResults:
             return
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
-        is_sent = False
-        with suppress(ClientGoneError):  # the task of the request is cancelled for it
+        try:
             is_sent = self.body.write_now(data)
+        except ClientGoneError:  # the task of the request is cancelled for it
+            is_sent = False
         if not is_sent:
             self._is_idle = False
             self.request.wake_consumer()

@@ -61,6 +61,9 @@ DIRECT_FRAMES = "paddler_trio.direct_frames"
 FRAGMENT_BYTES = 1_048_576
 """Of a message that is longer, each frame; control frames may pass between them."""
 
+WIDEST_CHAR_BYTES = 4
+"""In UTF-8."""
+
 REASON_CHARS = 120
 """A close frame has room for 123 bytes of it."""
 
@@ -80,6 +83,9 @@ SMALL_FRAMES_PER_S = 200.0
 TOO_MANY_SMALL = (
     f"more than {SMALL_FRAMES_PER_S:g} pings and frames below {SMALL_FRAME_BYTES} bytes each second"
 )
+
+
+_RECEIVED = (Data, Body)
 
 
 class SocketWire(Protocol):
@@ -137,7 +143,7 @@ class BoundedWebSocket(WSStream):
         self._sink = sink
 
     async def handle(self, event: StreamEvent) -> None:
-        if self._sink is None or self.closed or not isinstance(event, Body | Data):
+        if self._sink is None or self.closed or not isinstance(event, _RECEIVED):
             await super().handle(event)
         elif self.handshake.accepted:
             await self._take(event.data, self._sink)
@@ -146,8 +152,12 @@ class BoundedWebSocket(WSStream):
 
     async def _take(self, data: bytes, sink: TextSink) -> None:
         """Give whole texts to the sink, up to a number at once; the rest is parsed as ever."""
+        text = self._frames.only_text(data)
+        if text is not None and self._is_open and self._objection_to(text) is None:
+            await self._give([text], sink)  # as with nearly every token
+            return
         texts: list[str] = []
-        for piece in self._frames.feed(data):
+        for piece in [text] if text is not None else self._frames.feed(data):
             if isinstance(piece, bytes):
                 await self._give(texts, sink)
                 texts = []
@@ -174,7 +184,7 @@ class BoundedWebSocket(WSStream):
         """The close code and reason for a whole text that the client should not have sent."""
         if len(text) < SMALL_FRAME_BYTES and not self._small_frames.take(trio.current_time()):
             return CloseReason.POLICY_VIOLATION, TOO_MANY_SMALL
-        if _utf8_length(text) > self._limit_bytes:
+        if WIDEST_CHAR_BYTES * len(text) > self._limit_bytes < _utf8_length(text):
             return CloseReason.MESSAGE_TOO_BIG, self._too_big
         return None
 

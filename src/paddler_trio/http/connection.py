@@ -25,7 +25,6 @@ import os
 import select
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from math import inf
 from typing import ClassVar
 
@@ -369,8 +368,10 @@ class HttpConnection:
         return min(piece_bytes, self._limits.max_read_ahead_bytes - held_bytes)
 
     async def _receive_some(self, max_bytes: int) -> bytes:
-        if self._next_read_s > trio.current_time():  # not after the read: cancelled, it would lose
-            await trio.sleep_until(self._next_read_s)
+        if self._next_read_s > -inf:  # not after the read: cancelled, it would lose
+            if self._next_read_s > trio.current_time():
+                await trio.sleep_until(self._next_read_s)
+            self._next_read_s = -inf
         self._waits_for_bytes = True
         try:
             data = await self._read(max_bytes)
@@ -394,8 +395,10 @@ class HttpConnection:
         sock = self._stream.socket
         if self._is_drained and sock.fileno() >= 0:
             await trio.lowlevel.wait_readable(sock)
-            with suppress(BlockingIOError):
+            try:
                 return os.read(sock.fileno(), max_bytes)  # asked again: it may be closed meanwhile
+            except BlockingIOError:
+                pass  # it was woken for nothing
         return bytes(await self._stream.receive_some(max_bytes))
 
     def _write_some(self, data: bytes) -> int:

@@ -17,6 +17,7 @@ import attrs
 from paddler_trio.wire.websocket_text import MASK_BYTES, masked
 
 FINAL_TEXT: Final = 0x81
+_TEXT_BEGINS: Final = bytes([FINAL_TEXT])
 MASKED: Final = 0x80
 LONGEST_HEADER_BYTES: Final = 14
 _SIZE_16: Final = 126
@@ -61,6 +62,16 @@ class PlainFrames:
             self._left = max(0, stop - end)
             yield data[at:stop]
             at = stop
+
+    def only_text(self, data: bytes) -> str | None:
+        """The text, if ``data`` is a whole text frame and nothing else; None, and nothing changed,
+        otherwise: feed it."""
+        if self._left or self._header or self._is_in_message or data[:1] != _TEXT_BEGINS:
+            return None
+        payload = _payload_of(data, 0)
+        if payload is None or payload[0] + payload[1] != len(data):
+            return None
+        return _text(data, 0, payload[0], len(data))
 
 
 def _payload_of(data: bytes, at: int) -> tuple[int, int] | None:

@@ -23,10 +23,10 @@ import attrs
 import h11
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Closed
+from hypercorn.events import Closed, RawData
 from hypercorn.events import Event as ConnectionEvent
+from hypercorn.protocol.events import Data, Request, Response
 from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.events import Request, Response
 from hypercorn.protocol.h11 import (
     STREAM_ID,
     H11Protocol,
@@ -174,6 +174,20 @@ class Http11Protocol(H11Protocol):
         self.is_chunked = False
         self._is_raw = False
         self._passes = passes
+
+    async def handle(self, event: ConnectionEvent) -> None:
+        """The bytes of a WebSocket go to their stream at once: hypercorn would put them into a
+        buffer, and ask which of its events they are."""
+        connection, stream = self.connection, self.stream
+        if (
+            type(event) is RawData
+            and type(connection) is H11WSConnection
+            and stream is not None
+            and not connection.buffer  # what came with the handshake goes first
+        ):
+            await stream.handle(Data(stream_id=STREAM_ID, data=event.data))
+        else:
+            await super().handle(event)
 
     def may_pass(self, path: str) -> bool:
         """Whether another process may answer requests for ``path`` (percent-decoded)."""

@@ -144,6 +144,7 @@ class Ended:
 
 
 Phase: TypeAlias = Buffered | Leased | Streaming | Stopping | Ended
+_IN_A_SLOT: Final = (Leased, Streaming, Stopping)
 
 TRANSITIONS: Mapping[type[Phase], frozenset[type[Phase]]] = {
     Buffered: frozenset({Leased, Ended}),
@@ -282,10 +283,8 @@ class Request:
     @property
     def lease(self) -> Lease | None:
         """The slot it holds, if it holds one."""
-        match self.phase:
-            case Leased(lease) | Streaming(lease) | Stopping(lease):
-                return lease
-        return None
+        phase = self.phase
+        return phase.lease if isinstance(phase, _IN_A_SLOT) else None
 
     @property
     def pinned_to(self) -> str | None:

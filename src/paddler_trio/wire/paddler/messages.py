@@ -378,13 +378,14 @@ def _is_unicode(text: str) -> bool:
 def response_line(generated_by: str | None, request_id: str, raw_response: object) -> bytes:
     """An ``InferenceResponse`` around a raw payload, without a newline; the hot path."""
     name = "null" if generated_by is None else encode_basestring(generated_by)
-    token = one_text_within(raw_response)
-    response = dumps(raw_response) if token is None else token.encode()
-    return b'{"Response":{"generated_by":%b,"request_id":%b,"response":%b}}' % (
-        name.encode(),
-        encode_basestring(request_id).encode(),
-        response,
+    head = (
+        f'{{"Response":{{"generated_by":{name},"request_id":{encode_basestring(request_id)},'
+        '"response":'
     )
+    token = one_text_within(raw_response)
+    if token is not None:
+        return f"{head}{token}}}}}".encode()
+    return head.encode() + dumps(raw_response) + b"}}"
 
 
 def error_line(request_id: str, code: int, description: str) -> bytes:

@@ -380,6 +380,11 @@ def result_tag(raw: object) -> str:
     raise WireError("expected a result: an object with one key, or a string")
 
 
+def is_text(raw: object) -> bool:
+    """A generated piece of some class, as nearly all results are: it ends nothing."""
+    return type(raw) is dict and len(raw) == 1 and next(iter(raw)) in TOKEN_TAGS
+
+
 def ends_stream(raw_response: object, *, extended: bool = False) -> bool:
     """Whether a raw ``Response.response`` is the last its request will get.
 
