@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import threading
 import traceback
 from collections.abc import Callable
@@ -33,8 +32,6 @@ class Pipe:
         self._writer_fd = writer_fd
         self._writing = threading.Lock()
         """Every thread writes: steps are the computing ones', pongs the reading one's."""
-        self._room = select.poll()
-        self._room.register(writer_fd, select.POLLOUT)
 
     def receive(self) -> ToEngine | None:
         """The next frame; None when the agent closed the pipe."""
@@ -46,43 +43,23 @@ class Pipe:
 
     def send(self, frame: FromEngine) -> None:
         """Encode and write a frame; blocks as long as the agent does not read."""
-        self.write(encode(frame))
-
-    def write(self, frame: bytes) -> None:
-        """Write a whole frame; blocks as long as the agent does not read."""
-        data = memoryview(frame)
+        data = memoryview(encode(frame))
         with self._writing:
             while data:
                 data = data[os.write(self._writer_fd, data) :]
 
-    def write_now(self, frame: bytes) -> bool:
-        """Write a whole frame if that blocks nobody; False if nothing of it was written."""
-        if len(frame) > select.PIPE_BUF or not self._writing.acquire(blocking=False):
-            return False
-        try:
-            if not self._room.poll(0):  # else there is room for PIPE_BUF bytes
-                return False
-            os.write(self._writer_fd, frame)
-        finally:
-            self._writing.release()
-        return True
-
 
 class Outbox:
-    """Frames on their way to the agent. While it reads, each is written by who puts it: to wake a
-    thread for it costs more. Else a thread sends them, so that no pass waits for the agent."""
+    """Frames that a thread of its own sends, so that encoding and writing the results of one pass
+    costs the next pass nothing: llama.cpp computes it without the interpreter."""
 
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe = pipe
-        self._frames: Queue[bytes] = Queue(OUTBOX_FRAMES)
+    def __init__(self, send: Callable[[FromEngine], None]) -> None:
+        self._send = send
+        self._frames: Queue[FromEngine] = Queue(OUTBOX_FRAMES)
 
     def put(self, frame: FromEngine) -> None:
-        """Send a frame, after all that the same thread put before; blocks while the agent lags by
-        ``OUTBOX_FRAMES``."""
-        data = encode(frame)
-        # one that the thread has begun to write still counts as unfinished
-        if self._frames.unfinished_tasks or not self._pipe.write_now(data):
-            self._frames.put(data)
+        """Queue a frame, to be sent in order; blocks while the agent lags by ``OUTBOX_FRAMES``."""
+        self._frames.put(frame)
 
     def start(self, *, on_crash: Callable[[], NoReturn]) -> None:
         """Begin to send; if that fails, the traceback is printed and ``on_crash`` called."""
@@ -90,8 +67,7 @@ class Outbox:
         def run() -> None:
             try:
                 while True:
-                    self._pipe.write(self._frames.get())
-                    self._frames.task_done()
+                    self._send(self._frames.get())
             except Exception as error:  # noqa: BLE001  # without an outbox no answer gets out
                 if not isinstance(error, BrokenPipeError):  # that is the agent leaving first
                     traceback.print_exc()
