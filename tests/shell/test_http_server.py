@@ -14,6 +14,7 @@ from http_world import LARGE, Waiter, hello, serving, until
 from quart import websocket as quart_websocket
 from quart_trio import QuartTrio
 from trio_websocket import CloseReason, ConnectionClosed, ConnectionRejected
+from wsproto.frame_protocol import FrameProtocol
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http import protocol as http_protocol
@@ -694,6 +695,33 @@ async def test_a_socket_that_vanishes_ends_with_1006(
         await client.stream.aclose()
         await listener.ended.wait()
         assert listener.end["code"] == 1006
+
+
+async def test_a_socket_that_vanishes_leaves_no_parser(listener: Listener) -> None:
+    """As with connections: no garbage waits for a full collection."""
+
+    def parsers() -> int:
+        return sum(isinstance(each, FrameProtocol) for each in gc.get_objects())
+
+    listener.read.set()
+    async with serving(listener, ping_interval_s=3600) as served:
+        gc.collect()
+        gc.disable()
+        try:
+            before = parsers()
+            client = await served.connect()
+            await client.get("/", *UPGRADE)
+            await client.read_until(b"\r\n\r\n")
+            await client.stream.send_all(b"\x89\x80\0\0\0\0")
+            await client.read_until(b"\x8a\x00")
+            assert parsers() == before + 1
+            await client.stream.aclose()
+            await listener.ended.wait()
+            await until(lambda: not served.server.statistics().open_connections)
+            await trio.testing.wait_all_tasks_blocked()
+            assert parsers() == before
+        finally:
+            gc.enable()
 
 
 UPGRADE = (

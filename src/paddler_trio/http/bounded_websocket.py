@@ -142,6 +142,12 @@ class BoundedWebSocket(WSStream):
         """Give texts to ``sink`` instead of the application's queue; before the first one."""
         self._sink = sink
 
+    def part(self) -> None:
+        """Nothing is parsed any more. wsproto's parser is a generator that knows its owner, and
+        ends by itself with a close frame only."""
+        if self.handshake.accepted:
+            self.connection._proto._parse_more.close()
+
     async def handle(self, event: StreamEvent) -> None:
         if self._sink is None or self.closed or not isinstance(event, _RECEIVED):
             await super().handle(event)

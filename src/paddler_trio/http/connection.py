@@ -317,6 +317,7 @@ class HttpConnection:
         """Forget what knows this connection: no garbage collector need find them."""
         tasks, self._tasks = self._tasks, None
         if tasks is not None:
+            self._protocol.part()
             tasks.protocol = tasks.passable = None
             del self._protocol
 

@@ -189,6 +189,15 @@ class Http11Protocol(H11Protocol):
         else:
             await super().handle(event)
 
+    def part(self) -> None:
+        """The connection has ended: let go of what only a garbage collector would find."""
+        if isinstance(self.stream, BoundedWebSocket):
+            self.stream.part()
+
+    async def _close_stream(self) -> None:
+        self.part()
+        await super()._close_stream()
+
     def may_pass(self, path: str) -> bool:
         """Whether another process may answer requests for ``path`` (percent-decoded)."""
         return self._passes(path)
