@@ -111,18 +111,27 @@ class Reader:
         st.one_of(ordinary, ordinary, ordinary, fragmented, control, binary, long), max_size=8
     ),
     st.lists(wrong, max_size=1),
-    st.lists(st.one_of(st.integers(1, 30), st.integers(1, 5000)), max_size=30),
+    st.one_of(
+        st.none(), st.lists(st.one_of(st.integers(1, 30), st.integers(1, 5000)), max_size=30)
+    ),
 )
 @settings(max_examples=300)
 @example([frame(b"x" * 65_535), frame(b"y")], [], [3, 65_530])
 @example([frame(b"abc", form=126)], [], [])
-def test_both_ways_read_the_same(right: list[bytes], wrong: list[bytes], steps: list[int]) -> None:
+@example([frame(b"begun", first=0x01), frame(b"whole, before the other ended")], [], None)
+def test_both_ways_read_the_same(
+    right: list[bytes], wrong: list[bytes], steps: list[int] | None
+) -> None:
+    """Without ``steps`` each read returns what was sent at once."""
+    steps = list(map(len, [*right, *wrong])) if steps is None else steps
     sent = b"".join([*right, *wrong, UNMASKED])  # which completes a header that was cut
     alone, both, frames = Reader(), Reader(), PlainFrames()
     alone.take(sent)
     at = 0
     for step in [*steps, len(sent)]:
-        for piece in frames.feed(sent[at : at + step]):
+        data = sent[at : at + step]
+        text = frames.only_text(data)
+        for piece in frames.feed(data) if text is None else [text]:
             if isinstance(piece, str):
                 both.text(piece)
             else:
