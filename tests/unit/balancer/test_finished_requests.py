@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from paddler_trio.balancer.activity.captures import MAX_BYTES, Captures
 from paddler_trio.balancer.activity.finished_requests import (
     MAX_FINISHED,
+    SHELF_BYTES,
     FinishedRequests,
     pack,
     unpack,
@@ -125,6 +126,30 @@ def test_the_newest_ten_thousand_are_kept_and_found_by_key_and_id() -> None:
     assert newest.key == MAX_FINISHED
     assert finished.last is not None
     assert finished.last.key == MAX_FINISHED + 2
+
+
+def test_records_share_shelves_and_a_shelf_goes_with_its_last_record() -> None:
+    finished = FinishedRequests()
+    for key in range(1, 2 * MAX_FINISHED):
+        record = a_record(key)
+        record.placements.append(
+            PlacementRecord("a1", key, 0, 1.0, "b" * 100, 1.5, 2.0, None, 9, 1, 4.0, "done")
+        )
+        finished.add(record)
+    assert [record.key for record in finished] == list(range(MAX_FINISHED, 2 * MAX_FINISHED))
+    shelves = {id(packed[2]): len(packed[2]) for packed in finished.packed()}
+    used_bytes = sum(stop - start for *_, start, stop in finished.packed())
+    assert set(shelves.values()) == {SHELF_BYTES}
+    assert len(shelves) <= 2 + used_bytes // (SHELF_BYTES - 1000)
+
+
+def test_a_record_longer_than_a_shelf_has_one_of_its_own() -> None:
+    finished = FinishedRequests()
+    for key, name in ((1, "a"), (2, "b"), (3, "c")):
+        record = a_record(key, name)
+        record.client = "c" * (2 * SHELF_BYTES if key == 2 else 1)
+        finished.add(record)
+    assert [len(record.client) for record in finished] == [1, 2 * SHELF_BYTES, 1]
 
 
 def test_the_text_of_a_failure_is_cut_off() -> None:

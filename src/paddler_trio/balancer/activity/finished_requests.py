@@ -24,10 +24,14 @@ from paddler_trio.balancer.activity.request_record import (
     RequestRecord,
     Stay,
 )
+from paddler_trio.heap import MAPPED_BYTES
 from paddler_trio.nursery_tree.request import Completed, Ending, Failure, Stopped
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 
 MAX_FINISHED: Final = 10_000
+SHELF_BYTES: Final = 2 * MAPPED_BYTES
+"""Blocks are copied into shelves of this size, which the C library maps. By themselves, among what
+requests need for a moment, they kept four times their size of the heap from being used."""
 
 PackedStay: TypeAlias = "tuple[float, float | None, bytes, str]"
 PackedStages: TypeAlias = "tuple[int, int, int, int, int]"
@@ -42,8 +46,8 @@ PackedFields: TypeAlias = (
     "tuple[PackedPlacement, ...], float | None, int, bytes, int, float | None, PackedEnding, "
     "str | None]"
 )
-PackedRecord: TypeAlias = "tuple[int, str, bytes]"
-"""Key, id, and the block with everything else."""
+PackedRecord: TypeAlias = "tuple[int, str, bytes | bytearray, int, int]"
+"""Key, id, and where the block with everything else is: in these bytes, from here, to there."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -61,6 +65,10 @@ class FinishedRequests:
         factory=lambda: deque(maxlen=MAX_FINISHED), init=False
     )
 
+    _shelf: bytearray = attrs.field(factory=bytearray, init=False)
+    """The newest one; the older ones live as long as a record in them."""
+    _filled: int = attrs.field(default=0, init=False)
+
     def __repr__(self) -> str:
         return f"<FinishedRequests {len(self._packed)} of {MAX_FINISHED}>"
 
@@ -73,7 +81,12 @@ class FinishedRequests:
     def add(self, record: RequestRecord) -> None:
         """It has ended."""
         self.last = record
-        self._packed.append(pack(record))
+        key, name, block, _, size = pack(record)
+        if self._filled + size > len(self._shelf):
+            self._shelf, self._filled = bytearray(max(SHELF_BYTES, size)), 0
+        start, self._filled = self._filled, self._filled + size
+        self._shelf[start : self._filled] = block
+        self._packed.append((key, name, self._shelf, start, self._filled))
 
     def packed(self) -> list[PackedRecord]:
         """All of them, now."""
@@ -117,13 +130,15 @@ def pack(record: RequestRecord) -> PackedRecord:
         _pack_ending(record.ending),
         record.trace,
     )
-    return record.key, record.id, marshal.dumps(fields)
+    block = marshal.dumps(fields)
+    return record.key, record.id, block, 0, len(block)
 
 
 def unpack(packed: PackedRecord) -> RequestRecord:
     """What ``pack`` was given, of a request that has ended."""
-    key, name, block = packed
-    fields: PackedFields = marshal.loads(block)  # noqa: S302  # a block that pack() made
+    key, name, shelf, start, stop = packed
+    with memoryview(shelf)[start:stop] as block:
+        fields: PackedFields = marshal.loads(block)  # noqa: S302  # a block that pack() made
     (
         client,
         deployment,
