@@ -121,7 +121,7 @@ def run_engine(record_fd: int | None, *, gives_way: bool) -> None:
     if load.package_version != __version__:
         pipe.send(LoadFailed("model", f"the agent is {load.package_version}, not {__version__}"))
         return
-    load_all = partial(_load_all, pipe, load)
+    load_all = partial(_load_all, pipe, load, gives_way=gives_way)
     loaded = run_loading(load_all, gives_way=gives_way)
     match loaded:
         case LoadFailed():
@@ -132,7 +132,7 @@ def run_engine(record_fd: int | None, *, gives_way: bool) -> None:
             _generate(pipe, load, loaded, record)
 
 
-def _load_all(pipe: Pipe, load: LoadModel) -> _Loaded | _Encoder | LoadFailed:
+def _load_all(pipe: Pipe, load: LoadModel, *, gives_way: bool) -> _Loaded | _Encoder | LoadFailed:
     """Everything that takes long, until the first decode is over."""
     before = memory_before(n_gpu_layers=load.n_gpu_layers)
     try:
@@ -159,7 +159,8 @@ def _load_all(pipe: Pipe, load: LoadModel) -> _Loaded | _Encoder | LoadFailed:
             whole_images=projector is not None and projector.whole_images,
             attends_ahead=projector is not None and projector.attends_ahead,
         )
-        llama.warm_up()
+        if gives_way:  # else its first decode, which is proved, touches the weights as well
+            llama.warm_up()
         _ = llama.token_trie  # or the first request with a grammar would wait for it
         draft_model = None
         if load.settings.draft_model is not None:
