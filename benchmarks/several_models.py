@@ -42,7 +42,6 @@ from paddler_trio.wire.engine.engine_pipe import (
     LoadFailed,
     LoadModel,
     Ready,
-    Sampling,
     StartSequence,
     Step,
 )
@@ -52,6 +51,7 @@ from paddler_trio.wire.engine.pipe_codec import (
     decode_from_engine,
     encode,
 )
+from samplings import GREEDY
 
 LIMIT_S = 540
 SLOTS = 4
@@ -62,18 +62,6 @@ SHARED_S = 10.0
 IDLE_S = 1
 FIT = ["--fit=on"]
 PROMPT = [300, 310, 320, 330, 340, 350]
-GREEDY = Sampling(
-    temperature=0.0,
-    top_k=1,
-    top_p=1.0,
-    min_p=0.0,
-    penalty_last_n=0,
-    penalty_repeat=1.0,
-    penalty_frequency=0.0,
-    penalty_presence=0.0,
-    seed=0,
-    ignore_eos=True,
-)
 
 
 def deployment(name: str, model: Path, **rules: object) -> dict[str, object]:

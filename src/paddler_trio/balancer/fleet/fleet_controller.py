@@ -355,9 +355,10 @@ class FleetController:
         """What was gone back to is what is desired now, as a revision of its own, unless something
         else than ``failed`` is desired by then. StateDatabaseError."""
         while True:
-            rollout, current = self.rollouts[name], self.keeper.current
-            spec = current.state.find(name)
-            good = None if rollout.good is None else self._specs.get((name, rollout.good))
+            rollout, current = self.rollouts.get(name), self.keeper.current
+            if rollout is None or rollout.good is None:
+                return  # the deployment is gone meanwhile
+            spec, good = current.state.find(name), self._specs.get((name, rollout.good))
             if spec is None or good is None or spec.digest != rollout.target:
                 return
             if spec is not failed:  # the same weights, asked for anew: that is another rollout
