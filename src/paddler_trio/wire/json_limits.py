@@ -131,7 +131,7 @@ def _structure(text: bytes | bytearray) -> Iterator[tuple[int, int]]:
         turns = part == ord('"')
         slashes = part == ord("\\")
         if is_escaped or slashes.any():
-            escaped, is_escaped = _escaped(slashes, is_escaped=is_escaped)
+            escaped, is_escaped = escaped_bytes(slashes, is_escaped=is_escaped)
             turns &= ~escaped
         turns[0] ^= is_inside
         inside = np.logical_xor.accumulate(turns)
@@ -141,8 +141,8 @@ def _structure(text: bytes | bytearray) -> Iterator[tuple[int, int]]:
         yield int(np.count_nonzero(separators)), int(np.count_nonzero(brackets))
 
 
-def _escaped(slashes: Bools, *, is_escaped: bool) -> tuple[Bools, bool]:
-    """Which bytes a backslash escapes, and whether it escapes the first of the next slice.
+def escaped_bytes(slashes: Bools, *, is_escaped: bool) -> tuple[Bools, bool]:
+    """Which bytes of a slice a backslash escapes, and whether the first of the next slice.
 
     A byte is escaped after an odd number of backslashes: in a run of them the first escapes the
     second, the third the fourth.

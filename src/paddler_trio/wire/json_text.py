@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator
-from itertools import groupby, islice
 from json.encoder import encode_basestring
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.json_limits import DEFAULT_LIMITS, UNCOUNTED_BYTES, JsonLimits, check_count
+from paddler_trio.wire.surrogates import has_half_pair
 
 MAX_DEPTH = 120
 """Objects and arrays inside one another, the outermost counted."""
@@ -37,12 +36,6 @@ RUN_VALUES = 2_048
 
 RUN_CHARS = 262_144
 """Of one string, likewise."""
-
-_HIGH = r"\\u[dD][89abAB][0-9a-fA-F]{2}"
-_LOW = r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_LONE_SURROGATE = re.compile(rf"{_HIGH}(?!{_LOW})|(?<!{_HIGH}){_LOW}")
-_SEARCHED_CHARS = 262_144
-
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     value = dict(pairs)
@@ -109,8 +102,8 @@ def loads(data: bytes | bytearray | str, limits: JsonLimits = DEFAULT_LIMITS) ->
     # Counting brackets bounds the depth from above and is far cheaper than walking the value.
     if text.count("{") + text.count("[") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
         raise _too_deep()
-    if "\\u" in text and _has_lone_surrogate(text):
-        dumps(value)  # fails, unless a backslash precedes it
+    if "\\u" in text and has_half_pair(data if isinstance(data, bytes) else text.encode()):
+        raise WireError("text that is not Unicode: surrogates not allowed")
     return value
 
 
@@ -170,52 +163,65 @@ def beginning_of(value: object, num_chars: int) -> str:
     return written.decode()[:num_chars]
 
 
-def _is_apart(value: object) -> bool:
-    """Whether it is written by itself, not in a run with its neighbours."""
-    return isinstance(value, _CONTAINERS) or (
-        isinstance(value, str) and len(value) > RUN_CHARS // 64
-    )
-
-
 def _runs(value: object, depth: int) -> Iterator[bytes]:
     if isinstance(value, str) and len(value) > RUN_CHARS:
         yield b'"'
         for start in range(0, len(value), RUN_CHARS):
             yield dumps(value[start : start + RUN_CHARS])[1:-1]
         yield b'"'
-        return
-    if not isinstance(value, _CONTAINERS) or not is_long(value):
+    elif not isinstance(value, _CONTAINERS) or not is_long(value):
         yield dumps(value)
-        return
-    if depth == 0:
+    elif depth == 0:
         raise _too_deep()
-    if isinstance(value, dict):
-        before = b"{"
-        for key, member in value.items():
-            yield before + dumps(key) + b":"
-            yield from _runs(member, depth - 1)
-            before = b","
-        yield b"}"
-        return
-    before = b"["
-    for is_container, items in groupby(value, _is_apart):
-        if is_container:
-            for item in items:
-                yield before
-                yield from _runs(item, depth - 1)
-                before = b","
+    elif isinstance(value, dict):
+        yield from _members_in_runs(value, depth - 1)
+    else:
+        yield from _items_in_runs(value, depth - 1)
+
+
+def _items_in_runs(items: list[object], depth: int) -> Iterator[bytes]:
+    """Neighbours that are one run together are written at once, others by themselves."""
+    before, run, left = b"[", list[object](), RUN_VALUES
+    for item in items:
+        left = _left_after(item, left - 1)
+        if left < 0 and run:
+            yield before + dumps(run)[1:-1]
+            before, run, left = b",", [], _left_after(item, RUN_VALUES - 1)
+        if left >= 0:
+            run.append(item)
         else:
-            while run := list(islice(items, RUN_VALUES)):
-                yield before + dumps(run)[1:-1]
-                before = b","
-    yield b"]"
+            yield before
+            yield from _runs(item, depth)
+            before, left = b",", RUN_VALUES
+    yield (before + dumps(run)[1:-1] if run else b"") + b"]"
+
+
+def _members_in_runs(members: dict[str, object], depth: int) -> Iterator[bytes]:
+    before, run, left = b"{", dict[str, object](), RUN_VALUES
+    for key, value in members.items():
+        left = _left_after(value, left - 1)
+        if left < 0 and run:
+            yield before + dumps(run)[1:-1]
+            before, run, left = b",", {}, _left_after(value, RUN_VALUES - 1)
+        if left >= 0:
+            run[key] = value
+        else:
+            yield before + dumps(key) + b":"
+            yield from _runs(value, depth)
+            before, left = b",", RUN_VALUES
+    yield (before + dumps(run)[1:-1] if run else b"") + b"}"
 
 
 def is_long(value: object) -> bool:
     """Whether ``value`` is more than is written at once in runs; costs no more than a run."""
+    return _left_after(value, RUN_VALUES) < 0
+
+
+def _left_after(value: object, left: int) -> int:
+    """What a run has left for more values once ``value`` is in it, of ``left``; below zero if it
+    does not fit. Costs no more than a run."""
     nodes = [value]
-    left = RUN_VALUES
-    while nodes:
+    while nodes and left >= 0:
         node = nodes.pop()
         if isinstance(node, str):
             if len(node) > RUN_CHARS // 64:  # a run may have many of these
@@ -224,9 +230,7 @@ def is_long(value: object) -> bool:
             left -= len(node)
             if left >= 0:
                 nodes += node.values() if isinstance(node, dict) else node
-        if left < 0:
-            return True
-    return False
+    return left
 
 
 def canonical(value: object) -> bytes:
@@ -243,15 +247,6 @@ def _encode(encoder: json.JSONEncoder, value: object) -> bytes:
         raise _too_deep() from None
     except (TypeError, ValueError) as error:
         raise WireError(f"no JSON form: {error}") from error
-
-
-def _has_lone_surrogate(text: str) -> bool:
-    """Whether an escape may stand for half a pair; slice by slice, so that others may run."""
-    longest = 12  # characters of a pair
-    return any(
-        _LONE_SURROGATE.search(text, max(0, start - longest), start + _SEARCHED_CHARS + longest)
-        for start in range(0, len(text), _SEARCHED_CHARS)
-    )
 
 
 def _text(data: bytes | bytearray | str) -> str:
