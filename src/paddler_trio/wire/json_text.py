@@ -37,6 +37,7 @@ RUN_VALUES = 2_048
 RUN_CHARS = 262_144
 """Of one string, likewise."""
 
+
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     value = dict(pairs)
     if len(value) != len(pairs):
