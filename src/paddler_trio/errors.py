@@ -100,3 +100,23 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 def one_line(error: BaseException) -> str:
     """Every exception in ``error`` with its type, on one line."""
     return "; ".join(f"{type(leaf).__name__}: {leaf}".replace("\n", " ") for leaf in leaves(error))
+
+
+def forget_frames(error: BaseException) -> None:
+    """Drop the tracebacks of ``error`` and of all that led to it, where it is answered for good.
+
+    A traceback keeps the locals of every frame that it passed. One of these nearly always holds the
+    exception again, and then a request's body and connection are garbage in a cycle: there until
+    the next full collection, which daemons make rare.
+    """
+    rest: list[BaseException | None] = [error]
+    done: set[int] = set()
+    while rest:
+        seen = rest.pop()
+        if seen is None or id(seen) in done:
+            continue
+        done.add(id(seen))
+        seen.__traceback__ = None
+        rest += [seen.__cause__, seen.__context__]
+        if isinstance(seen, BaseExceptionGroup):
+            rest += seen.exceptions

@@ -14,15 +14,15 @@ import trio
 from fleet import BUNDLED_MODEL, START_S, Fleet
 from streams import CONVERSATION, RAW, Heard, listen, story, until_first_tokens
 
-POISON = Path(__file__).parent / "poison"
-sys.path.append(str(POISON))
+INJECTED = Path(__file__).parent / "injected"
+sys.path.append(str(INJECTED))
 
 from deadly import IN_ADMISSION, IN_BATCH, IN_PREPARATION, IN_PYTHON  # noqa: E402
 
 SLOTS = 6
 STREAMS = 9
 GREEDY = {"temperature": 0.0, "penalty_repeat": 1.0, "penalty_presence": 0.0}
-PATH = os.pathsep.join([str(POISON), *filter(None, [os.environ.get("PYTHONPATH")])])
+PATH = os.pathsep.join([str(INJECTED), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def engines_started(fleet: Fleet) -> int:

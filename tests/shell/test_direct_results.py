@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from paddler_trio.balancer.direct_results import DirectResults
+from paddler_trio.balancer.direct_results import DirectResults, send_directly
 from paddler_trio.balancer.ready_steps import StepReader
 from paddler_trio.balancer.work_encoding import encode_work
 from paddler_trio.http.asgi import ClientGoneError
+from paddler_trio.http.streaming import DIRECT_BODY
 from paddler_trio.nursery_tree.request import NOTHING, Completed, Request, Results
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
@@ -151,3 +152,15 @@ async def test_a_client_that_left_costs_its_deliverer_nothing() -> None:
     assert request.emit(Results(None, "GeneratedToken", ["b"]), 0.0)
     assert request.outbox.receive_nowait().results == ["b"]
     assert repr(direct) == "<DirectResults of r through the outbox: 0 to flush>"
+
+
+async def test_a_request_that_is_over_gets_no_sink() -> None:
+    """It would keep it, and with it the client's connection, until a full collection."""
+    scope = {"extensions": {DIRECT_BODY: {"open": Socket}}}
+    request = Request(RequestKey(1), "r", encode_work(ContinueFromRawPromptParams("x", 5)))
+    direct = send_directly(scope, request, text_of)
+    assert direct is not None
+    assert request.sink is direct
+    request.end(Completed())
+    assert send_directly(scope, request, text_of) is None
+    assert request.sink is None

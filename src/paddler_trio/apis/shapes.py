@@ -295,13 +295,16 @@ class Either:
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
         best: ApiError | None = None
-        for shape in self.shapes:
-            try:
-                return shape.read(value, path, ignored)
-            except ApiError as error:
-                if error.param != path or error.code != "invalid_type":
-                    best = best or error  # the kind is right: its error is more precise
-        raise best or wrong(self, value, path)
+        try:
+            for shape in self.shapes:
+                try:
+                    return shape.read(value, path, ignored)
+                except ApiError as error:
+                    if error.param != path or error.code != "invalid_type":
+                        best = best or error  # the kind is right: its error is more precise
+            raise best or wrong(self, value, path)
+        finally:
+            del best  # its traceback has this frame, and with it the value
 
     def schema(self) -> Json:
         return {"anyOf": [shape.schema() for shape in self.shapes]}

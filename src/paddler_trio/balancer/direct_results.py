@@ -83,8 +83,9 @@ def send_directly(
     scope: Scope, request: Request, render: Callable[[Results], bytes | None]
 ) -> DirectResults | None:
     """Have results of ``request`` written past its outbox, once the response has begun; None where
-    that is impossible: everything comes through the outbox then."""
-    body = direct_body(scope)
+    that is impossible: everything comes through the outbox then. A request that is over has its
+    last results there, and would never let go of a sink."""
+    body = None if request.is_over else direct_body(scope)
     if body is None:
         return None
     direct = request.sink = DirectResults(request, body, render)

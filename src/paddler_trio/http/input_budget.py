@@ -25,13 +25,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import attrs
 import trio
 from attrs.validators import ge
 
-from paddler_trio.errors import PaddlerError
+from paddler_trio.errors import PaddlerError, forget_frames
 from paddler_trio.nursery_tree.fair_places import FairPlaces
 
 MIB: Final = 1024 * 1024
@@ -98,9 +98,25 @@ class DecodingThread:
         Cancellation: at once; the thread finishes the work in progress before it takes another.
         """
         async with self._turns.held_by(client):
-            return await trio.to_thread.run_sync(
-                work, limiter=self._limiter, abandon_on_cancel=True
+            result, refusal = await trio.to_thread.run_sync(
+                _attempted, work, limiter=self._limiter, abandon_on_cancel=True
             )
+        if refusal is None:
+            return cast("T", result)
+        try:
+            raise refusal
+        finally:
+            del refusal  # its traceback has this frame
+
+
+def _attempted(work: Callable[[], T]) -> tuple[T | None, PaddlerError | None]:
+    """The result of ``work``, or its refusal without a traceback: that would keep all frames of the
+    thread, one of which keeps the refusal, and nobody may be left who waits for it."""
+    try:
+        return work(), None
+    except PaddlerError as refusal:
+        forget_frames(refusal)
+        return None, refusal
 
 
 @attrs.define(eq=False, repr=False)

@@ -145,6 +145,17 @@ def objection_to(request: h11.Request, limits: HttpLimits) -> Objection | None:
     return None
 
 
+class Parser(h11.Connection):
+    """h11's errors are raised by a method of their own, whose frame is in their traceback: in a
+    cycle, which would hold the connection until a full collection."""
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        try:
+            return super().next_event()
+        except h11.RemoteProtocolError as error:
+            raise error.with_traceback(None)  # noqa: B904  # it is the same one
+
+
 class Http11Protocol(H11Protocol):
     """One connection's parser and its one request at a time."""
 
@@ -167,6 +178,9 @@ class Http11Protocol(H11Protocol):
         tasks = cast("TaskGroup", tasks)
         super().__init__(
             app, config, context, tasks, state, is_encrypted, client, server, wire.send
+        )
+        self.connection = Parser(
+            h11.SERVER, max_incomplete_event_size=config.h11_max_incomplete_size
         )
         self.can_read = PausedGate(wire)
         self._limits = limits

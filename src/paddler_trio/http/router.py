@@ -19,7 +19,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import attrs
 
-from paddler_trio.errors import leaves
+from paddler_trio.errors import forget_frames, leaves
 from paddler_trio.http.asgi import (
     TEXT_PLAIN,
     App,
@@ -258,17 +258,19 @@ def cause_of(
     """The exception that decides the response to a failed ``request``; None: the client has left.
 
     That is the only exception in ``error`` if it is an ``expected`` one. Otherwise it is ``error``
-    itself, a bug, which is logged with its traceback.
+    itself, a bug, which is logged with its traceback. Nothing has one afterwards.
     """
     causes = list(leaves(error))
+    decides: Exception | None = error
     if all(isinstance(cause, ClientGoneError) for cause in causes):
         logger.debug("%s: client gone", request)
-        return None
-    match causes:
-        case [Exception() as cause] if isinstance(cause, expected):
-            return cause
-    logger.error("%s failed", request, exc_info=error)
-    return error
+        decides = None
+    elif len(causes) == 1 and isinstance(causes[0], expected):
+        decides = causes[0]
+    else:
+        logger.error("%s failed", request, exc_info=error)
+    forget_frames(error)
+    return decides
 
 
 def _problem_of(error: Exception, request: str) -> HttpProblem | None:

@@ -82,11 +82,11 @@ def caller_of(scope: Scope) -> TraceContext | None:
 class Messages(Protocol):
     """Sees the requests on one WebSocket."""
 
-    def began(self, trace: TraceContext) -> None:
+    def began(self, scope: Scope, trace: TraceContext) -> None:
         """One with this trace is submitted next."""
         ...
 
-    def refused(self, trace: TraceContext, request: str, status: int) -> None:
+    def refused(self, scope: Scope, trace: TraceContext, request: str, status: int) -> None:
         """The one with the id ``request`` was not even submitted; ``status`` is as in HTTP."""
         ...
 
@@ -125,7 +125,7 @@ def begin_message(scope: Scope) -> TraceContext:
     entry = _entry_of(scope)
     trace = entry.of_message()
     if entry.messages is not None:
-        entry.messages.began(trace)
+        entry.messages.began(scope, trace)
     return trace
 
 
@@ -133,7 +133,7 @@ def refuse_message(scope: Scope, request: str, status: int) -> None:
     """A request on a WebSocket is answered with an error and not submitted."""
     entry = _entry_of(scope)
     if entry.messages is not None:
-        entry.messages.refused(entry.of_message(), request, status)
+        entry.messages.refused(scope, entry.of_message(), request, status)
 
 
 def _entry_of(scope: Scope) -> TraceEntry:

@@ -48,7 +48,7 @@ class Entrance:
                 await app(scope, receive, send)
                 return
             route = route_of(scope["path"]) or None
-            socket = _Socket(self.keeper, scope, route) if scope["type"] == "websocket" else None
+            socket = _Socket(self.keeper, route) if scope["type"] == "websocket" else None
             entry = enter_trace(scope, self.sampling, socket)
             name = request_id(scope)
             account = None
@@ -71,23 +71,23 @@ class Entrance:
 
 @attrs.frozen(eq=False)
 class _Socket:
-    """Sees the requests on one WebSocket, a ``Messages``."""
+    """Sees the requests on one WebSocket, a ``Messages``. The scope has it, so it has no scope."""
 
     keeper: AccountKeeper | None
-    scope: Scope
     route: str | None
 
-    def began(self, trace: TraceContext) -> None:
+    def began(self, scope: Scope, trace: TraceContext) -> None:
         if self.keeper is not None:
-            self.keeper.open(self._account(trace, ""))
+            self.keeper.open(self._account(scope, trace, ""))
 
-    def refused(self, trace: TraceContext, request: str, status: int) -> None:
+    def refused(self, scope: Scope, trace: TraceContext, request: str, status: int) -> None:
         if self.keeper is not None:
-            self.keeper.refused(self._account(trace, request[:MAX_LOG_ID_CHARS]), status)
+            account = self._account(scope, trace, request[:MAX_LOG_ID_CHARS])
+            self.keeper.refused(account, status)
 
-    def _account(self, trace: TraceContext, request: str) -> RequestAccount:
-        account = _account(self.scope, trace, request, self.route)
-        account.client, account.is_alone = named_client(self.scope), True
+    def _account(self, scope: Scope, trace: TraceContext, request: str) -> RequestAccount:
+        account = _account(scope, trace, request, self.route)
+        account.client, account.is_alone = named_client(scope), True
         return account
 
 

@@ -1,0 +1,164 @@
+"""A request that is over leaves nothing to a garbage collector, however it ended.
+
+Daemons make full collections rare, so a cycle that holds a request's body is as good as a leak.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+from fleet import END_S, Fleet
+
+INJECTED = Path(__file__).parent / "injected"
+PATH = os.pathsep.join([str(INJECTED), *filter(None, [os.environ.get("PYTHONPATH")])])
+CHAT = "/v1/chat/completions"
+LONG = "a b " * 50_000
+MESSAGES = [{"role": "user", "content": "Hello"}]
+TEXT_BYTES = 4096
+"""In the cycles that libraries make: a name of a route, an address."""
+
+Told = Mapping[str, Any]
+Attempt = Callable[[Fleet], None]
+
+
+@attrs.define
+class Probe:
+    """The garbage of a fleet's balancer."""
+
+    fleet: Fleet
+    file: Path
+    _told: int = 0
+
+    def tell(self) -> Told:
+        """What there is now, which is freed by asking."""
+        self.fleet.balancer.signal(signal.SIGUSR1)
+        give_up_s = time.monotonic() + END_S
+        while len(lines := self._lines()) == self._told:
+            assert time.monotonic() < give_up_s, "the probe does not answer"
+            time.sleep(0.01)
+        self._told = len(lines)
+        told: Told = json.loads(lines[-1])
+        return told
+
+    def until_left(self, live: int) -> list[Told]:
+        """All garbage that there was until no more than so many connections live."""
+        found = [self.tell()]
+        give_up_s = time.monotonic() + END_S
+        while found[-1]["live"] > live:
+            assert time.monotonic() < give_up_s, f"{found[-1]['live']} connections live"
+            found.append(self.tell())
+        return [*found, self.tell()]
+
+    def _lines(self) -> list[str]:
+        text = self.file.read_text() if self.file.exists() else ""
+        return text.splitlines()[: text.count("\n")]
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
+    file = tmp_path_factory.mktemp("probe") / "told"
+    env = {"PYTHONPATH": PATH, "GARBAGE_PROBE_FILE": str(file)}
+    with Fleet.start(env=env) as fleet:
+        ask(CHAT, {"messages": MESSAGES, "max_tokens": 2}, 200)(fleet)  # the first one imports
+        yield Probe(fleet, file)
+
+
+def ask(path: str, body: object, status: int, *, media: str = "application/json") -> Attempt:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+
+    def attempt(fleet: Fleet) -> None:
+        answer = httpx.post(
+            f"{fleet.inference_url}{path}",
+            content=content,
+            headers={"content-type": media},
+            trust_env=False,
+            timeout=END_S,
+        )
+        assert answer.status_code == status, answer.text[:200]
+
+    return attempt
+
+
+def connect(fleet: Fleet) -> socket.socket:
+    host, port = fleet.inference.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), timeout=END_S)
+
+
+def leave(path: str, body: object, *, missing: int = 0) -> Attempt:
+    """Close the connection when all but the last ``missing`` bytes of the body are sent."""
+    content = json.dumps(body).encode()
+
+    def attempt(fleet: Fleet) -> None:
+        with connect(fleet) as client:
+            client.sendall(
+                f"POST {path} HTTP/1.1\r\nHost: {fleet.inference}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+            )
+            client.sendall(content[: len(content) - missing])
+
+    return attempt
+
+
+def say(data: bytes, answer: bytes, then: bytes = b"") -> Attempt:
+    """Send these bytes and, when ``answer`` has begun, those of ``then``; leave."""
+
+    def attempt(fleet: Fleet) -> None:
+        with connect(fleet) as client:
+            client.sendall(data.replace(b"HOST", fleet.inference.encode()))
+            assert client.recv(4096).startswith(answer)
+            client.sendall(then)
+
+    return attempt
+
+
+UPGRADE = (
+    b"GET /api/v1/inference_socket HTTP/1.1\r\nHost: HOST\r\nConnection: Upgrade\r\n"
+    b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+ATTEMPTS: Mapping[str, Attempt] = {
+    "answered": ask(CHAT, {"messages": MESSAGES, "max_tokens": 2}, 200),
+    "answered twice": ask(CHAT, {"messages": MESSAGES, "max_tokens": 2, "n": 2}, 200),
+    "streamed": ask(CHAT, {"messages": MESSAGES, "max_tokens": 2, "stream": True}, 200),
+    "a field is wrong": ask(CHAT, {"messages": MESSAGES, "max_tokens": LONG}, 400),
+    "one of several shapes": ask(CHAT, {"messages": MESSAGES, "stop": [LONG, 1]}, 400),
+    "no JSON": ask(CHAT, b"[" + LONG.encode(), 400),
+    "too many values": ask(CHAT, b'{"messages":[' + b"{}," * 200_000 + b"{}]}", 413),
+    "no JSON at all": ask(CHAT, LONG.encode(), 415, media="text/plain"),
+    "too long for a slot": ask(CHAT, {"messages": [{"role": "user", "content": LONG}]}, 400),
+    "and streamed": ask(
+        CHAT, {"messages": [{"role": "user", "content": LONG}], "stream": True}, 400
+    ),
+    "a grammar is wrong": ask("/completion", {"prompt": "a", "grammar": "root ::= ("}, 400),
+    "no token": ask("/detokenize", {"tokens": [10**9]}, 400),
+    "no such path": ask("/v1/nothing", {"a": LONG}, 404),
+    "native": ask("/api/v1/continue_from_raw_prompt", {"raw_prompt": [LONG]}, 400),
+    "Anthropic": ask("/v1/messages", {"messages": MESSAGES, "system": [LONG]}, 400),
+    "left": leave(CHAT, {"messages": MESSAGES, "max_tokens": 500}),
+    "left a stream": leave(CHAT, {"messages": MESSAGES, "max_tokens": 500, "stream": True}),
+    "left while decoded": leave(CHAT, {"messages": MESSAGES * 30_000}),
+    "left in the body": leave(CHAT, {"messages": MESSAGES, "user": LONG}, missing=1),
+    "no HTTP": say(b"\0\1\r\n\r\n", b"HTTP/1.1 400"),
+    "a socket": say(UPGRADE, b"HTTP/1.1 101"),
+    "a broken frame": say(UPGRADE, b"HTTP/1.1 101", b"\xff\xff\xff"),
+}
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
+def test_a_request_leaves_no_garbage(probe: Probe, attempt: Attempt) -> None:
+    live = probe.tell()["live"]
+    attempt(probe.fleet)
+    for told in probe.until_left(live):
+        assert told["exceptions"] == []
+        assert told["connections"] == 0
+        assert told["text_bytes"] < TEXT_BYTES
