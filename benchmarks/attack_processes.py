@@ -94,16 +94,18 @@ def sample(daemons: Sequence[int]) -> Sample:
     return Sample(cpu_ticks * TICK_S, rss_bytes)
 
 
-def proportional_bytes(daemons: Sequence[int]) -> dict[int, int]:
-    """Resident memory by pid, where a page that n processes share counts an n-th for each: forked
-    workers have nearly all of their pages in common."""
+def proportional_bytes(daemons: Sequence[int]) -> dict[str, int]:
+    """Resident memory by kind and pid, where a page that n processes share counts an n-th for each:
+    forked workers have nearly all of their pages in common."""
     found = {}
     for pid in descendants(daemons):
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         except (*_GONE, PermissionError):
             continue
-        found[pid] = sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+        found[kind_of(pid)] = sum(
+            int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")
+        )
     return found
 
 

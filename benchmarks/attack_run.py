@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from attack_judge import MIB, Beside, Cost, Result, Rules, judged, only_timing
 from attack_kinds import attack_at
 from attack_neighbour import Neighbour
 from attack_pictures import PATHS, data_uri, honest_picture, showing
-from attack_processes import forget_peaks, kind_of, peaks, proportional_bytes, sample
+from attack_processes import forget_peaks, peaks, proportional_bytes, sample
 from attack_value import SURFACES, Attack, ask, prose
 
 from paddler_trio.daemon.heap_trim import TRIM_EVERY_S
@@ -49,8 +49,8 @@ class Run:
     _folder: Path = attrs.field(factory=Path)
     _fleet: AttackedFleet | None = None
     _neighbour: Neighbour | None = None
-    _base: dict[int, int] = attrs.field(factory=dict)
-    """Memory of the newest fleet by pid, before it was attacked."""
+    _base: dict[str, int] = attrs.field(factory=dict)
+    """Memory of the newest fleet by process, before it was attacked."""
     _is_broken: bool = False
 
     @classmethod
@@ -250,17 +250,23 @@ class Run:
         give_up_s = time.monotonic() + KEPT_S
         while sum((now := proportional_bytes(pids)).values()) > most_bytes:
             if time.monotonic() > give_up_s:
-                grown = [
-                    f"{kind_of(pid)} {base.get(pid, 0) // MIB} -> {size // MIB}"
-                    for pid, size in now.items()
-                    if size - base.get(pid, 0) > MIB
-                ]
                 self.problems.append(
                     f"kept: {sum(now.values()) // MIB} MiB resident at the end, "
-                    f"{sum(base.values()) // MIB} MiB at the beginning: {', '.join(grown)}"
+                    f"{sum(base.values()) // MIB} MiB at the beginning: "
+                    f"{by_kind(now)}; before {by_kind(base)}"
                 )
                 return
             time.sleep(WINDOW_S)
+
+
+def by_kind(sizes: Mapping[str, int]) -> str:
+    """The memory of processes, in MiB, those of a kind together."""
+    kinds: dict[str, list[int]] = {}
+    for process, size in sizes.items():
+        kinds.setdefault(process.partition(" ")[0], []).append(size // MIB)
+    return ", ".join(
+        f"{kind} {'+'.join(map(str, sorted(each)))}" for kind, each in sorted(kinds.items())
+    )
 
 
 async def play(

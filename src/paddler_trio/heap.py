@@ -4,7 +4,8 @@ Python's full collection walks every object there is with the interpreter held: 
 what our daemons import, whenever enough garbage came together, and no token moves meanwhile. What
 is there before the work begins stays for good, so it need not be walked again. With 16,000 requests
 in flight a full collection takes most of a second, and finds nothing: requests leave no cycles
-behind. So it happens a tenth as often as by default, and garbage is bounded all the same.
+behind, however they end. So it happens a tenth as often as by default, and garbage is bounded all
+the same.
 
 glibc raises the size from which it maps memory of its own to that of the largest block freed so
 far. After one body of some MiB, all others come from the heap, which small objects between them
