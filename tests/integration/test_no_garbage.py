@@ -9,8 +9,11 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +67,58 @@ class Probe:
         return text.splitlines()[: text.count("\n")]
 
 
+class Server(BaseHTTPRequestHandler):
+    """Behind an agent; the path says how it answers."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is logged."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.close_connection = True
+        if self.path != "/closed":
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(LONG)))
+            self.end_headers()
+            self.wfile.write(LONG.encode() if self.path == "/whole" else b"The beginning")
+        if self.path == "/stalls":
+            self.connection.recv(1)  # until the client is gone
+
+
+@contextmanager
+def served() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 @pytest.fixture(scope="module")
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
     file = tmp_path_factory.mktemp("probe") / "told"
     env = {"PYTHONPATH": PATH, "GARBAGE_PROBE_FILE": str(file)}
-    with Fleet.start(env=env) as fleet:
-        ask(CHAT, {"messages": MESSAGES, "max_tokens": 2}, 200)(fleet)  # the first one imports
+    proxy = "--reverseproxy-addr=127.0.0.1:0"
+    with Fleet.start(balancer_options=[proxy], env=env) as fleet, served() as server:
+        fleet.start_agent("server", slots=1, options=[f"--upstream={server}"])
+        fleet.wait_until(
+            lambda view: sum(agent["is_accepting"] for agent in view["agents"]) == 2,
+            what="the server offers its slot",
+            nobody_ends=True,
+        )
+        for attempt in (ATTEMPTS["answered"], ATTEMPTS["forwarded"]):
+            attempt(fleet)  # the first one imports
         yield Probe(fleet, file)
 
 
@@ -85,6 +134,35 @@ def ask(path: str, body: object, status: int, *, media: str = "application/json"
             timeout=END_S,
         )
         assert answer.status_code == status, answer.text[:200]
+
+    return attempt
+
+
+def proxy_of(fleet: Fleet) -> str:
+    addresses = fleet.balancer.wait_for_log("balancer up")["reverse_proxy"]
+    assert isinstance(addresses, list)
+    return str(addresses[0])
+
+
+def forward(path: str, *, breaks: bool = False, status: int = 200) -> Attempt:
+    """To the server; ``breaks``: its answer ends early."""
+
+    def attempt(fleet: Fleet) -> None:
+        with (
+            pytest.raises(httpx.RemoteProtocolError) if breaks else nullcontext(),
+            httpx.stream(
+                "POST",
+                f"http://{proxy_of(fleet)}{path}",
+                json={"prompt": LONG},
+                trust_env=False,
+                timeout=END_S,
+            ) as answer,
+        ):
+            assert answer.status_code == status
+            if path == "/stalls":
+                assert next(answer.iter_raw()) == b"The beginning"
+            else:
+                answer.read()
 
     return attempt
 
@@ -150,6 +228,10 @@ ATTEMPTS: Mapping[str, Attempt] = {
     "left in the body": leave(CHAT, {"messages": MESSAGES, "user": LONG}, missing=1),
     "no HTTP": say(b"\0\1\r\n\r\n", b"HTTP/1.1 400"),
     "a socket": say(UPGRADE, b"HTTP/1.1 101"),
+    "forwarded": forward("/whole"),
+    "forwarded, and left": forward("/stalls"),
+    "the server breaks off": forward("/cut", breaks=True),
+    "the server closes": forward("/closed", status=502),
     "a broken frame": say(UPGRADE, b"HTTP/1.1 101", b"\xff\xff\xff"),
 }
 
