@@ -34,7 +34,7 @@ from paddler_trio.balancer.fleet.fleet_database import MAX_FLEET_FILE_BYTES
 from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY
 from paddler_trio.balancer.reverse_proxy import forwarding, prefix_affinity
 from paddler_trio.config import BalancerConfig
-from paddler_trio.daemon import log_ring
+from paddler_trio.daemon import log_ring, log_stream
 from paddler_trio.engine.pipe import OUTBOX_FRAMES
 from paddler_trio.http import bounded_websocket, connection, json_body, login_limit
 from paddler_trio.http import input_budget as budget
@@ -154,6 +154,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         ),
         "lines of the access log that wait to be written": (
             f"{line_writer.MAX_WAITING}, and as many that are being written"
+        ),
+        "lines of the log that wait for standard error, which is not read": (
+            f"{log_stream.MAX_WAITING_BYTES // MIB} MiB, and as many that are being written"
         ),
         "sub-batches of one embedding call that wait": "1",
         "requests on one inference WebSocket": f"{inference_socket.MAX_REQUESTS_PER_SOCKET}",

@@ -12,12 +12,13 @@ import json
 import logging
 import sys
 from functools import partial
-from typing import Final, TextIO
+from typing import Final, Protocol
 
 import attrs
 import structlog
 
 from paddler_trio.daemon.log_ring import RECENT
+from paddler_trio.daemon.log_stream import LogStream
 
 LEVELS = ("debug", "info", "warning", "error")
 MAX_FIELD_CHARS: Final = 4000
@@ -48,7 +49,7 @@ def configure_logs(*, level: str, as_json: bool | None = None) -> None:
     # its usual tracebacks show local variables: requests, with their prompts and keys
     columns = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     renderer: structlog.types.Processor = _as_json if as_json else columns
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Handler(_standard_error())
     remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -60,10 +61,36 @@ def configure_logs(*, level: str, as_json: bool | None = None) -> None:
     root.setLevel(level.upper())
     structlog.configure(
         processors=[*shared, renderer],
-        logger_factory=partial(_Lines, handler),
+        logger_factory=partial(_Lines, handler.stream),
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
     )
+
+
+class _Writable(Protocol):
+    def write(self, text: str, /) -> object: ...
+
+
+def _standard_error() -> _Writable:
+    """It, or what a program put in its place."""
+    try:
+        return LogStream(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return sys.stderr
+
+
+class _Handler(logging.Handler):
+    """The standard library's records."""
+
+    def __init__(self, stream: _Writable) -> None:
+        super().__init__()
+        self.stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.stream.write(f"{self.format(record)}\n")
+        except Exception:  # noqa: BLE001  # as the standard library does it
+            self.handleError(record)
 
 
 @attrs.frozen(eq=False)
@@ -71,18 +98,11 @@ class _Lines:
     """Where structlog's lines go, which are whole: records of the standard library, made of them,
     would be half of what a line costs, and there is one with each request."""
 
-    handler: logging.StreamHandler[TextIO]
+    stream: _Writable
     name: str
 
     def msg(self, line: str) -> None:
-        """Write it; as in the standard library, no error of that is raised."""
-        self.handler.acquire()
-        try:
-            self.handler.stream.write(line + "\n")
-        except (OSError, ValueError):
-            pass  # standard error is gone, and there is nowhere else to say so
-        finally:
-            self.handler.release()
+        self.stream.write(f"{line}\n")
 
     debug = info = warning = error = critical = exception = msg
 
