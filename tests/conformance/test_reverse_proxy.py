@@ -218,18 +218,6 @@ async def test_pieces_of_a_stream_pass_as_they_come() -> None:
         await read_until(stream, b"4\r\ntwo \r\n0\r\n\r\n")
 
 
-async def test_a_websocket_is_refused_with_the_reason() -> None:
-    upgrade = (
-        b"GET /ws HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    )
-    async with proxy(sends(FINE)) as fleet, await fleet.connect() as stream:
-        await stream.send_all(upgrade)
-        answer = await read_until(stream, b"WebSockets are not forwarded")
-        assert answer.startswith(b"HTTP/1.1 501")
-        assert not fleet.servers[0].asked
-
-
 async def test_an_answer_that_ends_with_its_connection_ends_for_clients_of_both_versions() -> None:
     async def script(exchange: Exchange) -> None:
         await exchange.send(b"HTTP/1.0 200 OK\r\nX-A: b\r\n\r\nold")

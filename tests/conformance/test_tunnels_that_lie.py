@@ -165,6 +165,10 @@ LIES = {
     "an answer of its own head": head() + head() + end_frame(),
     "events longer than they say": head((*EVENTS, (b"Content-Length", b"2")), is_sized=True)
     + body_frames(b"ok" + SMUGGLED),
+    "a switch that nobody asked for": response_frame(
+        ResponseHead(status=101, reason=b"X", headers=((b"Upgrade", b"websocket"),), is_sized=False)
+    )
+    + body_frames(SMUGGLED),
     "a length of 2 GiB": b"\x03\x80\x00\x00\x00",
     "an unknown kind": b"\x07\x00\x00\x00\x01a",
     "a request": frame(Kind.REQUEST, b"\x90"),

@@ -15,6 +15,7 @@ from paddler_trio.upstream.upstream_client import UpstreamClient
 from paddler_trio.upstream.upstream_error import FailureKind, UpstreamError
 from paddler_trio.upstream.upstream_response import UpstreamResponse
 from paddler_trio.wire.trio.tunnel_frames import (
+    SWITCHING,
     Failed,
     Headers,
     Kind,
@@ -52,6 +53,8 @@ class ForwardedExchange:
     _is_answered: bool = attrs.field(default=False, init=False)
     """By the server, or by its failure."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _is_switched: bool = attrs.field(default=False, init=False)
+    """The server left HTTP: what comes now goes to it."""
     _disturbance: Kind | None = attrs.field(default=None, init=False)
     """A frame that came in the middle of the answer."""
 
@@ -82,7 +85,7 @@ class ForwardedExchange:
             self.tunnel.on_news = None
         if self._disturbance is not None:
             raise WireError(f"{self._disturbance.name} in the middle of an answer @ tunnel")
-        return self._is_answered and self._is_read
+        return self._is_answered and self._is_read and not self._is_switched
 
     async def _answer_while_reading(self, early: list[bytes]) -> None:
         async with trio.open_nursery() as nursery:
@@ -101,7 +104,7 @@ class ForwardedExchange:
         """
         if not self._is_read:
             return  # the rest of the request
-        if self.tunnel.has_unread and not self._is_ending:
+        if self.tunnel.has_unread and not (self._is_ending or self._is_switched):
             frame = self.tunnel.frame_here()
             assert frame is not None
             self._disturbance = frame[0]
@@ -149,15 +152,54 @@ class ForwardedExchange:
         try:
             try:
                 async with self.client.request(
-                    head.method, head.target, self._headers(), body
+                    head.method, head.target, self._headers(), body, upgrades=head.upgrades
                 ) as response:
-                    await self._pass_on(response)
+                    if response.status == SWITCHING:
+                        await self._pass_both_ways(response)
+                    else:
+                        await self._pass_on(response)
             except UpstreamError as error:
                 self.error = error
                 await tunnel.send(failed_frame(self._failure(error)))
         except LinkError:
             return  # its end is seen, too
         self._is_answered = True
+
+    async def _pass_both_ways(self, response: UpstreamResponse) -> None:
+        """Until the server ends it, and the balancer has closed the tunnel upon that."""
+        self._is_switched = True
+        problem: UpstreamError | LinkError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_with_tunnel, name="end of the tunnel")
+            nursery.start_soon(self._send_on, response, name="to the server")
+            try:
+                await self._pass_on(response)
+            except (UpstreamError, LinkError) as error:
+                problem = error  # raised below, not in the nursery's group
+            nursery.cancel_scope.cancel(reason="the server has ended")
+        if problem is not None:
+            raise problem
+        while await self.tunnel.next_frame() is not None:
+            pass  # what was on its way to the server
+
+    async def _end_with_tunnel(self) -> None:
+        """Also while nothing is read of it, because the server takes nothing."""
+        await self.tunnel.wait_given_up()
+        self._scope.cancel(reason="the balancer closed the tunnel")
+
+    async def _send_on(self, response: UpstreamResponse) -> None:
+        while (frame := await self.tunnel.next_frame()) is not None:
+            kind, payload = frame
+            if kind not in (Kind.BODY, Kind.END):
+                self._disturbance = kind
+                self._scope.cancel(reason="the balancer broke the rules")
+                return
+            try:
+                await response.send(payload if kind is Kind.BODY else b"")
+            except UpstreamError:
+                return  # who reads the server sees its end, too
+            if kind is Kind.END:
+                return
 
     async def _pass_on(self, response: UpstreamResponse) -> None:
         """What has come goes out in one write: a small answer is one piece on its whole way."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -16,7 +17,12 @@ from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.tls.client_tls import ClientTls
 from paddler_trio.upstream.direct_socket import read_some, write_all
 from paddler_trio.wire.trio.tunnel_frames import FrameReader, Kind
-from paddler_trio.wire.trio.upstream_messages import TUNNEL_PATH, TUNNEL_PROTOCOL
+from paddler_trio.wire.trio.upstream_messages import (
+    CARRIES_FIELD,
+    CARRIES_WEBSOCKETS,
+    TUNNEL_PATH,
+    TUNNEL_PROTOCOL,
+)
 
 RECEIVE_BYTES: Final = 65_536
 AHEAD_BYTES: Final = 262_144
@@ -126,6 +132,17 @@ class AgentTunnel:
         self._unsent = frames[num_sent:]
         return not self._unsent
 
+    async def wait_given_up(self) -> None:
+        """Until the balancer has closed it, unread frames before that or not: it never closes one
+        side only. OSError where no descriptor is left to notice it."""
+        stream = self.stream
+        if isinstance(stream, trio.SSLStream):
+            stream = stream.transport_stream
+        assert isinstance(stream, trio.SocketStream), "tunnels are dialled"
+        with select.epoll(1) as hang_ups:
+            hang_ups.register(stream.socket, select.EPOLLRDHUP)
+            await trio.lowlevel.wait_readable(hang_ups.fileno())
+
     async def send(self, frames: bytes) -> None:
         """LinkError if the balancer has closed it."""
         if self._unsent:
@@ -180,6 +197,7 @@ def _upgrade(address: BalancerAddress, secret: str, authorization: bytes | None)
         b"Host: " + address.authority.encode(),
         b"Connection: upgrade",
         b"Upgrade: " + TUNNEL_PROTOCOL.encode(),
+        f"{CARRIES_FIELD}: {CARRIES_WEBSOCKETS}".encode(),
     ]
     if authorization is not None:
         lines.append(b"Authorization: " + authorization)

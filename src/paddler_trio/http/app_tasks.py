@@ -27,9 +27,11 @@ from paddler_trio.http.bounded_websocket import (
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import INPUT, InputBudget
 from paddler_trio.http.passing import PASSING, PassableConnection
+from paddler_trio.http.plain_protocol import UpgradeStream
 from paddler_trio.http.protocol import Http11Protocol
 from paddler_trio.http.raw_response import RAW_RESPONSE
 from paddler_trio.http.streaming import CLIENT_WATCH, DIRECT_BODY
+from paddler_trio.http.upgrade import UPGRADE
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +84,8 @@ class AppTasks:
         is_http = scope["type"] == "http"
         if is_http:
             scope["extensions"][RAW_RESPONSE] = protocol.raw_response(stream)
+        if isinstance(stream, UpgradeStream):
+            scope["extensions"][UPGRADE] = stream.upgrade
         if is_http and protocol.may_pass(scope["path"]):
             scope["extensions"][PASSING] = self.passable
         max_bytes = HTTP_INBOX_BYTES if is_http else self._limits.max_websocket_message_bytes

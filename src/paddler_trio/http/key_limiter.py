@@ -6,7 +6,7 @@ It is under way from here to the last byte of its answer, so its wait for a slot
 with the task that serves it: also when the client leaves, the agent is lost, or the server stops.
 
 A WebSocket for inference is no request; each of its messages is one. It finds what admits them in
-its scope.
+its scope. One that is passed on to a server is a request as long as it is open.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from paddler_trio.http.authentication import Refuse, refuse_in_plain_text
 from paddler_trio.http.client_identity import LIMITED_KEY
 from paddler_trio.http.key_accounts import Admission, KeyAccounts, Refusal
 from paddler_trio.http.rate_limit_fields import rate_limit_fields
+from paddler_trio.http.upgrade import upgrade_of
 from paddler_trio.scheduler.limits.key_usage import Left
 
 ADMIT: Final = "paddler_trio.admit"
@@ -64,7 +65,10 @@ class KeyLimiter:
             name: str | None = scope.get(LIMITED_KEY)
             if name is not None and scope["type"] == "websocket":
                 scope[ADMIT] = partial(self.accounts.begin, name)
-            if name is None or scope["type"] != "http" or scope["method"] != "POST":
+            is_work = scope["type"] == "http" and (
+                scope["method"] == "POST" or upgrade_of(scope) is not None
+            )
+            if name is None or not is_work:
                 await app(scope, receive, send)
                 return
             admission = self.accounts.begin(name)

@@ -17,6 +17,7 @@ import structlog
 from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, header
 from paddler_trio.http.authentication import Refuse, refuse_in_plain_text
 from paddler_trio.http.router import refuse_upgrade
+from paddler_trio.http.upgrade import upgrade_of
 
 log = structlog.get_logger("origins")
 
@@ -44,7 +45,8 @@ class Origins:
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             is_socket = scope["type"] == "websocket"
-            if (not is_socket and scope["method"] in READS) or self._may(scope):
+            is_read = not is_socket and scope["method"] in READS and upgrade_of(scope) is None
+            if is_read or self._may(scope):
                 await app(scope, receive, send)
                 return
             problem = self._problem(scope)
@@ -69,7 +71,8 @@ class Origins:
 
     def _problem(self, scope: Scope) -> HttpProblem:
         origin = (header(scope, b"origin") or b"another site").decode("latin-1")
-        what = "open a WebSocket" if scope["type"] == "websocket" else scope["method"]
+        is_socket = scope["type"] == "websocket" or upgrade_of(scope) is not None
+        what = "open a WebSocket" if is_socket else scope["method"]
         return HttpProblem(
             403,
             f"pages from {origin[:MAX_SHOWN_CHARS]!r} may not {what} here; the operator may allow "

@@ -4,24 +4,66 @@ A request that is plain, answered by a raw response, needs nothing of h11 and hy
 states, and they cost more than all else that is done to read and to write it. So h11 is not told of
 it. As soon as anything else happens (an ordinary response, bytes behind the request, a connection
 that is to end) h11 is told what there was, and goes on as if it had seen it all.
+
+A request for a WebSocket is answered like any other. If the raw response has the status 101, what
+the client sends from then on is not read here: it goes to the :class:`Upgrade` of the request.
 """
 
 from __future__ import annotations
 
+from typing import ClassVar, cast
+
 import h11
+import trio
 from hypercorn.events import Event as ConnectionEvent
 from hypercorn.events import RawData, Updated
-from hypercorn.protocol.events import EndBody, Request, Response, StreamClosed
+from hypercorn.protocol.events import Data, EndBody, Request, Response, StreamClosed
 from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.h11 import STREAM_ID
+from hypercorn.protocol.h11 import STREAM_ID, H11WSConnection
+from hypercorn.protocol.http_stream import HTTPStream
 
 from paddler_trio.http.plain_requests import PlainRequest, plain_request
-from paddler_trio.http.protocol import Http11Protocol
+from paddler_trio.http.protocol import Http11Protocol, Wire
+from paddler_trio.http.upgrade import Upgrade
+
+SWITCHING: int = 101
+
+
+class UpgradeStream(HTTPStream):
+    """A request for a WebSocket, and from its 101 on what the client sends."""
+
+    upgrade: Upgrade
+    wire: Wire
+
+    async def handle(self, event: StreamEvent) -> None:
+        """As hypercorn's."""
+        if isinstance(event, Data):
+            self.upgrade.put(event.data)
+            if self.upgrade.is_full:
+                await self._wait_room()
+            return
+        if isinstance(event, StreamClosed):
+            self.upgrade.end()
+        await super().handle(event)
+
+    async def _wait_room(self) -> None:
+        """A reader that only waits would not notice that the client leaves."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_client)
+            await self.upgrade.wait_room()
+            nursery.cancel_scope.cancel(reason="what was read is taken")
+
+    async def _watch_client(self) -> None:
+        await self.wire.wait_gone()
+        self.upgrade.close()
 
 
 class PlainProtocol(Http11Protocol):
     """See the module docstring."""
 
+    passes_websockets: ClassVar[bool] = True
+    _switched: UpgradeStream | None = None
+    """It was answered with 101: its response goes on when the client has closed its side."""
     _plain: PlainRequest | None = None
     """The request in progress, as long as h11 does not know of it."""
     _status: int | None = None
@@ -45,7 +87,9 @@ class PlainProtocol(Http11Protocol):
 
     async def stream_send(self, event: StreamEvent) -> None:
         """As hypercorn's."""
-        if self._plain is None:
+        if isinstance(event, Response) and event.status_code == SWITCHING:
+            await self._switch()
+        elif self._plain is None:
             await super().stream_send(event)
         elif isinstance(event, Response) and self._is_raw and not self._is_last(event):
             self._status = event.status_code
@@ -59,6 +103,39 @@ class PlainProtocol(Http11Protocol):
         else:
             self._tell_h11()
             await super().stream_send(event)
+
+    def may_write(self, stream: object) -> bool:
+        """As in `Http11Protocol`."""
+        return super().may_write(stream) or (stream is not None and stream is self._switched)
+
+    def _http_stream(self, *, upgrades: bool = False) -> HTTPStream:
+        if not upgrades:
+            return super()._http_stream()
+        self.stream = stream = UpgradeStream(
+            self.app,
+            self.config,
+            self.context,
+            self.task_group,
+            self.ssl,
+            self.client,
+            self.server,
+            self.stream_send,
+            STREAM_ID,
+        )
+        stream.upgrade, stream.wire = Upgrade(), self.wire
+        return stream
+
+    async def _switch(self) -> None:
+        """What was read behind the request, and waits in h11, comes first; then the reader goes
+        on."""
+        stream = self.stream
+        assert isinstance(stream, UpgradeStream), "nobody asked for another protocol"
+        connection = cast("h11.Connection", self.connection)
+        connection.send(h11.InformationalResponse(status_code=SWITCHING, headers=[]))
+        self._switched = stream
+        self.connection = H11WSConnection(connection)
+        stream.upgrade.is_switched = True
+        await self.can_read.set()
 
     def _is_between_requests(self) -> bool:
         connection = self.connection

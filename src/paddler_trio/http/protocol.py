@@ -17,7 +17,7 @@ ASGI messages. Where they do not handle a hostile client, this module does:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias, cast
+from typing import ClassVar, Protocol, TypeAlias, cast
 
 import attrs
 import h11
@@ -159,6 +159,9 @@ class Parser(h11.Connection):
 class Http11Protocol(H11Protocol):
     """One connection's parser and its one request at a time."""
 
+    passes_websockets: ClassVar[bool] = False
+    """They are answered as requests, by a raw response, and nothing here reads their frames."""
+
     def __init__(
         self,
         *,
@@ -255,6 +258,10 @@ class Http11Protocol(H11Protocol):
         """The response in progress on ``stream``, for bytes that are not ours."""
         return RawBytes(self, stream)
 
+    def may_write(self, stream: object) -> bool:
+        """Whether the response on ``stream`` goes on."""
+        return self.stream is stream
+
     def write_raw(self) -> None:
         """What h11 makes of the response in progress is not written."""
         self._is_raw = True
@@ -298,7 +305,8 @@ class Http11Protocol(H11Protocol):
             return
         headers = list(request.headers)
         stream: HTTPStream | BoundedWebSocket
-        if _asks_for_websocket(request):
+        asks_for_websocket = _asks_for_websocket(request)
+        if asks_for_websocket and not self.passes_websockets:
             headers = [pair for pair in headers if pair[0] != b"sec-websocket-extensions"]
             self.stream = stream = BoundedWebSocket(
                 self,
@@ -309,7 +317,9 @@ class Http11Protocol(H11Protocol):
             )
             self.connection = H11WSConnection(cast("h11.Connection", self.connection))
         else:
-            stream = self._http_stream()
+            stream = self._http_stream(
+                upgrades=asks_for_websocket and request.http_version == b"1.1"
+            )
         self.keep_alive_requests += 1
         await stream.handle(
             Request(
@@ -324,8 +334,8 @@ class Http11Protocol(H11Protocol):
         if isinstance(stream, HTTPStream) and self._passes(stream.scope["path"]):
             await trio.sleep_forever()  # the end of the connection, here or elsewhere, ends this
 
-    def _http_stream(self) -> HTTPStream:
-        """Of the request that begins."""
+    def _http_stream(self, *, upgrades: bool = False) -> HTTPStream:
+        """Of the request that begins. ``upgrades``: it asks for a WebSocket that is passed on."""
         self.stream = stream = HTTPStream(
             self.app,
             self.config,
@@ -422,7 +432,7 @@ class RawBytes:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _check(self) -> None:
-        if self._protocol.stream is not self._stream:
+        if not self._protocol.may_write(self._stream):
             raise ClientGoneError("client gone, or response already ended")
 
 

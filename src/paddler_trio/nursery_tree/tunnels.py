@@ -11,6 +11,7 @@ from __future__ import annotations
 import secrets
 import select
 import socket
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -28,6 +29,8 @@ from paddler_trio.wire.trio.upstream_messages import OpenTunnel
 DIAL_S: Final = 10.0
 """For an agent to dial a tunnel that was asked for."""
 RECEIVE_BYTES: Final = 65_536
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
+"""``SO_LINGER``: a close that resets."""
 
 
 @attrs.define(eq=False)
@@ -40,10 +43,12 @@ class Tunnel:
     Args:
       socket: connected, and non-blocking.
       sockets: of all tunnels.
+      carries_websockets: the agent can pass on what follows a 101.
     """
 
     _socket: socket.socket
     _sockets: ReadySockets
+    carries_websockets: bool = attrs.field(default=False, kw_only=True)
     _frames: FrameReader = attrs.field(factory=FrameReader, init=False)
     _poller: select.poll = attrs.field(factory=select.poll, init=False)
     """For this socket."""
@@ -131,6 +136,12 @@ class Tunnel:
         except trio.ClosedResourceError as error:
             raise LinkError("the tunnel to the agent broke") from error
 
+    def forget_unsent(self) -> None:
+        """`close` does not deliver what the agent has not taken: its end would come behind that,
+        and never to an agent whose server takes nothing."""
+        if not self.is_closed:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+
     def close(self) -> None:
         if not self.is_closed:
             self._sockets.closing(self._socket.fileno())
@@ -153,6 +164,8 @@ class Tunnels:
     send: Callable[[bytes], None]
     most: Callable[[], int]
     sockets: ReadySockets
+    websockets: set[Tunnel] = attrs.field(factory=set, init=False)
+    """Those that carry WebSockets beside the slots."""
     _idle: list[Tunnel] = attrs.field(factory=list, init=False)
     _all: set[Tunnel] = attrs.field(factory=set, init=False)
     _asked: dict[str, Future[Tunnel | None]] = attrs.field(factory=dict, init=False)
@@ -200,12 +213,14 @@ class Tunnels:
         future = self._asked.get(secret)
         return future is not None and future.value is None
 
-    def dialled(self, secret: str, connection: socket.socket) -> bool:
+    def dialled(
+        self, secret: str, connection: socket.socket, *, carries_websockets: bool = False
+    ) -> bool:
         """The agent dialled the tunnel of this secret; False if it is not expected any more."""
         if not self.expects(secret):
             return False
         connection.setblocking(False)
-        tunnel = Tunnel(connection, self.sockets)
+        tunnel = Tunnel(connection, self.sockets, carries_websockets=carries_websockets)
         self._all.add(tunnel)
         return self._asked[secret].set(tunnel)
 

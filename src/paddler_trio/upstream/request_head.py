@@ -47,6 +47,7 @@ def request_head(
     authority: bytes,
     bearer: bytes | None = None,
     body_bytes: int | None = 0,
+    upgrades: bool = False,
 ) -> RequestHead:
     """Render a request.
 
@@ -54,6 +55,7 @@ def request_head(
       headers: kept in order, case and number. ``Host`` is added if there is none.
       bearer: a key, sent instead of any ``Authorization`` of the headers.
       body_bytes: how many there will be, None if that is not known before.
+      upgrades: it may ask for another protocol.
 
     Errors:
       UnsendableRequestError.
@@ -88,7 +90,7 @@ def request_head(
             case b"connection":
                 tokens = {each.strip() for each in value.lower().split(b",")}
                 asks_to_close = asks_to_close or b"close" in tokens
-            case b"upgrade":
+            case b"upgrade" if not upgrades:
                 raise UnsendableRequestError("an upgrade of the protocol cannot be passed on")
         lines.append(b"%b: %b\r\n" % (name, value))
     if is_chunked and has_length:

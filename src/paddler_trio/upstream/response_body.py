@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from paddler_trio.upstream.response_head import (
     MAX_HEADER_LINES,
+    SWITCHING,
     ResponseHead,
     parse_header_lines,
 )
@@ -174,6 +175,8 @@ ResponseBody = LengthBody | ChunkedBody | UntilClosedBody
 
 def body_of(head: ResponseHead, method: bytes) -> ResponseBody:
     """What follows this head, as an answer to ``method``."""
+    if head.status == SWITCHING:
+        return UntilClosedBody()
     if method == b"HEAD" or head.status in _NO_BODY:
         return LengthBody(0)
     if head.is_chunked:

@@ -13,6 +13,7 @@ import attrs
 
 from paddler_trio.upstream.upstream_error import MalformedAnswerError
 
+SWITCHING: Final = 101
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_HEADER_LINES: Final = 100
 _BEGINS: Final = b"HTTP/1."

@@ -10,6 +10,7 @@ it can stop. What came whole leaves its connection for the next request.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -28,7 +29,7 @@ from paddler_trio.upstream.request_head import (
     request_head,
 )
 from paddler_trio.upstream.response_body import body_of
-from paddler_trio.upstream.response_head import ResponseHead
+from paddler_trio.upstream.response_head import SWITCHING, ResponseHead
 from paddler_trio.upstream.upstream_address import UpstreamAddress
 from paddler_trio.upstream.upstream_connection import RequestBody, UpstreamConnection
 from paddler_trio.upstream.upstream_dial import DIAL_ERRORS, dial_cause, dial_upstream
@@ -82,6 +83,7 @@ class UpstreamClient:
         body: RequestBody = None,
         *,
         timeouts: UpstreamTimeouts | None = None,
+        upgrades: bool = False,
     ) -> AsyncIterator[UpstreamResponse]:
         """Send a request; in the block there is the head of its answer, of whatever status.
 
@@ -91,15 +93,19 @@ class UpstreamClient:
             ``Content-Length`` or ``Transfer-Encoding`` frames the body; without them bytes get a
             length and pieces become chunks.
           body: an iterator is asked for pieces until the answer comes, and not closed.
+          upgrades: the headers ask for another protocol. If the status is 101, what the server
+            sends in it is the body, without a limit of time, and ``send`` is open.
 
         Errors:
           UpstreamError: from the start of the block and from reading the body.
           Whatever iterating ``body`` raises.
         """
         timeouts = timeouts or self.timeouts
-        head = self._head(method, target, headers, body)
-        connection, answer = await self._exchange(head, body, timeouts)
-        response = UpstreamResponse(answer, body_of(answer, method), connection, timeouts.idle_s)
+        head = self._head(method, target, headers, body, upgrades=upgrades)
+        connection, answer = await self._exchange(head, body, timeouts, upgrades=upgrades)
+        is_switched = answer.status == SWITCHING
+        idle_s = math.inf if is_switched else timeouts.idle_s
+        response = UpstreamResponse(answer, body_of(answer, method), connection, idle_s)
         if self._is_running and connection.watch():
             self._watched.add(connection)
             self._watched_one.set()
@@ -108,7 +114,7 @@ class UpstreamClient:
         finally:
             self._watched.discard(connection)
             may_stay = answer.allows_another and not head.asks_to_close and connection.is_sent
-            if may_stay and response.is_complete and not response.has_excess:
+            if may_stay and not is_switched and response.is_complete and not response.has_excess:
                 await self._keep(connection)
             else:
                 await self._close(connection)
@@ -151,12 +157,14 @@ class UpstreamClient:
                 self._watched_one = trio.Event()
 
     async def _exchange(
-        self, head: RequestHead, body: RequestBody, timeouts: UpstreamTimeouts
+        self, head: RequestHead, body: RequestBody, timeouts: UpstreamTimeouts, *, upgrades: bool
     ) -> tuple[UpstreamConnection, ResponseHead]:
         connection = await self._taken() or await self._connected(timeouts)
         while True:
             try:
-                return connection, await connection.exchange(head, body, timeouts)
+                return connection, await connection.exchange(
+                    head, body, timeouts, upgrades=upgrades
+                )
             except UpstreamError as error:
                 await self._close(connection)
                 was_closed_while_kept = (
@@ -172,7 +180,7 @@ class UpstreamClient:
             connection = await self._connected(timeouts)  # has no answers yet: the last attempt
 
     def _head(
-        self, method: bytes, target: bytes, headers: Headers, body: RequestBody
+        self, method: bytes, target: bytes, headers: Headers, body: RequestBody, *, upgrades: bool
     ) -> RequestHead:
         try:
             return request_head(
@@ -182,6 +190,7 @@ class UpstreamClient:
                 authority=self.address.authority.encode(),
                 bearer=self._bearer,
                 body_bytes=len(body or b"") if isinstance(body, bytes | None) else None,
+                upgrades=upgrades,
             )
         except UnsendableRequestError as error:
             raise UpstreamError(

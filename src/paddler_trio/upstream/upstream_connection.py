@@ -16,7 +16,7 @@ from paddler_trio.ready_sockets import ReadySockets
 from paddler_trio.upstream.direct_socket import read_some, write_all
 from paddler_trio.upstream.request_head import RequestHead, UnsendableRequestError
 from paddler_trio.upstream.request_sender import PIECE_BYTES, RequestNotTakenError, RequestSender
-from paddler_trio.upstream.response_head import ResponseHead, head_end, parse_head
+from paddler_trio.upstream.response_head import SWITCHING, ResponseHead, head_end, parse_head
 from paddler_trio.upstream.upstream_address import UpstreamAddress
 from paddler_trio.upstream.upstream_error import FailureKind, MalformedAnswerError, UpstreamError
 from paddler_trio.upstream.upstream_timeouts import UpstreamTimeouts
@@ -48,6 +48,7 @@ class UpstreamConnection:
     _is_cut: bool = attrs.field(default=False, init=False)
     _received: bytearray = attrs.field(factory=bytearray, init=False)
     _has_received: bool = attrs.field(default=False, init=False)
+    _upgrades: bool = attrs.field(default=False, init=False)
     is_sent: bool = attrs.field(default=False, init=False)
     """The system has taken all of the last request."""
     body_was_touched: bool = attrs.field(default=False, init=False)
@@ -65,16 +66,22 @@ class UpstreamConnection:
         return bool(poller.poll(0))
 
     async def exchange(
-        self, head: RequestHead, body: RequestBody, timeouts: UpstreamTimeouts
+        self,
+        head: RequestHead,
+        body: RequestBody,
+        timeouts: UpstreamTimeouts,
+        *,
+        upgrades: bool = False,
     ) -> ResponseHead:
         """Send a request and read the head of its answer. A server that answers before it has all
-        of the body gets no more of it.
+        of the body gets no more of it. ``upgrades``: the answer may be 101.
 
         Errors:
           UpstreamError: then the connection is to be closed.
           Whatever iterating ``body`` raises.
         """
         self._has_received = self.is_sent = self.body_was_touched = False
+        self._upgrades = upgrades
         try:
             if not isinstance(body, bytes | None):
                 return await self._send_while_reading(head, body, timeouts)
@@ -161,6 +168,17 @@ class UpstreamConnection:
         self._is_cut = True
         self.sockets.closing(self.stream.socket.fileno())
         self.stream.socket.close()
+
+    async def send(self, data: bytes) -> None:
+        """Bytes of the protocol that the server switched to; empty for the end of them, which over
+        TLS cannot be said. UpstreamError."""
+        try:
+            if data:
+                await write_all(self.stream, data)
+            elif isinstance(self.stream, trio.SocketStream):
+                await self.stream.send_eof()
+        except (*_BROKEN, trio.ClosedResourceError) as error:
+            raise self._broken_off() from error
 
     async def aclose(self) -> None:
         """Close at once, in a cancelled scope too: the server notices that nobody reads."""
@@ -258,7 +276,9 @@ class UpstreamConnection:
                 received += data
             head = parse_head(received[:end])
             del received[:end]
-            if head.status == 101:
+            if head.status == SWITCHING:
+                if self._upgrades:
+                    return head
                 raise MalformedAnswerError("it switches to a protocol that nobody asked for")
             if head.status >= 200:
                 return head

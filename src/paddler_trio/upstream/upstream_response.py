@@ -29,7 +29,7 @@ class UpstreamResponse(AsyncIterator[BodyPart]):
 
     @property
     def status(self) -> int:
-        """From 200 on."""
+        """From 200 on, or 101 if that was asked for."""
         return self._head.status
 
     @property
@@ -108,6 +108,10 @@ class UpstreamResponse(AsyncIterator[BodyPart]):
             return wants_more and self._error is None and not self._body.is_complete
 
         await self._connection.pass_on(self._idle_s, read)
+
+    async def send(self, data: bytes) -> None:
+        """After 101: bytes for the server as they are, empty for the end. UpstreamError."""
+        await self._connection.send(data)
 
     async def _read(self) -> None:
         self._take(await self._connection.receive(self._idle_s))

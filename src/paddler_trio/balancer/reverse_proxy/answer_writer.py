@@ -20,7 +20,9 @@ from paddler_trio.balancer.reverse_proxy.forwarded_head import (
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import Scope, Send
 from paddler_trio.http.raw_response import RawResponse
-from paddler_trio.wire.trio.tunnel_frames import Headers, ResponseHead
+from paddler_trio.http.streaming import client_watch
+from paddler_trio.http.upgrade import upgrade_of
+from paddler_trio.wire.trio.tunnel_frames import SWITCHING, Headers, ResponseHead
 
 TAIL_BYTES: Final = 8192
 
@@ -38,6 +40,8 @@ class AnswerWriter:
     raw: RawResponse
     has_begun: bool = attrs.field(default=False, init=False)
     """The client has the head, or a part of it: it can get no other answer."""
+    is_switched: bool = attrs.field(default=False, init=False)
+    """The client and the server speak another protocol from here on."""
     is_whole: bool = attrs.field(default=False, init=False)
     """All of it was written."""
     _head: AnswerHead | None = attrs.field(default=None, init=False)
@@ -62,8 +66,13 @@ class AnswerWriter:
             method=self.scope["method"],
             is_http_1_1=self.scope["http_version"] != "1.0",
             must_close=self.raw.must_close,
+            upgrades=upgrade_of(self.scope) is not None,
             extra=((AGENT_FIELD, field_text(agent)),),
         )
+        self.is_switched = head.status == SWITCHING
+        if self.is_switched:
+            # the client may close its side and go on reading: that ends in time by itself
+            client_watch(self.scope).on_end = None
         self._remaining = self._head.body_bytes or 0
         self._is_event_stream = is_event_stream(head.headers)
         self.has_begun = True
@@ -124,6 +133,8 @@ class AnswerWriter:
     async def close(self) -> None:
         """Another request may follow on the connection. Nobody may watch for a disconnect now: the
         end of a request is reported as one."""
+        if self.is_switched:
+            return  # it ends with the connection
         await self.raw.end(self.send)
 
     async def break_off(self, code: int, text: str) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import attrs
 
 from paddler_trio.errors import WireError
-from paddler_trio.wire.trio.tunnel_frames import Headers, ResponseHead
+from paddler_trio.wire.trio.tunnel_frames import SWITCHING, Headers, ResponseHead
 
 CONNECTION_FIELDS: Final = frozenset(
     {
@@ -49,6 +49,7 @@ def request_headers(
     scheme: str,
     body_bytes: int | None,
     keeps_keys: bool,
+    upgrades: bool = False,
 ) -> Headers:
     """The fields of a request as a server gets them.
 
@@ -59,6 +60,7 @@ def request_headers(
       body_bytes: None for a request without a body. One that came in chunks is whole by now, so
         its length is announced.
       keeps_keys: the client's keys are for the server; otherwise they were for the balancer.
+      upgrades: it asks for a WebSocket, and so it does of the server.
     """
     dropped = _connection_fields(headers) | _OURS | {b"content-length"}
     if not keeps_keys:
@@ -85,6 +87,8 @@ def request_headers(
         passed.append((_FORWARDED_PROTO, scheme.encode()))
     if body_bytes is not None:
         passed.append((b"content-length", b"%d" % body_bytes))
+    if upgrades:
+        passed += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
     return tuple(passed)
 
 
@@ -113,6 +117,7 @@ def answer_head(
     method: str,
     is_http_1_1: bool,
     must_close: bool,
+    upgrades: bool = False,
     extra: Iterable[tuple[bytes, bytes]] = (),
 ) -> AnswerHead:
     """The head of a server's answer for a client.
@@ -121,11 +126,15 @@ def answer_head(
       method: of the request.
       is_http_1_1: the client reads chunks.
       must_close: no other request may follow on the connection.
+      upgrades: the request asked for a WebSocket.
       extra: fields of ours.
 
     Errors:
-      WireError: it says that the body has a length, and not which one.
+      WireError: it says that the body has a length, and not which one; or it switches to a protocol
+        that nobody asked for.
     """
+    if head.status == SWITCHING:
+        return _switching_head(head, extra, upgrades=upgrades)
     framing, body_bytes = Framing.CHUNKS, None
     if method == "HEAD" or head.status in (204, 304):
         framing = Framing.NONE
@@ -149,6 +158,22 @@ def answer_head(
         lines.append(b"Connection: close\r\n")
     lines.append(b"\r\n")
     return AnswerHead(b"".join(lines), framing, body_bytes)
+
+
+def _switching_head(
+    head: ResponseHead, extra: Iterable[tuple[bytes, bytes]], *, upgrades: bool
+) -> AnswerHead:
+    """What follows it is of another protocol, and ends with the connection."""
+    fields = [(name.lower(), value) for name, value in head.headers]
+    switched = [value.strip().lower() for name, value in fields if name == b"upgrade"]
+    if not upgrades or switched != [b"websocket"]:
+        raise WireError("a response switches to a protocol that nobody asked for @ tunnel")
+    dropped = _connection_fields(fields) - {b"upgrade"} | {b"content-length"}
+    passed = [pair for pair in head.headers if pair[0].lower() not in dropped]
+    fields = [*passed, (b"Connection", b"Upgrade"), *extra]
+    lines = [b"%b: %b\r\n" % pair for pair in fields]
+    status = b"HTTP/1.1 %d %b\r\n" % (SWITCHING, head.reason)
+    return AnswerHead(b"".join([status, *lines, b"\r\n"]), Framing.CLOSE)
 
 
 def chunk(data: bytes) -> bytes:

@@ -43,6 +43,7 @@ from paddler_trio.http.client_identity import account_of, client_of
 from paddler_trio.http.raw_response import raw_response
 from paddler_trio.http.request_id import request_id
 from paddler_trio.http.streaming import client_watch, cut_on_disconnect
+from paddler_trio.http.upgrade import upgrade_of
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_failures import DISPLACED, OVERFLOW, silent_server
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -57,6 +58,8 @@ log = structlog.get_logger("reverse proxy")
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 BODY_DEADLINE_S: Final = 120.0
 OVERFLOWS: Final = (OVERFLOW, DISPLACED)
+OUR_REFUSALS: Final = {"request": 400, "unable": 501, "full": 503}
+"""Statuses of failures that no server is to blame for."""
 MAX_TRIES_BESIDE: Final = 3
 """Servers that are asked for what takes no slot, one after the other."""
 
@@ -101,10 +104,12 @@ class Forwarding:
         if body is None:
             body = await read_body(receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S)
         answer = AnswerWriter(scope, send, raw)
-        request = ForwardedRequest(head=self._head(scope, body), body=body)
+        head = self._head(scope, body)
+        request = ForwardedRequest(head=head, body=body, upgrade=upgrade_of(scope))
         server = self._wanted_server(scope, pool, body)
         problem: Failure | None
-        if takes_slot(scope["method"], scope["path"]):
+        upgrades = upgrade_of(scope) is not None
+        if takes_slot(scope["method"], scope["path"], upgrades=upgrades):
             user = await forwarded_user(scope, body)
             problem = await self._in_slot(scope, user, pool, request, answer, server)
         else:
@@ -271,6 +276,7 @@ class Forwarding:
                 scheme=scope["scheme"],
                 body_bytes=len(body) if has_body else None,
                 keeps_keys=not self.needs_keys(),
+                upgrades=upgrade_of(scope) is not None,
             ),
             has_body=has_body,
             rewrites_host=self.rewrites_host,
@@ -304,6 +310,6 @@ class Forwarding:
 
 def _failure(failed: Failed) -> Failure:
     """What the client is told."""
-    if failed.kind == "request":
-        return Failure(400, failed.text)
+    if failed.kind in OUR_REFUSALS:
+        return Failure(OUR_REFUSALS[failed.kind], failed.text)
     return Failure(504 if failed.kind == "timeout" else 502, failed.text, blames_agent=True)

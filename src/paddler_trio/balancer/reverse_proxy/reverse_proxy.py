@@ -8,6 +8,8 @@ is not known here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
+from urllib.parse import parse_qs
 
 import attrs
 
@@ -30,15 +32,17 @@ from paddler_trio.http.asgi import (
     send_text,
 )
 from paddler_trio.http.authentication import Refuse
-from paddler_trio.http.router import cause_of, refuse_upgrade
+from paddler_trio.http.router import cause_of
 from paddler_trio.http.streaming import client_watch
+from paddler_trio.http.upgrade import upgrade_of
 from paddler_trio.nursery_tree.pool import Pool
 
+MAX_FIELDS: Final = 64
+"""Of the query of a WebSocket's address."""
 SLOTS_OFF = (
     "/slots shows the prompts of others: start the balancer with --slots-endpoint-enable, or ask a "
     "server itself"
 )
-NO_WEBSOCKETS = "WebSockets are not forwarded: open this one at the server itself"
 
 
 @attrs.frozen(eq=False)
@@ -55,11 +59,7 @@ class ReverseProxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "websocket":
-            await refuse_upgrade(send, HttpProblem(501, NO_WEBSOCKETS))
-            return
-        if scope["type"] != "http":
-            return
+        assert scope["type"] == "http", "WebSockets are requests on this port"
         guarded = _Guarded(send)
         try:
             await self._answer(scope, receive, guarded.send)
@@ -82,13 +82,23 @@ class ReverseProxy:
 
     async def _pool(self, scope: Scope, body: bytes | bytearray) -> Pool:
         pools = self.pools.all()
-        if len(pools) > 1 and (model := await model_in(scope, body)) is not None:
+        if len(pools) > 1 and (model := await self._model(scope, body)) is not None:
             named = self.pools.called(model)
             if named is not None:
                 return named
         pool = self.pools.any_of()
         assert pool is not None, "the balancer with this port opens a pool of servers"
         return pool
+
+    async def _model(self, scope: Scope, body: bytes | bytearray) -> str | None:
+        """WebSockets have no body, and name their model in the query."""
+        if upgrade_of(scope) is None:
+            return await model_in(scope, body)
+        try:
+            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_FIELDS)
+        except ValueError:
+            return None  # too many: the server that gets it says what is wrong with it
+        return next(iter(query.get("model", ())), None)
 
     async def _health(self, send: Send) -> None:
         """As llama-server answers, with the slots of all servers: 503 while there is no server."""

@@ -35,13 +35,17 @@ SLOT_PATHS: Final = frozenset(
         *_OLLAMA,
     }
 )
+WEBSOCKET_SLOT_PATHS: Final = SLOT_PATHS | {"/v1/realtime", "/realtime"}
+"""WebSockets through which a model is worked with: they have a slot as long as they are open."""
 _ONE_SLOT: Final = re.compile(r"/slots/(\d{1,9})", re.ASCII)
 _ID_SLOT: Final = re.compile(rb'"id_slot"\s*:\s*(\d{1,9})\s*[,}]')
 _LOOK_AT_BYTES: Final = 1_048_576
 
 
-def takes_slot(method: str, path: str) -> bool:
-    """``path`` is percent-decoded."""
+def takes_slot(method: str, path: str, *, upgrades: bool = False) -> bool:
+    """``path`` is percent-decoded; ``upgrades``: a WebSocket is asked for."""
+    if upgrades:
+        return path in WEBSOCKET_SLOT_PATHS
     return method == "POST" and path in SLOT_PATHS
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import attrs
+import trio
 
 from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter
 from paddler_trio.errors import LinkError, WireError
+from paddler_trio.http.asgi import ClientGoneError
+from paddler_trio.http.upgrade import Upgrade
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.tunnels import Tunnel
+from paddler_trio.nursery_tree.tunnels import Tunnel, Tunnels
 from paddler_trio.wire.trio.tunnel_frames import (
     Failed,
     Kind,
@@ -24,6 +28,10 @@ from paddler_trio.wire.trio.tunnel_frames import (
 
 SEND_BYTES = 1_048_576
 """Of a body, at once."""
+MAX_WEBSOCKETS: Final = 16
+"""Open at once beside the slots of one agent's server: others need tunnels, too."""
+CLOSED_SIDE_S: Final = 10.0
+"""For the server to say its last, once the client of a WebSocket has closed its side."""
 
 
 @attrs.frozen(kw_only=True)
@@ -32,6 +40,8 @@ class ForwardedRequest:
 
     head: RequestHead
     body: bytes | bytearray = attrs.field(repr=False)
+    upgrade: Upgrade | None = None
+    """Of a request for a WebSocket: what the client sends through it."""
 
     def pieces(self, wire_id: str) -> Iterator[bytes]:
         """The frames, in pieces to be sent one after the other."""
@@ -69,18 +79,103 @@ async def exchange(
         tunnel = await tunnels.take()
     except LinkError as error:
         return Failed(kind="connect", text=str(error), may_repeat=True)
-    is_whole = False
+    may_stay = False
     try:
-        failed = await _exchange(tunnel, agent, request.pieces(wire_id), answer, on_progress)
-        is_whole = failed is None
+        if request.upgrade is None:
+            failed = await _exchange(tunnel, agent, request.pieces(wire_id), answer, on_progress)
+        elif (refusal := _refusal(tunnels, tunnel, agent, beside=not wire_id)) is not None:
+            may_stay = True
+            return refusal
+        else:
+            failed = await _exchange_both_ways(
+                tunnel, agent, request, wire_id, answer, request.upgrade, on_progress
+            )
+        may_stay = failed is None and not answer.is_switched
     except (LinkError, WireError) as error:
         return Failed(kind="closed", text=str(error), may_repeat=not answer.has_begun)
     finally:
-        if is_whole:
+        tunnels.websockets.discard(tunnel)
+        if may_stay:
             tunnels.give_back(tunnel)
         else:
+            if answer.is_switched:
+                tunnel.forget_unsent()
             tunnels.close(tunnel)
     return failed
+
+
+def _refusal(
+    tunnels: Tunnels, tunnel: Tunnel, agent: AgentConnection, *, beside: bool
+) -> Failed | None:
+    """Why this tunnel carries no WebSocket; if it does, it is counted from here on."""
+    if not tunnel.carries_websockets:
+        text = f"the agent {agent.label} is of an older version, which passes on no WebSockets"
+        return Failed(kind="unable", text=text, may_repeat=False)
+    if beside:
+        if len(tunnels.websockets) >= MAX_WEBSOCKETS:
+            text = f"{MAX_WEBSOCKETS} WebSockets are open already at the server of {agent.label}"
+            return Failed(kind="full", text=text, may_repeat=False)
+        tunnels.websockets.add(tunnel)
+    return None
+
+
+async def _exchange_both_ways(
+    tunnel: Tunnel,
+    agent: AgentConnection,
+    request: ForwardedRequest,
+    wire_id: str,
+    answer: AnswerWriter,
+    upgrade: Upgrade,
+    on_progress: Callable[[], None],
+) -> Failed | None:
+    """If the server switches, what the client sends goes through the tunnel beside the answer. The
+    end of the answer ends both; the end of the client gives the answer ``CLOSED_SIDE_S``."""
+    outcome: list[Failed | None] = []
+    problem: LinkError | WireError | ClientGoneError | None = None
+
+    async def send() -> None:
+        try:
+            while data := await upgrade.take():
+                await tunnel.send(body_frames(data))
+                on_progress()
+            await tunnel.send(end_frame())
+        except LinkError:
+            return  # who reads the answer sees the end of the tunnel, too
+
+    def client_closed() -> None:
+        scope = nursery.cancel_scope
+        scope.deadline = min(scope.deadline, trio.current_time() + CLOSED_SIDE_S)
+
+    def switched() -> None:
+        nursery.start_soon(send, name="from the client of a WebSocket")
+        upgrade.on_close = client_closed
+        if upgrade.is_closed:
+            client_closed()
+
+    async with trio.open_nursery() as nursery:
+        try:
+            pieces = request.pieces(wire_id)
+            outcome.append(
+                await _exchange(
+                    tunnel,
+                    agent,
+                    pieces,
+                    answer,
+                    on_progress,
+                    switched,
+                )
+            )
+        except (LinkError, WireError, ClientGoneError) as error:
+            problem = error  # raised below, not in the nursery's group
+        nursery.cancel_scope.cancel(reason="the answer has ended")
+    upgrade.on_close = None
+    if answer.is_switched:
+        upgrade.end()
+    if problem is not None:
+        raise problem
+    if not outcome:
+        raise ClientGoneError("the client closed its side, and the server did not end in time")
+    return outcome[0]
 
 
 async def _exchange(
@@ -89,6 +184,7 @@ async def _exchange(
     pieces: Iterator[bytes],
     answer: AnswerWriter,
     on_progress: Callable[[], None],
+    on_switch: Callable[[], None] = lambda: None,
 ) -> Failed | None:
     for piece in pieces:
         await tunnel.send(piece)
@@ -112,6 +208,8 @@ async def _exchange(
                     answer.add(payload)
                 case Kind.RESPONSE if not answer.has_begun:
                     await answer.begin(read_response(payload), agent.label)
+                    if answer.is_switched:
+                        on_switch()
                 case Kind.END if answer.has_begun:
                     on_progress()
                     await answer.end(read_end(payload))

@@ -11,11 +11,24 @@ import socket
 
 import attrs
 
-from paddler_trio.http.asgi import ClientGoneError, HttpProblem, Receive, Scope, Send, send_text
+from paddler_trio.http.asgi import (
+    ClientGoneError,
+    HttpProblem,
+    Receive,
+    Scope,
+    Send,
+    header,
+    send_text,
+)
 from paddler_trio.http.passing import passable
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.tunnels import Tunnels
-from paddler_trio.wire.trio.upstream_messages import TUNNEL_PATH, TUNNEL_PROTOCOL
+from paddler_trio.wire.trio.upstream_messages import (
+    CARRIES_FIELD,
+    CARRIES_WEBSOCKETS,
+    TUNNEL_PATH,
+    TUNNEL_PROTOCOL,
+)
 
 _SWITCHING = (
     b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: %b\r\n\r\n"
@@ -64,7 +77,9 @@ class TunnelRoute:
             copy.close()
             raise ClientGoneError("the agent closed its tunnel at once") from error
         connection.release()
-        if not tunnels.dialled(secret, copy):
+        carried = header(scope, CARRIES_FIELD.lower().encode())
+        is_able = carried == CARRIES_WEBSOCKETS.encode()
+        if not tunnels.dialled(secret, copy, carries_websockets=is_able):
             copy.close()
 
     def _asked_for(self, secret: str) -> Tunnels | None:

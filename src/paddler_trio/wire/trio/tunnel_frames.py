@@ -4,6 +4,10 @@
     to agent    = REQUEST BODY* END       and, for the next exchange, the same again
     to balancer = RESPONSE BODY* END      or FAILED in the place of what is missing
 
+A REQUEST whose fields ask for an upgrade may be answered by a RESPONSE with the status 101. From
+then on each side sends BODY* END, whatever the other does: bytes of the other protocol, as they
+came. The tunnel carries nothing else after that. An agent that can do so says it when it dials.
+
 A BODY is as much as arrived at once, and never nothing: of a chunked body one chunk, if it was not
 too long. Nothing is sent ahead: the next REQUEST follows the END or the FAILED of the exchange
 before. Closing the tunnel in the middle of an exchange gives it up.
@@ -24,6 +28,7 @@ from paddler_trio.errors import WireError
 MAX_PAYLOAD_BYTES: Final = 256 * 1024
 """Heads are below 64 KiB, bodies are sent as they are read."""
 HEADER_BYTES: Final = 5
+SWITCHING: Final = 101
 _HEADER: Final = struct.Struct(">BI")
 _BREAKS: Final = re.compile(rb"[\r\n\0]")
 """What would end a line of a head, which is written as it is."""
@@ -61,6 +66,11 @@ class RequestHead:
     headers: Headers
     has_body: bool
     rewrites_host: bool = False
+
+    @property
+    def upgrades(self) -> bool:
+        """It asks for another protocol."""
+        return any(name == b"upgrade" for name, _ in self.headers)
 
 
 @attrs.frozen(kw_only=True)
@@ -157,8 +167,8 @@ def read_response(payload: bytes) -> ResponseHead:
     """WireError for what is none."""
     match _unpacked(payload):
         case [int(status), bytes(reason), list(headers), bool(is_sized)] if (
-            200 <= status <= 999 and not _BREAKS.search(reason)
-        ):
+            status == SWITCHING or 200 <= status <= 999
+        ) and not _BREAKS.search(reason):
             return ResponseHead(
                 status=status, reason=reason, headers=_headers(headers), is_sized=is_sized
             )

@@ -26,6 +26,9 @@ TUNNEL_PATH: Final = "/api/v2/tunnel/"
 """Of the management port; the secret of the tunnel follows."""
 TUNNEL_PROTOCOL: Final = "paddler-trio-tunnel.1"
 """What an agent that dials asks to upgrade to."""
+CARRIES_FIELD: Final = "X-Paddler-Tunnel-Carries"
+"""Of the request of an agent that dials: what else than HTTP the tunnel may carry."""
+CARRIES_WEBSOCKETS: Final = "websocket"
 _SECRET: Final = re.compile(r"[\w-]{16,64}", re.ASCII)
 
 
