@@ -15,6 +15,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from wsproto import ConnectionType
 from wsproto.connection import Connection
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
+from certificates import Authority
 from paddler_trio.balancer.reverse_proxy import tunnel_exchange
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -401,3 +403,57 @@ async def test_an_agent_that_is_killed_ends_it_on_both_sides() -> None:
             assert await at_end(stream) == b""
             with trio.fail_after(PATIENCE_S):
                 await ended.wait()
+
+
+async def test_a_balancer_that_stops_ends_it_within_its_drain() -> None:
+    ended = trio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(switching(exchange))
+        await exchange.client_gone()
+        ended.set()
+
+    async with (
+        proxy(script) as fleet,
+        await fleet.connect() as beside,
+        await fleet.connect() as stream,
+    ):
+        await switched(beside)
+        await switched(stream, ASK.replace(b"/ws", b"/v1/realtime"))
+        fleet.balancer.stop.set()
+        with trio.fail_after(PATIENCE_S):
+            await fleet.balancer.ended.wait()
+            await ended.wait()
+        assert await at_end(stream) == await at_end(beside) == b""
+
+
+async def test_over_tls_on_every_way(tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path)
+    pair = authority.sign()
+    early = os.urandom(300_000)
+    async with (
+        running_balancer(**PORT, tls_cert=pair.cert, tls_key=pair.key) as balancer,
+        scripted_server(raw_echo) as server,
+        trio.open_nursery() as nursery,
+    ):
+        command = [sys.executable, "-m", "paddler_trio", "agent", "--slots", "1", "--name", "up1"]
+        places = ["--upstream", server.url, "--management-addr", f"https://{balancer.management}"]
+        run = partial(trio.run_process, check=False, capture_stdout=True)
+        await nursery.start(run, [*command, *places, "--tls-ca", str(authority.cert)])
+        host, _, port = balancer.reverse_proxy.rpartition(":")
+        context = authority.client_context()
+        for _ in range(3):
+            stream = await trio.open_ssl_over_tcp_stream(
+                host, int(port), ssl_context=context, https_compatible=True
+            )
+            async with trio.open_nursery() as sending:
+                sending.start_soon(stream.send_all, ASK + early + b"end")
+                data = b""
+                with trio.fail_after(PATIENCE_S):
+                    while not data.endswith(b"end"):
+                        piece = await stream.receive_some(65_536)
+                        assert piece, data[:200]
+                        data += piece
+            assert data.partition(b"\r\n\r\n")[2] == early + b"end"
+            await stream.aclose()
+        nursery.cancel_scope.cancel()

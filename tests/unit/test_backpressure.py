@@ -32,11 +32,11 @@ from paddler_trio.balancer.activity.finished_requests import MAX_FINISHED
 from paddler_trio.balancer.activity.request_record import MAX_MARKS
 from paddler_trio.balancer.fleet.fleet_database import MAX_FLEET_FILE_BYTES
 from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY
-from paddler_trio.balancer.reverse_proxy import forwarding, prefix_affinity
+from paddler_trio.balancer.reverse_proxy import forwarding, prefix_affinity, tunnel_exchange
 from paddler_trio.config import BalancerConfig
 from paddler_trio.daemon import log_ring, log_stream
 from paddler_trio.engine.pipe import OUTBOX_FRAMES
-from paddler_trio.http import bounded_websocket, connection, json_body, login_limit
+from paddler_trio.http import bounded_websocket, connection, json_body, login_limit, upgrade
 from paddler_trio.http import input_budget as budget
 from paddler_trio.http.app_tasks import HTTP_INBOX_BYTES
 from paddler_trio.http.asgi import BODY_DEADLINE_S
@@ -120,6 +120,12 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{json_body.MAX_JSON_BODY_BYTES // MIB} MiB on Paddler's routes and for operators, "
             f"{api_v2.MAX_BODY_BYTES // MIB} MiB on ours, "
             f"{forwarding.MAX_BODY_BYTES // MIB} MiB for a server behind an agent"
+        ),
+        "WebSockets beside the slots of a server behind an agent": (
+            f"{tunnel_exchange.MAX_WEBSOCKETS}"
+        ),
+        "bytes from the client of a WebSocket that goes on to a server": (
+            f"{upgrade.AHEAD_BYTES // KIB} KiB and one read of {RECEIVE_BYTES // KIB} KiB"
         ),
         "tunnels to a server behind an agent": (f"twice its slots, and {TUNNELS_BESIDE_SLOTS}"),
         "bytes of a request in a tunnel that its server has not taken": (
