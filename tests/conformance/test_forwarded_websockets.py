@@ -31,6 +31,7 @@ from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
 from certificates import Authority
 from paddler_trio.balancer.reverse_proxy import tunnel_exchange
+from paddler_trio.nursery_tree.dispatch_limits import STOP_CONFIRMATION_S
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
@@ -341,7 +342,8 @@ async def test_a_server_that_does_not_read_stops_the_client_whose_loss_is_seen(
             linger = struct.pack("ii", 1, 0)
             stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         await stream.aclose()
-        await fleet.balancer.wait_slots(0)
+        with trio.fail_after(STOP_CONFIRMATION_S - 0.5):  # the agent noticed, and said so
+            await fleet.balancer.wait_slots(0)
         go_on.set()
         with trio.fail_after(PATIENCE_S):
             await ended.wait()
