@@ -18,6 +18,7 @@ from paddler_trio.http.key_accounts import Admission, KeyAccounts, Refusal
 from paddler_trio.http.key_limiter import KeyLimiter, admit
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.key_terms import KeyTerms
+from paddler_trio.http.upgrade import UPGRADE, Upgrade
 from paddler_trio.scheduler.limits.key_limits import KeyLimits
 
 MIDNIGHT_S = 20_000.0 * 86_400
@@ -49,7 +50,12 @@ class World:
         write_key_file(self.folder / "keys.json", content)
 
     async def ask(
-        self, app: App, path: str = "/v1/chat/completions", method: str = "POST", key: str = "k"
+        self,
+        app: App,
+        path: str = "/v1/chat/completions",
+        method: str = "POST",
+        key: str = "k",
+        extensions: dict[str, object] | None = None,
     ) -> tuple[int, dict[str, str], bytes]:
         said: list[Message] = []
 
@@ -59,7 +65,8 @@ class World:
         async def receive() -> Message:
             raise AssertionError("nothing is read")
 
-        scope = {"type": "http", "method": method, "path": path, LIMITED_KEY: key}
+        scope: Scope = {"type": "http", "method": method, "path": path, LIMITED_KEY: key}
+        scope["extensions"] = extensions or {}
         await KeyLimiter(self.accounts)(app, fields=api_limit_headers)(scope, receive, send)
         headers = {name.decode(): value.decode() for name, value in said[0]["headers"]}
         return said[0]["status"], headers, said[1]["body"]
@@ -105,6 +112,13 @@ async def test_only_what_asks_a_model_counts(tmp_path: Path) -> None:
     assert (await world.ask(ok, key="unknown"))[0] == 401
     assert (await world.ask(ok))[0] == 200
     assert (await world.ask(ok))[0] == 429
+
+
+async def test_a_websocket_that_is_passed_on_is_a_request(tmp_path: Path) -> None:
+    world = World(tmp_path, KeyLimits(requests_per_minute=1))
+    upgrade: dict[str, object] = {UPGRADE: Upgrade()}
+    assert (await world.ask(ok, method="GET", extensions=upgrade))[0] == 200
+    assert (await world.ask(ok, method="GET", extensions=upgrade))[0] == 429
 
 
 async def test_each_api_has_its_headers(tmp_path: Path, autojump_clock: object) -> None:
