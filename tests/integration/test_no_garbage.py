@@ -1,4 +1,4 @@
-"""A request that is over leaves nothing to a garbage collector, however it ended.
+"""A request that is over leaves nothing to the garbage collectors of daemons, however it ended.
 
 Daemons make full collections rare, so a cycle that holds a request's body is as good as a leak.
 """
@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 import httpx
 import pytest
-from fleet import END_S, Fleet
+from fleet import END_S, Daemon, Fleet
 
 INJECTED = Path(__file__).parent / "injected"
 PATH = os.pathsep.join([str(INJECTED), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -36,15 +36,15 @@ Attempt = Callable[[Fleet], None]
 
 @attrs.define
 class Probe:
-    """The garbage of a fleet's balancer."""
+    """The garbage of one daemon."""
 
-    fleet: Fleet
+    daemon: Daemon
     file: Path
     _told: int = 0
 
     def tell(self) -> Told:
         """What there is now, which is freed by asking."""
-        self.fleet.balancer.signal(signal.SIGUSR1)
+        self.daemon.signal(signal.SIGUSR1)
         give_up_s = time.monotonic() + END_S
         while len(lines := self._lines()) == self._told:
             assert time.monotonic() < give_up_s, "the probe does not answer"
@@ -65,6 +65,13 @@ class Probe:
     def _lines(self) -> list[str]:
         text = self.file.read_text() if self.file.exists() else ""
         return text.splitlines()[: text.count("\n")]
+
+
+@attrs.define
+class Probed:
+    fleet: Fleet
+    balancer: Probe
+    agents: list[Probe]
 
 
 class Server(BaseHTTPRequestHandler):
@@ -106,9 +113,9 @@ def served() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
-    file = tmp_path_factory.mktemp("probe") / "told"
-    env = {"PYTHONPATH": PATH, "GARBAGE_PROBE_FILE": str(file)}
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probed]:
+    folder = tmp_path_factory.mktemp("probe")
+    env = {"PYTHONPATH": PATH, "GARBAGE_PROBE_FOLDER": str(folder)}
     proxy = "--reverseproxy-addr=127.0.0.1:0"
     with Fleet.start(balancer_options=[proxy], env=env) as fleet, served() as server:
         fleet.start_agent("server", slots=1, options=[f"--upstream={server}"])
@@ -119,7 +126,13 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
         )
         for attempt in (ATTEMPTS["answered"], ATTEMPTS["forwarded"]):
             attempt(fleet)  # the first one imports
-        yield Probe(fleet, file)
+        probes = [
+            Probe(daemon, folder / str(daemon.pid))
+            for daemon in (fleet.balancer, *fleet.agents.values())
+        ]
+        for probe in probes:
+            probe.tell()  # what starting has left
+        yield Probed(fleet, probes[0], probes[1:])
 
 
 def ask(path: str, body: object, status: int, *, media: str = "application/json") -> Attempt:
@@ -237,10 +250,11 @@ ATTEMPTS: Mapping[str, Attempt] = {
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
-def test_a_request_leaves_no_garbage(probe: Probe, attempt: Attempt) -> None:
-    live = probe.tell()["live"]
-    attempt(probe.fleet)
-    for told in probe.until_left(live):
+def test_a_request_leaves_no_garbage(probed: Probed, attempt: Attempt) -> None:
+    live = probed.balancer.tell()["live"]
+    attempt(probed.fleet)
+    found = probed.balancer.until_left(live)
+    for told in [*found, *(agent.tell() for agent in probed.agents)]:
         assert told["exceptions"] == []
         assert told["connections"] == 0
         assert told["text_bytes"] < TEXT_BYTES

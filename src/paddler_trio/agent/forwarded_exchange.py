@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from paddler_trio.agent.tunnel_dial import AgentTunnel
-from paddler_trio.errors import LinkError, WireError
+from paddler_trio.errors import LinkError, WireError, forget_frames
 from paddler_trio.upstream.response_body import BodyPart
 from paddler_trio.upstream.upstream_client import UpstreamClient
 from paddler_trio.upstream.upstream_error import FailureKind, UpstreamError
@@ -159,6 +159,7 @@ class ForwardedExchange:
                     else:
                         await self._pass_on(response)
             except UpstreamError as error:
+                forget_frames(error)  # which this exchange is in
                 self.error = error
                 await tunnel.send(failed_frame(self._failure(error)))
         except LinkError:

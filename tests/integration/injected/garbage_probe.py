@@ -1,7 +1,7 @@
-"""A balancer with this collects no garbage, but tells at each SIGUSR1 what there is.
+"""A daemon with this collects no garbage, but tells at each SIGUSR1 what there is.
 
-A line of JSON is added to ``GARBAGE_PROBE_FILE``: how many connections live, and of the garbage
-how many connections, exceptions and bytes of text.
+A line of JSON is added to a file of its own in ``GARBAGE_PROBE_FOLDER``: how many connections live,
+and of the garbage how many connections, exceptions and bytes of text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _tell(number: int, frame: object) -> None:
     }
     del garbage, texts
     gc.collect()
-    with Path(os.environ["GARBAGE_PROBE_FILE"]).open("a") as file:
+    with (Path(os.environ["GARBAGE_PROBE_FOLDER"]) / str(os.getpid())).open("a") as file:
         file.write(json.dumps(told) + "\n")
 
 
