@@ -83,6 +83,15 @@ class Server(BaseHTTPRequestHandler):
         """Nothing is logged."""
 
     def do_GET(self) -> None:
+        if self.headers["Upgrade"] is not None:
+            self.close_connection = True
+            self.send_response(101)
+            self.send_header("Connection", "Upgrade")
+            self.send_header("Upgrade", "websocket")
+            self.end_headers()
+            if self.path == "/stalls":
+                self.connection.recv(1)  # until the client is gone
+            return
         self.send_response(200 if self.path == "/health" else 404)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -180,8 +189,8 @@ def forward(path: str, *, breaks: bool = False, status: int = 200) -> Attempt:
     return attempt
 
 
-def connect(fleet: Fleet) -> socket.socket:
-    host, port = fleet.inference.rsplit(":", 1)
+def connect(address: str) -> socket.socket:
+    host, port = address.rsplit(":", 1)
     return socket.create_connection((host, int(port)), timeout=END_S)
 
 
@@ -190,7 +199,7 @@ def leave(path: str, body: object, *, missing: int = 0) -> Attempt:
     content = json.dumps(body).encode()
 
     def attempt(fleet: Fleet) -> None:
-        with connect(fleet) as client:
+        with connect(fleet.inference) as client:
             client.sendall(
                 f"POST {path} HTTP/1.1\r\nHost: {fleet.inference}\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n".encode()
@@ -200,12 +209,19 @@ def leave(path: str, body: object, *, missing: int = 0) -> Attempt:
     return attempt
 
 
-def say(data: bytes, answer: bytes, then: bytes = b"") -> Attempt:
+def say(
+    data: bytes,
+    answer: bytes,
+    then: bytes = b"",
+    *,
+    to: Callable[[Fleet], str] = lambda fleet: fleet.inference,
+) -> Attempt:
     """Send these bytes and, when ``answer`` has begun, those of ``then``; leave."""
 
     def attempt(fleet: Fleet) -> None:
-        with connect(fleet) as client:
-            client.sendall(data.replace(b"HOST", fleet.inference.encode()))
+        address = to(fleet)
+        with connect(address) as client:
+            client.sendall(data.replace(b"HOST", address.encode()))
             assert client.recv(4096).startswith(answer)
             client.sendall(then)
 
@@ -213,10 +229,11 @@ def say(data: bytes, answer: bytes, then: bytes = b"") -> Attempt:
 
 
 UPGRADE = (
-    b"GET /api/v1/inference_socket HTTP/1.1\r\nHost: HOST\r\nConnection: Upgrade\r\n"
+    b"GET PATH HTTP/1.1\r\nHost: HOST\r\nConnection: Upgrade\r\n"
     b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
+SOCKET = UPGRADE.replace(b"PATH", b"/api/v1/inference_socket")
 ATTEMPTS: Mapping[str, Attempt] = {
     "answered": ask(CHAT, {"messages": MESSAGES, "max_tokens": 2}, 200),
     "answered twice": ask(CHAT, {"messages": MESSAGES, "max_tokens": 2, "n": 2}, 200),
@@ -240,12 +257,18 @@ ATTEMPTS: Mapping[str, Attempt] = {
     "left while decoded": leave(CHAT, {"messages": MESSAGES * 30_000}),
     "left in the body": leave(CHAT, {"messages": MESSAGES, "user": LONG}, missing=1),
     "no HTTP": say(b"\0\1\r\n\r\n", b"HTTP/1.1 400"),
-    "a socket": say(UPGRADE, b"HTTP/1.1 101"),
+    "a socket": say(SOCKET, b"HTTP/1.1 101"),
     "forwarded": forward("/whole"),
     "forwarded, and left": forward("/stalls"),
     "the server breaks off": forward("/cut", breaks=True),
+    "a forwarded socket": say(
+        UPGRADE.replace(b"PATH", b"/stalls"), b"HTTP/1.1 101", b"\x81\x00", to=proxy_of
+    ),
+    "one whose server leaves": say(
+        UPGRADE.replace(b"PATH", b"/leaves"), b"HTTP/1.1 101", b"\x81\x00", to=proxy_of
+    ),
+    "a broken frame": say(SOCKET, b"HTTP/1.1 101", b"\xff\xff\xff"),
     "the server closes": forward("/closed", status=502),
-    "a broken frame": say(UPGRADE, b"HTTP/1.1 101", b"\xff\xff\xff"),
 }
 
 

@@ -104,6 +104,11 @@ class PlainProtocol(Http11Protocol):
             self._tell_h11()
             await super().stream_send(event)
 
+    def part(self) -> None:
+        """As in `Http11Protocol`."""
+        self._switched = None
+        super().part()
+
     def may_write(self, stream: object) -> bool:
         """As in `Http11Protocol`."""
         return super().may_write(stream) or (stream is not None and stream is self._switched)

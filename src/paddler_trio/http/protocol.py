@@ -208,11 +208,14 @@ class Http11Protocol(H11Protocol):
 
     def part(self) -> None:
         """The connection has ended: let go of what only a garbage collector would find."""
+        self._part_stream()
+
+    def _part_stream(self) -> None:
         if isinstance(self.stream, BoundedWebSocket):
             self.stream.part()
 
     async def _close_stream(self) -> None:
-        self.part()
+        self._part_stream()
         await super()._close_stream()
 
     def may_pass(self, path: str) -> bool:
