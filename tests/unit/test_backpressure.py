@@ -51,7 +51,8 @@ from paddler_trio.joining import join_exchange
 from paddler_trio.joining.stored_agents import MAX_CREDENTIALS, MAX_TOKENS
 from paddler_trio.model_store import arrival, store_connection, upload_file, upload_routes
 from paddler_trio.models import hub_lookup
-from paddler_trio.models.transfer import TransferLimits
+from paddler_trio.models.partial_file import BLOCK_BYTES
+from paddler_trio.models.transfer import SPACE_BLOCKS, TransferLimits
 from paddler_trio.nursery_tree import tunnels
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, TUNNELS_BESIDE_SLOTS
 from paddler_trio.nursery_tree.loop_lag import STALL_S
@@ -192,7 +193,10 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         ),
         "memory of one preparation": (f"{MEMORY_BYTES // MIB} MiB beside what the fork server has"),
         "connections that the model store has": f"{model_store_child.MAX_PASSED}",
-        "files on their way into the model store": (f"{arrival.MAX_ARRIVALS}, four requests each"),
+        "files on their way into the model store": (
+            f"{arrival.MAX_ARRIVALS}, four requests each, of which "
+            f"{SPACE_BLOCKS * BLOCK_BYTES // MIB} MiB wait to be written"
+        ),
         "what a client of the model store must read": (
             f"{store_connection.PIECE_BYTES // KIB} KiB in {store_connection.WRITE_S:g} s"
         ),

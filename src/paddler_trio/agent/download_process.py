@@ -71,7 +71,7 @@ _RECEIVE_BYTES: Final = 16 * 1024
 async def fetch_apart(job: TransferJob, meter: ProgressMeter) -> Fetched:
     """Have a child process do ``job``; DownloadError. A ``CarryOut``.
 
-    Cancellation: the child is killed. What is on its way is lost, at most a block of each request.
+    Cancellation: the child is killed. What is on its way is lost, at most 4 MiB of each request.
     """
     subject = job.remote.subject
     try:

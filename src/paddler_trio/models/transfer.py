@@ -42,6 +42,11 @@ MAX_FILE_BYTES: Final = 1 << 50
 """A larger announcement is a mistake or an attack; no file system of today has room for it."""
 MAX_RESTARTS: Final = 3
 """How often a file may change while it is fetched before the attempt fails."""
+SPACE_BLOCKS: Final = 4
+"""What one request keeps in memory at most. Bytes that come fast are written so many blocks at a
+time: each thread that is asked to write costs as much as a quarter of the writing of a block."""
+HOLD_S: Final = 0.05
+"""Blocks that took longer to come are written as soon as one is whole."""
 HASH_CHUNK_BYTES: Final = 4 << 20
 """In one go of the thread."""
 HASH_PIECE_BYTES: Final = 256 * 1024
@@ -125,11 +130,16 @@ class Transfer:
     _plan: BlockPlan = attrs.field(init=False)
     _etag: str = attrs.field(default="", init=False)
     _advanced: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _writers: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(1), init=False
+    )
+    """Threads that write to one file at once spin on the lock that the kernel has for it."""
 
     async def run(self) -> Fetched:
         """Fetch and hash the file; DownloadError, LargeFileError. The hash is not compared here.
 
-        Cancellation: the partial file keeps every block that is whole.
+        Cancellation: the partial file keeps every block that was written; SPACE_BLOCKS of each
+        request are lost at most.
         """
         restarts = 0
         while True:
@@ -194,14 +204,17 @@ class Transfer:
     async def _work(self, answer: Answer | None, part: ByteRange | None) -> None:
         """Fetch parts until none is left to take."""
         part = part or self._plan.take()
+        if part is None:
+            return
+        space = self._new_space()
         while part is not None:
-            await self._fetch_part(part, answer)
+            await self._fetch_part(part, answer, space)
             answer = None
             part = self._plan.take()
 
-    async def _fetch_part(self, part: ByteRange, answer: Answer | None) -> None:
+    async def _fetch_part(self, part: ByteRange, answer: Answer | None, space: memoryview) -> None:
         """All bytes of ``part``, however often the connection breaks."""
-        writing = PartWriting(self, part)
+        writing = PartWriting(self, part, space)
         failures = 0
         while writing.position < part.stop:
             before = writing.position
@@ -243,7 +256,7 @@ class Transfer:
         async with one_error() as nursery:
             hashing = Hashing(self)
             nursery.start_soon(hashing.run, name="hash")
-            writing = PartWriting(self, part)
+            writing = PartWriting(self, part, self._new_space())
             await writing.consume(answer)
             if writing.position < size_bytes:
                 raise TransferInterruptedError(
@@ -393,8 +406,21 @@ class Transfer:
             self.remote.subject, f"the file changed on the server while it was fetched: {how}"
         )
 
-    def block_arrived(self, start: int) -> None:
-        self._plan.arrived(start)
+    def _new_space(self) -> memoryview:
+        """For one request after the other."""
+        plan = self._plan
+        blocks = min(SPACE_BLOCKS, self.limits.part_blocks, max(1, len(plan.here)))
+        return memoryview(bytearray(blocks * plan.block_bytes))
+
+    async def write_blocks(self, start: int, data: memoryview) -> None:
+        """Write whole blocks from byte ``start``; then they are here."""
+        block_bytes = self._plan.block_bytes
+        await trio.to_thread.run_sync(
+            bound(self.partial.write, start, [data], block=start // block_bytes),
+            limiter=self._writers,
+        )
+        for block_start in range(start, start + len(data), block_bytes):
+            self._plan.arrived(block_start)
         self._advanced.set()
         self._advanced = trio.Event()
         self.on_change(self)
@@ -414,53 +440,70 @@ class Transfer:
 
 @attrs.define(eq=False)
 class PartWriting:
-    """Writes the bytes of one part, block by block.
+    """Writes the bytes of one part, some blocks at a time.
 
     ``position`` is the byte that comes next; what belongs to an unfinished block waits in memory.
+    Whole ones wait for others only as long as the space has not taken HOLD_S to fill.
+
+    Args:
+      space: for one block or more; what is in it belongs to this part until all of it is written.
     """
 
     transfer: Transfer
     part: ByteRange
+    space: memoryview
     position: int = attrs.field(init=False)
-    _block: memoryview = attrs.field(init=False)
-    """Space for one block, used for each of them."""
-    _block_start: int = attrs.field(init=False)
+    _start: int = attrs.field(init=False)
+    """The byte of the file at the beginning of ``space``; a block begins with it."""
+    _asked_s: float = attrs.field(default=0.0, init=False)
+    """When the first bytes in ``space`` were asked for."""
 
     def __attrs_post_init__(self) -> None:
-        self.position = self._block_start = self.part.start
-        length = self.part.stop - self.part.start
-        self._block = memoryview(bytearray(min(self.transfer.plan.block_bytes, length)))
+        self.position = self._start = self.part.start
 
     async def consume(self, answer: Answer) -> None:
         """Read ``answer`` until it ends; what goes beyond the part is dropped."""
-        transfer, subject = self.transfer, self.transfer.remote.subject
-        while self.position < self.part.stop:
-            start = self._block_start
-            end = min(start + transfer.plan.block_bytes, self.part.stop)
-            count = await next_bytes(
-                answer, subject, self._block[self.position - start : end - start]
-            )
-            if not count:
-                return
-            self.position += count
-            transfer.meter.add(count)
-            if self.position == end:
-                await self._flush(end - start)
+        subject = self.transfer.remote.subject
+        try:
+            while self.position < self.part.stop:
+                stop = min(self._start + len(self.space), self.part.stop)
+                free = self.space[self.position - self._start : stop - self._start]
+                if self.position == self._start:
+                    self._asked_s = trio.current_time()
+                count = await next_bytes(answer, subject, free)
+                if not count:
+                    break
+                self.position += count
+                self.transfer.meter.add(count)
+                if self.position == stop or trio.current_time() - self._asked_s >= HOLD_S:
+                    await self._flush()
+        except DownloadError:
+            await self._flush()  # it may be long until more comes
+            raise
+        if self.position < self.part.stop:
+            await self._flush()
+            return
         while await next_piece(answer, subject):
             pass
 
-    async def _flush(self, count: int) -> None:
-        transfer, start = self.transfer, self._block_start
-        await trio.to_thread.run_sync(
-            bound(
-                transfer.partial.write,
-                start,
-                [self._block[:count]],
-                block=start // transfer.plan.block_bytes,
-            )
-        )
-        self._block_start = self.position
-        transfer.block_arrived(start)
+    @property
+    def _whole_bytes(self) -> int:
+        """Of the blocks in the space that have all their bytes; the part's last may be shorter."""
+        count = self.position - self._start
+        if self.position == self.part.stop:
+            return count
+        return count - count % self.transfer.plan.block_bytes
+
+    async def _flush(self) -> None:
+        """Write the blocks that are whole; the rest moves to the beginning of the space."""
+        count = self._whole_bytes
+        if count == 0:
+            return
+        await self.transfer.write_blocks(self._start, self.space[:count])
+        rest = self.position - self._start - count
+        self.space[:rest] = self.space[count : count + rest]
+        self._start += count
+        self._asked_s = trio.current_time()
 
 
 @attrs.define(eq=False)
