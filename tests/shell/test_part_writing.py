@@ -18,7 +18,7 @@ from paddler_trio.models.download_errors import TransferInterruptedError
 from paddler_trio.models.hub_settings import HubSettings, Timeouts
 from paddler_trio.models.model_download import ModelDownload
 from paddler_trio.models.partial_file import WRITE_BACK_BYTES, PartialFile, read_journal
-from paddler_trio.models.transfer import SPACE_BLOCKS, Transfer, TransferLimits
+from paddler_trio.models.transfer import HOLD_S, SPACE_BLOCKS, Transfer, TransferLimits
 from paddler_trio.models.url_cache import url_journals
 from paddler_trio.wire.paddler.desired_state import UrlModel
 
@@ -79,10 +79,11 @@ async def test_blocks_that_come_fast_are_written_together_and_by_one_thread_at_a
     assert sorted(writes.sizes) == [77, *[SPACE_BLOCKS * MIB] * 6]
 
 
-async def test_a_block_that_took_long_is_here_before_the_next_one_is(
-    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hold_s", [0.0, HOLD_S])
+async def test_a_whole_block_is_here_soon_though_no_more_comes(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold_s: float
 ) -> None:
-    monkeypatch.setattr(transfer, "HOLD_S", 0.0)
+    monkeypatch.setattr(transfer, "HOLD_S", hold_s)
     hub.misbehave = lambda seen: Misbehaviour(falls_silent_after=2 * MIB + 5)
     here = trio.Event()
 

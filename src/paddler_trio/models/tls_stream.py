@@ -73,16 +73,16 @@ class TlsStream(trio.abc.Stream):
 
     async def receive_into(self, space: memoryview) -> int:
         """Write what has arrived to the beginning of ``space``; returns how many bytes, 0 at the
-        end. Waits until there is something."""
+        end. Waits until there is something. Nothing is lost if it is cancelled."""
         await trio.lowlevel.checkpoint()
         if self._broken is not None:
             raise self._broken
         while True:
+            await self._flush()  # an answer to new keys, also of the call before
             count, has_ended = self._decrypted(space)
-            if self._outgoing.pending:  # an answer to new keys
-                await self._flush()
             if count or has_ended:
                 return count
+            await self._flush()
             await self._fill()
 
     def _decrypted(self, space: memoryview) -> tuple[int, bool]:

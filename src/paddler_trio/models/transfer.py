@@ -15,6 +15,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial as bound
+from math import inf
 from typing import Final
 
 import attrs
@@ -46,7 +47,7 @@ SPACE_BLOCKS: Final = 4
 """What one request keeps in memory at most. Bytes that come fast are written so many blocks at a
 time: each thread that is asked to write costs as much as a quarter of the writing of a block."""
 HOLD_S: Final = 0.05
-"""Blocks that took longer to come are written as soon as one is whole."""
+"""How long a whole block waits for others at most, whether they come or not."""
 HASH_CHUNK_BYTES: Final = 4 << 20
 """In one go of the thread."""
 HASH_PIECE_BYTES: Final = 256 * 1024
@@ -443,7 +444,7 @@ class PartWriting:
     """Writes the bytes of one part, some blocks at a time.
 
     ``position`` is the byte that comes next; what belongs to an unfinished block waits in memory.
-    Whole ones wait for others only as long as the space has not taken HOLD_S to fill.
+    Whole ones wait for others for HOLD_S at most.
 
     Args:
       space: for one block or more; what is in it belongs to this part until all of it is written.
@@ -470,7 +471,12 @@ class PartWriting:
                 free = self.space[self.position - self._start : stop - self._start]
                 if self.position == self._start:
                     self._asked_s = trio.current_time()
-                count = await next_bytes(answer, subject, free)
+                deadline_s = self._asked_s + HOLD_S if self._whole_bytes else inf
+                with trio.move_on_at(deadline_s) as held:
+                    count = await next_bytes(answer, subject, free)
+                if held.cancelled_caught:  # nothing was read
+                    await self._flush()
+                    continue
                 if not count:
                     break
                 self.position += count
