@@ -163,7 +163,7 @@ async def test_a_client_that_asks_for_the_end_gets_it(
 
 @pytest.mark.parametrize("make_app", [lambda: hello, quart_hello])
 async def test_keep_alive_expires_after_a_request(make_app: Callable[[], App]) -> None:
-    async with serving(make_app(), keep_alive_s=0.1) as served:
+    async with serving(make_app(), keep_alive_s=0.5) as served:
         client = await served.connect()
         await client.get("/")
         await client.response()
@@ -172,16 +172,18 @@ async def test_keep_alive_expires_after_a_request(make_app: Callable[[], App]) -
 
 async def test_a_request_in_progress_outlives_every_idle_deadline() -> None:
     waiter = Waiter()
-    async with serving(waiter, keep_alive_s=0.05, header_deadline_s=0.05) as served:
-        client, impatient = await served.connect(), await served.connect()
+    async with serving(waiter, keep_alive_s=0.5, header_deadline_s=0.5) as served:
+        client = await served.connect()
         await client.get("/")
+        await waiter.entered.wait()
+        impatient = await served.connect()
         assert await impatient.read_to_end() == b""  # both deadlines have passed by now
         waiter.answer.set()
         assert (await client.response())[2] == b"waited"
 
 
 async def test_a_header_that_trickles_in_is_cut_at_its_deadline() -> None:
-    async with serving(hello, header_deadline_s=0.2) as served:
+    async with serving(hello, header_deadline_s=0.5) as served:
         client = await served.connect()
         await client.stream.send_all(b"GET / HTTP/1.1\r\n")
 

@@ -73,16 +73,16 @@ async def test_a_client_that_says_nothing_is_closed_at_the_deadline_without_a_wo
 async def test_a_handshake_that_stands_still_is_cut_at_the_deadline(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with serving(hello, header_deadline_s=0.1) as served:
+    async with serving(hello, header_deadline_s=0.5) as served:
         stream = (await served.connect(handshake=False)).stream
         await stream.send_all(_hello()[:50])
         assert await stream.receive_some(10) == b""
         assert served.server.statistics().dropped_for_abuse == 1
-    assert "its handshake was not done within 0.1 s" in caplog.text
+    assert "its handshake was not done within 0.5 s" in caplog.text
 
 
 async def test_the_time_for_the_first_request_begins_behind_the_handshake(world: WorldTls) -> None:
-    async with serving(hello, header_deadline_s=0.2) as served:
+    async with serving(hello, header_deadline_s=0.5) as served:
         client = await served.connect()
         assert await client.read_to_end() == b""
         assert served.server.statistics().dropped_for_abuse == 0
