@@ -3,9 +3,13 @@
     python benchmarks/download_speed.py [--rounds 5] [--megabytes 1024] [--folder DIR]
 
 A server of its own process sends a file from the page cache, whole or in ranges. In turns, each a
-process of its own: ``curl`` writes it to a file, the same and then ``sha256sum`` reads the file,
-and an agent's download fetches it as a URL with its hash. Shown are bytes a second, and processor
-time for a GB of the one that fetches. The first round warms up and is not counted.
+process of its own: ``curl`` writes it to a file, and an agent's download fetches it as a URL with
+its hash; who begins changes. Then the same with ``curl`` and a ``sha256sum`` that reads its file.
+Shown are bytes a second, and processor time for a GB of the one that fetches. The first round of
+each warms up and is not counted.
+
+``sha256sum`` has rounds of its own since it takes seconds: a virtual machine may give free memory
+back to its host meanwhile, and to get it again takes as long as a whole download.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -118,39 +123,43 @@ class Taken:
 
 
 def measure(url: str, digest: str, size_bytes: int, rounds: int, root: Path) -> None:
-    taken: dict[str, list[Taken]] = {"curl": [], "curl, sha256sum": [], "ours": []}
+    folder = root / "round"
+    file = str(folder / "m.gguf")
+    curl = ["curl", "--silent", "--noproxy", "*", "--output", file, url]
+    ours = partial(Taken.by_us, f"{url}#sha256={digest}", folder)
+    compare({"curl": partial(Taken.by_commands, curl), "ours": ours}, folder, size_bytes, rounds)
+    both = partial(Taken.by_commands, curl, ["sha256sum", file])
+    compare({"curl, sha256sum": both, "ours": ours}, folder, size_bytes, rounds)
+
+
+def compare(
+    contestants: dict[str, Callable[[], Taken]], folder: Path, size_bytes: int, rounds: int
+) -> None:
+    """Two of them in turns, each into ``folder``, which is empty then; prints each round."""
+    taken: dict[str, list[Taken]] = {name: [] for name in contestants}
     print(" round  " + "  ".join(f"{name:>15} MB/s, s/GB" for name in taken))
     for number in range(rounds + 1):
-        folder = root / "round"
-        folder.mkdir()
-        file = str(folder / "m.gguf")
-        curl = ["curl", "--silent", "--noproxy", "*", "--output", file, url]
-        contestants = {
-            "curl": partial(Taken.by_commands, curl),
-            "curl, sha256sum": partial(Taken.by_commands, curl, ["sha256sum", file]),
-            "ours": partial(Taken.by_us, f"{url}#sha256={digest}", folder),
-        }
-        line = f"{number or 'warm':>6}  "
-        for name, contest in contestants.items():
-            each = contest()
-            # the next one writes to the same memory: what is new to a virtual machine costs more
-            # than all that is measured here
-            shutil.rmtree(folder)
+        this_round: dict[str, Taken] = {}
+        for name in list(contestants)[:: -1 if number % 2 else 1]:
             folder.mkdir()
+            this_round[name] = contestants[name]()
+            shutil.rmtree(folder)
+        line = f"{number or 'warm':>6}  "
+        for name, all_ in taken.items():
+            each = this_round[name]
             line += (
                 f"{size_bytes / MB / each.seconds:15.0f} {each.cpu_s / size_bytes * 1e9:10.2f}  "
             )
             if number:
-                taken[name].append(each)
-        shutil.rmtree(folder)
+                all_.append(each)
         print(line, flush=True)
-    for name in ("curl", "curl, sha256sum"):
-        pairs = zip(taken[name], taken["ours"], strict=True)
-        ratio = statistics.median(theirs.seconds / ours.seconds for theirs, ours in pairs)
-        print(f"bytes a second, ours / {name}: {ratio:.2f}, median of {rounds}")
+    theirs, ours = taken
+    pairs = zip(taken[theirs], taken[ours], strict=True)
+    ratio = statistics.median(their.seconds / our.seconds for their, our in pairs)
+    print(f"bytes a second, ours / {theirs}: {ratio:.2f}, median of {rounds}")
     cpu = {name: statistics.median(each.cpu_s for each in all_) for name, all_ in taken.items()}
     words = ", ".join(f"{name} {value / size_bytes * 1e9:.2f}" for name, value in cpu.items())
-    print(f"seconds of processor for a GB: {words}")
+    print(f"seconds of processor for a GB: {words}\n", flush=True)
 
 
 def main() -> None:
