@@ -150,6 +150,31 @@ def quart_hello() -> App:
 
 
 @pytest.mark.parametrize("make_app", [lambda: hello, quart_hello])
+async def test_a_short_response_comes_in_one_piece(make_app: Callable[[], App]) -> None:
+    async with serving(make_app()) as served:
+        client = await served.connect()
+        for _ in range(3):
+            await client.get("/")
+            piece = await client.stream.receive_some(65_536)
+            assert piece.startswith(b"HTTP/1.1 200")
+            assert piece.endswith(b"\r\n\r\nhello /")
+
+
+@pytest.mark.parametrize("extra_bytes", [0, 1])
+async def test_a_long_response_of_known_length_is_whole(extra_bytes: int) -> None:
+    body = "x" * (http_protocol.MAX_WITH_HEAD_BYTES + extra_bytes)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send_text(send, 200, body)
+
+    async with serving(app) as served:
+        client = await served.connect()
+        for _ in range(2):
+            await client.get("/")
+            assert (await client.response())[2] == body.encode()
+
+
+@pytest.mark.parametrize("make_app", [lambda: hello, quart_hello])
 @pytest.mark.parametrize("how", [("1.1", "Connection: close"), ("1.0",)])
 async def test_a_client_that_asks_for_the_end_gets_it(
     make_app: Callable[[], App], how: tuple[str, ...]

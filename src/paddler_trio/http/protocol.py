@@ -44,6 +44,8 @@ from paddler_trio.http.connection_limits import HttpLimits
 bound_parsing()
 
 Sendable: TypeAlias = h11.Response | h11.InformationalResponse | h11.Data | h11.EndOfMessage
+MAX_WITH_HEAD_BYTES = 65_536
+"""Of a body's first piece, that is copied behind the head; a longer one has a write of its own."""
 DECODED_HEADERS = (b"connection", b"host", b"upgrade", b"sec-websocket")
 """Headers (by prefix) that the WebSocket handshake reads as ASCII."""
 
@@ -189,6 +191,8 @@ class Http11Protocol(H11Protocol):
         self._limits = limits
         self.wire = wire
         self.is_chunked = False
+        self._is_sized = False
+        self._head = b""
         self._is_raw = False
         self._passes = passes
 
@@ -243,6 +247,7 @@ class Http11Protocol(H11Protocol):
             sized = any(name.lower() == b"content-length" for name, _ in event.headers)
             bodiless = suppress_body(scope["method"], event.status_code)
             self.is_chunked = scope["http_version"] == "1.1" and not sized and not bodiless
+            self._is_sized = sized
             # what is left of a body cannot be skipped: the client must not send a request after it
             is_unread = self.connection.their_state is h11.SEND_BODY
             is_last = self.wire.ends_with_response or is_unread
@@ -284,17 +289,29 @@ class Http11Protocol(H11Protocol):
         await self._send_h11_event(h11.Response(headers=headers, status_code=event.status_code))
 
     async def _send_h11_event(self, event: Sendable) -> None:
-        if not self._is_raw:
-            await super()._send_h11_event(event)
-            return
+        """As hypercorn's, but the head of a response of known length is written with the beginning
+        of its body: that is there already, and two writes cost the client two wake-ups."""
         try:
-            self.connection.send(event)
+            data = self.connection.send(event)
         except h11.LocalProtocolError:
             if self.connection.their_state != h11.ERROR:
                 raise
+            return
+        if self._is_raw:
+            return
+        if self._is_sized and type(event) is h11.Response:
+            self._head = data
+            return
+        head, self._head = self._head, b""
+        if head and len(data) > MAX_WITH_HEAD_BYTES:
+            await self.send(RawData(data=head))
+            head = b""
+        if head or data:
+            await self.send(RawData(data=head + data))
 
     async def _maybe_recycle(self) -> None:
-        self._is_raw = False
+        self._is_raw = self._is_sized = False
+        self._head = b""
         await super()._maybe_recycle()
 
     async def _check_protocol(self, event: h11.Request) -> None:
