@@ -116,17 +116,7 @@ class PlainProtocol(Http11Protocol):
     def _http_stream(self, *, upgrades: bool = False) -> HTTPStream:
         if not upgrades:
             return super()._http_stream()
-        self.stream = stream = UpgradeStream(
-            self.app,
-            self.config,
-            self.context,
-            self.task_group,
-            self.ssl,
-            self.client,
-            self.server,
-            self.stream_send,
-            STREAM_ID,
-        )
+        stream = self._open_stream(UpgradeStream)
         stream.upgrade, stream.wire = Upgrade(), self.wire
         return stream
 

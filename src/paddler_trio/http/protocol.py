@@ -17,7 +17,7 @@ ASGI messages. Where they do not handle a hostile client, this module does:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol, TypeAlias, cast
+from typing import ClassVar, Protocol, TypeAlias, TypeVar, cast
 
 import attrs
 import h11
@@ -44,6 +44,7 @@ from paddler_trio.http.connection_limits import HttpLimits
 bound_parsing()
 
 Sendable: TypeAlias = h11.Response | h11.InformationalResponse | h11.Data | h11.EndOfMessage
+AnyHttpStream = TypeVar("AnyHttpStream", bound=HTTPStream)
 MAX_WITH_HEAD_BYTES = 65_536
 """Of a body's first piece, that is copied behind the head; a longer one has a write of its own."""
 DECODED_HEADERS = (b"connection", b"host", b"upgrade", b"sec-websocket")
@@ -356,7 +357,10 @@ class Http11Protocol(H11Protocol):
 
     def _http_stream(self, *, upgrades: bool = False) -> HTTPStream:
         """Of the request that begins. ``upgrades``: it asks for a WebSocket that is passed on."""
-        self.stream = stream = HTTPStream(
+        return self._open_stream(HTTPStream)
+
+    def _open_stream(self, kind: type[AnyHttpStream]) -> AnyHttpStream:
+        stream = kind(
             self.app,
             self.config,
             self.context,
@@ -367,6 +371,7 @@ class Http11Protocol(H11Protocol):
             self.stream_send,
             STREAM_ID,
         )
+        self.stream = stream
         return stream
 
     async def _refuse(self, request: h11.Request, objection: Objection) -> None:
