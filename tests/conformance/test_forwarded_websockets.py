@@ -23,7 +23,16 @@ import trio
 import trio_websocket
 from native_client import running_balancer
 from scripted_server import Exchange, scripted_server
-from test_reverse_proxy import FINE, PATIENCE_S, PORT, Proxy, proxy, read_until, sends
+from test_reverse_proxy import (
+    FINE,
+    PATIENCE_S,
+    PORT,
+    Proxy,
+    proxy,
+    read_until,
+    sends,
+    start_agent,
+)
 from test_tunnels_that_lie import lying
 from wsproto import ConnectionType
 from wsproto.connection import Connection
@@ -378,6 +387,41 @@ async def test_an_agent_of_before_is_not_asked_and_the_client_is_told() -> None:
             await stream.send_all(ASK)
             answer = await read_until(stream, b"of an older version")
             assert answer.startswith(b"HTTP/1.1 501")
+
+
+async def test_another_agent_is_asked_if_the_first_one_is_too_old_or_has_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tunnel_exchange, "MAX_WEBSOCKETS", 1)
+    async with (
+        lying(allowed_hosts=("h",)) as old,
+        scripted_server(raw_echo) as server,
+        trio.open_nursery() as nursery,
+    ):
+        host, _, port = old.balancer.reverse_proxy.rpartition(":")
+        stops = [
+            await start_agent(nursery, old.balancer, server.url, name, 2, {})
+            for name in ("up1", "up2")
+        ]
+        await old.balancer.wait_agents(lambda agents: [a["slots_total"] for a in agents] == [2] * 3)
+        async with (
+            await trio.open_tcp_stream(host, int(port)) as first,
+            await trio.open_tcp_stream(host, int(port)) as second,
+            await trio.open_tcp_stream(host, int(port)) as third,
+        ):
+            for stream in (first, second):
+                await switched(stream)
+                await stream.send_all(b"x")
+                assert await stream.receive_some(1) == b"x"
+            await third.send_all(ASK)
+            answer = await read_until(third, b"\r\n\r\n")
+            assert answer.startswith((b"HTTP/1.1 501", b"HTTP/1.1 503")), "nobody is left"
+        async with await trio.open_tcp_stream(host, int(port)) as named:
+            await named.send_all(ASK.replace(b"Host", b"X-Paddler-Agent: liar\r\nHost"))
+            assert (await read_until(named, b"older version")).startswith(b"HTTP/1.1 501")
+        for stop in stops:
+            stop.set()
+        nursery.cancel_scope.cancel()
 
 
 async def test_an_agent_that_is_killed_ends_it_on_both_sides() -> None:

@@ -7,11 +7,13 @@ import os
 import select
 import signal
 import socket
+import threading
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import attrs
 import httpx
@@ -200,6 +202,86 @@ def test_streams_go_on_and_no_connection_is_refused_while_balancers_take_over(
         assert view["desired_state_digest"] == digest
         assert view["agents"][0]["id"] == agent["id"]
         assert view["agents"][0]["slots_total"] == slots
+
+
+def echo_over_websocket(listener: socket.socket) -> None:
+    """A server that switches protocols when it is asked to, and sends back what comes then; until
+    the listener is closed."""
+
+    def answer(connection: socket.socket) -> None:
+        with connection:
+            head = b""
+            while b"\r\n\r\n" not in head:
+                if not (data := connection.recv(4096)):
+                    return
+                head += data
+            if b"upgrade: websocket" not in head.lower():  # the agent asks how it is
+                status = b"200 OK" if b" /health " in head else b"404 Not Found"
+                connection.sendall(b"HTTP/1.1 %b\r\nContent-Length: 2\r\n\r\n{}" % status)
+                return
+            connection.sendall(
+                b"HTTP/1.1 101 Yes\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+            )
+            while data := connection.recv(4096):
+                connection.sendall(data)
+
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        threading.Thread(target=answer, args=[connection], daemon=True).start()
+
+
+def test_websockets_to_servers_stay_open_while_another_balancer_takes_over(tmp_path: Path) -> None:
+    options = [f"--state-database=file://{tmp_path}/state.json", "--reverseproxy-addr=127.0.0.1:0"]
+    ask = (
+        b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+
+    def switched(address: tuple[str, int]) -> socket.socket:
+        stream = socket.create_connection(address, timeout=END_S)
+        stream.sendall(ask)
+        head = b""
+        while b"\r\n\r\n" not in head:
+            data = stream.recv(4096)
+            assert data, head
+            head += data
+        assert head.startswith(b"HTTP/1.1 101 "), head
+        return stream
+
+    def echoes(stream: socket.socket) -> bool:
+        stream.sendall(b"still here")
+        return stream.recv(4096) == b"still here"
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=echo_over_websocket, args=[listener], daemon=True).start()
+        server = "http://{}:{}".format(*listener.getsockname())
+        with Fleet.start(agents=0, model=None, balancer_options=options) as fleet:
+            fleet.start_agent("server", slots=2, options=[f"--upstream={server}"])
+            ready = {"is_accepting": True, "slots_total": 2}
+            fleet.wait_until(
+                lambda view: (
+                    [agent for agent in view["agents"] if ready.items() <= agent.items()] != []
+                ),
+                what="the server offers its slots",
+                nobody_ends=True,
+            )
+            up = fleet.balancer.wait_for_log("balancer up")
+            [port] = cast("list[str]", up["reverse_proxy"])
+            host, _, number = port.rpartition(":")
+            address = (host, int(number))
+            with switched(address) as before:
+                predecessor = fleet.take_over()
+                predecessor.wait_for_log("handed over: the state is its")
+                with switched(address) as after:
+                    assert echoes(before)
+                    assert echoes(after)
+                    assert predecessor.process.poll() is None
+                    before.close()
+                    assert predecessor.wait() == 0
+                    assert echoes(after)
 
 
 @pytest.fixture

@@ -511,9 +511,9 @@ class AgentConnection:
             pass  # the connection is ending; close() informs all that wait
 
     @property
-    def has_queries(self) -> bool:
-        """It is asked something, or works on a command."""
-        return bool(self._queries)
+    def has_work_beside(self) -> bool:
+        """It is asked something, works on a command, or its server answers what takes no slot."""
+        return bool(self._queries) or (self.tunnels is not None and self.tunnels.are_used)
 
     def say_kept(self) -> None:
         """Tell it how many of its slots are kept, if it understands that."""

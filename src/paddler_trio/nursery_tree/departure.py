@@ -96,7 +96,7 @@ class Departure:
             kept = slots_kept(agent.kept_slots, held=held, waiting=waiting)
             if kept != agent.kept_slots:
                 self._keep(agent, kept)
-            if kept == 0 and not agent.has_queries:
+            if kept == 0 and not agent.has_work_beside:
                 agent.part()
         if expected is not None:
             for pool in self.dispatcher.pools.all():

@@ -175,6 +175,11 @@ class Tunnels:
     def __repr__(self) -> str:
         return f"<Tunnels of {self.label}: {len(self._all)} open, {len(self._idle)} idle>"
 
+    @property
+    def are_used(self) -> bool:
+        """An exchange is under way in one of them, or waits for one."""
+        return len(self._all) > len(self._idle) or bool(self._asked)
+
     async def take(self) -> Tunnel:
         """A tunnel for one exchange: ``give_back`` it, or ``close`` it, whatever happens.
 

@@ -216,17 +216,26 @@ class Forwarding:
         server: AgentConnection | None,
     ) -> Failure | None:
         problem: Failure | None = None
+        unfit: set[AgentConnection] = set()
         with cut_on_disconnect(scope):
             for _ in range(MAX_TRIES_BESIDE):
-                agent = server or await self._ready_server(pool)
+                if unfit and server is None:
+                    agent = least_busy(set(pool.agents.values()) - unfit)
+                else:
+                    agent = server or await self._ready_server(pool)
                 if agent is None:
-                    problem = Failure(503, "No server is connected that answers now")
+                    problem = problem or Failure(503, "No server is connected that answers now")
                     break
                 failed = await self._patient_exchange(agent, forwarded, answer)
                 problem = None if failed is None else _failure(failed)
                 if failed is None or not failed.may_repeat:
                     break
-                self.dispatcher.suspend(agent)
+                if failed.kind not in OUR_REFUSALS:
+                    self.dispatcher.suspend(agent)
+                elif server is None:
+                    unfit.add(agent)
+                else:
+                    break
         return problem
 
     async def _patient_exchange(

@@ -107,14 +107,15 @@ async def exchange(
 def _refusal(
     tunnels: Tunnels, tunnel: Tunnel, agent: AgentConnection, *, beside: bool
 ) -> Failed | None:
-    """Why this tunnel carries no WebSocket; if it does, it is counted from here on."""
+    """Why this tunnel carries no WebSocket; if it does, it is counted from here on. What takes no
+    slot may ask another agent."""
     if not tunnel.carries_websockets:
         text = f"the agent {agent.label} is of an older version, which passes on no WebSockets"
-        return Failed(kind="unable", text=text, may_repeat=False)
+        return Failed(kind="unable", text=text, may_repeat=beside)
     if beside:
         if len(tunnels.websockets) >= MAX_WEBSOCKETS:
             text = f"{MAX_WEBSOCKETS} WebSockets are open already at the server of {agent.label}"
-            return Failed(kind="full", text=text, may_repeat=False)
+            return Failed(kind="full", text=text, may_repeat=True)
         tunnels.websockets.add(tunnel)
     return None
 
