@@ -273,15 +273,19 @@ def test_websockets_to_servers_stay_open_while_another_balancer_takes_over(tmp_p
             host, _, number = port.rpartition(":")
             address = (host, int(number))
             with switched(address) as before:
-                predecessor = fleet.take_over()
-                predecessor.wait_for_log("handed over: the state is its")
-                with switched(address) as after:
-                    assert echoes(before)
-                    assert echoes(after)
-                    assert predecessor.process.poll() is None
-                    before.close()
-                    assert predecessor.wait() == 0
-                    assert echoes(after)
+                predecessor = fleet.balancer
+                successor = fleet.start_successor()
+                predecessor.wait_for_log("handing over: agents first")
+                with switched(address) as between:  # of the predecessor, if this test is quick
+                    fleet.balancer = successor
+                    successor.wait_for_log("balancer up")
+                    with switched(address) as after:
+                        assert all(echoes(each) for each in (before, between, after))
+                        assert predecessor.process.poll() is None
+                        before.close()
+                        between.close()
+                        assert predecessor.wait() == 0
+                        assert echoes(after)
 
 
 @pytest.fixture

@@ -28,6 +28,10 @@ log = structlog.get_logger("handover")
 
 FOLLOW_S: Final = 5.0
 """Agents that have not dialled the other process by then do so while it serves already."""
+TUNNELS_S: Final = 2.0
+MAX_SPARE_TUNNELS: Final = 64
+SPARE_BESIDE: Final = 8
+"""Idle tunnels of each agent in front of a server, for what takes no slot."""
 LOOK_S: Final = 1.0
 SOON_S: Final = 0.05
 
@@ -58,6 +62,19 @@ class Departure:
             with trio.move_on_after(SOON_S if expected else LOOK_S):
                 await changes.wait_beyond(changes.ordinal)
             self._look()
+
+    async def dial_tunnels(self) -> None:
+        """Have agents in front of servers dial what may be needed here. It is the last moment: what
+        they dial from now on, they dial at the other process."""
+        tunnels = [(each, each.tunnels) for each in self._agents() if each.tunnels is not None]
+        with trio.move_on_after(TUNNELS_S):
+            async with trio.open_nursery() as dials:
+                for agent, each in tunnels:
+                    free = max(0, agent.status.slots_total - agent.slots_processing)
+                    spare = min(free + SPARE_BESIDE, MAX_SPARE_TUNNELS)
+                    dials.start_soon(each.dial_spare, spare)
+        for _, each in tunnels:
+            each.dial_no_more()
 
     async def wait_followed(self) -> None:
         """Until every agent that can is registered with the other process, ``FOLLOW_S`` at most."""

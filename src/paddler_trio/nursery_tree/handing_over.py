@@ -62,10 +62,11 @@ async def hand_over(
     """The state is another process's. Let it have the agents, then the clients; requests that this
     one has begun go on."""
     log.info("handing over: agents first")
+    departure = Departure(dispatcher)
+    await departure.dial_tunnels()
     ports.close_management()
     bequest.agents_may_come.set()
     moving.set()
-    departure = Departure(dispatcher)
     await agents.start(departure.run, name="departure")
     for server, _ in ports.ports:
         server.close_after_next()

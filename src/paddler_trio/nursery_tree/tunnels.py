@@ -171,6 +171,7 @@ class Tunnels:
     _asked: dict[str, Future[Tunnel | None]] = attrs.field(factory=dict, init=False)
     """The tunnels that the agent was asked to dial, by their secrets."""
     _is_closed: bool = attrs.field(default=False, init=False)
+    _dials_no_more: bool = attrs.field(default=False, init=False)
 
     def __repr__(self) -> str:
         return f"<Tunnels of {self.label}: {len(self._all)} open, {len(self._idle)} idle>"
@@ -191,8 +192,29 @@ class Tunnels:
             if tunnel.is_usable:
                 return tunnel
             self.close(tunnel)
+        return await self._dial()
+
+    async def dial_spare(self, num_idle: int) -> None:
+        """Have so many idle, as far as the agent dials them, for a time when it dials no more."""
+        missing = min(num_idle - len(self._idle), self.most() - len(self._all) - len(self._asked))
+        async with trio.open_nursery() as dials:
+            for _ in range(missing):
+                dials.start_soon(self._dial_one_spare)
+
+    async def _dial_one_spare(self) -> None:
+        with suppress(LinkError):
+            self.give_back(await self._dial())
+
+    def dial_no_more(self) -> None:
+        """The agent would reach another process; what it has dialled goes on."""
+        self._dials_no_more = True
+
+    async def _dial(self) -> Tunnel:
+        """As `take`, and never one that was idle."""
         if self._is_closed:
             raise LinkError(f"the agent {self.label} has left")
+        if self._dials_no_more:
+            raise LinkError(f"another balancer has taken over the agent {self.label}: ask again")
         if len(self._all) + len(self._asked) >= (most := self.most()):
             raise LinkError(f"the agent {self.label} has {most} tunnels already")
         secret = secrets.token_urlsafe(24)
