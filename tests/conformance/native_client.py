@@ -90,6 +90,13 @@ class RunningBalancer:
         seen = await self._wait("/api/v1/agents/stream", lambda s: is_so(s["agents"]))
         return list(seen["agents"])
 
+    async def wait_none_accepting(self) -> None:
+        """Until no agent that is here takes a request any more."""
+        await self._wait(
+            "/api/v2/agents/stream",
+            lambda seen: not any(agent["is_accepting"] for agent in seen["agents"]),
+        )
+
     async def wait_buffered(self, number: int) -> None:
         await self._wait(
             "/api/v1/buffered_requests/stream",

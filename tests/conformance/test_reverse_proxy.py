@@ -92,7 +92,11 @@ def body_in(data: bytes | bytearray) -> bytes:
 
 @asynccontextmanager
 async def proxy(
-    *scripts: Script, slots: int = 2, upstream: dict[str, Json] | None = None, **config: Json
+    *scripts: Script,
+    slots: int = 2,
+    upstream: dict[str, Json] | None = None,
+    agents_drain_s: float = 0.1,
+    **config: Json,
 ) -> AsyncIterator[Proxy]:
     """A server for each script, with an agent of ``slots`` before it."""
     async with AsyncExitStack() as stack:
@@ -101,7 +105,15 @@ async def proxy(
         servers = [await stack.enter_async_context(scripted_server(each)) for each in scripts]
         nursery = await stack.enter_async_context(trio.open_nursery())
         stops = [
-            await start_agent(nursery, balancer, server.url, f"up{number}", slots, upstream or {})
+            await start_agent(
+                nursery,
+                balancer,
+                server.url,
+                f"up{number}",
+                slots,
+                upstream or {},
+                drain_s=agents_drain_s,
+            )
             for number, server in enumerate(servers, 1)
         ]
         await balancer.wait_agents(
@@ -120,6 +132,8 @@ async def start_agent(
     name: str,
     slots: int,
     upstream: dict[str, Json],
+    *,
+    drain_s: float = 0.1,
 ) -> trio.Event:
     host, port = split_address(balancer.management)
     server = UpstreamConfig(url=url, slots=slots, interval_s=0.1, **upstream)
@@ -129,7 +143,7 @@ async def start_agent(
         slots=slots,
         name=name,
         upstream=server,
-        drain_timeout_s=0.1,
+        drain_timeout_s=drain_s,
     )
     stop = trio.Event()
     await nursery.start(partial(serve_agent, config, stop, notifier=SystemdNotifier()))
@@ -419,6 +433,32 @@ async def test_an_agent_that_is_lost_ends_what_has_begun_and_no_more() -> None:
                     rest += piece
             assert b'"code": 502' in rest or rest == b""
         assert await fleet.answer(ASK) == FINE
+
+
+@pytest.mark.parametrize("path", [b"/completion", b"/tokenize"])
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_an_agent_that_stops_finishes_what_it_has_asked_its_server(
+    path: bytes, has_begun: bool
+) -> None:
+    asked, go_on = trio.Event(), trio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        if has_begun:
+            await exchange.send(CHUNKED + b"4\r\none \r\n")
+        asked.set()
+        await go_on.wait()
+        await exchange.send((b"" if has_begun else CHUNKED) + b"4\r\ntwo \r\n0\r\n\r\n")
+
+    async with proxy(slow, agents_drain_s=PATIENCE_S) as fleet, await fleet.connect() as stream:
+        await stream.send_all(ASK.replace(b"/completion", path))
+        with trio.fail_after(PATIENCE_S):
+            await asked.wait()
+        if has_begun:
+            await read_until(stream, b"one ")
+        fleet.agents[0].set()
+        await fleet.balancer.wait_none_accepting()
+        go_on.set()
+        await read_until(stream, b"two \r\n0\r\n\r\n")
 
 
 async def test_a_silent_server_is_given_up_after_its_time() -> None:
