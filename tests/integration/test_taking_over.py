@@ -8,8 +8,10 @@ import select
 import signal
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -84,9 +86,17 @@ def count(daemon: Daemon, event: str) -> int:
 
 
 def get(fleet: Fleet, path: str) -> object:
+    return answer_of(fleet, path).json()
+
+
+def metrics(fleet: Fleet) -> str:
+    return answer_of(fleet, "/metrics").text
+
+
+def answer_of(fleet: Fleet, path: str) -> httpx.Response:
     url = f"{fleet.management_url}{path}"
     answer = httpx.get(url, trust_env=False, verify=NO_TLS, timeout=END_S)
-    return answer.raise_for_status().json()
+    return answer.raise_for_status()
 
 
 async def streams_over_restarts(
@@ -286,6 +296,39 @@ def test_websockets_to_servers_stay_open_while_another_balancer_takes_over(tmp_p
                         between.close()
                         assert predecessor.wait() == 0
                         assert echoes(after)
+
+
+@pytest.mark.parametrize("has_servers", [False, True])
+def test_what_waits_for_an_agent_at_a_takeover_is_told_to_come_again(
+    tmp_path: Path, has_servers: bool
+) -> None:
+    options = [f"--state-database=file://{tmp_path}/state.json"]
+    if has_servers:
+        options.append("--reverseproxy-addr=127.0.0.1:0")
+    body = {"content": "a", "messages": [{"role": "user", "content": "a"}]}
+    with (
+        Fleet.start(agents=0, model=None, balancer_options=options) as fleet,
+        ThreadPoolExecutor() as clients,
+    ):
+        up = fleet.balancer.wait_for_log("balancer up")
+        [port] = cast("list[str]", up["reverse_proxy" if has_servers else "inference"])
+        post = partial(httpx.post, json=body, trust_env=False, verify=NO_TLS, timeout=END_S)
+        answers = [
+            clients.submit(post, f"http://{port}{path}")
+            for path in ("/tokenize", "/v1/chat/completions")
+        ]
+        deployment = "upstream" if has_servers else "default"
+        both_wait = f'paddler_deployment_requests_buffered{{deployment="{deployment}"}} 2'
+        give_up_s = time.monotonic() + END_S
+        while both_wait not in (shown := metrics(fleet)):
+            assert time.monotonic() < give_up_s, shown
+        predecessor = fleet.take_over()
+        for each in answers:
+            answer = each.result(END_S)
+            assert answer.status_code == 503
+            assert "has taken over from this balancer: send it again" in answer.text
+            assert int(answer.headers["retry-after"]) >= 0
+        assert predecessor.wait() == 0
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import trio
 from paddler_trio.errors import LinkError
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
+from paddler_trio.nursery_tree.dispatch_failures import MOVED
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import client_digest
@@ -162,6 +163,8 @@ def _serving_now(dispatcher: Dispatcher, pool: Pool) -> AgentConnection | None:
             "about the model; start an agent of this package",
         )
     serving = [agent for agent in ours if agent.is_accepting]
+    if not serving and pool.has_moved:
+        raise _busy(dispatcher, pool.name, MOVED.description)
     return min(serving, key=lambda agent: agent.slots_processing) if serving else None
 
 

@@ -126,9 +126,13 @@ class Departure:
         agent.say_kept()
 
     def _give_up(self, pool: Pool) -> None:
-        """What waits for slots that all have been let go is told to come again."""
+        """What waits for slots that all have been let go, or for an answer of their agents, is told
+        to come again."""
         if any(agent.kept_slots for agent in pool.agents.values()):
             return
+        if not pool.has_moved:
+            pool.has_moved = True
+            self.dispatcher.agents_changed.notify()
         for request in list(pool.requests.values()):
             if isinstance(request.phase, Buffered):
                 request.end(MOVED)

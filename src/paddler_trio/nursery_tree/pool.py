@@ -78,6 +78,8 @@ class Pool:
     requests: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)
     """All that have not ended."""
     held: Hold | None = attrs.field(default=None, init=False)
+    has_moved: bool = attrs.field(default=False, init=False)
+    """Its agents are another process's: nothing that waits here will get one."""
     ledger: SlotLedger = attrs.field(init=False)
     rate: ServiceRate = attrs.field(factory=ServiceRate, init=False)
     asking_since_s: list[float] = attrs.field(factory=list, init=False)

@@ -45,7 +45,7 @@ from paddler_trio.http.request_id import request_id
 from paddler_trio.http.streaming import client_watch, cut_on_disconnect
 from paddler_trio.http.upgrade import upgrade_of
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_failures import DISPLACED, OVERFLOW, silent_server
+from paddler_trio.nursery_tree.dispatch_failures import DISPLACED, MOVED, OVERFLOW, silent_server
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.pool import Pool
@@ -224,7 +224,8 @@ class Forwarding:
                 else:
                     agent = server or await self._ready_server(pool)
                 if agent is None:
-                    problem = problem or Failure(503, "No server is connected that answers now")
+                    nobody = Failure(503, "No server is connected that answers now")
+                    problem = problem or (MOVED if pool.has_moved else nobody)
                     break
                 failed = await self._patient_exchange(agent, forwarded, answer)
                 problem = None if failed is None else _failure(failed)
@@ -256,14 +257,14 @@ class Forwarding:
     async def _ready_server(self, pool: Pool) -> AgentConnection | None:
         """The least busy one, at the latest when a request would no longer wait for a slot."""
         agent = least_busy(pool.agents.values())
-        if agent is not None or self.dispatcher.is_draining:
+        if agent is not None or self.dispatcher.is_draining or pool.has_moved:
             return agent
         changes = self.dispatcher.agents_changed
         with (
             self.dispatcher.pools.asking(pool),
             trio.move_on_after(self.dispatcher.limits.buffered_timeout_s),
         ):
-            while agent is None and not self.dispatcher.is_draining:
+            while agent is None and not (self.dispatcher.is_draining or pool.has_moved):
                 await changes.wait_beyond(changes.ordinal)
                 agent = least_busy(pool.agents.values())
         return agent
