@@ -8,7 +8,7 @@ import attrs
 import structlog
 
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.upstream.upstream_monitor import WELL, UpstreamMonitor
+from paddler_trio.upstream.upstream_monitor import NOT_ASKED_YET, WELL, UpstreamMonitor
 from paddler_trio.upstream.upstream_state import Reachability, UpstreamState
 from paddler_trio.wire.trio.upstream_messages import (
     MAX_DETAIL_CHARS,
@@ -75,7 +75,8 @@ class UpstreamShown:
         )
 
     def _log(self, before: UpstreamState | None, state: UpstreamState) -> None:
-        if before is None or before.reachability is not state.reachability:
+        known = None if before is None or before.reason == NOT_ASKED_YET else before.reachability
+        if state.reason != NOT_ASKED_YET and state.reachability is not known:
             (log.info if state.reachability in WELL else log.warning)(
                 "upstream server",
                 state=state.reachability.value,

@@ -31,6 +31,7 @@ SOON_S: Final = 0.1
 NO_SLOTS_REASON: Final = (
     "give --slots N: the server does not tell how many requests it takes at once"
 )
+NOT_ASKED_YET: Final = "it was not asked yet"
 WELL: Final = frozenset({Reachability.READY, Reachability.SLEEPING})
 
 
@@ -94,7 +95,7 @@ class UpstreamMonitor:
     _was_well: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._found = Found(Reachability.UNREACHABLE, "it was not asked yet")
+        self._found = Found(Reachability.UNREACHABLE, NOT_ASKED_YET)
         self._prober = UpstreamProber(
             self._client, self.account, self._has_key, self._settings.lets_sleep
         )
