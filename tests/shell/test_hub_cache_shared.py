@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
+from paddler_trio.models.download_errors import ServerUnreachableError
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.model_download import ModelDownload
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel
@@ -126,6 +127,26 @@ async def test_we_find_what_the_real_client_fetched(hub: HubServer, tmp_path: Pa
     assert offline == fetched
 
 
+async def test_a_cache_that_was_made_by_hand_is_one_to_both(hub: HubServer, tmp_path: Path) -> None:
+    repository = tmp_path / "hf" / "hub" / "models--org--repo"
+    file = repository / "snapshots" / "from-a-disk" / MODEL.filename
+    ref = repository / "refs" / "main"
+    elsewhere = tmp_path / "hf" / "hub" / "elsewhere" / MODEL.filename
+    for path, data in ((file, DATA), (ref, b"from-a-disk"), (elsewhere, DATA)):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+    offline = ours(hub, tmp_path, HF_HUB_OFFLINE="1")
+    fetched = await offline.fetch(MODEL)
+    answer = await trio.to_thread.run_sync(
+        lambda: theirs(hub, tmp_path, {"file": MODEL.filename}, HF_HUB_OFFLINE="1")
+    )
+    assert str(fetched.path) == answer["path"] == str(file)
+    for outside in ("../../elsewhere", "..", "", "a/b", "a\\b"):
+        ref.write_text(outside)
+        with pytest.raises(ServerUnreachableError):
+            await offline.fetch(MODEL)
+
+
 def test_the_hub_on_this_machine_is_one_to_the_real_client(hub: HubServer, tmp_path: Path) -> None:
     answer = theirs(hub, tmp_path, {"list": True})
     assert answer["files"] == answer["tree"] == [MODEL.filename, "config.json"]
@@ -159,6 +180,7 @@ async def test_a_listing_comes_from_the_hub_and_offline_from_the_cache(
 
 CHILD = """
 import os, sys, trio
+from paddler_trio.models.download_errors import ServerUnreachableError
 from paddler_trio.models.hub_settings import HubSettings
 from paddler_trio.models.model_download import ModelDownload
 from paddler_trio.models.transfer import TransferLimits

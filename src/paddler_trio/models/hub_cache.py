@@ -94,14 +94,15 @@ class RepositoryCache:
         return (pointer, commit) if size_of(pointer) is not None else None
 
     def commit_of(self, revision: str) -> str | None:
-        """The commit that ``revision`` was when it was last seen."""
+        """The commit that ``revision`` was when it was last seen; in a cache that was made by hand
+        any name of a snapshot, as for the hub's own client."""
         if is_commit(revision):
             return revision
         try:
             commit = (self.folder / "refs" / revision).read_text().strip()
         except (OSError, UnicodeDecodeError):
             return None
-        return commit if is_commit(commit) else None
+        return commit if "/" not in commit and path_problem(commit) is None else None
 
     def files(self, commit: str) -> list[str]:
         """The paths of what is cached of a commit, in order."""
