@@ -17,6 +17,7 @@ import pytest
 from engine_client import GREEDY, LOAD, STORY, Engine, running
 
 from encoder_models import CLS, ENCODERS, N_CTX_TRAIN, SEP, VOCABULARY, WIDTH, write_bert
+from lora_adapters import write_lora
 from memory_models import write_hybrid, write_recurrent, write_sliding
 from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.vocabulary import Vocabulary
@@ -245,29 +246,6 @@ def test_an_adapter_changes_vectors_as_it_does_in_llama_cpp(
     assert off(vectors[0.0], plain) < 1e-3
     assert off(vectors[1.0], plain) > CLOSE
     assert off(vectors[0.5], vectors[1.0]) > CLOSE
-
-
-def write_lora(path: Path, model: Path) -> Path:
-    """An adapter of rank 2 for the value projections of ``model``."""
-    reader = gguf.GGUFReader(model)
-    architecture = reader.get_field("general.architecture")
-    assert architecture is not None
-    dice = np.random.default_rng(1)
-    writer = gguf.GGUFWriter(path, architecture.contents())
-    writer.add_type(gguf.GGUFType.ADAPTER)
-    writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
-    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 2.0)
-    for tensor in reader.tensors:
-        if tensor.name.endswith("attn_v.weight"):
-            width_in, width_out = map(int, tensor.shape)
-            a, b = dice.normal(0, 0.3, (2, width_in)), dice.normal(0, 0.3, (width_out, 2))
-            writer.add_tensor(f"{tensor.name}.lora_a", a.astype(np.float32))
-            writer.add_tensor(f"{tensor.name}.lora_b", b.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def directly_embedded(model: Path, document: Document, adapter: Path, scale: float) -> Vector:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import attrs
-import gguf
-import numpy as np
 import pytest
 from engine_client import GREEDY, LOAD, STORY, running
 
+from lora_adapters import write_lora
 from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import LoadFailed, Ready
@@ -25,32 +24,10 @@ def answer(vocabulary: Vocabulary, settings: EngineSettings) -> bytes:
         return engine.texts[1]
 
 
-def write_lora(path: Path) -> Path:
-    """An adapter of rank 2 for the query projections of the bundled model."""
-    shape_of = {tensor.name: tensor.shape for tensor in gguf.GGUFReader(BUNDLED_MODEL).tensors}
-    random = np.random.default_rng(1)
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_type(gguf.GGUFType.ADAPTER)
-    writer.add_string(gguf.Keys.Adapter.TYPE, "lora")
-    writer.add_float32(gguf.Keys.Adapter.LORA_ALPHA, 2.0)
-    for name, (width_in, width_out) in (
-        (name, shape) for name, shape in shape_of.items() if name.endswith("attn_q.weight")
-    ):
-        a = random.normal(0, 0.3, (2, int(width_in))).astype(np.float32)
-        b = random.normal(0, 0.3, (int(width_out), 2)).astype(np.float32)
-        writer.add_tensor(f"{name}.lora_a", a)
-        writer.add_tensor(f"{name}.lora_b", b)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
 def test_an_adapter_changes_what_the_model_says_by_its_scale(
     vocabulary: Vocabulary, tmp_path: Path
 ) -> None:
-    path = write_lora(tmp_path / "adapter.gguf")
+    path = write_lora(tmp_path / "adapter.gguf", BUNDLED_MODEL)
     plain = answer(vocabulary, EngineSettings())
     assert answer(vocabulary, EngineSettings(lora=[f"{path}=0.0"])) == plain
     assert answer(vocabulary, EngineSettings(lora=[str(path)])) != plain
