@@ -1,15 +1,23 @@
-"""Reads of many sockets by one task, where what arrives is passed on in the step that reads it.
+"""Reads that cost no turn of the event loop: what arrives is passed on in the step that reads it.
 
 A task that waits for its socket, event by event, costs more than what it does with a small event:
-Trio arms the socket anew for each wait, and resumes the task through all that awaits it. Here
-sockets stay armed in an epoll of their own, which Trio waits for, and a call that does not wait
-takes what came. The task sleeps until that call has nothing more to do: it still owns the work, and
-its scopes end it.
+Trio arms the socket anew for each wait, looks at its deadlines and its tasks, and resumes this one
+through all that awaits it. So sockets stay armed here, in an epoll of their own, and an instrument
+of Trio's, which is called before each of its waits, waits in its place: for these sockets and for
+the descriptor with which Trio waits. What comes is taken by a call that does not wait. As soon as
+Trio has anything to do (something of its own is ready, a deadline has passed, a task was scheduled)
+it has its turn.
+
+The task that a socket belongs to sleeps until that call has nothing more to do: it still owns the
+work, and its scopes end it. The calls run in no task. They must not wait, nor set a deadline unless
+they wake a task as well: Trio knew its next deadline when this wait began.
 """
 
 from __future__ import annotations
 
+import contextvars
 import select
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -17,65 +25,103 @@ import attrs
 import trio
 
 MOST_AT_ONCE: Final = 64
-"""Sockets that are read before other tasks have their turn."""
+"""Sockets that are read before Trio is looked at again."""
+_RUNNING: Final[trio.lowlevel.RunVar[_ReadySockets | None]] = trio.lowlevel.RunVar(
+    "ready sockets", None
+)
+"""Of a run of Trio, which has one wait."""
+
+
+async def run_ready_sockets() -> None:
+    """Wait in Trio's place until cancelled. What is watched then is waited for by its own task, as
+    it is all the time where Trio does not wait with epoll. In a second task it does nothing."""
+    trios = _descriptor_of_trio()
+    if trios is None or _RUNNING.get() is not None:
+        await trio.sleep_forever()
+    with select.epoll() as epoll:
+        epoll.register(trios, select.EPOLLIN)
+        sockets = _ReadySockets(epoll, trios, trio.lowlevel.current_trio_token())
+        trio.lowlevel.add_instrument(sockets)
+        _RUNNING.set(sockets)
+        try:
+            await trio.sleep_forever()
+        finally:
+            _RUNNING.set(None)
+            trio.lowlevel.remove_instrument(sockets)
+            sockets.leave_all()
+
+
+async def read_while(descriptor: int, on_ready: Callable[[], bool]) -> None:
+    """Call ``on_ready`` whenever the socket or pipe can be read or has ended, until it returns
+    False.
+
+    Args:
+      on_ready: it does not wait, and may leave some of what has come for the next call. It runs in
+        no task, and may be called once more after the scope of this one was cancelled.
+
+    Errors:
+      Whatever ``on_ready`` raises.
+      trio.ClosedResourceError: the socket was closed; see :func:`closing`.
+    """
+    sockets = _RUNNING.get()
+    if sockets is not None and await sockets.read_while(descriptor, on_ready):
+        return
+    while True:
+        await trio.lowlevel.wait_readable(descriptor)
+        if not on_ready():
+            return
+
+
+def closing(descriptor: int) -> None:
+    """A socket of this descriptor is about to be closed: its reader gets the error, if it reads
+    here; Trio is to be told as well."""
+    sockets = _RUNNING.get()
+    if sockets is not None:
+        sockets.closing(descriptor)
 
 
 @attrs.define(eq=False)
 class _Watched:
-    """One socket, and the task that sleeps meanwhile."""
+    """One descriptor, and the task that sleeps meanwhile."""
 
     on_ready: Callable[[], bool]
-    is_over: trio.Event = attrs.field(factory=trio.Event, init=False)
+    context: contextvars.Context
+    """Of the task."""
+    wakes: trio.Event = attrs.field(factory=trio.Event, init=False)
+    is_over: bool = attrs.field(default=False, init=False)
+    """Its last call said so, or failed."""
     error: Exception | None = attrs.field(default=None, init=False)
 
 
 @attrs.define(eq=False)
-class ReadySockets:
-    """See the module docstring. :meth:`run` is to run, and to outlive the tasks that sleep here."""
+class _ReadySockets(trio.abc.Instrument):
+    """See the module docstring.
 
-    _epoll: select.epoll | None = attrs.field(default=None, init=False)
+    Args:
+      epoll: of what is watched, and of ``trios``.
+      trios: the descriptor with which Trio waits.
+    """
+
+    _epoll: select.epoll
+    _trios: int
+    _token: trio.lowlevel.TrioToken
+    _has_scheduled: bool = attrs.field(default=False, init=False)
+    """A task was scheduled since this wait began."""
     _watched: dict[int, _Watched] = attrs.field(factory=dict, init=False)
     """By their descriptors."""
 
     def __repr__(self) -> str:
         return f"<ReadySockets: {len(self._watched)} watched>"
 
-    @property
-    def is_running(self) -> bool:
-        """Sockets can be watched; without, a task waits for each of its own."""
-        return self._epoll is not None
-
-    async def run(self) -> None:
-        """Until cancelled; tasks that sleep here then go on."""
-        with select.epoll() as epoll:
-            self._epoll = epoll
-            try:
-                while True:
-                    await trio.lowlevel.wait_readable(epoll.fileno())
-                    self._call(epoll.poll(0, MOST_AT_ONCE))
-            finally:
-                self._epoll = None
-                for descriptor, watched in tuple(self._watched.items()):
-                    self._end(descriptor, watched, None)
-
-    async def read_while(self, descriptor: int, on_ready: Callable[[], bool]) -> None:
-        """Call ``on_ready`` whenever the socket can be read or has ended, until it returns False or
-        `run` has ended.
-
-        Args:
-          on_ready: it does not wait, and may leave some of what has come for the next call. It runs
-            in another task, and may be called once more after the scope of this one was cancelled.
-
-        Errors:
-          Whatever ``on_ready`` raises.
-          trio.ClosedResourceError: the socket was closed; see :meth:`closing`.
-        """
-        assert self._epoll is not None, "it is to run"
+    async def read_while(self, descriptor: int, on_ready: Callable[[], bool]) -> bool:
+        """As the function of this name; False if it is not over, and nothing is watched here any
+        more."""
         assert descriptor not in self._watched, "one task reads a socket"
         self._epoll.register(descriptor, select.EPOLLIN)
-        watched = self._watched[descriptor] = _Watched(on_ready)
+        context = trio.lowlevel.current_task().context
+        watched = self._watched[descriptor] = _Watched(on_ready, context)
         try:
-            await watched.is_over.wait()
+            await watched.wakes.wait()
         finally:
             self._forget(descriptor, watched)
         error, watched.error = watched.error, None
@@ -84,32 +130,75 @@ class ReadySockets:
                 raise error
             finally:
                 del error  # its traceback knows this frame: the collector would find a cycle
+        return watched.is_over
+
+    def leave_all(self) -> None:
+        """Nothing is watched here from now on."""
+        for descriptor, watched in tuple(self._watched.items()):
+            self._forget(descriptor, watched)
+            watched.wakes.set()
 
     def closing(self, descriptor: int) -> None:
-        """The socket of this descriptor is about to be closed: its reader gets the error."""
+        """As the function of this name."""
         watched = self._watched.get(descriptor)
         if watched is not None:
             self._end(descriptor, watched, trio.ClosedResourceError("the socket was closed"))
 
-    def _call(self, ready: list[tuple[int, int]]) -> None:
+    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
+        """Trio is about to run it."""
+        self._has_scheduled = True
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Wait as long as Trio would, and let it wait no longer."""
+        if not self._watched:
+            return
+        if timeout <= 0:  # tasks are scheduled: Trio only looks at what is ready
+            self._take(self._epoll.poll(0, MOST_AT_ONCE))
+            return
+        self._has_scheduled = False
+        until_s = time.monotonic() + timeout
+        while timeout > 0:
+            is_trio_ready = self._take(self._epoll.poll(timeout, MOST_AT_ONCE))
+            if is_trio_ready:
+                return
+            if self._has_scheduled:
+                break
+            timeout = until_s - time.monotonic()
+        self._token.run_sync_soon(_nothing, idempotent=True)  # ends the wait that Trio begins now
+
+    def _take(self, ready: list[tuple[int, int]]) -> bool:
+        """Whether Trio has something to do."""
+        is_trio_ready = False
         for descriptor, _ in ready:
             watched = self._watched.get(descriptor)
-            if watched is None:
-                continue  # closed or cancelled in the call before
+            if watched is None:  # Trio's, or closed or cancelled in the call before
+                is_trio_ready = is_trio_ready or descriptor == self._trios
+                continue
             try:
-                if not watched.on_ready():
-                    self._end(descriptor, watched, None)
+                if not watched.context.run(watched.on_ready):
+                    self._end(descriptor, watched)
             except Exception as error:  # noqa: BLE001  # raised in the task whose socket it is
                 self._end(descriptor, watched, error)
+        return is_trio_ready
 
-    def _end(self, descriptor: int, watched: _Watched, error: Exception | None) -> None:
-        watched.error = error
-        watched.is_over.set()
+    def _end(self, descriptor: int, watched: _Watched, error: Exception | None = None) -> None:
+        watched.is_over, watched.error = True, error
         self._forget(descriptor, watched)
+        watched.wakes.set()
 
     def _forget(self, descriptor: int, watched: _Watched) -> None:
         """Safe to repeat, also when the descriptor is another socket's by now."""
         if self._watched.get(descriptor) is watched:
             del self._watched[descriptor]
-            if self._epoll is not None:
-                self._epoll.unregister(descriptor)
+            self._epoll.unregister(descriptor)
+
+
+def _descriptor_of_trio() -> int | None:
+    """With which Trio waits, if it does so with epoll. It has no public name for it."""
+    runner = trio._core._run.GLOBAL_RUN_CONTEXT.runner
+    epoll = getattr(runner.io_manager, "_epoll", None)
+    return epoll.fileno() if isinstance(epoll, select.epoll) else None
+
+
+def _nothing() -> None:
+    """Called in Trio's turn."""

@@ -653,6 +653,9 @@ class Listener:
         self.ended = trio.Event()
         self.takes_texts = takes_texts
 
+    def takes_now(self, text: str) -> bool:
+        return False
+
     async def take(self, texts: Sequence[str]) -> None:
         await self.read.wait()
         self.seen += texts
@@ -660,7 +663,7 @@ class Listener:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert (await receive())["type"] == "websocket.connect"
         if self.takes_texts:
-            take_texts_to(scope, self.take)
+            take_texts_to(scope, self)
         await send({"type": "websocket.accept"})
         await self.read.wait()
         while (message := await receive())["type"] == "websocket.receive":

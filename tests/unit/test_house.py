@@ -49,6 +49,7 @@ MAY_IMPORT = {
         "errors",
         "config",
         "h11_bounds",
+        "ready_sockets",
         "scheduler",
         "daemon",
         "wire",

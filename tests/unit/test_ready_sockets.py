@@ -1,19 +1,22 @@
-"""Sockets that one task reads for all: who is called, and who is told of an end."""
+"""Sockets that are read before Trio waits: who is called, who is told of an end, and when Trio has
+its turn."""
 
 from __future__ import annotations
 
 import gc
+import queue
 import socket
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 
 import attrs
 import pytest
 import trio
 import trio.testing
 
-from paddler_trio.ready_sockets import ReadySockets
+from paddler_trio.ready_sockets import closing, read_while, run_ready_sockets
 
 
 @attrs.define(eq=False)
@@ -33,17 +36,26 @@ class Pair:
         return self.ours.fileno()
 
 
+class Steps(trio.abc.Instrument):
+    """Counts steps of tasks."""
+
+    number = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.number += 1
+
+
 @asynccontextmanager
-async def reading(number: int = 1) -> AsyncIterator[tuple[ReadySockets, list[Pair], trio.Nursery]]:
-    sockets, pairs = ReadySockets(), [Pair(*socket.socketpair()) for _ in range(number)]
+async def reading(number: int = 1) -> AsyncIterator[tuple[list[Pair], trio.Nursery]]:
+    pairs = [Pair(*socket.socketpair()) for _ in range(number)]
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(sockets.run)
+            nursery.start_soon(run_ready_sockets)
             for pair in pairs:
                 pair.ours.setblocking(False)
             await trio.testing.wait_all_tasks_blocked()
             with trio.fail_after(5):
-                yield sockets, pairs, nursery
+                yield pairs, nursery
             nursery.cancel_scope.cancel()
     finally:
         for pair in pairs:
@@ -57,8 +69,8 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def test_what_arrives_is_read_until_the_reader_has_enough() -> None:
-    async with reading() as (sockets, [pair], nursery):
-        nursery.start_soon(sockets.read_while, pair.descriptor, pair.read)
+    async with reading() as ([pair], nursery):
+        nursery.start_soon(read_while, pair.descriptor, pair.read)
         pair.theirs.send(b"first")
         await until(lambda: len(pair.got) == 1)
         pair.theirs.send(b"last")
@@ -70,53 +82,53 @@ async def test_what_arrives_is_read_until_the_reader_has_enough() -> None:
 
 
 async def test_what_came_before_is_read_and_the_end_too() -> None:
-    async with reading() as (sockets, [pair], _):
+    async with reading() as ([pair], _):
         pair.theirs.send(b"early")
         pair.theirs.close()
-        await sockets.read_while(pair.descriptor, pair.read)
+        await read_while(pair.descriptor, pair.read)
         assert pair.got == [b"early", b""]
 
 
 async def test_a_reader_that_fails_is_told_and_no_other_is() -> None:
-    async with reading(2) as (sockets, [bad, good], nursery):
-        nursery.start_soon(sockets.read_while, good.descriptor, good.read)
+    async with reading(2) as ([bad, good], nursery):
+        nursery.start_soon(read_while, good.descriptor, good.read)
 
         def fail() -> bool:
             raise ValueError("no frame")
 
         bad.theirs.send(b"x")
         with pytest.raises(ValueError, match="no frame"):
-            await sockets.read_while(bad.descriptor, fail)
+            await read_while(bad.descriptor, fail)
         good.theirs.send(b"goes on")
         await until(lambda: good.got == [b"goes on"])
 
 
 async def test_who_reads_a_socket_that_is_closed_is_told() -> None:
-    async with reading() as (sockets, [pair], nursery):
+    async with reading() as ([pair], nursery):
 
         async def close() -> None:
-            sockets.closing(pair.descriptor)
+            closing(pair.descriptor)
             pair.ours.close()
 
         nursery.start_soon(close)
         with pytest.raises(trio.ClosedResourceError):
-            await sockets.read_while(pair.descriptor, pair.read)
-        sockets.closing(pair.descriptor)  # again, and of no socket
+            await read_while(pair.descriptor, pair.read)
+        closing(pair.descriptor)  # again, and of no socket
 
 
 async def test_a_socket_closed_in_the_same_step_is_not_read() -> None:
-    async with reading(2) as (sockets, pairs, nursery):
+    async with reading(2) as (pairs, nursery):
         ended: list[Pair] = []
 
         def read_and_close_the_other(pair: Pair) -> bool:
             other = pairs[1 - pairs.index(pair)]
-            sockets.closing(other.descriptor)
+            closing(other.descriptor)
             other.ours.close()
             return pair.read()
 
         async def wait(pair: Pair) -> None:
             try:
-                await sockets.read_while(pair.descriptor, lambda: read_and_close_the_other(pair))
+                await read_while(pair.descriptor, lambda: read_and_close_the_other(pair))
             except trio.ClosedResourceError:
                 ended.append(pair)
 
@@ -128,30 +140,120 @@ async def test_a_socket_closed_in_the_same_step_is_not_read() -> None:
 
 
 async def test_a_task_that_is_cancelled_leaves_its_socket_to_the_next() -> None:
-    async with reading() as (sockets, [pair], _):
+    async with reading() as ([pair], _):
         with trio.CancelScope() as scope:
             scope.cancel()
-            await sockets.read_while(pair.descriptor, pair.read)
+            await read_while(pair.descriptor, pair.read)
         pair.theirs.send(b"last")
-        await sockets.read_while(pair.descriptor, pair.read)
+        await read_while(pair.descriptor, pair.read)
         assert pair.got == [b"last"]
 
 
-async def test_who_sleeps_when_the_reading_ends_goes_on() -> None:
-    sockets, pair = ReadySockets(), Pair(*socket.socketpair())
-    with pair.ours, pair.theirs:
+async def test_what_is_watched_when_the_service_ends_is_waited_for_by_its_own_task() -> None:
+    pair = Pair(*socket.socketpair())
+    pair.ours.setblocking(False)
+    with pair.ours, pair.theirs, trio.fail_after(5):
         async with trio.open_nursery() as requests, trio.open_nursery() as services:
-            services.start_soon(sockets.run)
+            services.start_soon(run_ready_sockets)
             await trio.testing.wait_all_tasks_blocked()
-            requests.start_soon(sockets.read_while, pair.descriptor, pair.read)
+            requests.start_soon(read_while, pair.descriptor, pair.read)
             await trio.testing.wait_all_tasks_blocked()
             services.cancel_scope.cancel()
-        assert not sockets.is_running
-        assert not pair.got
+            requests.start_soon(trio.to_thread.run_sync, pair.theirs.send, b"last")
+        assert pair.got == [b"last"]
+
+
+async def test_without_the_service_a_task_waits_for_its_own() -> None:
+    pair = Pair(*socket.socketpair())
+    pair.ours.setblocking(False)
+    with pair.ours, pair.theirs, trio.fail_after(5):
+        pair.theirs.send(b"last")
+        await read_while(pair.descriptor, pair.read)
+        assert pair.got == [b"last"]
+
+
+async def test_no_task_has_a_turn_for_what_only_is_read() -> None:
+    async with reading() as ([pair], nursery):
+        was_read: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+        def read() -> bool:
+            was_read.put(pair.read())
+            return True
+
+        def send() -> None:
+            for _ in range(50):
+                pair.theirs.send(b"x")
+                was_read.get(timeout=5)
+
+        nursery.start_soon(read_while, pair.descriptor, read)
+        await trio.testing.wait_all_tasks_blocked()
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        await trio.to_thread.run_sync(send)
+        trio.lowlevel.remove_instrument(steps)
+        assert len(pair.got) == 50
+        assert steps.number < 10, "the beginning and the end of the thread"
+
+
+async def test_a_task_that_is_woken_by_a_read_runs_at_once() -> None:
+    async with reading() as ([pair], nursery):
+        is_woken = trio.Event()
+
+        def read() -> bool:
+            is_woken.set()
+            return pair.read()
+
+        nursery.start_soon(read_while, pair.descriptor, read)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(trio.to_thread.run_sync, pair.theirs.send, b"x")
+        began_s = trio.current_time()
+        await is_woken.wait()
+        assert trio.current_time() - began_s < 1, "no deadline is near"
+
+
+async def test_deadlines_pass_while_sockets_are_ready_all_the_time() -> None:
+    async with reading() as ([pair], nursery):
+        reads = 0
+
+        def read() -> bool:
+            nonlocal reads
+            reads += 1  # and what has come stays
+            return True
+
+        nursery.start_soon(read_while, pair.descriptor, read)
+        pair.theirs.send(b"x")
+        with trio.move_on_after(0.05) as patience:
+            await trio.sleep_forever()
+        assert patience.cancelled_caught
+        assert reads > 10
+
+
+async def test_a_deadline_is_met_in_its_time_while_nothing_comes() -> None:
+    async with reading() as ([pair], nursery):
+        nursery.start_soon(read_while, pair.descriptor, pair.read)
+        await trio.testing.wait_all_tasks_blocked()
+        began_s = trio.current_time()
+        await trio.sleep(0.2)
+        assert trio.current_time() - began_s < 0.39, "it is not waited for twice"
+
+
+async def test_a_read_sees_the_context_of_its_task() -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="of nobody")
+    seen: list[str] = []
+    async with reading() as ([pair], _):
+
+        def read() -> bool:
+            seen.append(variable.get())
+            return pair.read()
+
+        variable.set("of the task")
+        pair.theirs.send(b"last")
+        await read_while(pair.descriptor, read)
+    assert seen == ["of the task"]
 
 
 async def test_an_error_leaves_no_cycle_behind() -> None:
-    async with reading() as (sockets, [pair], _):
+    async with reading() as ([pair], _):
         errors: list[weakref.ref[ValueError]] = []
 
         class NoFrameError(ValueError):
@@ -167,7 +269,7 @@ async def test_an_error_leaves_no_cycle_behind() -> None:
 
         async def read() -> None:
             with suppress(NoFrameError):
-                await sockets.read_while(pair.descriptor, fail)
+                await read_while(pair.descriptor, fail)
 
         pair.theirs.send(b"x")
         gc.disable()
@@ -177,14 +279,3 @@ async def test_an_error_leaves_no_cycle_behind() -> None:
             assert errors[0]() is None
         finally:
             gc.enable()
-
-
-async def test_it_says_whether_anybody_would_read() -> None:
-    sockets = ReadySockets()
-    assert not sockets.is_running
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(sockets.run)
-        await trio.testing.wait_all_tasks_blocked()
-        assert sockets.is_running
-        nursery.cancel_scope.cancel()
-    assert not sockets.is_running

@@ -23,6 +23,7 @@ from paddler_trio.agent.engine_crash import Suspects, crash_record_file, suspect
 from paddler_trio.agent.engine_probe import EngineProbe
 from paddler_trio.errors import EngineError
 from paddler_trio.nursery_tree.process_end import end_process
+from paddler_trio.ready_sockets import read_while
 from paddler_trio.thread_priority import GIVE_WAY
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
@@ -187,30 +188,42 @@ class EngineProcess:
             pass  # it died; the reader sees the end of the pipe and reports it
 
     async def _read(self, process: trio.Process) -> EngineError | None:
-        """Handle frames until the pipe ends (None) or the engine reports that it cannot serve."""
+        """Handle frames, each pass in the step in which it is read, until the pipe ends (None) or
+        the engine reports that it cannot serve."""
         assert isinstance(process.stdout, trio.lowlevel.FdStream)
-        buffer = bytearray()
-        while data := await _next_bytes(process.stdout):
-            if not buffer and is_whole(data):  # nearly always
+        descriptor = process.stdout.fileno()
+        begun = bytearray()
+        failure: EngineError | None = None
+
+        def read() -> bool:
+            nonlocal failure
+            try:
+                data = os.read(descriptor, _READ_BYTES)
+            except BlockingIOError:
+                return True
+            if not begun and is_whole(data):  # nearly always
                 failure = self._handle(decode_from_engine(data[LENGTH_BYTES:]))
-                if failure is not None:
-                    return failure
-                continue
-            buffer += data
-            start = 0
-            while len(buffer) - start >= LENGTH_BYTES:
-                length = body_length(bytes(buffer[start : start + LENGTH_BYTES]))
-                stop = start + LENGTH_BYTES + length
-                if len(buffer) < stop:
-                    break
-                failure = self._handle(
-                    decode_from_engine(bytes(buffer[start + LENGTH_BYTES : stop]))
-                )
-                if failure is not None:
-                    return failure
-                start = stop
-            del buffer[:start]
-        return None
+            else:
+                begun.extend(data)
+                failure = self._handle_whole(begun)
+            return bool(data) and failure is None
+
+        await read_while(descriptor, read)
+        return failure
+
+    def _handle_whole(self, begun: bytearray) -> EngineError | None:
+        """Handle the whole frames at the beginning, and leave the rest."""
+        start = 0
+        failure: EngineError | None = None
+        while failure is None and len(begun) - start >= LENGTH_BYTES:
+            length = body_length(bytes(begun[start : start + LENGTH_BYTES]))
+            stop = start + LENGTH_BYTES + length
+            if len(begun) < stop:
+                break
+            failure = self._handle(decode_from_engine(bytes(begun[start + LENGTH_BYTES : stop])))
+            start = stop
+        del begun[:start]
+        return failure
 
     def _handle(self, frame: FromEngine) -> EngineError | None:
         match frame:
@@ -327,17 +340,6 @@ class LoadFailedError(EngineError):
         super().__init__(reason + said, permanent=True, kind="load_failed")
         self.stage = stage
         self.reason = reason
-
-
-async def _next_bytes(pipe: trio.lowlevel.FdStream) -> bytes:
-    """The next bytes, empty at the end. The first thing is to wait: a read that finds nothing costs
-    as much as one that finds a pass."""
-    while True:
-        await trio.lowlevel.wait_readable(pipe.fileno())
-        try:
-            return os.read(pipe.fileno(), _READ_BYTES)
-        except BlockingIOError:
-            continue
 
 
 def _how(status: int) -> str:

@@ -29,6 +29,7 @@ from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.nursery_tree.state_owner import Run, keep_model_store
+from paddler_trio.ready_sockets import run_ready_sockets
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
 from paddler_trio.telemetry.statsd import StatsdExporter
 from paddler_trio.wire.trio.default_deployment import PADDLERS_RULES
@@ -139,7 +140,7 @@ class BalancerCore:
         return {
             **({} if self.audit.file is None else {"audit log": self.audit.file.run}),
             "event loop lag": self.lag.run,
-            "tunnels": dispatcher.tunnel_sockets.run,
+            "ready sockets": run_ready_sockets,
             "request activity": partial(
                 self.activity.run, dispatcher.position, dispatcher.pools.obstacle
             ),

@@ -121,7 +121,7 @@ class AgentSocket:
         link.judges_beside = speaks_trio and BESIDE in offered
         link.follows = speaks_trio and FOLLOWS in offered
         outgoing.send_nowait(render(Version(PROTOCOL_VERSION)))
-        take_texts_to(scope, link.take)
+        take_texts_to(scope, link)
         await send(
             {"type": "websocket.accept", "subprotocol": SUBPROTOCOL if speaks_trio else None}
         )
@@ -230,6 +230,10 @@ class _Link:
                     await pending
         if self._problem is not None:
             raise self._problem
+
+    def takes_now(self, text: str) -> bool:
+        """As in ``TextSink``."""
+        return self._has_begun.is_set() and len(text) <= INLINE_BYTES
 
     def take(self, texts: Sequence[str]) -> Awaitable[None] | None:
         """Handle frames now; those that must wait for something, in what is returned."""
@@ -370,7 +374,6 @@ class _Link:
             judges_beside=self.judges_beside,
             upstream=self.upstream,
             follows=self.follows,
-            sockets=dispatcher.tunnel_sockets,
         )
         if self.placement is not None:
             agent.deployment = self.placement.deployment

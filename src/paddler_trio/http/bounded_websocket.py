@@ -17,9 +17,10 @@ the connection of a refused handshake open. Here:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import trio
 from hypercorn.protocol.events import Body, Data, StreamClosed
@@ -42,13 +43,9 @@ from paddler_trio.http.plain_frames import PlainFrames
 from paddler_trio.http.token_bucket import TokenBucket
 from paddler_trio.wire.websocket_text import CONTINUATION, TEXT, frame_header
 
-TextSink: TypeAlias = Callable[[Sequence[str]], Awaitable[None] | None]
-"""Takes messages in the task that reads the connection. What it returns, if anything, is awaited
-before more is read."""
-
 TEXT_SINK = "paddler_trio.text_sink"
 """The ASGI extension with which an application may take its texts without a task switch each; it is
-called with the :data:`TextSink`, before the WebSocket is accepted."""
+called with the :class:`TextSink`, before the WebSocket is accepted."""
 MESSAGES_AT_ONCE = 64
 """Messages of one connection after which other tasks have their turn."""
 
@@ -86,6 +83,16 @@ TOO_MANY_SMALL = (
 
 
 _RECEIVED = (Data, Body)
+
+
+class TextSink(Protocol):
+    """Takes messages as they are read."""
+
+    def takes_now(self, text: str) -> bool:
+        """`take` would not wait for anything."""
+
+    def take(self, texts: Sequence[str]) -> Awaitable[None] | None:
+        """What it returns, if anything, is awaited before more is read."""
 
 
 class SocketWire(Protocol):
@@ -136,6 +143,8 @@ class BoundedWebSocket(WSStream):
         self._on_abuse = on_abuse
         self._sink: TextSink | None = None
         self._frames = PlainFrames()
+        self._left: deque[str | bytes] = deque()
+        """Read, and not taken yet: texts of whole messages, and bytes for the parser."""
         self._wire = wire
 
     def take_texts_to(self, sink: TextSink) -> None:
@@ -152,18 +161,51 @@ class BoundedWebSocket(WSStream):
         if self._sink is None or self.closed or not isinstance(event, _RECEIVED):
             await super().handle(event)
         elif self.handshake.accepted:
-            await self._take(event.data, self._sink)
+            if not self.take_now(event.data):
+                await self.finish()
         else:
             await super().handle(event)
 
-    async def _take(self, data: bytes, sink: TextSink) -> None:
-        """Give whole texts to the sink, up to a number at once; the rest is parsed as ever."""
+    @property
+    def takes_now(self) -> bool:
+        """`take_now` may be called."""
+        return self._sink is not None and self._is_open and not self._left
+
+    def take_now(self, data: bytes) -> bool:
+        """Give whole texts to the sink, up to a number and as far as nothing has to wait; False if
+        `finish` is to be awaited for the rest before more is taken."""
+        sink = self._sink
+        assert sink is not None
         text = self._frames.only_text(data)
-        if text is not None and self._is_open and self._objection_to(text) is None:
-            await self._give([text], sink)  # as with nearly every token
-            return
+        if text is not None and self._is_plain(text) and sink.takes_now(text):
+            self.last_arrival_s = trio.current_time()
+            sink.take((text,))  # as with nearly every token
+            return True
+        self._left.extend([text] if text is not None else self._frames.feed(data))
         texts: list[str] = []
-        for piece in [text] if text is not None else self._frames.feed(data):
+        while self._left and len(texts) < MESSAGES_AT_ONCE:
+            piece = self._left[0]
+            if isinstance(piece, bytes) or not self._is_plain(piece) or not sink.takes_now(piece):
+                break
+            texts.append(piece)
+            self._left.popleft()
+        if texts:
+            self.last_arrival_s = trio.current_time()
+            sink.take(texts)
+        return not self._left
+
+    def _is_plain(self, text: str) -> bool:
+        """Nothing is to be counted or refused."""
+        size_bytes = WIDEST_CHAR_BYTES * len(text)
+        return len(text) >= SMALL_FRAME_BYTES and size_bytes <= self._limit_bytes and self._is_open
+
+    async def finish(self) -> None:
+        """Take what `take_now` left: all else is parsed as ever."""
+        sink = self._sink
+        assert sink is not None
+        texts: list[str] = []
+        while self._left:
+            piece = self._left.popleft()
             if isinstance(piece, bytes):
                 await self._give(texts, sink)
                 texts = []
@@ -177,6 +219,7 @@ class BoundedWebSocket(WSStream):
                     texts = []
                     await trio.lowlevel.checkpoint()
                 if problem is not None:
+                    self._left.clear()
                     await self._fail(*problem)
                     return
         await self._give(texts, sink)
@@ -201,7 +244,7 @@ class BoundedWebSocket(WSStream):
     async def _give(self, texts: Sequence[str], sink: TextSink) -> None:
         if texts:
             self.last_arrival_s = trio.current_time()
-            pending = sink(texts)
+            pending = sink.take(texts)
             if pending is not None:
                 await pending
 

@@ -36,11 +36,13 @@ from hypercorn.trio.worker_context import WorkerContext
 from paddler_trio.errors import one_line
 from paddler_trio.http.app_tasks import AppTasks
 from paddler_trio.http.asgi import App, ClientGoneError
+from paddler_trio.http.bounded_websocket import BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.input_budget import AHEAD_SHARE, FREE_BYTES, InputBudget
 from paddler_trio.http.passing import PassableConnection
 from paddler_trio.http.protocol import Http11Protocol
 from paddler_trio.http.token_bucket import TokenBucket
+from paddler_trio.ready_sockets import closing, read_while
 
 logger = logging.getLogger(__name__)
 
@@ -395,12 +397,38 @@ class HttpConnection:
         """
         sock = self._stream.socket
         if self._is_drained and sock.fileno() >= 0:
+            while not self.is_encrypted and (texts := self._protocol.texts) is not None:
+                data = await self._read_texts(texts, max_bytes)
+                if data is not None:
+                    return data
             await trio.lowlevel.wait_readable(sock)
             try:
                 return os.read(sock.fileno(), max_bytes)  # asked again: it may be closed meanwhile
             except BlockingIOError:
                 pass  # it was woken for nothing
         return bytes(await self._stream.receive_some(max_bytes))
+
+    async def _read_texts(self, texts: BoundedWebSocket, max_bytes: int) -> bytes | None:
+        """Have texts taken in the step in which they are read. A short read, and the end, are
+        returned; None if something had to wait, and was taken here. Errors as of `_read`."""
+        descriptor = self._stream.socket.fileno()
+        short: bytes | None = None
+
+        def read() -> bool:
+            nonlocal short
+            try:
+                data = os.read(descriptor, max_bytes)
+            except BlockingIOError:
+                return True
+            if len(data) < SMALL_READ_BYTES:
+                short = data
+                return False
+            return texts.take_now(data)
+
+        await read_while(descriptor, read)
+        if short is None:
+            await texts.finish()
+        return short
 
     def _write_some(self, data: bytes) -> int:
         """Write as much as fits into the kernel's buffer; return the number of bytes."""
@@ -484,4 +512,5 @@ class HttpConnection:
         self._gone = True
         self._lingering.cancel()
         self._reading.cancel()
+        closing(self._stream.socket.fileno())
         self._stream.socket.close()

@@ -211,6 +211,15 @@ class Http11Protocol(H11Protocol):
         else:
             await super().handle(event)
 
+    @property
+    def texts(self) -> BoundedWebSocket | None:
+        """The WebSocket, while its application takes texts in the step in which they are read, and
+        nothing else is to be parsed."""
+        connection, stream = self.connection, self.stream
+        if type(connection) is not H11WSConnection or connection.buffer:
+            return None
+        return stream if isinstance(stream, BoundedWebSocket) and stream.takes_now else None
+
     def part(self) -> None:
         """The connection has ended: let go of what only a garbage collector would find."""
         self._part_stream()

@@ -18,7 +18,6 @@ from paddler_trio.errors import LinkError, PaddlerError
 from paddler_trio.nursery_tree.forwarded_work import UPSTREAM, ForwardedWork
 from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.nursery_tree.tunnels import Tunnels
-from paddler_trio.ready_sockets import ReadySockets
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
@@ -123,8 +122,6 @@ class AgentConnection:
     judges_beside: bool = False
     upstream: Upstream | None = None
     """The server that it stands in front of; None if it runs models itself."""
-    sockets: ReadySockets = attrs.field(factory=ReadySockets, repr=False)
-    """Of the tunnels of all agents."""
     tunnels: Tunnels | None = attrs.field(default=None, init=False)
     """To that server."""
     follows: bool = False
@@ -175,7 +172,7 @@ class AgentConnection:
 
     def __attrs_post_init__(self) -> None:
         if self.upstream is not None:
-            self.tunnels = Tunnels(self.label, self.send, self._most_tunnels, self.sockets)
+            self.tunnels = Tunnels(self.label, self.send, self._most_tunnels)
 
     def _most_tunnels(self) -> int:
         return 2 * max(0, self.status.desired_slots_total) + TUNNELS_BESIDE_SLOTS

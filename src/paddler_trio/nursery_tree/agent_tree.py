@@ -3,6 +3,7 @@
     services                     outlive everything
     ├─ systemd watchdog
     ├─ event loop lag            measured ten times a second
+    ├─ ready sockets             reads engine and server, and passes on what came
     ├─ heap trim                 gives free memory back
     ├─ drain status              once it is asked to stop
     ├─ metrics                   with --metrics-addr: a port of its own
@@ -30,6 +31,7 @@ from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.nursery_tree.drain_status import show_drain
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, run_instance
 from paddler_trio.nursery_tree.loop_lag import LoopLag
+from paddler_trio.ready_sockets import run_ready_sockets
 
 log = structlog.get_logger("agent")
 
@@ -80,6 +82,7 @@ async def run_agent(
 
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(parts.lag.run, name="event loop lag")
+        services.start_soon(run_ready_sockets, name="ready sockets")
         services.start_soon(run_heap_trim, name="heap trim")
         for name, run in parts.services.items():
             services.start_soon(run, name=name)

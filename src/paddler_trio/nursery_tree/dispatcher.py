@@ -53,7 +53,6 @@ from paddler_trio.nursery_tree.request import (
 )
 from paddler_trio.nursery_tree.request_log import log_end, shown
 from paddler_trio.nursery_tree.synchronization import ChangedItems, Changes
-from paddler_trio.ready_sockets import ReadySockets
 from paddler_trio.scheduler.dispatch.continuation import Loss, refusal
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
@@ -90,8 +89,6 @@ class Dispatcher:
     observer: DispatchObserver = attrs.field(factory=NoObserver, init=False)
     """Sees every request; set before the first one."""
     health: HealthTracker = attrs.field(factory=HealthTracker, init=False)
-    tunnel_sockets: ReadySockets = attrs.field(factory=ReadySockets, init=False)
-    """Reads the tunnels of all agents while it runs."""
     is_draining: bool = attrs.field(default=False, init=False)
     pools: Pools = attrs.field(init=False)
     _requests: dict[RequestKey, Request] = attrs.field(factory=dict, init=False)

@@ -21,7 +21,7 @@ import trio
 
 from paddler_trio.errors import LinkError
 from paddler_trio.nursery_tree.synchronization import Future
-from paddler_trio.ready_sockets import ReadySockets
+from paddler_trio.ready_sockets import closing, read_while
 from paddler_trio.wire.trio.trio_link import render_extension
 from paddler_trio.wire.trio.tunnel_frames import FrameReader, Kind
 from paddler_trio.wire.trio.upstream_messages import OpenTunnel
@@ -42,12 +42,10 @@ class Tunnel:
 
     Args:
       socket: connected, and non-blocking.
-      sockets: of all tunnels.
       carries_websockets: the agent can pass on what follows a 101.
     """
 
     _socket: socket.socket
-    _sockets: ReadySockets
     carries_websockets: bool = attrs.field(default=False, kw_only=True)
     _frames: FrameReader = attrs.field(factory=FrameReader, init=False)
     _poller: select.poll = attrs.field(factory=select.poll, init=False)
@@ -105,11 +103,6 @@ class Tunnel:
             frames = self._frames.feed(data)
         return frames
 
-    @property
-    def can_pass_on(self) -> bool:
-        """`pass_on` may be called."""
-        return self._sockets.is_running
-
     async def pass_on(self, take: Callable[[list[tuple[Kind, bytes]]], bool]) -> None:
         """Give frames to ``take`` in the step in which they are read, until it returns False.
 
@@ -132,7 +125,7 @@ class Tunnel:
         if self.is_closed:
             raise LinkError("the tunnel to the agent broke")
         try:
-            await self._sockets.read_while(self._socket.fileno(), read)
+            await read_while(self._socket.fileno(), read)
         except trio.ClosedResourceError as error:
             raise LinkError("the tunnel to the agent broke") from error
 
@@ -144,7 +137,7 @@ class Tunnel:
 
     def close(self) -> None:
         if not self.is_closed:
-            self._sockets.closing(self._socket.fileno())
+            closing(self._socket.fileno())
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
 
@@ -157,13 +150,11 @@ class Tunnels:
       label: of the agent, for errors.
       send: a frame over the agent's link.
       most: at once, under way and kept; it may change.
-      sockets: of the tunnels of all agents.
     """
 
     label: str
     send: Callable[[bytes], None]
     most: Callable[[], int]
-    sockets: ReadySockets
     websockets: set[Tunnel] = attrs.field(factory=set, init=False)
     """Those that carry WebSockets beside the slots."""
     _idle: list[Tunnel] = attrs.field(factory=list, init=False)
@@ -247,7 +238,7 @@ class Tunnels:
         if not self.expects(secret):
             return False
         connection.setblocking(False)
-        tunnel = Tunnel(connection, self.sockets, carries_websockets=carries_websockets)
+        tunnel = Tunnel(connection, carries_websockets=carries_websockets)
         self._all.add(tunnel)
         return self._asked[secret].set(tunnel)
 

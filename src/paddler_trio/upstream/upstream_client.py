@@ -21,7 +21,6 @@ import attrs
 import trio
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.ready_sockets import ReadySockets
 from paddler_trio.upstream.request_head import (
     Headers,
     RequestHead,
@@ -64,7 +63,6 @@ class UpstreamClient:
     _watched: set[UpstreamConnection] = attrs.field(factory=set, init=False)
     """Those whose answers are being read."""
     _watched_one: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _sockets: ReadySockets = attrs.field(factory=ReadySockets, init=False)
     _is_running: bool = attrs.field(default=False, init=False)
     num_open: int = attrs.field(default=0, init=False)
     """Connections, those without a request included."""
@@ -127,7 +125,6 @@ class UpstreamClient:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._watch)
-                nursery.start_soon(self._sockets.run)
                 await self._close_idle()
         finally:
             self._is_running = False
@@ -217,7 +214,7 @@ class UpstreamClient:
         except DIAL_ERRORS as error:
             raise self._no_connection(dial_cause(error, self.address)) from error
         self.num_open += 1
-        return UpstreamConnection(stream, self.address, self._sockets)
+        return UpstreamConnection(stream, self.address)
 
     def _no_connection(self, cause: str) -> UpstreamError:
         return UpstreamError(

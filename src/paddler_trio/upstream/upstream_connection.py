@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 import trio
 
-from paddler_trio.ready_sockets import ReadySockets
+from paddler_trio.ready_sockets import closing, read_while
 from paddler_trio.upstream.direct_socket import read_some, write_all
 from paddler_trio.upstream.request_head import RequestHead, UnsendableRequestError
 from paddler_trio.upstream.request_sender import PIECE_BYTES, RequestNotTakenError, RequestSender
@@ -37,8 +37,6 @@ class UpstreamConnection:
 
     stream: trio.abc.Stream
     address: UpstreamAddress
-    sockets: ReadySockets = attrs.field(factory=ReadySockets, repr=False)
-    """Of all connections."""
     num_answers: int = attrs.field(default=0, init=False)
     """Whole ones; over zero, the server may close it at any time."""
     idle_since_s: float = attrs.field(default=0.0, init=False)
@@ -120,7 +118,7 @@ class UpstreamConnection:
     @property
     def can_pass_on(self) -> bool:
         """`pass_on` may be called."""
-        return self.is_watched and self.sockets.is_running
+        return self.is_watched
 
     async def pass_on(self, timeout_s: float, take: Callable[[bytes], bool]) -> None:
         """Give what `receive` would return to ``take`` in the step in which it is read, until it
@@ -146,7 +144,7 @@ class UpstreamConnection:
         try:
             if sock.fileno() < 0:
                 raise trio.ClosedResourceError
-            await self.sockets.read_while(sock.fileno(), read)
+            await read_while(sock.fileno(), read)
         except trio.ClosedResourceError:
             if not self._is_cut:
                 raise
@@ -166,7 +164,7 @@ class UpstreamConnection:
         """End a read that is overdue."""
         assert isinstance(self.stream, trio.SocketStream)
         self._is_cut = True
-        self.sockets.closing(self.stream.socket.fileno())
+        closing(self.stream.socket.fileno())
         self.stream.socket.close()
 
     async def send(self, data: bytes) -> None:

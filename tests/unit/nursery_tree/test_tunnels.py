@@ -12,7 +12,6 @@ import trio
 
 from paddler_trio.errors import LinkError
 from paddler_trio.nursery_tree.tunnels import Tunnels
-from paddler_trio.ready_sockets import ReadySockets
 
 
 @attrs.define(eq=False)
@@ -24,7 +23,7 @@ class Dialler:
     tunnels: Tunnels = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.tunnels = Tunnels("a1", self.dial, lambda: self.most, ReadySockets())
+        self.tunnels = Tunnels("a1", self.dial, lambda: self.most)
 
     def dial(self, frame: bytes) -> None:
         secret = json.loads(frame)["Trio"]["OpenTunnel"]["secret"]

@@ -224,7 +224,7 @@ async def _exchange(
                     raise WireError(f"{kind.name} is not the agent's turn @ tunnel")
         on_progress()
         await answer.flush()
-        if answer.has_begun and tunnel.can_pass_on:
+        if answer.has_begun:
             await tunnel.pass_on(take)
             await answer.flush()
             frames, rest = rest, []
