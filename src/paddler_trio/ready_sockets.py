@@ -9,8 +9,7 @@ Trio has anything to do (something of its own is ready, a deadline has passed, a
 it has its turn.
 
 The task that a socket belongs to sleeps until that call has nothing more to do: it still owns the
-work, and its scopes end it. The calls run in no task. They must not wait, nor set a deadline unless
-they wake a task as well: Trio knew its next deadline when this wait began.
+work, and its scopes end it. The calls run in no task, and must not wait.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ import trio
 
 MOST_AT_ONCE: Final = 64
 """Sockets that are read before Trio is looked at again."""
+LOOK_S: Final = 0.1
+"""After a call, until Trio looks at its deadlines: the call may have set one."""
 _RUNNING: Final[trio.lowlevel.RunVar[_ReadySockets | None]] = trio.lowlevel.RunVar(
     "ready sockets", None
 )
@@ -157,13 +158,14 @@ class _ReadySockets(trio.abc.Instrument):
             return
         self._has_scheduled = False
         until_s = time.monotonic() + timeout
-        while timeout > 0:
-            is_trio_ready = self._take(self._epoll.poll(timeout, MOST_AT_ONCE))
-            if is_trio_ready:
+        while timeout > 0 and not self._has_scheduled:
+            ready = self._epoll.poll(timeout, MOST_AT_ONCE)
+            if self._take(ready):
                 return
-            if self._has_scheduled:
-                break
-            timeout = until_s - time.monotonic()
+            now_s = time.monotonic()
+            if ready:
+                until_s = min(until_s, now_s + LOOK_S)
+            timeout = until_s - now_s
         self._token.run_sync_soon(_nothing, idempotent=True)  # ends the wait that Trio begins now
 
     def _take(self, ready: list[tuple[int, int]]) -> bool:

@@ -228,6 +228,21 @@ async def test_deadlines_pass_while_sockets_are_ready_all_the_time() -> None:
         assert reads > 10
 
 
+async def test_a_deadline_that_a_read_sets_is_noticed() -> None:
+    async with reading() as ([pair], nursery):
+        with trio.CancelScope() as scope:
+
+            def read() -> bool:
+                scope.deadline = trio.current_time()
+                return pair.read()
+
+            nursery.start_soon(read_while, pair.descriptor, read)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(trio.to_thread.run_sync, pair.theirs.send, b"x")
+            await trio.sleep_forever()
+        assert scope.cancelled_caught
+
+
 async def test_a_deadline_is_met_in_its_time_while_nothing_comes() -> None:
     async with reading() as ([pair], nursery):
         nursery.start_soon(read_while, pair.descriptor, pair.read)
