@@ -19,7 +19,7 @@ from paddler_trio.models.cache_inventory import HubOrigin
 from paddler_trio.models.cache_matching import SourcePattern
 from paddler_trio.models.hub_cache import HubCache
 from paddler_trio.models.hub_choice import is_projection, part_names
-from paddler_trio.models.model_reference import reference_of
+from paddler_trio.models.model_reference import UnknownSourceError, reference_of
 from paddler_trio.models.pushed_source import pushed_source
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
@@ -104,8 +104,9 @@ def _model_named(name: str) -> str:
     if pushed is not None:
         return f"store://sha256/{pushed.manifest_sha256}"
     if name.startswith("hf:"):
-        reference = reference_of(name)
-        assert isinstance(reference, HuggingFaceModel), "the store names files with their commit"
+        reference = _hub_file(name)
+        if reference is None:
+            return name
         first = part_names(reference.filename)[0]
         return f"hf:{reference.repo_id}/{first}@{reference.revision}"
     parts = urlsplit(name)
@@ -113,10 +114,19 @@ def _model_named(name: str) -> str:
     return urlunsplit(parts._replace(path=str(path.with_name(part_names(path.name)[0]))))
 
 
-def _model(name: str, files: tuple[StoredFile, ...]) -> StoredModel:
-    if name.startswith("hf:"):
+def _hub_file(name: str) -> HuggingFaceModel | None:
+    """None for a file of a repository without an organisation, as a cache that was copied here may
+    have: no source names those."""
+    try:
         reference = reference_of(name)
-        assert isinstance(reference, HuggingFaceModel)
+    except UnknownSourceError:
+        return None
+    return reference if isinstance(reference, HuggingFaceModel) else None
+
+
+def _model(name: str, files: tuple[StoredFile, ...]) -> StoredModel:
+    reference = _hub_file(name) if name.startswith("hf:") else None
+    if reference is not None:
         repo_id, commit, filename = reference.repo_id, reference.revision, reference.filename
         return StoredModel(
             name, files, HubOrigin(repo_id=repo_id, commit=commit, filename=filename, revisions=())

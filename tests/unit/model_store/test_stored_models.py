@@ -66,6 +66,15 @@ def test_parts_of_a_url_are_one_model_and_what_nobody_names_is_called_by_its_key
     }
 
 
+def test_a_repository_without_an_organisation_is_no_reason_to_refuse_the_others() -> None:
+    """As old caches have them; a store may be filled with a copy of one."""
+    old, other = f"hf:gpt2/model.safetensors@{COMMIT}", f"hf:gpt2/gpt2-q8_0.gguf@{COMMIT}"
+    named = f"hf:o/r/m.gguf@{COMMIT}"
+    found = stored_models([file("one", old), file("two", other), file("three", named)])
+    assert sources(found) == {old: ["one"], other: ["two"], named: ["three"]}
+    assert [model.source for model in found if model.origin is not None] == [named]
+
+
 FILES = st.lists(
     st.builds(
         lambda number, commits, ago_s, is_whole: file(
