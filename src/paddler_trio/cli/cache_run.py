@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
 
 import attrs
 import typer
@@ -13,6 +15,7 @@ from paddler_trio.cli.cache_display import follow, size_words, when_words
 from paddler_trio.cli.management_client import Json, ManagementClient
 from paddler_trio.cli.model_run import sources_of
 from paddler_trio.cli.store_client import StoreClient
+from paddler_trio.cli.store_rows import store_rows
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
 from paddler_trio.models.cache_matching import SourcePattern
 from paddler_trio.models.model_reference import UnknownSourceError
@@ -134,9 +137,13 @@ def verify_caches(
     files = [(result, file) for result in results for file in result.entries("files")]
     bad = [pair for pair in files if pair[1].get("result") in {"quarantined", "failed"}]
     if not as_json:
+        counts = Counter((result.id, str(file.get("source"))) for result, file in files)
         for result, file in files:
             problem = f": {file['problem']}" if file.get("problem") else ""
-            words = f"{result.label}: {file.get('source')}: {file.get('result')}{problem}"
+            source = str(file.get("source"))
+            part = PurePosixPath(str(file.get("path"))).name
+            of_it = f": {part}" if counts[result.id, source] > 1 else ""
+            words = f"{result.label}: {source}{of_it}: {file.get('result')}{problem}"
             (stderr() if (result, file) in bad else stdout()).print(Text(printable(words)))
         if not files:
             stderr().print("no cached model is selected: see `paddler-trio model list`")
@@ -253,42 +260,6 @@ def rows(results: Sequence[AgentResult]) -> list[tuple[str, ...]]:
         )
         for model, names in sorted(found.values(), key=lambda pair: str(pair[0].get("source")))
     ]
-
-
-def store_rows(listing: Json) -> list[tuple[str, ...]]:
-    """A row for each file of the balancer's store."""
-    files, arriving = listing.get("files"), listing.get("arriving")
-    found: list[tuple[str, ...]] = []
-    for file in files if isinstance(files, list) else []:
-        if not isinstance(file, dict) or str(file.get("key")).startswith("pushed/manifests/"):
-            continue
-        names = file.get("names")
-        words = [
-            word
-            for word, is_so in (
-                ("left of a download", not file.get("is_whole")),
-                ("desired", file.get("is_desired")),
-                ("pinned", file.get("is_pinned")),
-                ("in use", file.get("is_in_use")),
-            )
-            if is_so
-        ]
-        used_s = file.get("last_use_s")
-        found.append(
-            (
-                str(names[0] if isinstance(names, list) and names else file.get("key")),
-                size_words(file.get("size_bytes")),
-                "store",
-                when_words(int(used_s)) if isinstance(used_s, int | float) else "?",
-                "yes" if file.get("is_verified") else "-",
-                ", ".join(words),
-            )
-        )
-    for file in arriving if isinstance(arriving, list) else []:
-        if isinstance(file, dict):
-            size = size_words(file.get("size_bytes"))
-            found.append((str(file.get("source")), size, "store", "now", "-", "arriving"))
-    return found
 
 
 def _state_words(model: Json) -> str:

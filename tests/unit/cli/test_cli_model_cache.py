@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 import typer
 from rich.console import Console
 
 from paddler_trio.cli.cache_display import ProgressTable, follow, size_words, when_words
-from paddler_trio.cli.cache_run import AgentResult, one_of_each_cache, result_code, rows
+from paddler_trio.cli.cache_run import (
+    AgentResult,
+    one_of_each_cache,
+    result_code,
+    rows,
+    verify_caches,
+)
+from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model_cache import keep_rules
+from paddler_trio.cli.store_rows import store_rows
 
 MODEL = {
     "source": "hf:o/r/m.gguf@" + "a" * 40,
@@ -86,6 +96,60 @@ def test_agents_that_share_a_cache_are_one_row_and_one_of_them_is_asked() -> Non
     assert second[2] == "b1"
     assert second[5].startswith("partial 50%")
     assert one_of_each_cache([*both, other, problem("p", 501)]) == ["a1", "b1", "p"]
+
+
+def stored(key: str, *names: str, **fields: object) -> dict[str, object]:
+    usual = {"key": key, "names": list(names), "size_bytes": 1_000_000, "last_use_s": 0.0}
+    flags = {"is_verified": True, "is_whole": True, "is_pinned": False, "is_desired": False}
+    return {**usual, **flags, "is_in_use": False, **fields}
+
+
+def test_the_store_has_a_row_for_each_model_whatever_its_files_are() -> None:
+    commit, hex_1, hex_2 = "a" * 40, "1" * 64, "2" * 64
+    one, two = f"store://sha256/{hex_1}/mine.gguf", f"store://sha256/{hex_2}/yours.gguf"
+    part = f"hf:o/r/m-0000{{}}-of-00003.gguf@{commit}".format
+    files = [
+        stored("b1", part(1), is_in_use=True),
+        stored("b2", part(2), is_verified=False),
+        stored("b3", one, two, is_desired=True),
+        stored(f"pushed/manifests/{hex_1}"),
+        stored(f"pushed/manifests/{hex_2}", is_desired=True),
+        stored("hub/models--o--r/blobs/left", is_whole=False),
+    ]
+    arriving = [{"source": "hf:o/r/n.gguf", "size_bytes": 5}]
+    shown = store_rows({"files": files, "arriving": arriving})
+    assert [(row[0], row[1], row[4], row[5]) for row in shown] == [
+        (part(1), "2.0 MB", "-", "2 of 3 files, in use"),
+        (one, "2.0 MB", "yes", ""),
+        (two, "2.0 MB", "yes", "desired"),
+        ("hub/models--o--r/blobs/left", "1.0 MB", "yes", "left of a download"),
+        ("hf:o/r/n.gguf", "5 bytes", "-", "arriving"),
+    ]
+    assert store_rows({"files": [None, {}], "arriving": 3}) == []
+    assert store_rows({}) == []
+
+
+class Verified:
+    """A balancer that has one agent, which hashes two models."""
+
+    def command_caches(self, what: str | None, fields: dict[str, object]) -> list[object]:
+        parts = [f"/c/m-0000{i}-of-00002.gguf" for i in (1, 2)]
+        files = [
+            {"source": "hf:o/r/m-00001-of-00002.gguf", "path": path, "result": "matches"}
+            for path in parts
+        ] + [{"source": "hf:o/r/n.gguf", "path": "/c/n.gguf", "result": "matches"}]
+        answer = {"files": files} if what == "verify" else {"caches": ["c1"], "models": []}
+        return [{"agent": "a1", "name": "a1", "answer": answer}]
+
+
+def test_each_part_of_a_model_that_was_hashed_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    client = cast("ManagementClient", Verified())
+    assert verify_caches(client, [], agents=None, as_json=False) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "a1: hf:o/r/m-00001-of-00002.gguf: m-00001-of-00002.gguf: matches",
+        "a1: hf:o/r/m-00001-of-00002.gguf: m-00002-of-00002.gguf: matches",
+        "a1: hf:o/r/n.gguf: matches",
+    ]
 
 
 def test_an_agent_that_cannot_is_no_failure_unless_it_was_named() -> None:

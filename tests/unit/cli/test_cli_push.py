@@ -14,10 +14,10 @@ from rich.console import Console
 
 from paddler_trio.cli import push_run
 from paddler_trio.cli.balancer_http import BalancerRefusedError, BalancerUnreachableError
-from paddler_trio.cli.cache_run import store_rows
 from paddler_trio.cli.push_display import PushDisplay, push_display
 from paddler_trio.cli.push_run import PROBE_BYTES, RETRIES, local_files, push_model
 from paddler_trio.cli.store_client import MISMATCH
+from paddler_trio.cli.store_rows import store_rows
 from paddler_trio.errors import ConfigurationError, PaddlerError
 from paddler_trio.models.pushed_model import read_manifest
 
@@ -263,7 +263,8 @@ def test_a_pipe_gets_one_line_for_each_step() -> None:
 
 
 def test_a_store_is_listed_with_what_is_arriving() -> None:
-    file = {"key": "pushed/blobs/x", "names": ["store://sha256/x/m.gguf"], "size_bytes": 1000}
+    source = f"store://sha256/{'a' * 64}/m.gguf"
+    file = {"key": "pushed/blobs/x", "names": [source], "size_bytes": 1000}
     listing: dict[str, object] = {
         "files": [
             file | {"is_whole": True, "is_verified": True, "is_desired": True, "last_use_s": 0.5},
@@ -273,7 +274,7 @@ def test_a_store_is_listed_with_what_is_arriving() -> None:
         "arriving": [{"source": "org/repo/main/m.gguf", "size_bytes": None}],
     }
     pushed, left, arriving = store_rows(listing)
-    assert pushed[:3] == ("store://sha256/x/m.gguf", "1.0 kB", "store")
+    assert pushed[:3] == (source, "1.0 kB", "store")
     assert pushed[4:] == ("yes", "desired")
     assert (left[0], left[5]) == ("hub/z", "left of a download")
     assert (arriving[0], arriving[5]) == ("org/repo/main/m.gguf", "arriving")
