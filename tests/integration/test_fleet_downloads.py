@@ -19,6 +19,7 @@ from streams import story
 from hub_server import Misbehaviour, Repository, hub_server, sha256
 
 DATA = BUNDLED_MODEL.read_bytes()
+PHASES = ["waiting", "prefetching", "loading", "probing", "serving"]
 FILES = {"demo-Q4_K_M.gguf": DATA, "demo-F16.gguf": b"another"}
 
 
@@ -88,6 +89,7 @@ def test_one_command_has_every_agent_fetch_the_model_once_and_serve_it(tmp_path:
                     [*command, "--context-size=1024", "--management-addr", fleet.management],
                     env={**os.environ, **env, "HF_HOME": str(tmp_path / "operator")},
                     stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
                     text=True,
                 )
                 fleet.wait_until(
@@ -108,9 +110,25 @@ def test_one_command_has_every_agent_fetch_the_model_once_and_serve_it(tmp_path:
                     "downloading",
                     "waiting for another process",
                 ]
+                url = f"{fleet.management_url}/api/v2/rollout"
+                (rollout,) = httpx.get(url, trust_env=False).json()["rollouts"]
+                assert [each["phase"] for each in rollout["agents"]] == ["prefetching"] * 2
+                for each in rollout["agents"]:
+                    assert each["download"]["filename"] == "demo-Q4_K_M.gguf"
+                    assert each["download"]["total_bytes"] == len(DATA)
+                    assert each["progress"] is not None, "a bar, though nothing was served before"
                 gate.set()
-                out, _ = swap.communicate(timeout=120)
+                out, progress = swap.communicate(timeout=120)
                 assert swap.returncode == 0, out
+                lines = progress.splitlines()
+                file = "demo-Q4_K_M.gguf (4.7 MB) from 127.0.0.1"
+                assert {f"default, a{i}: prefetching {file}" for i in (1, 2)} <= {
+                    line.removesuffix(", waiting for another process") for line in lines
+                }
+                for agent in ("a1", "a2"):
+                    words = [line for line in lines if line.startswith(f"default, {agent}: ")]
+                    phases = [line.split()[2] for line in words]
+                    assert phases == sorted(phases, key=PHASES.index), "a phase comes once"
                 commit = hub.repositories["org/demo"].commit
                 assert f"hf:org/demo/demo-Q4_K_M.gguf@{commit}" in "".join(out.split())
                 view = fleet.wait_serving()

@@ -61,13 +61,9 @@ class ProgressTable:
     def words(self, line: Json) -> str:
         """What it does now; the same words as long as it does the same."""
         progress = _progress(line)
-        name, count = progress.get("filename"), progress.get("file_count")
-        if not name:
+        if not progress.get("filename"):
             return ""
-        of = f", file {progress.get('file_index')} of {count}" if count not in {None, 1} else ""
-        total = progress.get("total_bytes")
-        size = f" ({size_words(total)})" if isinstance(total, int) else ""
-        return f"{progress.get('phase')} {name}{size} from {progress.get('source')}{of}"
+        return f"{progress.get('phase')} {file_words(progress)}"
 
     def table(self) -> Table:
         """A row for each agent that is at work."""
@@ -84,7 +80,7 @@ class ProgressTable:
                 Text(printable(_label(line))),
                 Text(printable(str(progress.get("filename")))),
                 bar,
-                Text(printable(_speed(progress))),
+                Text(printable(speed_words(progress))),
                 Text(printable(str(progress.get("phase")))),
             )
         return table
@@ -113,7 +109,21 @@ def when_words(at_s: object, now_s: float | None = None) -> str:
     return "now" if ago_s < 60 else "1 min ago"
 
 
-def _speed(progress: Mapping[str, object]) -> str:
+def file_words(progress: Mapping[str, object]) -> str:
+    """Which file it is, of how many; the same words as long as it is the same."""
+    total = progress.get("total_bytes")
+    size = f" ({size_words(total)})" if isinstance(total, int) else ""
+    return f"{progress.get('filename')}{size} from {progress.get('source')}{place_words(progress)}"
+
+
+def place_words(progress: Mapping[str, object]) -> str:
+    """``, file 2 of 3``; empty for a model of one file."""
+    count = progress.get("file_count")
+    return f", file {progress.get('file_index')} of {count}" if count not in {None, 1} else ""
+
+
+def speed_words(progress: Mapping[str, object]) -> str:
+    """How far it is, how fast, and for how long still."""
     done, total = progress.get("current_bytes"), progress.get("total_bytes")
     parts = [f"{size_words(done)} of {size_words(total)}" if total else size_words(done)]
     speed, left_s = progress.get("bytes_per_s"), progress.get("remaining_s")

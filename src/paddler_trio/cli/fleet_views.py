@@ -23,7 +23,8 @@ class InstanceView:
     """One agent in a rollout: ``phase`` is ``waiting``, ``prefetching``, ``prefetched``,
     ``draining``, ``loading``, ``probing``, ``serving``, ``failed`` or ``rolled_back``.
 
-    ``progress``: 0..1 of the download or of loading, None where there is none.
+    ``progress``: 0..1 of the download or of loading, None where there is none. ``download``: the
+    file that is on its way, with the fields of ``CacheProgress``.
     """
 
     agent: str
@@ -32,6 +33,7 @@ class InstanceView:
     host: str | None = None
     detail: str | None = None
     progress: float | None = None
+    download: Json | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -18,7 +18,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from paddler_trio.cli.cache_display import file_words, place_words, speed_words
 from paddler_trio.cli.fleet_views import InstanceView, RolloutView
+from paddler_trio.cli.management_client import Json
 from paddler_trio.cli.terminal import printable
 
 BAR_COLUMNS: Final = 20
@@ -79,7 +81,7 @@ class _LiveTable:
 
 @attrs.define
 class _Lines:
-    """A line where a phase is another one; percentages alone make none."""
+    """A line where a phase or a file is another one; percentages alone make none."""
 
     console: Console
     _said: dict[tuple[str, str], str] = attrs.field(factory=dict, init=False)
@@ -89,7 +91,10 @@ class _Lines:
             self._say((rollout.deployment, ""), headline(rollout))
             for each in rollout.agents:
                 reason = f" ({each.detail})" if each.phase == "failed" and each.detail else ""
-                words = f"{rollout.deployment}, {each.agent}: {words_of(each.phase)}{reason}"
+                file = ""
+                if each.download is not None:
+                    file = f" {file_words(each.download)}{_state_of(each.download)}"
+                words = f"{rollout.deployment}, {each.agent}: {words_of(each.phase)}{file}{reason}"
                 self._say((rollout.deployment, each.agent), words)
 
     def tell(self, words: str) -> None:
@@ -131,11 +136,12 @@ def headline(rollout: RolloutView) -> str:
 
 
 def _wait(rollout: RolloutView) -> str:
-    """What requests wait for; not in the headline itself, since it changes all the time."""
+    """What requests wait for, if no other agent takes them; not in the headline itself, since it
+    changes all the time."""
     if rollout.waits_for is None or not rollout.is_live:
         return ""
     ready = "" if rollout.ready_in_s is None else f", ready in about {rollout.ready_in_s:.0f} s"
-    return f"; requests wait: {rollout.waits_for}{ready}"
+    return f"; {rollout.waits_for}{ready}"
 
 
 def words_of(phase: str) -> str:
@@ -165,7 +171,25 @@ def _agents(agents: Sequence[InstanceView], rows: int | None) -> Iterator[Table 
         yield Text(printable(others), no_wrap=True, overflow="ellipsis")
 
 
-def _bar(each: InstanceView) -> ProgressBar | Text:
+def _bar(each: InstanceView) -> ProgressBar | Table | Text:
     if each.progress is not None and each.phase in {"prefetching", "loading"}:
-        return ProgressBar(total=1.0, completed=min(1.0, each.progress), width=BAR_COLUMNS)
+        bar = ProgressBar(total=1.0, completed=min(1.0, each.progress), width=BAR_COLUMNS)
+        return bar if each.download is None else _download(bar, each.download)
+    if each.download is not None:
+        return _download(None, each.download)
     return Text(printable(each.detail or ""), style="red" if each.phase == "failed" else "")
+
+
+def _download(bar: ProgressBar | None, download: Json) -> Table:
+    """The bar and how far it is in words, as much of them as there is room for."""
+    row = Table.grid(padding=(0, 1))
+    words = f"{speed_words(download)}{place_words(download)}{_state_of(download)}"
+    text = Text(printable(words), no_wrap=True, overflow="ellipsis")
+    row.add_row(text) if bar is None else row.add_row(bar, text)
+    return row
+
+
+def _state_of(download: Json) -> str:
+    """What is done with the file, unless its bytes arrive here."""
+    phase = download.get("phase")
+    return "" if phase in {None, "downloading"} else f", {phase}"

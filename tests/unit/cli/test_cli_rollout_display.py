@@ -51,6 +51,59 @@ def test_a_small_fleet_is_listed_by_name_with_bars() -> None:
     assert all(len(row) <= 80 for row in rows)
 
 
+DOWNLOAD = {
+    "phase": "downloading",
+    "source": "hub.example",
+    "filename": "m-00002-of-00003.gguf",
+    "file_index": 2,
+    "file_count": 3,
+    "current_bytes": 1_500_000_000,
+    "total_bytes": 4_700_000_000,
+    "bytes_per_s": 100_000_000,
+    "remaining_s": 32,
+}
+
+
+def downloads() -> RolloutView:
+    waits = {**DOWNLOAD, "phase": "waiting for another process"}
+    agents = [
+        InstanceView(agent="a1", phase="prefetching", progress=0.3, download=dict(DOWNLOAD)),
+        InstanceView(agent="a2", phase="prefetching", progress=0.3, download=waits),
+        InstanceView(agent="a3", phase="prefetching", download={**DOWNLOAD, "total_bytes": None}),
+    ]
+    return RolloutView(deployment="default", phase="prefetching", to=2, agents=agents)
+
+
+def test_a_download_shows_its_bytes_its_speed_and_how_long_it_takes() -> None:
+    console = Console(file=io.StringIO(), width=140, force_terminal=False)
+    with console.capture() as capture:
+        console.print(rollouts_shown([downloads()], 24))
+    _, first, second, third = capture.get().splitlines()
+    assert "━" in first
+    assert "1.5 GB of 4.7 GB, 100.0 MB/s, 0:32 left, file 2 of 3" in first
+    assert second.rstrip().endswith("file 2 of 3, waiting for another process")
+    assert "1.5 GB, 100.0 MB/s" in third
+    narrow = Console(file=io.StringIO(), width=60, force_terminal=False)
+    with narrow.capture() as capture:
+        narrow.print(rollouts_shown([downloads()], 24))
+    assert all(len(line) <= 60 for line in capture.get().splitlines())
+    assert "━" in capture.get()
+
+
+def test_elsewhere_each_file_is_a_line() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=10_000, force_terminal=False)
+    with rollout_display(console) as display:
+        display.show([downloads()])
+        display.show([downloads()])
+    name, waits = "m-00002-of-00003.gguf", "waiting for another process"
+    assert file.getvalue().splitlines()[1:] == [
+        f"default, a1: prefetching {name} (4.7 GB) from hub.example, file 2 of 3",
+        f"default, a2: prefetching {name} (4.7 GB) from hub.example, file 2 of 3, {waits}",
+        f"default, a3: prefetching {name} from hub.example, file 2 of 3",
+    ]
+
+
 def test_what_agents_write_cannot_steer_a_terminal() -> None:
     file = io.StringIO()
     console = Console(file=file, width=10_000, force_terminal=False)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import attrs
 import trio
 
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.placed_hosts import PlacedHost
 from paddler_trio.balancer.fleet.rollout_store import utc_of
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.scheduler.fleet.fleet_values import Host, Instance, Rollout
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
+from paddler_trio.wire.trio.cache_commands import CacheProgress
 
-_PHASES = {"downloading": "prefetching", "resolving": "loading", "connecting": "loading"}
-"""Phases of agents that have other names in a rollout."""
+_FINDING = frozenset({"resolving", "downloading"})
+"""Phases of an agent that has no files to load yet, or looks whether they are still right."""
 
 
 def rollouts_document(fleet: FleetController) -> Mapping[str, object]:
@@ -57,6 +60,8 @@ def _agent(
     report = None if agent is None else agent.report
     progress = None if report is None else report.progress
     fetched = fleet.knowledge.of(host.id).fetching.get(rollout.target)
+    if fetched is None and agent is not None and instance.assigned == rollout.target:
+        fetched = download_under_way(agent)
     if fetched is not None and fetched.total_bytes:
         progress = fetched.current_bytes / fetched.total_bytes
     return {
@@ -66,7 +71,32 @@ def _agent(
         "phase": phase_of(rollout, host, instance),
         "detail": instance.problem or host.fetch_failed.get(rollout.target),
         "progress": None if progress is None or math.isnan(progress) else progress,
+        "download": None if fetched is None or not fetched.filename else _download(fetched),
     }
+
+
+def _download(fetched: CacheProgress) -> Mapping[str, object]:
+    return {name: value for name, value in attrs.asdict(fetched).items() if name != "id"}
+
+
+def download_under_way(agent: AgentConnection) -> CacheProgress | None:
+    """How far the agent is with what it fetches to serve it; None if it fetches nothing."""
+    status, report = agent.status, agent.report
+    if report is None or report.phase != "downloading" or report.download is None:
+        return None
+    download = report.download
+    return CacheProgress(
+        id="",
+        phase=download.phase,
+        source=download.source,
+        filename=status.download_filename or "",
+        file_index=download.file_index,
+        file_count=download.file_count,
+        current_bytes=status.download_current,
+        total_bytes=None if status.download_indeterminate else status.download_total,
+        bytes_per_s=download.bytes_per_s,
+        remaining_s=download.remaining_s,
+    )
 
 
 def phase_of(rollout: Rollout, host: Host, instance: Instance) -> str:
@@ -78,7 +108,9 @@ def phase_of(rollout: Rollout, host: Host, instance: Instance) -> str:
     if instance.serving == target and not is_turning_back:
         return "serving"
     if instance.assigned == target or rollout.phase in GOING_BACK:
-        return _PHASES.get(instance.phase, instance.phase)
+        if instance.phase in _FINDING:
+            return "loading" if target in host.on_disk else "prefetching"
+        return "loading" if instance.phase == "connecting" else instance.phase
     if target in host.fetching:
         return "prefetching"
     if target in host.fetch_failed:

@@ -67,6 +67,8 @@ def _under_way(instance: Instance, host: Host, index: FleetIndex) -> tuple[float
     assert instance.assigned is not None
     due_s = instance.assigned_s + index.load_s(instance.assigned, host)
     words = {"downloading": "is being downloaded to", "draining": "waits for the old one to end on"}
+    if instance.assigned in host.on_disk:  # it only looks whether the files are still right
+        words["downloading"] = "is being loaded on"
     return (
         max(due_s, index.now_s + LATE_S) if due_s <= index.now_s else due_s,
         f"{words.get(instance.phase, 'is being loaded on')} {host.name or host.id}",

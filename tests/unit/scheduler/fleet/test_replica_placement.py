@@ -6,6 +6,7 @@ import attrs
 import pytest
 from fleet_model import Agent, Engine, Fleet, Model
 
+from paddler_trio.balancer.fleet.rollout_document import phase_of
 from paddler_trio.scheduler.fleet.eviction import MAX_WAIT_S, TURN_S
 from paddler_trio.scheduler.fleet.fleet_plan import plan
 from paddler_trio.scheduler.fleet.fleet_values import (
@@ -100,6 +101,27 @@ def test_a_model_on_demand_is_loaded_at_the_first_waiting_request() -> None:
     assert planned.steps == (Assign("h0", "a", "A"),)
     assert planned.expected["a"].reason == "the model is being loaded on h0"
     assert planned.expected["a"].ready_s == 1012.0
+
+
+@pytest.mark.parametrize(
+    ("on_disk", "words"),
+    [
+        (frozenset(), "the model is being downloaded to h0"),
+        (frozenset({"A"}), "the model is being loaded on h0"),
+    ],
+)
+def test_files_that_are_there_are_not_said_to_be_downloaded(
+    on_disk: frozenset[str], words: str
+) -> None:
+    """An agent looks whether they are still right, in the phase in which it would fetch them."""
+    begun = runs("a", serving=None, phase="downloading", assigned_s=999.0)
+    planned = plan(view(host(0, begun, on_disk=on_disk), goals=(goal("a"),)))
+    assert planned.expected["a"].reason == words
+    rollout, here = done(goal("a"))["a"], host(0, begun, on_disk=on_disk)
+    for phase in ("resolving", "downloading"):
+        looking = attrs.evolve(begun, phase=phase)
+        shown = "loading" if on_disk else "prefetching"
+        assert phase_of(rollout, here, looking) == shown
 
 
 def test_it_is_not_loaded_twice_while_it_loads() -> None:
