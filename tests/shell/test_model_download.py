@@ -24,6 +24,7 @@ import pytest
 import trio
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
+from paddler_trio.models import download_progress
 from paddler_trio.models.cache_verification import verified
 from paddler_trio.models.download_errors import (
     AccessDeniedError,
@@ -122,6 +123,12 @@ def world(hub: HubServer, tmp_path: Path) -> World:
     return World(hub, tmp_path)
 
 
+@pytest.fixture
+def every_step_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though each takes less than the quarter of a second between two reports."""
+    monkeypatch.setattr(download_progress, "MIN_INTERVAL_S", 0.0)
+
+
 # --- what is right --------------------------------------------------------------------------------
 
 
@@ -164,6 +171,7 @@ async def test_small_files_empty_ones_and_relative_redirects(world: World) -> No
         assert fetched.path.read_bytes() == data
 
 
+@pytest.mark.usefixtures("every_step_is_shown")
 async def test_all_parts_of_a_split_model_come_from_one_commit(
     world: World, hub: HubServer
 ) -> None:
@@ -192,6 +200,32 @@ async def test_a_url_lies_under_its_host_with_its_name_and_is_not_asked_for_agai
     assert hub.seen == []
 
 
+@pytest.mark.parametrize("is_hub", [True, False])
+async def test_a_file_gets_its_name_once_its_bytes_are_on_the_disk(
+    world: World, hub: HubServer, monkeypatch: pytest.MonkeyPatch, is_hub: bool
+) -> None:
+    """The order of calls: a crash of the machine between any two leaves no name without content."""
+    hub.stored["m.gguf"] = DATA
+    calls: list[tuple[str, int]] = []
+    sync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        sync(descriptor)
+        calls.append(("fsync", os.fstat(descriptor).st_ino))
+
+    def replaced(self: Path, target: Path) -> Path:
+        calls.append(("rename", self.stat().st_ino))
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    fetched = await world.fetch(MODEL if is_hub else world.url("m.gguf"))
+    file = fetched.path.resolve()
+    renamed = calls.index(("rename", file.stat().st_ino))
+    assert ("fsync", file.stat().st_ino) in calls[:renamed]
+    assert ("fsync", file.parent.stat().st_ino) in calls[renamed:]
+
+
 async def test_the_token_goes_to_the_hub_and_not_to_its_storage(
     world: World, hub: HubServer, tmp_path: Path
 ) -> None:
@@ -202,6 +236,7 @@ async def test_the_token_goes_to_the_hub_and_not_to_its_storage(
     assert all("authorization" not in seen.headers for seen in hub.seen_by_storage())
 
 
+@pytest.mark.usefixtures("every_step_is_shown")
 async def test_progress_counts_every_byte_and_ends_with_none(world: World) -> None:
     await world.fetch()
     assert world.progress[-1] is None

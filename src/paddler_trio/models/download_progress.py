@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 import attrs
@@ -50,18 +51,24 @@ class DownloadProgress:
 class ProgressMeter:
     """Counts bytes; :meth:`run` publishes :class:`DownloadProgress` values as they change.
 
+    A model of many small parts, or of parts that are here already, is another file at every moment:
+    what is over before it may be published is not published.
+
     Args:
       publish: called with None when there is nothing under way any more. Must not block.
     """
 
     publish: Callable[[DownloadProgress | None], None]
     progress: DownloadProgress | None = attrs.field(default=None, init=False)
-    """As last published."""
+    """Now, without the bytes since it was last published."""
     current_bytes: int = attrs.field(default=0, init=False)
     total_bytes: int | None = attrs.field(default=None, init=False)
     received_bytes: int = attrs.field(default=0, init=False)
     """From the network, of all files together; what is fetched twice counts twice."""
     _samples: deque[tuple[float, int]] = attrs.field(factory=deque, init=False)
+    _published: DownloadProgress | None = attrs.field(default=None, init=False)
+    _next_s: float = attrs.field(default=-inf, init=False)
+    """Nothing is published before."""
 
     async def run(self) -> None:
         """Publish what has changed, four times a second, until cancelled."""
@@ -70,11 +77,12 @@ class ProgressMeter:
             self._tick()
 
     def begin(self, progress: DownloadProgress) -> None:
-        """Another file, or another phase of it; published at once."""
+        """Another file, or another phase of it; published as soon as it may be."""
         self._samples.clear()
         self.current_bytes, self.total_bytes = progress.current_bytes, progress.total_bytes
         self.progress = progress
-        self.publish(progress)
+        if trio.current_time() >= self._next_s:
+            self._publish(progress)
 
     def begin_phase(self, phase: str) -> None:
         """The same file, something else is done with it."""
@@ -84,7 +92,7 @@ class ProgressMeter:
 
     def end(self) -> None:
         """Nothing is under way any more."""
-        self.progress = None
+        self.progress = self._published = None
         self.publish(None)
 
     def add(self, count: int) -> None:
@@ -115,7 +123,11 @@ class ProgressMeter:
         speed = None
         if now_s > first_s:
             speed = max(0.0, (self.current_bytes - first_bytes) / (now_s - first_s))
-        progress = attrs.evolve(self._now(), bytes_per_s=speed)
-        if progress != self.progress:
-            self.progress = progress
-            self.publish(progress)
+        self.progress = attrs.evolve(self._now(), bytes_per_s=speed)
+        if self.progress != self._published and now_s >= self._next_s:
+            self._publish(self.progress)
+
+    def _publish(self, progress: DownloadProgress) -> None:
+        self._published = progress
+        self._next_s = trio.current_time() + MIN_INTERVAL_S
+        self.publish(progress)

@@ -21,7 +21,7 @@ import trio.testing
 import paddler_trio
 from paddler_trio.models.cache_lock import held_lock
 from paddler_trio.models.download_errors import LockHeldError, Subject
-from paddler_trio.models.download_progress import DownloadProgress, ProgressMeter
+from paddler_trio.models.download_progress import MIN_INTERVAL_S, DownloadProgress, ProgressMeter
 from paddler_trio.models.http_exchange import retry_after_of
 from paddler_trio.models.hub_settings import HubSettings, Timeouts
 from paddler_trio.models.model_download import wait_for_retry
@@ -92,6 +92,31 @@ async def test_speed_and_remaining_time_are_of_seconds_that_passed(
     assert last.bytes_per_s == pytest.approx(1000, rel=0.2)
     assert last.remaining_s == pytest.approx(6, rel=0.2)
     assert len(seen) <= 4 * 4 + 2, "four times a second"
+
+
+async def test_a_model_of_many_small_parts_is_no_storm_of_reports(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    seen: list[tuple[float, DownloadProgress]] = []
+
+    def publish(progress: DownloadProgress | None) -> None:
+        if progress is not None:
+            seen.append((trio.current_time(), progress))
+
+    meter = ProgressMeter(publish)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(meter.run)
+        for part in range(1, 201):
+            meter.begin(DownloadProgress(source="h", filename=f"{part}.gguf", file_index=part))
+            meter.begin_phase("saving")
+            await trio.sleep(0.03)
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    times = [at_s for at_s, _ in seen]
+    assert len(times) > 20, "it is shown all the time"
+    assert min(after - at for at, after in itertools.pairwise(times)) >= MIN_INTERVAL_S - 1e-9
+    assert seen[0][1].file_index == 1
+    assert (seen[-1][1].file_index, seen[-1][1].phase) == (200, "saving"), "the last one is seen"
 
 
 async def test_a_lock_is_waited_for_as_long_as_its_time_out_says(
