@@ -103,10 +103,19 @@ class Lease:
             return  # only a sign of life
         if request.sink is not None:
             self.agent.touched[request.sink] = None
-        if not request.emit(Results(self.agent.name, family, results, tokens or ()), now_s):
+        num_tokens = self._num_tokens(family, results, tokens)
+        step = Results(self.agent.name, family, results, tokens or (), num_tokens)
+        if not request.emit(step, now_s):
             (request.end if ends else request.abort)(SLOW_READER)
         elif ends:
             request.end(Completed())
+
+    def _num_tokens(self, family: str, results: list[RawResult], tokens: list[int] | None) -> int:
+        """An agent of ours reports the tokens of generations: what comes without are endings and
+        progress."""
+        if tokens is not None or (self.agent.speaks_trio and family == "GeneratedToken"):
+            return len(tokens or ())
+        return sum([type(result) is dict and "Done" not in result for result in results])
 
     def bind(self, model: str) -> None:
         """The agent reported that this model answers it."""

@@ -60,6 +60,9 @@ class Results:
     results: list[RawResult]
     tokens: Sequence[int] = ()
     """The tokens sampled in this step; empty if the agent does not report them."""
+    num_tokens: int = 0
+    """Tokens or embeddings: as many as are reported, or else as there are results that end
+    nothing."""
 
 
 NOTHING: Final = Results(None, "GeneratedToken", [])

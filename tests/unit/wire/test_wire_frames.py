@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -10,9 +11,10 @@ from wire_values import TEXT, values_of
 
 from effort import examples
 from paddler_trio.errors import WireError
-from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.codec import loads, structure, unstructure
 from paddler_trio.wire.paddler.messages import (
     AgentResponse,
+    BalancerMessage,
     ErrorDescription,
     ErrorEnvelope,
     InferenceResponse,
@@ -95,6 +97,48 @@ def test_an_agent_may_leave_out_its_name_and_its_payload_stays_raw() -> None:
     frame = '{"Response":{"request_id":"r","response":{"GeneratedToken":{"New":[1]}}}}'
     expected = AgentResponse("r", None, {"GeneratedToken": {"New": [1]}})
     assert parse_balancer_message(frame) == expected
+
+
+_PARTS = (
+    '{"Response":{',
+    '"generated_by":null,',
+    '"generated_by":"rack-3",',
+    '"request_id":"r",',
+    '"request_id":"",',
+    '"response":{"GeneratedToken":{',
+    '"ContentToken":',
+    '"Done":',
+    "}}}}",
+    " ",
+)
+
+
+@given(
+    name=st.sampled_from(["", '"generated_by":null,', '"generated_by":"rack-3",']),
+    text=TEXT,
+    ascii_only=st.booleans(),
+    kind=st.sampled_from(["ContentToken", "ReasoningToken", "Novelty", "é"]),
+    more=st.none() | st.tuples(st.integers(0, 200), st.sampled_from([*_PARTS, '"', "\\", "\x01"])),
+)
+@settings(max_examples=examples(300))
+def test_a_token_read_at_once_is_what_the_parser_makes_of_it(
+    name: str, text: str, ascii_only: bool, kind: str, more: tuple[int, str] | None
+) -> None:
+    token = json.dumps({kind: text}, ensure_ascii=ascii_only, separators=(",", ":"))
+    frame = f'{{"Response":{{{name}"request_id":"r","response":{{"GeneratedToken":{token}}}}}}}'
+    if more is not None:  # anything more or less, somewhere
+        place, what = more
+        frame = frame[:place] + what + frame[place + len(what) // 2 :]
+
+    def outcome(read: Callable[[str], object]) -> object:
+        try:
+            return read(frame)
+        except WireError:
+            return WireError
+
+    assert outcome(parse_balancer_message) == outcome(
+        lambda text: structure(loads(text), BalancerMessage)
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import attrs
 
 from paddler_trio.balancer.activity.finished_requests import FinishedRequests
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
-from paddler_trio.balancer.activity.request_activity import num_pieces
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import (
@@ -68,7 +67,7 @@ class MetricsObserver:
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
         if results.family != "GeneratedToken":
             return
-        tokens = len(results.tokens) or num_pieces(request, results)
+        tokens = results.num_tokens
         if not tokens:
             return
         last_s = self._last_s.get(request.key)

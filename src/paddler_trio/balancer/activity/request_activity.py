@@ -193,7 +193,7 @@ class RequestActivity:
         record = self.in_flight.get(request.key)
         if record is None:
             return
-        count = len(results.tokens) or num_pieces(request, results)
+        count = results.num_tokens
         record.tokens += count
         placement = record.placements[-1]
         if placement.first_s is None and (count or results.family == FORWARDED):
@@ -285,15 +285,6 @@ class RequestActivity:
     def _touch(self, record: RequestRecord) -> None:
         for touched in self._subscribers:
             touched.add(record)
-
-
-def num_pieces(request: Request, results: Results) -> int:
-    """How many tokens or embeddings these are, if no tokens were reported with them: an agent of
-    ours reports the tokens of generations, and what comes without are endings and progress."""
-    lease = request.lease
-    if results.family == "GeneratedToken" and lease is not None and lease.agent.speaks_trio:
-        return 0
-    return sum(type(result) is dict and "Done" not in result for result in results.results)
 
 
 def _note_usage(placement: PlacementRecord, done: object) -> None:

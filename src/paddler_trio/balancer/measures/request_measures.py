@@ -14,7 +14,6 @@ import attrs
 import trio
 
 from paddler_trio.balancer.activity.finished_requests import FinishedRequests
-from paddler_trio.balancer.activity.request_activity import num_pieces
 from paddler_trio.balancer.measures.agent_measures import AgentMeasures
 from paddler_trio.balancer.measures.endings import queue_outcome, request_outcome, retry_reason
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
@@ -191,7 +190,7 @@ class RequestMeasures:
 
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
         if results.family == "GeneratedToken":
-            tokens = len(results.tokens) or num_pieces(request, results)
+            tokens = results.num_tokens
             if tokens:
                 open_ = self._open[request.key]
                 series, last_s = open_.series, open_.last_s
