@@ -25,6 +25,8 @@ import trio
 
 MOST_AT_ONCE: Final = 64
 """Sockets that are read before Trio is looked at again."""
+TURN_S: Final = 0.005
+"""After so long a time of calls Trio has its turn; the other sockets are read after that."""
 LOOK_S: Final = 0.1
 """After a call, until Trio looks at its deadlines: the call may have set one."""
 _RUNNING: Final[trio.lowlevel.RunVar[_ReadySockets | None]] = trio.lowlevel.RunVar(
@@ -110,6 +112,9 @@ class _ReadySockets(trio.abc.Instrument):
     """A task was scheduled since this wait began."""
     _watched: dict[int, _Watched] = attrs.field(factory=dict, init=False)
     """By their descriptors."""
+    _left: list[tuple[int, _Watched]] = attrs.field(factory=list, init=False)
+    """Those that were ready when a turn was over: they come first in the next. Asked anew, the
+    system would name the first ones again."""
 
     def __repr__(self) -> str:
         return f"<ReadySockets: {len(self._watched)} watched>"
@@ -153,12 +158,15 @@ class _ReadySockets(trio.abc.Instrument):
         """Wait as long as Trio would, and let it wait no longer."""
         if not self._watched:
             return
-        if timeout <= 0:  # tasks are scheduled: Trio only looks at what is ready
+        if self._left:
+            self._take_left()
+        elif timeout <= 0:  # tasks are scheduled: Trio only looks at what is ready
             self._take(self._epoll.poll(0, MOST_AT_ONCE))
+        if timeout <= 0:
             return
         self._has_scheduled = False
         until_s = time.monotonic() + timeout
-        while timeout > 0 and not self._has_scheduled:
+        while timeout > 0 and not (self._has_scheduled or self._left):
             ready = self._epoll.poll(timeout, MOST_AT_ONCE)
             if self._take(ready):
                 return
@@ -173,15 +181,28 @@ class _ReadySockets(trio.abc.Instrument):
         is_trio_ready = False
         for descriptor, _ in ready:
             watched = self._watched.get(descriptor)
-            if watched is None:  # Trio's, or closed or cancelled in the call before
+            if watched is None:
                 is_trio_ready = is_trio_ready or descriptor == self._trios
-                continue
+            else:
+                self._left.append((descriptor, watched))
+        self._take_left()
+        return is_trio_ready
+
+    def _take_left(self) -> None:
+        """Call for each of them, until the turn is over."""
+        ready, self._left = self._left, []
+        turn_ends_s = time.monotonic() + TURN_S
+        for place, (descriptor, watched) in enumerate(ready):
+            if self._watched.get(descriptor) is not watched:
+                continue  # closed or cancelled meanwhile
+            if time.monotonic() > turn_ends_s:
+                self._left = ready[place:]
+                return
             try:
                 if not watched.context.run(watched.on_ready):
                     self._end(descriptor, watched)
             except Exception as error:  # noqa: BLE001  # raised in the task whose socket it is
                 self._end(descriptor, watched, error)
-        return is_trio_ready
 
     def _end(self, descriptor: int, watched: _Watched, error: Exception | None = None) -> None:
         watched.is_over, watched.error = True, error

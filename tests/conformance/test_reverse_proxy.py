@@ -364,6 +364,55 @@ async def test_a_server_that_fails_before_its_answer_is_not_noticed(sent: bytes)
             assert await fleet.answer(ASK) == FINE
 
 
+@pytest.mark.parametrize("request_", [ASK, b"GET /page HTTP/1.1\r\nHost: api.example\r\n\r\n"])
+async def test_a_request_that_servers_break_on_is_tried_on_two_and_nobody_else_notices(
+    request_: bytes,
+) -> None:
+    async def breaks(exchange: Exchange) -> None:
+        if b"poison" in exchange.headers:
+            await exchange.stream.aclose()
+        else:
+            await exchange.send(FINE)
+
+    async with proxy(breaks, breaks, breaks) as fleet:
+        for _ in range(3):
+            refused = await fleet.answer(request_.replace(b"Host", b"Poison: 1\r\nHost"))
+            assert refused.startswith(b"HTTP/1.1 502"), refused
+            broke = [any(b"poison" in e.headers for e in s.asked) for s in fleet.servers]
+            assert sum(broke) == 2
+            assert await fleet.answer(ASK) == FINE
+            for server in fleet.servers:
+                server.asked.clear()
+
+
+async def test_requests_beside_the_slots_leave_the_slots_their_tunnels() -> None:
+    """However many clients hold one: by reading slowly, or because a server takes long."""
+    all_came, end = trio.Event(), trio.Event()
+
+    async def holds(exchange: Exchange) -> None:
+        if exchange.target == b"/page":
+            if fleet.servers[0].busy == 32:
+                all_came.set()
+            await end.wait()
+        await exchange.send(FINE)
+
+    page = b"GET /page HTTP/1.1\r\nHost: api.example\r\n\r\n"
+    async with proxy(holds, slots=1) as fleet, AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(await fleet.connect()) for _ in range(34)]
+        for stream in streams[:32]:
+            await stream.send_all(page)
+        with trio.fail_after(PATIENCE_S):
+            await all_came.wait()
+        for stream in streams[32:]:
+            await stream.send_all(page)
+            refused = await read_until(stream, b"are under way already")
+            assert refused.startswith(b"HTTP/1.1 503")
+        assert await fleet.answer(ASK) == FINE
+        end.set()
+        for stream in streams[:32]:
+            assert (await read_until(stream, b"fine")).startswith(b"HTTP/1.1 200")
+
+
 async def test_a_server_that_fails_in_its_answer_ends_it_with_the_reason() -> None:
     async def fails(exchange: Exchange) -> None:
         await exchange.send(CHUNKED + b"4\r\none \r\n")

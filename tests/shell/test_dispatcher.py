@@ -267,7 +267,7 @@ async def test_a_request_under_which_two_engines_died_is_given_up(
         _, failure = await heard(request)
         assert failure is not None
         assert failure.code == 502
-        assert "2 engines or agents died" in failure.description
+        assert "2 engines, agents or servers died" in failure.description
 
 
 # ------------------------------------------------------------------------------- stops

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from paddler_trio.nursery_tree.request import Failure, Request
 from paddler_trio.wire.trio.trio_link import Start
 
-KILLED = "engines or agents died while they worked on this request"
+KILLED = "engines, agents or servers died while they worked on this request"
 
 
 def starts(agent: Peer) -> dict[str, Start]:

@@ -53,11 +53,12 @@ from paddler_trio.model_store import arrival, store_connection, upload_file, upl
 from paddler_trio.models import hub_lookup
 from paddler_trio.models.partial_file import BLOCK_BYTES
 from paddler_trio.models.transfer import SPACE_BLOCKS, TransferLimits
-from paddler_trio.nursery_tree import tunnels
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, TUNNELS_BESIDE_SLOTS
 from paddler_trio.nursery_tree.loop_lag import STALL_S
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
 from paddler_trio.preparation.limits import BASE_CPU_S, CPU_S_PER_MB, MAX_CPU_S, MEMORY_BYTES
+from paddler_trio.read_size import MANY_PIECES, MOST_BYTES
+from paddler_trio.ready_sockets import TURN_S
 from paddler_trio.telemetry import line_writer, span_export
 from paddler_trio.wire import json_limits, json_text
 from paddler_trio.wire.trio.fleet_state import MAX_DEPLOYMENTS
@@ -79,6 +80,7 @@ def sizes() -> dict[str, str]:
 
 
 HAVE_NO_NUMBER = {
+    "requests a server breaks on, between two looks at it",
     "results written past the outbox",
     "texts for one watcher of agents or of the buffer",
     "events for one of its watchers",
@@ -128,6 +130,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         "bytes from the client of a WebSocket that goes on to a server": (
             f"{upgrade.AHEAD_BYTES // KIB} KiB and one read of {RECEIVE_BYTES // KIB} KiB"
         ),
+        "requests that take no slot of a server behind an agent": f"{TUNNELS_BESIDE_SLOTS}",
+        "pieces of an answer that come in one read": f"{MANY_PIECES}",
+        "time for reads of many sockets in one turn": f"{TURN_S * 1000:g} ms",
         "tunnels to a server behind an agent": (f"twice its slots, and {TUNNELS_BESIDE_SLOTS}"),
         "bytes of a request in a tunnel that its server has not taken": (
             f"{tunnel_dial.AHEAD_BYTES // KIB} KiB and one read of "
@@ -243,8 +248,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{captures.MAX_TOTAL_BYTES // MIB} MiB, {captures.MAX_BYTES // KIB} KiB of each"
         ),
         "bytes of an answer in a tunnel": (
-            "what the kernel's buffers hold; one read of "
-            f"{tunnels.RECEIVE_BYTES // KIB} KiB in each process"
+            f"what the kernel's buffers hold; one read of {MOST_BYTES // KIB} KiB in each process"
         ),
         "bytes to all watchers of one view": (
             f"{shared_view.WATCHERS_BYTES_A_SECOND // MIB} MiB a second, or one text a second"
@@ -271,7 +275,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
     for queue, size in expected.items():
         assert told[queue] == size, queue
     assert budget.AHEAD_SHARE == 0.5
-    assert tunnels.RECEIVE_BYTES == tunnel_dial.RECEIVE_BYTES
+    assert tunnel_dial.RECEIVE_BYTES == MOST_BYTES
     assert (shared_view.LONGEST_PAUSE_S, event_feed.LONGEST_PAUSE_S) == (1, 2)
     assert event_feed.LONGEST_LOOKING_PAUSE_S == 5
     assert told.keys() - expected.keys() == HAVE_NO_NUMBER

@@ -10,12 +10,15 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
+from types import SimpleNamespace
 
 import attrs
 import pytest
 import trio
 import trio.testing
 
+from paddler_trio import ready_sockets
 from paddler_trio.ready_sockets import closing, read_while, run_ready_sockets
 
 
@@ -294,3 +297,31 @@ async def test_an_error_leaves_no_cycle_behind() -> None:
             assert errors[0]() is None
         finally:
             gc.enable()
+
+
+async def test_others_have_their_turn_between_sockets_that_take_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each read takes a second of this clock; nobody is read a second time before the others."""
+    now_s = 0.0
+    monkeypatch.setattr(ready_sockets, "time", SimpleNamespace(monotonic=lambda: now_s))
+    async with reading(3) as (pairs, nursery):
+        turns, told, order = 0, [], []
+
+        def slow(pair: Pair) -> bool:
+            nonlocal now_s
+            now_s += 1.0
+            told.append(turns)
+            order.append(pairs.index(pair))
+            return len(order) < 6
+
+        for pair in pairs:
+            nursery.start_soon(read_while, pair.descriptor, partial(slow, pair))
+        await trio.testing.wait_all_tasks_blocked()
+        for pair in pairs:
+            pair.theirs.send(b"stays unread")
+        while len(order) < 6:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+        assert told == sorted(set(told)), "a turn each"
+        assert sorted(order[:3]) == [0, 1, 2] == sorted(order[3:])

@@ -425,7 +425,7 @@ class Dispatcher:
         request.requeue()
         pool = self.pools.of(request)
         kind = request.model if request.tokens else None
-        ours_are_here = any(agent.speaks_trio for agent in pool.agents.values())
+        ours_are_here = any(agent.offers >= OURS for agent in pool.agents.values())
         needs = OURS if request.suspicions and ours_are_here else frozenset()
         placed = pool.ledger.ask_again(
             request.key, kind=kind, needs=needs, revision=request.pinned_to

@@ -21,6 +21,7 @@ import trio
 
 from paddler_trio.errors import LinkError
 from paddler_trio.nursery_tree.synchronization import Future
+from paddler_trio.read_size import ReadSize
 from paddler_trio.ready_sockets import closing, read_while
 from paddler_trio.wire.trio.trio_link import render_extension
 from paddler_trio.wire.trio.tunnel_frames import FrameReader, Kind
@@ -28,7 +29,6 @@ from paddler_trio.wire.trio.upstream_messages import OpenTunnel
 
 DIAL_S: Final = 10.0
 """For an agent to dial a tunnel that was asked for."""
-RECEIVE_BYTES: Final = 65_536
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 """``SO_LINGER``: a close that resets."""
 
@@ -48,6 +48,7 @@ class Tunnel:
     _socket: socket.socket
     carries_websockets: bool = attrs.field(default=False, kw_only=True)
     _frames: FrameReader = attrs.field(factory=FrameReader, init=False)
+    _reads: ReadSize = attrs.field(factory=ReadSize, init=False)
     _poller: select.poll = attrs.field(factory=select.poll, init=False)
     """For this socket."""
 
@@ -93,7 +94,7 @@ class Tunnel:
         while not frames:
             try:
                 await trio.lowlevel.wait_readable(self._socket)
-                data = self._socket.recv(RECEIVE_BYTES)
+                data = self._socket.recv(self._reads.num_bytes)
             except BlockingIOError:
                 continue
             except (OSError, trio.ClosedResourceError) as error:
@@ -101,6 +102,7 @@ class Tunnel:
             if not data:
                 raise LinkError("the agent closed the tunnel")
             frames = self._frames.feed(data)
+        self._reads.note(len(frames))
         return frames
 
     async def pass_on(self, take: Callable[[list[tuple[Kind, bytes]]], bool]) -> None:
@@ -112,7 +114,7 @@ class Tunnel:
 
         def read() -> bool:
             try:
-                data = self._socket.recv(RECEIVE_BYTES)
+                data = self._socket.recv(self._reads.num_bytes)
             except BlockingIOError:
                 return True
             except OSError as error:
@@ -120,6 +122,7 @@ class Tunnel:
             if not data:
                 raise LinkError("the agent closed the tunnel")
             frames = self._frames.feed(data)
+            self._reads.note(len(frames))
             return not frames or take(frames)
 
         if self.is_closed:
@@ -155,6 +158,8 @@ class Tunnels:
     label: str
     send: Callable[[bytes], None]
     most: Callable[[], int]
+    num_beside: int = attrs.field(default=0, init=False)
+    """Exchanges that take no slot and are under way, or wait for a tunnel."""
     websockets: set[Tunnel] = attrs.field(factory=set, init=False)
     """Those that carry WebSockets beside the slots."""
     _idle: list[Tunnel] = attrs.field(factory=list, init=False)

@@ -15,6 +15,9 @@ LONGEST_PROBE_S: Final = 30.0
 class Ejection:
     """Failures in a row eject, one good probe readmits.
 
+    Requests that fail between two probes are one failure: a client whose request no server answers
+    may send it as often as it likes, and a server that is well stays everybody's.
+
     Requests that succeed end a row of failures, and do not readmit: those that are under way when a
     server is ejected may end well and say nothing about the next.
     """
@@ -25,6 +28,8 @@ class Ejection:
     """When it is probed again."""
     _num_failures: int = attrs.field(default=0, init=False)
     _num_bad_probes: int = attrs.field(default=0, init=False)
+    _has_request_failed: bool = attrs.field(default=False, init=False)
+    """Since the last probe."""
 
     @property
     def is_ejected(self) -> bool:
@@ -38,6 +43,9 @@ class Ejection:
 
     def request_failed(self, reason: str, now_s: float, random: float) -> None:
         """A request got no answer, or one that says that the server is broken."""
+        if self._has_request_failed:
+            return
+        self._has_request_failed = True
         self._num_failures += 1
         if self._num_failures >= FAILURES_TO_EJECT and self.reason is None:
             self._eject(reason, now_s, random)
@@ -54,6 +62,7 @@ class Ejection:
           random: in [0, 1), a new one each time: servers that failed together are not probed
             together.
         """
+        self._has_request_failed = False
         self._num_failures += 1
         if is_final or self.reason is not None or self._num_failures >= FAILURES_TO_EJECT:
             self._eject(reason, now_s, random)
@@ -62,6 +71,7 @@ class Ejection:
         """The server is well."""
         self.reason = self.next_probe_s = None
         self._num_failures = self._num_bad_probes = 0
+        self._has_request_failed = False
 
     def _eject(self, reason: str, now_s: float, random: float) -> None:
         delay_s = min(FIRST_PROBE_S * 2.0 ** min(self._num_bad_probes, 16), LONGEST_PROBE_S)

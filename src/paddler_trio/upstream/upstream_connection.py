@@ -12,6 +12,7 @@ from typing import Final
 import attrs
 import trio
 
+from paddler_trio.read_size import ReadSize
 from paddler_trio.ready_sockets import closing, read_while
 from paddler_trio.upstream.direct_socket import read_some, write_all
 from paddler_trio.upstream.request_head import RequestHead, UnsendableRequestError
@@ -37,6 +38,8 @@ class UpstreamConnection:
 
     stream: trio.abc.Stream
     address: UpstreamAddress
+    reads: ReadSize = attrs.field(factory=ReadSize, init=False, repr=False)
+    """Of the bodies of answers; who takes them apart notes the pieces."""
     num_answers: int = attrs.field(default=0, init=False)
     """Whole ones; over zero, the server may close it at any time."""
     idle_since_s: float = attrs.field(default=0.0, init=False)
@@ -103,9 +106,9 @@ class UpstreamConnection:
         try:
             if self.is_watched:
                 self.due_s = trio.current_time() + timeout_s
-                return await read_some(self.stream, READ_BYTES)
+                return await read_some(self.stream, self.reads.num_bytes)
             with trio.CancelScope(deadline=trio.current_time() + timeout_s):
-                return await read_some(self.stream, READ_BYTES)
+                return await read_some(self.stream, self.reads.num_bytes)
         except _BROKEN as error:
             raise self._broken_off() from error
         except trio.ClosedResourceError:
@@ -132,7 +135,7 @@ class UpstreamConnection:
 
         def read() -> bool:
             try:
-                data = os.read(sock.fileno(), READ_BYTES)
+                data = os.read(sock.fileno(), self.reads.num_bytes)
             except BlockingIOError:
                 return True
             except OSError as error:

@@ -92,6 +92,9 @@ class UpstreamMonitor:
     _counted_s: float = attrs.field(default=0.0, init=False)
     _settling_s: float = attrs.field(default=SOON_S, init=False)
     _is_suspect: bool = attrs.field(default=False, init=False)
+    _num_failed: int = attrs.field(default=0, init=False)
+    _num_looked_after: int = attrs.field(default=0, init=False)
+    """Of the failed requests, those after which the server was looked at."""
     _was_well: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -144,11 +147,16 @@ class UpstreamMonitor:
                 self._wake()
 
     def request_failed(self, error: UpstreamError) -> None:
-        """A request had no answer, or a broken one. What the caller got wrong does not count."""
+        """A request had no answer, or a broken one. What the caller got wrong does not count.
+
+        The server is looked at soon, and that is told even if it is as well as before: a balancer
+        sends it nothing until then.
+        """
         if error.kind is FailureKind.REQUEST:
             return
         self._ejection.request_failed(str(error), trio.current_time(), self._chance())
         self._is_suspect = True
+        self._num_failed += 1
         self._publish()
         self._wake()
 
@@ -186,6 +194,7 @@ class UpstreamMonitor:
     async def _probe(self) -> None:
         self.account.expire(trio.current_time())
         self._is_suspect = False
+        num_failed = self._num_failed
         try:
             self._found = await self._prober.probe()
         except ProbeFailedError as error:
@@ -198,6 +207,7 @@ class UpstreamMonitor:
             else:
                 self._prober.forget()
         self._probed_s = self._counted_s = trio.current_time()
+        self._num_looked_after = num_failed
         self._publish()
 
     async def _count_busy(self) -> None:
@@ -268,4 +278,5 @@ class UpstreamMonitor:
             is_router=facts.is_router,
             changed_model=None not in {model, self._first_model} and model != self._first_model,
             next_probe_s=self._ejection.next_probe_s,
+            num_failed=self._num_looked_after,
         )

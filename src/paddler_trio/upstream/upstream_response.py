@@ -127,6 +127,7 @@ class UpstreamResponse(AsyncIterator[BodyPart]):
     def _feed(self, data: bytes) -> None:
         try:
             self._body.feed(data, self._parts)
+            self._connection.reads.note(len(self._parts))
         except MalformedAnswerError as error:
             self._error = self._connection.failure(
                 FailureKind.PROTOCOL, f"broke HTTP's rules: {error}"

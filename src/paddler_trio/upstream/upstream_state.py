@@ -84,6 +84,7 @@ class UpstreamState:
       has_slots_endpoint: whether others and cancelled requests can be noticed at all.
       changed_model: another model than at first; see `UpstreamMonitor.accept_model`.
       next_probe_s: of Trio's clock, while the server is not asked at its usual interval.
+      num_failed: requests that it broke on, at the last look at it. So each look after one is told.
     """
 
     reachability: Reachability
@@ -100,6 +101,7 @@ class UpstreamState:
     is_router: bool = False
     changed_model: bool = False
     next_probe_s: float | None = None
+    num_failed: int = 0
 
     @property
     def slots_offered(self) -> int:

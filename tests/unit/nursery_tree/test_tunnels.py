@@ -12,6 +12,7 @@ import trio
 
 from paddler_trio.errors import LinkError
 from paddler_trio.nursery_tree.tunnels import Tunnels
+from paddler_trio.wire.trio.tunnel_frames import body_frames
 
 
 @attrs.define(eq=False)
@@ -76,3 +77,22 @@ async def test_idle_ones_are_not_used(dialler: Dialler) -> None:
     assert dialler.tunnels.are_used
     dialler.tunnels.give_back(tunnel)
     assert not dialler.tunnels.are_used
+
+
+async def test_very_many_small_frames_are_taken_in_small_portions(dialler: Dialler) -> None:
+    tunnel = await dialler.tunnels.take()
+    data = body_frames(b"x") * 20_000
+
+    async def send() -> None:
+        ours = trio.socket.from_stdlib_socket(dialler.ends[0].dup())
+        with ours:
+            left = memoryview(data)
+            while left:
+                left = left[await ours.send(left) :]
+
+    sizes: list[int] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        while sum(sizes) < 20_000:
+            sizes.append(len(await tunnel.receive()))
+    assert max(sizes[2:]) <= 4096 // 6 + 1

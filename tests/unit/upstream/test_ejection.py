@@ -13,7 +13,7 @@ def test_failures_in_a_row_eject_and_one_good_probe_readmits() -> None:
     ejection = Ejection()
     for number in range(FAILURES_TO_EJECT):
         assert not ejection.is_ejected
-        ejection.request_failed(f"failure {number}", 10.0, 0.0)
+        ejection.probe_failed(f"failure {number}", 10.0, 0.0, is_final=False)
     assert ejection.reason == "failure 2"
     assert ejection.next_probe_s == 10.5
     ejection.request_succeeded()
@@ -26,9 +26,23 @@ def test_failures_in_a_row_eject_and_one_good_probe_readmits() -> None:
 def test_a_request_that_succeeds_ends_a_row() -> None:
     ejection = Ejection()
     for _ in range(3 * FAILURES_TO_EJECT):
-        ejection.request_failed("x", 0.0, 0.0)
+        ejection.probe_failed("x", 0.0, 0.0, is_final=False)
         ejection.request_succeeded()
     assert not ejection.is_ejected
+
+
+def test_requests_that_fail_together_count_once_and_beside_bad_probes() -> None:
+    ejection = Ejection()
+    for _ in range(9):
+        for _ in range(9):
+            ejection.request_failed("closed", 0.0, 0.0)
+        assert not ejection.is_ejected
+        ejection.probe_succeeded()
+    ejection.request_failed("closed", 0.0, 0.0)
+    ejection.probe_failed("no answer", 0.0, 0.0, is_final=False)
+    assert not ejection.is_ejected
+    ejection.request_failed("closed again", 0.0, 0.0)
+    assert ejection.reason == "closed again"
 
 
 def test_nobody_there_is_certain_at_once() -> None:

@@ -60,8 +60,12 @@ BODY_DEADLINE_S: Final = 120.0
 OVERFLOWS: Final = (OVERFLOW, DISPLACED)
 OUR_REFUSALS: Final = {"request": 400, "unable": 501, "full": 503}
 """Statuses of failures that no server is to blame for."""
+BLAMELESS: Final = frozenset({"connect", "link"})
+"""Kinds of failures that no request is the cause of."""
 MAX_TRIES_BESIDE: Final = 3
 """Servers that are asked for what takes no slot, one after the other."""
+MAX_BROKEN_BESIDE: Final = 2
+"""Of these, those that took the request and broke: it is the likely cause."""
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -200,7 +204,9 @@ class Forwarding:
             self.affinity.answered(forwarded.body, lease.agent.id, tokens)
         elif failed.may_repeat:
             self.dispatcher.suspend(lease.agent)  # or it would get this request again at once
-            self.dispatcher.hand_back(lease, failed.text, suspects=0)
+            # whatever the server worked on may have broken it
+            suspects = 0 if failed.kind in BLAMELESS else lease.agent.slots_processing
+            self.dispatcher.hand_back(lease, failed.text, suspects=suspects)
         else:
             request.end(_failure(failed))
         return request.is_over
@@ -216,13 +222,12 @@ class Forwarding:
         server: AgentConnection | None,
     ) -> Failure | None:
         problem: Failure | None = None
+        num_broken = 0
+        broke: set[AgentConnection] = set()
         unfit: set[AgentConnection] = set()
         with cut_on_disconnect(scope):
             for _ in range(MAX_TRIES_BESIDE):
-                if unfit and server is None:
-                    agent = least_busy(set(pool.agents.values()) - unfit)
-                else:
-                    agent = server or await self._ready_server(pool)
+                agent = server or await self._server_beside(pool, unfit, broke)
                 if agent is None:
                     nobody = Failure(503, "No server is connected that answers now")
                     problem = problem or (MOVED if pool.has_moved else nobody)
@@ -231,8 +236,14 @@ class Forwarding:
                 problem = None if failed is None else _failure(failed)
                 if failed is None or not failed.may_repeat:
                     break
-                if failed.kind not in OUR_REFUSALS:
+                if failed.kind in BLAMELESS:
                     self.dispatcher.suspend(agent)
+                elif failed.kind not in OUR_REFUSALS:
+                    # perhaps on a page that nobody else asks for: the others keep the server
+                    num_broken += 1
+                    if num_broken >= MAX_BROKEN_BESIDE:
+                        break
+                    broke.add(agent)
                 elif server is None:
                     unfit.add(agent)
                 else:
@@ -253,6 +264,18 @@ class Forwarding:
             return await exchange(agent, forwarded, "", answer, progressed)
         silence = silent_server(timeout_s).description
         return Failed(kind="timeout", text=silence, may_repeat=False)
+
+    async def _server_beside(
+        self, pool: Pool, unfit: set[AgentConnection], broke: set[AgentConnection]
+    ) -> AgentConnection | None:
+        """None of the ``unfit``, and one that ``broke`` on the request only if there is no other;
+        None if there is none."""
+        if unfit or broke:
+            fit = set(pool.agents.values()) - unfit
+            agent = least_busy(fit - broke)
+            if agent is not None or unfit:
+                return agent or least_busy(fit)
+        return await self._ready_server(pool)
 
     async def _ready_server(self, pool: Pool) -> AgentConnection | None:
         """The least busy one, at the latest when a request would no longer wait for a slot."""

@@ -12,7 +12,7 @@ from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter
 from paddler_trio.errors import LinkError, WireError
 from paddler_trio.http.asgi import ClientGoneError
 from paddler_trio.http.upgrade import Upgrade
-from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_connection import TUNNELS_BESIDE_SLOTS, AgentConnection
 from paddler_trio.nursery_tree.tunnels import Tunnel, Tunnels
 from paddler_trio.wire.trio.tunnel_frames import (
     Failed,
@@ -64,6 +64,9 @@ async def exchange(
 ) -> Failed | None:
     """Have the server behind ``agent`` answer; None when all of its answer was written.
 
+    What takes no slot has tunnels of its own: however many of those are held by clients that read
+    slowly, the slots have theirs.
+
     Args:
       wire_id: of the lease of its slot; empty for none.
       on_progress: called when something of the answer has come.
@@ -75,6 +78,29 @@ async def exchange(
     """
     tunnels = agent.tunnels
     assert tunnels is not None, f"{agent} stands in front of no server"
+    if wire_id:
+        return await _through_tunnel(tunnels, agent, request, wire_id, answer, on_progress)
+    if tunnels.num_beside >= TUNNELS_BESIDE_SLOTS:
+        text = (
+            f"{TUNNELS_BESIDE_SLOTS} requests that take no slot are under way already at the "
+            f"server of {agent.label}"
+        )
+        return Failed(kind="full", text=text, may_repeat=True)
+    tunnels.num_beside += 1
+    try:
+        return await _through_tunnel(tunnels, agent, request, wire_id, answer, on_progress)
+    finally:
+        tunnels.num_beside -= 1
+
+
+async def _through_tunnel(
+    tunnels: Tunnels,
+    agent: AgentConnection,
+    request: ForwardedRequest,
+    wire_id: str,
+    answer: AnswerWriter,
+    on_progress: Callable[[], None],
+) -> Failed | None:
     try:
         tunnel = await tunnels.take()
     except LinkError as error:
@@ -92,7 +118,7 @@ async def exchange(
             )
         may_stay = failed is None and not answer.is_switched
     except (LinkError, WireError) as error:
-        return Failed(kind="closed", text=str(error), may_repeat=not answer.has_begun)
+        return Failed(kind="link", text=str(error), may_repeat=not answer.has_begun)
     finally:
         tunnels.websockets.discard(tunnel)
         if may_stay:

@@ -27,7 +27,7 @@ class Loss:
       has_output: the client was sent something, or tokens were produced.
       is_continuable: every token produced is known, so that another agent can go on after them.
       continuations: how often it was placed again before.
-      suspicions: deaths of engines and agents that it may be the cause of.
+      suspicions: deaths of engines, agents and servers that it may be the cause of.
       suspects: how many requests may be the cause of this one, it among them; 0 if it is not.
     """
 
@@ -44,8 +44,8 @@ def refusal(loss: Loss, limits: ContinuationLimits) -> str | None:
         return "Agent controller connection closed"
     if loss.suspects == 1 and loss.suspicions >= limits.max_suspicions:
         return (
-            f"{loss.suspicions} engines or agents died while they worked on this request, the last "
-            "one on nothing else: it is not tried again"
+            f"{loss.suspicions} engines, agents or servers died while they worked on this request, "
+            "the last one on nothing else: it is not tried again"
         )
     if loss.continuations >= limits.max_continuations:
         return f"Agent controller connection closed, after {loss.continuations} continuations"

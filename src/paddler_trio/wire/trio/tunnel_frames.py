@@ -92,7 +92,8 @@ class Failed:
     """There is no answer, or not all of it.
 
     Args:
-      kind: ``connect``, ``timeout``, ``protocol`` or ``closed``.
+      kind: ``connect``, ``timeout``, ``protocol`` or ``closed``; ``link``, ``full`` and ``unable``
+        are the balancer's own.
       text: for people; no secrets.
       may_repeat: nothing of the answer had come, so another server may be asked.
     """

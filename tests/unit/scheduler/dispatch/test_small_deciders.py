@@ -162,7 +162,7 @@ def test_what_was_sent_without_its_tokens_cannot_go_on() -> None:
 def test_a_second_death_that_is_due_to_nobody_else_is_enough(first_suspects: int) -> None:
     assert _refusal(suspicions=1, suspects=first_suspects) is None
     refused = _refusal(continuations=1, suspicions=2, suspects=1)
-    assert "2 engines or agents died while they worked on this request" in (refused or "")
+    assert "2 engines, agents or servers died while they worked on this request" in (refused or "")
 
 
 def test_who_only_ran_beside_the_cause_goes_on() -> None:
