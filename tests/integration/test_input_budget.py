@@ -184,6 +184,24 @@ def test_unfinished_bodies_hold_no_more_than_the_budget(fleet: Fleet) -> None:
     assert peak_mib(fleet.balancer) < 700
 
 
+def test_what_is_stored_is_read_again_within_the_budget(fleet: Fleet) -> None:
+    """A hundred bytes ask for 20 MiB, and the client does not take them."""
+    hidden = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "a" * 20 * MIB}
+    body = {"input": [hidden, {"role": "user", "content": "hi"}], "max_output_tokens": 2}
+    made = post(fleet, json.dumps(body).encode(), path="/v1/responses").raise_for_status().json()
+    ask = f"GET /v1/responses/{made['id']}/input_items HTTP/1.1\r\nHost: {fleet.inference}\r\n\r\n"
+    host, _, port = fleet.inference.rpartition(":")
+    with ExitStack() as stack:
+        statuses = []
+        for _ in range(8):
+            client = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
+            client.sendall(ask.encode())
+            statuses.append(client.recv(12))
+        assert statuses.count(b"HTTP/1.1 200") in range(1, 6)
+        assert statuses.count(b"HTTP/1.1 200") + statuses.count(b"HTTP/1.1 503") == 8
+    assert_nobody_noticed(fleet)
+
+
 @contextmanager
 def image_host() -> Iterator[str]:
     """Serves 20 MiB as an image, whatever is asked for."""

@@ -18,6 +18,7 @@ from paddler_trio.apis.openai.completion_request import completion_record, llama
 from paddler_trio.apis.openai.embeddings import embeddings_record, llama_embeddings_record
 from paddler_trio.apis.responses.responses_fields import input_tokens_record, responses_record
 from paddler_trio.apis.shapes import Json
+from paddler_trio.wire.codec import dumps
 
 ERROR_STATUSES = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 501, 502, 503, 504)
 
@@ -144,6 +145,12 @@ _ERRORS: Mapping[str, Json] = {
 }
 
 
+@lru_cache(maxsize=8)
+def _written(limits: ApiLimits, *, is_strict: bool) -> bytes:
+    """Anybody may ask for it, and it takes longer to write than most requests to answer."""
+    return dumps(openapi(limits, is_strict=is_strict))
+
+
 async def document(backend: Backend, exchange: Exchange) -> None:
-    body = openapi(backend.limits, is_strict=backend.settings.strict_fields)
-    await exchange.send_json(200, body)
+    body = _written(backend.limits, is_strict=backend.settings.strict_fields)
+    await exchange.send_written(200, body)

@@ -205,7 +205,7 @@ def test_an_effort_bounds_the_reasoning_and_is_told_to_the_template() -> None:
 
 
 def stored(name: str, size: int = 10, owner: str = "") -> StoredResponse:
-    return StoredResponse.of(owner, {"id": name, "output": [], "pad": "x" * size}, (), ())
+    return StoredResponse.of(owner, {"id": name, "output": [], "pad": "x" * size}, b"[]", b"[]", 0)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4000)), max_size=60))
@@ -245,6 +245,20 @@ def test_a_response_is_there_for_its_own_key_alone() -> None:
     assert store.num_bytes == 0
 
 
+def test_who_has_most_of_the_store_makes_room() -> None:
+    store = ResponseStore(max_responses=6, max_bytes=100_000)
+    for place in range(2):
+        store.keep(stored(f"a{place}", owner="alice"))
+    for place in range(20):
+        store.keep(stored(f"b{place}", owner="bob"))
+    assert all(store.get(f"a{place}", owner="alice") for place in range(2))
+    assert [p for p in range(20) if store.get(f"b{p}", owner="bob")] == [16, 17, 18, 19]
+    store.keep(stored("large", 80_000, owner="carol"))
+    assert store.get("large", owner="carol") is not None, "the newest is always there"
+    assert store.get("a0", owner="alice") is not None
+    assert store.get("b16", owner="bob") is None
+
+
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(0, 9) | st.floats(0, 1e15) | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=3), inner),
@@ -271,7 +285,7 @@ def test_what_the_store_retains_is_what_it_counts(values: list[object], repeats:
         for number in range(most_bytes // (piece + ENTRY_BYTES) + 50):
             items: list[Item] = [{"content": loads(dumps(values * repeats))}]
             response = {"id": f"r{number}", "output": loads(dumps(values))}
-            store.keep(StoredResponse.of("key", response, (), items))
+            store.keep(StoredResponse.of("key", response, b"[]", dumps(items), 0))
         del items, response
         gc.collect()
         retained, _ = tracemalloc.get_traced_memory()

@@ -32,6 +32,9 @@ from paddler_trio.apis.run_requests import gather, stream
 from paddler_trio.apis.shapes import Json
 from paddler_trio.apis.timings import Reports, Stopwatch
 from paddler_trio.http.client_identity import KEY_NAME
+from paddler_trio.http.input_budget import BudgetSpentError
+from paddler_trio.http.json_body import no_room
+from paddler_trio.wire.json_text import dumps_in_runs
 
 INPUT_ITEMS = "/input_items"
 
@@ -55,9 +58,9 @@ class Responses:
             parameters=cluster_parameters(backend),
         )
         must_generate(backend)
-        before = self._before(request, exchange)
-        exchange.has_stored_items = bool(before)
+        before = await self._before(request, exchange)
         generate = await exchange.run(lambda: request.generate(before))
+        kept = await _texts_of(request, before, exchange) if request.is_stored else None
         works = await fetch_images([generate], backend.settings, exchange.room)
         watch = Stopwatch(trio.current_time)
         reports = Reports(watch, delivery.with_progress, delivery.with_timings)
@@ -65,9 +68,8 @@ class Responses:
 
         def finish() -> Json:
             response = heading.finished(output, now=int(time.time()))
-            if request.is_stored:
-                items = [_named(item) for item in request.items]
-                stored = StoredResponse.of(_owner(exchange), response, before, items)
+            if kept is not None:
+                stored = StoredResponse.of(_owner(exchange), response, *kept)
                 if not self.store.keep(stored) and not exchange.is_exact:
                     response["store"] = False
             return response
@@ -88,7 +90,8 @@ class Responses:
         request = await exchange.read(backend.limits, read_input_tokens)
         backend = backend.routed(exchange, request.delivery.model)
         must_generate(backend)
-        conversation = request.conversation(self._before(request, exchange))
+        before = await self._before(request, exchange)
+        conversation = request.conversation(before)
         tokens = await count_tokens(backend, conversation)
         body = {"object": "response.input_tokens", "input_tokens": tokens}
         await exchange.send_json(200, body)
@@ -100,12 +103,14 @@ class Responses:
         stored = self.store.get(response_id, owner=_owner(exchange))
         if stored is None:
             raise not_stored(response_id)
+        _reserve(exchange, stored.weight_bytes + stored.size_bytes)
         if exchange.tail.endswith(INPUT_ITEMS):
-            await exchange.send_json(200, _page(stored, query))
+            page = await exchange.run(lambda: _page(stored, query))
+            await exchange.send_json(200, page)
             return
         if query.get("stream", ["false"])[-1].lower() not in ("false", "0"):
             raise invalid("stream is not supported: the response has ended", "stream")
-        response = stored.response
+        response = await exchange.run(lambda: stored.response)
         if exchange.is_exact:
             response.pop("store", None)
         await exchange.send_json(200, response)
@@ -116,8 +121,9 @@ class Responses:
         body = {"id": exchange.tail, "object": "response", "deleted": True}
         await exchange.send_json(200, body)
 
-    def _before(self, request: ResponsesRequest, exchange: Exchange) -> Sequence[Item]:
-        """The items that the response continues; ApiError 400 if they are not stored any more."""
+    async def _before(self, request: ResponsesRequest, exchange: Exchange) -> Sequence[Item]:
+        """The items that the response continues; ApiError 400 if they are not stored any more,
+        HttpProblem 503 if there is no room for them."""
         previous = request.previous_response_id
         if previous is None:
             return ()
@@ -129,7 +135,34 @@ class Responses:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        return stored.conversation
+        _reserve(exchange, stored.weight_bytes)
+        exchange.has_stored_items = True
+        return await exchange.run(lambda: stored.conversation)
+
+
+def _reserve(exchange: Exchange, size_bytes: int) -> None:
+    """What is stored is held again for a request that may be short; HttpProblem 503."""
+    try:
+        exchange.room.grow(size_bytes)
+    except BudgetSpentError as spent:
+        raise no_room(spent) from spent
+
+
+async def _texts_of(
+    request: ResponsesRequest, before: Sequence[Item], exchange: Exchange
+) -> tuple[bytes, bytes, int]:
+    """What of the request is stored with its response, written before that is there.
+
+    HttpProblem 503 if there is no room for it."""
+
+    def write() -> tuple[bytes, bytes]:
+        items = [_named(item) for item in request.items]
+        return dumps_in_runs([*before]), dumps_in_runs(items)
+
+    weight_bytes = exchange.room.used_bytes
+    before_json, items_json = await exchange.run(write)
+    _reserve(exchange, len(before_json) + len(items_json))
+    return before_json, items_json, weight_bytes
 
 
 def _owner(exchange: Exchange) -> str:

@@ -1,13 +1,13 @@
 """Stored responses, to read again or to continue: in memory, bounded, the oldest are dropped first.
 
 A store lives and dies with its balancer. A response that was made with one API key is there for
-that key alone; requests without keys share theirs.
+that key alone; requests without keys share theirs. Who has most of the store makes room: nobody can
+push out what others go on with.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 
 import attrs
 
@@ -24,7 +24,10 @@ ENTRY_BYTES = 1024
 class StoredResponse:
     """One response as JSON texts, so that its size is known.
 
-    ``before``: the items of the responses that it continued; ``items``: its own input.
+    Args:
+      before_json, items_json: the items of the responses that it continued, and of its own input.
+      weight_bytes: what the request held of the input budget for them. Whoever reads them again
+        makes the balancer hold as much, and reserves it first.
     """
 
     id: str
@@ -32,17 +35,19 @@ class StoredResponse:
     response_json: bytes
     before_json: bytes
     items_json: bytes
+    weight_bytes: int
 
     @classmethod
     def of(
-        cls, owner: str, response: Json, before: Sequence[Item], items: Sequence[Item]
+        cls, owner: str, response: Json, before_json: bytes, items_json: bytes, weight_bytes: int
     ) -> StoredResponse:
         return cls(
             id=str(response["id"]),
             owner=owner,
             response_json=dumps(response),
-            before_json=dumps([*before]),
-            items_json=dumps([*items]),
+            before_json=before_json,
+            items_json=items_json,
+            weight_bytes=weight_bytes,
         )
 
     @property
@@ -81,39 +86,70 @@ class ResponseStore:
 
     max_responses: int
     max_bytes: int
-    num_bytes: int = attrs.field(default=0, init=False)
-    _kept: OrderedDict[str, StoredResponse] = attrs.field(factory=OrderedDict, init=False)
+    _owners: dict[str, _Owned] = attrs.field(factory=dict, init=False)
+    """Those that have a response here."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return sum(len(owned.kept) for owned in self._owners.values())
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(owned.num_bytes for owned in self._owners.values())
 
     def keep(self, stored: StoredResponse) -> bool:
         """False if it alone is too large; else older ones make room for it."""
         if stored.size_bytes > self.max_bytes or self.max_responses == 0:
             return False
-        self._kept[stored.id] = stored
-        self.num_bytes += stored.size_bytes
-        while len(self._kept) > self.max_responses or self.num_bytes > self.max_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self.num_bytes -= oldest.size_bytes
+        self._owners.setdefault(stored.owner, _Owned()).add(stored)
+        while len(self) > self.max_responses or self.num_bytes > self.max_bytes:
+            self._make_room(stored)
         return True
 
     def get(self, response_id: str, *, owner: str) -> StoredResponse | None:
         """None if there is none, or it has another owner; using it keeps it longer."""
-        found = self._kept.get(response_id)
-        if found is None or found.owner != owner:
+        owned = self._owners.get(owner)
+        if owned is None or response_id not in owned.kept:
             return None
-        self._kept.move_to_end(response_id)
-        return found
+        owned.kept.move_to_end(response_id)
+        return owned.kept[response_id]
 
     def drop(self, response_id: str, *, owner: str) -> bool:
         """Whether it was there."""
-        stored = self.get(response_id, owner=owner)
-        if stored is None:
+        owned = self._owners.get(owner)
+        if owned is None or response_id not in owned.kept:
             return False
-        del self._kept[response_id]
-        self.num_bytes -= stored.size_bytes
+        owned.remove(response_id)
+        if not owned.kept:
+            del self._owners[owner]
         return True
+
+    def _make_room(self, newest: StoredResponse) -> None:
+        """The oldest response goes of the owner that has most, the newest one not counted."""
+
+        def share(owner: str) -> float:
+            num, num_bytes = len(self._owners[owner].kept), self._owners[owner].num_bytes
+            if owner == newest.owner:
+                num, num_bytes = num - 1, num_bytes - newest.size_bytes
+            return max(num / self.max_responses, num_bytes / self.max_bytes)
+
+        owner = max(self._owners, key=share)
+        oldest = next(iter(self._owners[owner].kept))
+        self.drop(oldest, owner=owner)
+
+
+@attrs.define
+class _Owned:
+    """What one owner has in the store, what was used last at the end."""
+
+    kept: OrderedDict[str, StoredResponse] = attrs.field(factory=OrderedDict)
+    num_bytes: int = 0
+
+    def add(self, stored: StoredResponse) -> None:
+        self.kept[stored.id] = stored
+        self.num_bytes += stored.size_bytes
+
+    def remove(self, response_id: str) -> None:
+        self.num_bytes -= self.kept.pop(response_id).size_bytes
 
 
 def not_stored(response_id: str) -> ApiError:

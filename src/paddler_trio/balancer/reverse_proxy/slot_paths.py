@@ -6,6 +6,7 @@ answered by its HTTP threads at once, and waits for no slot.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import Final
 
@@ -43,7 +44,13 @@ _LOOK_AT_BYTES: Final = 1_048_576
 
 
 def takes_slot(method: str, path: str, *, upgrades: bool = False) -> bool:
-    """``path`` is percent-decoded; ``upgrades``: a WebSocket is asked for."""
+    """``path`` is percent-decoded; ``upgrades``: a WebSocket is asked for.
+
+    A path that a server may take for one of these, because it overlooks slashes and dots, is one:
+    else it would be a way past the queue.
+    """
+    if "//" in path or "/." in path or path.endswith("/"):
+        path = "/" + posixpath.normpath(path).lstrip("/")
     if upgrades:
         return path in WEBSOCKET_SLOT_PATHS
     return method == "POST" and path in SLOT_PATHS
