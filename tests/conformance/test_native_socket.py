@@ -113,6 +113,19 @@ async def test_errors_come_as_frames_with_the_clients_id() -> None:
     assert error_of(late) == (504, "Waiting for available slot timed out")
 
 
+async def test_an_id_that_every_token_would_repeat_has_a_length() -> None:
+    async with balancer_with_agent(1) as (balancer, agent), balancer.socket() as client:
+        await client.ask("x" * 257)
+        assert error_of(await client.next()) == (
+            400,
+            "the id has 257 characters, the limit is 256",
+        )
+        await client.ask("y" * 256)
+        wire_id, _ = await agent.next_request()
+        await agent.done(wire_id)
+        assert request_id_of(await client.next()) == "y" * 256
+
+
 async def test_an_id_in_flight_is_refused_once_more_and_the_original_stays_stoppable() -> None:
     async with balancer_with_agent(2) as (balancer, agent), balancer.socket() as client:
         await client.ask("x")

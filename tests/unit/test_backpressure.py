@@ -108,6 +108,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{login_limit.BURST} from one address, then one in {1 / login_limit.PER_S:.0f} s; "
             f"{login_limit.ALL_BURST} from all, then {login_limit.ALL_PER_S:.0f} a second"
         ),
+        "id of a request on an inference WebSocket, which every token of its answer repeats": (
+            f"{inference_socket.MAX_ID_CHARS} characters"
+        ),
         "connections per port": f"`--max-connections` ({config.max_connections})",
         "bytes held of all requests and messages of the balancer": (
             f"`--input-memory` ({config.input_memory_bytes // MIB} MiB); "

@@ -60,6 +60,8 @@ from paddler_trio.wire.websocket_text import frame_header
 log = structlog.get_logger("inference")
 
 MAX_REQUESTS_PER_SOCKET = 1024
+MAX_ID_CHARS = 256
+"""Of a request's id, which stands in the line of every token."""
 _DISABLED = "Token generation is disabled while the cluster is configured for embeddings"
 
 
@@ -289,6 +291,12 @@ class _Client:
                 request_id,
                 400,
                 f'Request id "{request_id}" is already in flight on this connection',
+            )
+        if len(request_id) > MAX_ID_CHARS:
+            return self._refused(
+                request_id,
+                400,
+                f"the id has {len(request_id)} characters, the limit is {MAX_ID_CHARS}",
             )
         if self.refusal is not None:
             return self._refused(request_id, 403, self.refusal)
