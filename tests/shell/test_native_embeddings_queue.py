@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import attrs
 import pytest
@@ -10,6 +11,7 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from paddler_trio.balancer.embedding_fan_out import MAX_UNREAD
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.inference_routes import InferenceRoutes
@@ -35,9 +37,15 @@ async def routes_of(here: World) -> InferenceRoutes:
 
 
 async def embed(
-    listener: InferenceRoutes, *texts: str, identity: Mapping[str | bytes, object]
+    listener: InferenceRoutes,
+    *texts: str,
+    identity: Mapping[str | bytes, object],
+    reads: trio.Event | None = None,
 ) -> None:
-    """One call, read to its end; ``identity`` has headers and members of the scope."""
+    """One call, read to its end; ``identity`` has headers and members of the scope.
+
+    ``reads``: until it is set, nothing of the body is read.
+    """
     documents = [{"id": text, "content": text} for text in texts]
     body = dumps({"input_batch": documents, "normalization_method": "None"})
     arriving: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
@@ -49,6 +57,8 @@ async def embed(
         raise AssertionError
 
     async def send(message: Message) -> None:
+        if reads is not None and message["type"] == "http.response.body":
+            await reads.wait()
         await trio.lowlevel.checkpoint()
 
     headers = [(name, value) for name, value in identity.items() if isinstance(name, bytes)]
@@ -95,3 +105,32 @@ async def test_who_sends_little_does_not_wait_for_who_sends_much(
             order.append(answer(agent))
         assert order[0] == "much 0.0"
         assert order.index("little") == 1, order
+
+
+async def test_a_client_that_does_not_read_makes_its_own_call_wait(
+    autojump_clock: MockClock,
+) -> None:
+    """What was answered and not read is held: of a long call, only so much."""
+    reads = trio.Event()
+    texts = [f"text {place}" for place in range(40)]
+    async with world(WIDE) as here, trio.open_nursery() as nursery:
+        listener = await routes_of(here)
+        agent = here.agent(slots=1)
+        nursery.start_soon(partial(embed, listener, *texts, identity={}, reads=reads))
+        answered = 0
+
+        async def answer_all() -> None:
+            nonlocal answered
+            await wait_all_tasks_blocked()
+            while frames := [f for f in agent.received() if isinstance(f, AgentRequest)]:
+                for frame in frames:
+                    vector = {"Embedding": {"embedding": [0.5], "source_document_id": "x"}}
+                    agent.lease(frame.id).deliver("Embedding", [vector, "Done"], ends=True)
+                    answered += 1
+                await wait_all_tasks_blocked()
+
+        await answer_all()
+        assert answered == MAX_UNREAD + 3, "and one is being written, one was in the slot, one waited"
+        reads.set()
+        await answer_all()
+        assert answered == 40

@@ -20,6 +20,7 @@ from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.balancer import (
     api_v2,
     cache_routes,
+    embedding_fan_out,
     inference_socket,
     model_store_child,
     shared_view,
@@ -107,6 +108,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         "failures to join, or to sign in": (
             f"{login_limit.BURST} from one address, then one in {1 / login_limit.PER_S:.0f} s; "
             f"{login_limit.ALL_BURST} from all, then {login_limit.ALL_PER_S:.0f} a second"
+        ),
+        "sub-batches of one embedding call that were answered and not read": (
+            f"{embedding_fan_out.MAX_UNREAD}, and those in slots"
         ),
         "id of a request on an inference WebSocket, which every token of its answer repeats": (
             f"{inference_socket.MAX_ID_CHARS} characters"

@@ -3,7 +3,8 @@
 Each sub-batch is a request with its own id. The body ends when all of them have, with one final
 ``Done`` of its own; what fails in between is a line like any other. The call holds one place in
 the queue, its client's: its next sub-batch arrives there when the one before has left it, so one
-call cannot fill the buffer everyone shares, and many calls of one client wait their turn.
+call cannot fill the buffer everyone shares, and many calls of one client wait their turn. A client
+that reads slowly makes its own call wait: what was answered for it is held here.
 
 All sub-batches of a call are answered by one revision of the model. If no agent serves that one any
 more, the whole call is asked again of another, as long as no vector of it has been sent; else what
@@ -35,6 +36,8 @@ from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 MAX_ATTEMPTS: Final = 3
 """Of a call of which nothing has been sent."""
+MAX_UNREAD: Final = 4
+"""Sub-batches that were answered, and are not with the client; vectors are large."""
 
 
 @attrs.define(eq=False)
@@ -52,6 +55,9 @@ class EmbeddingFanOut:
     trace: TraceContext
     user: str = ""
     account: str = ""
+    _copied: set[Request] = attrs.field(factory=set, init=False)
+    """Sub-batches that have left the queue, or are in it, and are not with the client."""
+    _was_read: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _num_submitted: int = attrs.field(default=0, init=False)
     _num_attempts: int = attrs.field(default=0, init=False)
     _is_in_vain: bool = attrs.field(default=False, init=False)
@@ -103,10 +109,13 @@ class EmbeddingFanOut:
                         user=self.user,
                         account=self.account,
                     )
+                    self._copied.add(request)
                     nursery.start_soon(
                         self._copy, request, lines, attempt, name="embedding sub-batch"
                     )
                     await request.left_queue.wait()
+                    while sum(each.is_over for each in self._copied) > MAX_UNREAD:
+                        await self._was_read.park()
         return self._is_in_vain
 
     def _next_id(self) -> str:
@@ -148,3 +157,5 @@ class EmbeddingFanOut:
                 await lines.send(line + b"\n")
         finally:
             request.stop()
+            self._copied.discard(request)
+            self._was_read.unpark_all()
