@@ -261,6 +261,21 @@ async def test_the_key_of_a_server_is_the_agents_and_its_own_host_on_wish(tmp_pa
 # ------------------------------------------------------------------- slots and queue
 
 
+async def test_a_client_cannot_have_the_key_shown_or_the_host_left_out() -> None:
+    hosts = []
+
+    async def script(exchange: Exchange) -> None:
+        hosts.append(exchange.headers[b"host"])
+        await exchange.send(FINE)
+
+    async with proxy(script) as fleet:
+        refused = await fleet.answer(b"TRACE /x HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert refused.startswith(b"HTTP/1.1 501")
+        named = b"GET /x HTTP/1.1\r\nConnection: host\r\nHost: h\r\n\r\n"
+        assert await fleet.answer(named) == FINE
+    assert hosts == [b"h"]
+
+
 async def test_no_server_gets_more_than_its_slots_and_the_others_wait_their_turn() -> None:
     async def script(exchange: Exchange) -> None:
         await trio.sleep(0.02)

@@ -62,7 +62,7 @@ def request_headers(
       keeps_keys: the client's keys are for the server; otherwise they were for the balancer.
       upgrades: it asks for a WebSocket, and so it does of the server.
     """
-    dropped = _connection_fields(headers) | _OURS | {b"content-length"}
+    dropped = (_connection_fields(headers) - {b"host"}) | _OURS | {b"content-length"}
     if not keeps_keys:
         dropped |= _KEYS
     passed: list[tuple[bytes, bytes]] = []

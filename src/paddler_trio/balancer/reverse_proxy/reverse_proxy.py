@@ -39,6 +39,9 @@ from paddler_trio.nursery_tree.pool import Pool
 
 MAX_FIELDS: Final = 64
 """Of the query of a WebSocket's address."""
+NO_TRACE: Final = (
+    "TRACE is not passed on: its answer would show what the agent adds, such as the server's key"
+)
 SLOTS_OFF = (
     "/slots shows the prompts of others: start the balancer with --slots-endpoint-enable, or ask a "
     "server itself"
@@ -74,6 +77,8 @@ class ReverseProxy:
             await self._health(send)
         elif asked == ("GET", "/slots"):
             await self._slots(send)
+        elif scope["method"] == "TRACE":
+            raise HttpProblem(501, NO_TRACE)
         else:
             body = await _body(scope, receive)
             pool = await self._pool(scope, body)
