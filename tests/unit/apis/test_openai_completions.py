@@ -416,6 +416,27 @@ def test_vectors_for_each_token_are_for_those_who_want_them() -> None:
     assert llama_body(told) == [{"index": 0, "embedding": [[1.0, 2.0]]}]
 
 
+def test_vectors_are_held_within_a_budget() -> None:
+    """A token's vector is thousands of times larger than the token."""
+
+    def hold(size_bytes: int) -> None:
+        held.append(size_bytes)
+        if sum(held) > 1000:
+            raise MemoryError
+
+    held: list[int] = []
+    told = Embedded(4, [0], per_token=True, hold=hold)
+    vector = {"embedding": [1.0, 2.0], "source_document_id": "0"}
+    told.take(Step(0, [{"Embedding": vector}]))
+    vectors = {"embeddings": [[1.0, 2.0]] * 3, "source_document_id": "1"}
+    told.take(Step(0, [{"TokenEmbeddings": vectors}]))
+    assert held == [2 * 4, 6 * (4 + 48)]
+    many = {"embeddings": [[1.0, 2.0]] * 30, "source_document_id": "2"}
+    with pytest.raises(MemoryError):
+        told.take(Step(0, [{"TokenEmbeddings": many}]))
+    assert sorted(told.vectors) == [0, 1]
+
+
 def test_embeddings_refuse_what_they_do_not_know() -> None:
     with pytest.raises(ApiError) as told:
         embeddings_record(LIMITS).read({"input": "a", "nix": 1}, "")

@@ -27,7 +27,10 @@ from paddler_trio.apis.prompts import Prompt, PromptShape, read_prompts
 from paddler_trio.apis.questions import token_ids
 from paddler_trio.apis.run_requests import gather_on_one_revision
 from paddler_trio.apis.shapes import Integer, Json, OneOf, Text
+from paddler_trio.http.input_budget import BudgetSpentError
+from paddler_trio.http.json_body import no_room
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
+from paddler_trio.wire.json_limits import VALUE_BYTES
 from paddler_trio.wire.trio.work import Embed, EmbedInput, TextInput, TokenInput
 
 Vector = npt.NDArray[np.float32]
@@ -98,22 +101,27 @@ class Embedded:
     Args:
       starts: the place of the first input of each sub-batch.
       per_token: takes vectors of each token, where the model has no others.
+      hold: called with the bytes that each vector takes; a short text may have very many.
     """
 
     count: int
     starts: Sequence[int]
     per_token: bool = False
+    hold: Callable[[int], None] = lambda _: None
     num_tokens: int = 0
     vectors: dict[int, Vector] = attrs.field(factory=dict)
     """By place: one vector, or one for each token."""
 
     def take(self, step: Step) -> None:
-        """ApiError 400 for an input that is too long, or a model without a vector for texts."""
+        """ApiError 400 for an input that is too long, or a model without a vector for texts; and
+        what ``hold`` raises."""
         start = self.starts[step.choice]
         for result in step.results:
             match result:
                 case {"Embedding": {"embedding": vector, "source_document_id": str(name)}}:
-                    self.vectors[start + int(name)] = np.asarray(vector, np.float32)
+                    found = np.asarray(vector, np.float32)
+                    self.hold(found.nbytes)
+                    self.vectors[start + int(name)] = found
                 case {"TokenEmbeddings": {"embeddings": vectors, "source_document_id": str(name)}}:
                     if not self.per_token:
                         raise ApiError(
@@ -122,7 +130,9 @@ class Embedded:
                             "set pooling_type to Mean, Cls or Last, or use /embedding",
                             code="no_pooling",
                         )
-                    self.vectors[start + int(name)] = np.asarray(vectors, np.float32)
+                    found = np.asarray(vectors, np.float32)
+                    self.hold(found.nbytes + found.size * VALUE_BYTES)  # they are written as well
+                    self.vectors[start + int(name)] = found
                 case {"Usage": {"prompt_tokens": int(tokens)}}:
                     self.num_tokens += tokens
                 case {"DocumentExceedsBatchSize": dict(excess)}:
@@ -200,7 +210,8 @@ async def embeddings(backend: Backend, exchange: Exchange) -> None:
     backend = backend.routed(exchange, asked)
     model = model_name(backend, asked)
     embedded = await _embed(backend, exchange, values, normalize="l2", per_token=False)
-    await exchange.send_json(200, openai_body(embedded, model=model, values=values))
+    body = await exchange.run(lambda: openai_body(embedded, model=model, values=values))
+    await exchange.send_json(200, body)
 
 
 async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
@@ -211,7 +222,7 @@ async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
         raise unsupported("embd_normalize", f"2 and -1 are (it is {norm})")
     normalize = "l2" if norm == 2 else "none"
     embedded = await _embed(backend, exchange, values, normalize=normalize, per_token=True)
-    await exchange.send_json(200, llama_body(embedded))
+    await exchange.send_json(200, await exchange.run(lambda: llama_body(embedded)))
 
 
 async def _embed(
@@ -239,8 +250,14 @@ async def _embed(
     works = [Embed(inputs=part, normalize=normalize, oversize=oversize) for part in parts]
     embedded: list[Embedded] = []
 
+    def hold(size_bytes: int) -> None:
+        try:
+            exchange.room.grow(size_bytes)
+        except BudgetSpentError as spent:
+            raise no_room(spent) from spent
+
     def begin() -> Callable[[Step], None]:
-        embedded[:] = [Embedded(len(inputs), starts, per_token=per_token)]
+        embedded[:] = [Embedded(len(inputs), starts, per_token=per_token, hold=hold)]
         return embedded[0].take
 
     await gather_on_one_revision(backend, exchange, works, begin)
