@@ -156,25 +156,31 @@ class _ReadySockets(trio.abc.Instrument):
 
     def before_io_wait(self, timeout: float) -> None:
         """Wait as long as Trio would, and let it wait no longer."""
-        if not self._watched:
-            return
         if self._left:
             self._take_left()
-        elif timeout <= 0:  # tasks are scheduled: Trio only looks at what is ready
-            self._take(self._epoll.poll(0, MOST_AT_ONCE))
-        if timeout <= 0:
+        elif not self._watched:
             return
+        elif timeout <= 0:
+            self._take(self._epoll.poll(0, MOST_AT_ONCE))
+        elif self._wait(timeout):
+            return
+        if timeout > 0:  # else tasks are scheduled, and Trio only looks at what is ready
+            self._token.run_sync_soon(_nothing, idempotent=True)  # ends the wait that begins now
+
+    def _wait(self, timeout: float) -> bool:
+        """Whether something of Trio's own is ready. Else its time has passed, or it is to have a
+        turn: a call scheduled a task, may have set a deadline, or took long."""
         self._has_scheduled = False
         until_s = time.monotonic() + timeout
         while timeout > 0 and not (self._has_scheduled or self._left):
             ready = self._epoll.poll(timeout, MOST_AT_ONCE)
             if self._take(ready):
-                return
+                return True
             now_s = time.monotonic()
             if ready:
                 until_s = min(until_s, now_s + LOOK_S)
             timeout = until_s - now_s
-        self._token.run_sync_soon(_nothing, idempotent=True)  # ends the wait that Trio begins now
+        return False
 
     def _take(self, ready: list[tuple[int, int]]) -> bool:
         """Whether Trio has something to do."""

@@ -325,3 +325,29 @@ async def test_others_have_their_turn_between_sockets_that_take_long(
             turns += 1
         assert told == sorted(set(told)), "a turn each"
         assert sorted(order[:3]) == [0, 1, 2] == sorted(order[3:])
+
+
+async def test_a_task_that_is_woken_behind_a_slow_read_runs_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(ready_sockets, "time", SimpleNamespace(monotonic=lambda: now_s))
+    async with reading(2) as (pairs, nursery):
+        is_woken = trio.Event()
+        order: list[Pair] = []
+
+        def slow(pair: Pair) -> bool:
+            nonlocal now_s
+            now_s += 1.0
+            order.append(pair)
+            if len(order) == 2:
+                is_woken.set()
+            return pair.read()
+
+        for pair in pairs:
+            nursery.start_soon(read_while, pair.descriptor, partial(slow, pair))
+        await trio.testing.wait_all_tasks_blocked()
+        for pair in pairs:
+            pair.theirs.send(b"x")
+        await is_woken.wait()  # no deadline is near, and nothing else comes
+        assert set(map(id, order)) == set(map(id, pairs))
