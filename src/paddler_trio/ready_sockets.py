@@ -15,6 +15,7 @@ work, and its scopes end it. The calls run in no task, and must not wait.
 from __future__ import annotations
 
 import contextvars
+import math
 import select
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ MOST_AT_ONCE: Final = 64
 """Sockets that are read before Trio is looked at again."""
 TURN_S: Final = 0.005
 """After so long a time of calls Trio has its turn; the other sockets are read after that."""
+BUSY_S: Final = 0.0005
+"""While tasks are scheduled turn after turn, sockets are looked at so often."""
 LOOK_S: Final = 0.1
 """After a call, until Trio looks at its deadlines: the call may have set one."""
 _RUNNING: Final[trio.lowlevel.RunVar[_ReadySockets | None]] = trio.lowlevel.RunVar(
@@ -38,12 +41,12 @@ _RUNNING: Final[trio.lowlevel.RunVar[_ReadySockets | None]] = trio.lowlevel.RunV
 async def run_ready_sockets() -> None:
     """Wait in Trio's place until cancelled. What is watched then is waited for by its own task, as
     it is all the time where Trio does not wait with epoll. In a second task it does nothing."""
-    trios = _descriptor_of_trio()
+    trios = _wait_of_trio()
     if trios is None or _RUNNING.get() is not None:
         await trio.sleep_forever()
     with select.epoll() as epoll:
-        epoll.register(trios, select.EPOLLIN)
-        sockets = _ReadySockets(epoll, trios, trio.lowlevel.current_trio_token())
+        epoll.register(trios.descriptor, select.EPOLLIN)
+        sockets = _ReadySockets(epoll, trios)
         trio.lowlevel.add_instrument(sockets)
         _RUNNING.set(sockets)
         try:
@@ -83,6 +86,15 @@ def closing(descriptor: int) -> None:
         sockets.closing(descriptor)
 
 
+@attrs.frozen
+class _Wait:
+    """Trio's own. ``descriptor``: of its epoll; ``end``: it waits no longer, or not at all if it
+    begins just now."""
+
+    descriptor: int
+    end: Callable[[], None]
+
+
 @attrs.define(eq=False)
 class _Watched:
     """One descriptor, and the task that sleeps meanwhile."""
@@ -101,17 +113,16 @@ class _ReadySockets(trio.abc.Instrument):
     """See the module docstring.
 
     Args:
-      epoll: of what is watched, and of ``trios``.
-      trios: the descriptor with which Trio waits.
+      epoll: of what is watched, and of that with which Trio waits.
     """
 
     _epoll: select.epoll
-    _trios: int
-    _token: trio.lowlevel.TrioToken
+    _trios: _Wait
     _has_scheduled: bool = attrs.field(default=False, init=False)
     """A task was scheduled since this wait began."""
     _watched: dict[int, _Watched] = attrs.field(factory=dict, init=False)
     """By their descriptors."""
+    _looked_s: float = attrs.field(default=-math.inf, init=False)
     _left: list[tuple[int, _Watched]] = attrs.field(factory=list, init=False)
     """Those that were ready when a turn was over: they come first in the next. Asked anew, the
     system would name the first ones again."""
@@ -161,11 +172,12 @@ class _ReadySockets(trio.abc.Instrument):
         elif not self._watched:
             return
         elif timeout <= 0:
-            self._take(self._epoll.poll(0, MOST_AT_ONCE))
+            if time.monotonic() > self._looked_s + BUSY_S:
+                self._look(0)
         elif self._wait(timeout):
             return
         if timeout > 0:  # else tasks are scheduled, and Trio only looks at what is ready
-            self._token.run_sync_soon(_nothing, idempotent=True)  # ends the wait that begins now
+            self._trios.end()  # the one that begins now
 
     def _wait(self, timeout: float) -> bool:
         """Whether something of Trio's own is ready. Else its time has passed, or it is to have a
@@ -173,26 +185,29 @@ class _ReadySockets(trio.abc.Instrument):
         self._has_scheduled = False
         until_s = time.monotonic() + timeout
         while timeout > 0 and not (self._has_scheduled or self._left):
-            ready = self._epoll.poll(timeout, MOST_AT_ONCE)
-            if self._take(ready):
+            is_trio_ready, num_ready = self._look(timeout)
+            if is_trio_ready:
                 return True
-            now_s = time.monotonic()
-            if ready:
-                until_s = min(until_s, now_s + LOOK_S)
-            timeout = until_s - now_s
+            if num_ready:
+                until_s = min(until_s, self._looked_s + LOOK_S)
+            timeout = until_s - self._looked_s
         return False
 
-    def _take(self, ready: list[tuple[int, int]]) -> bool:
-        """Whether Trio has something to do."""
+    def _look(self, timeout: float) -> tuple[bool, int]:
+        """Take what comes in this time; whether something of Trio's own is ready, and of how many
+        sockets something came."""
+        ready = self._epoll.poll(timeout, MOST_AT_ONCE)
         is_trio_ready = False
         for descriptor, _ in ready:
             watched = self._watched.get(descriptor)
             if watched is None:
-                is_trio_ready = is_trio_ready or descriptor == self._trios
+                is_trio_ready = is_trio_ready or descriptor == self._trios.descriptor
             else:
                 self._left.append((descriptor, watched))
-        self._take_left()
-        return is_trio_ready
+        if self._left:
+            self._take_left()
+        self._looked_s = time.monotonic()
+        return is_trio_ready, len(ready)
 
     def _take_left(self) -> None:
         """Call for each of them, until the turn is over."""
@@ -222,12 +237,10 @@ class _ReadySockets(trio.abc.Instrument):
             self._epoll.unregister(descriptor)
 
 
-def _descriptor_of_trio() -> int | None:
-    """With which Trio waits, if it does so with epoll. It has no public name for it."""
-    runner = trio._core._run.GLOBAL_RUN_CONTEXT.runner
-    epoll = getattr(runner.io_manager, "_epoll", None)
-    return epoll.fileno() if isinstance(epoll, select.epoll) else None
-
-
-def _nothing() -> None:
-    """Called in Trio's turn."""
+def _wait_of_trio() -> _Wait | None:
+    """None if Trio does not wait with epoll. It has no public names for these."""
+    manager = trio._core._run.GLOBAL_RUN_CONTEXT.runner.io_manager
+    epoll, end = getattr(manager, "_epoll", None), getattr(manager, "force_wakeup", None)
+    if not isinstance(epoll, select.epoll) or end is None:
+        return None
+    return _Wait(epoll.fileno(), end)

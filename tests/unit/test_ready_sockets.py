@@ -48,6 +48,18 @@ class Steps(trio.abc.Instrument):
         self.number += 1
 
 
+class Clock:
+    """Goes on by a millisecond whenever it is read, and when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        monkeypatch.setattr(ready_sockets, "time", SimpleNamespace(monotonic=self.read))
+
+    def read(self) -> float:
+        self.now_s += 0.001
+        return self.now_s
+
+
 @asynccontextmanager
 async def reading(number: int = 1) -> AsyncIterator[tuple[list[Pair], trio.Nursery]]:
     pairs = [Pair(*socket.socketpair()) for _ in range(number)]
@@ -303,14 +315,12 @@ async def test_others_have_their_turn_between_sockets_that_take_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each read takes a second of this clock; nobody is read a second time before the others."""
-    now_s = 0.0
-    monkeypatch.setattr(ready_sockets, "time", SimpleNamespace(monotonic=lambda: now_s))
+    clock = Clock(monkeypatch)
     async with reading(3) as (pairs, nursery):
         turns, told, order = 0, [], []
 
         def slow(pair: Pair) -> bool:
-            nonlocal now_s
-            now_s += 1.0
+            clock.now_s += 1.0
             told.append(turns)
             order.append(pairs.index(pair))
             return len(order) < 6
@@ -330,15 +340,13 @@ async def test_others_have_their_turn_between_sockets_that_take_long(
 async def test_a_task_that_is_woken_behind_a_slow_read_runs_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now_s = 0.0
-    monkeypatch.setattr(ready_sockets, "time", SimpleNamespace(monotonic=lambda: now_s))
+    clock = Clock(monkeypatch)
     async with reading(2) as (pairs, nursery):
         is_woken = trio.Event()
         order: list[Pair] = []
 
         def slow(pair: Pair) -> bool:
-            nonlocal now_s
-            now_s += 1.0
+            clock.now_s += 1.0
             order.append(pair)
             if len(order) == 2:
                 is_woken.set()
