@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 
 import pytest
@@ -26,6 +26,7 @@ from paddler_trio.http.listening import listen
 from paddler_trio.http.quart_adapter import fix_disconnects
 from paddler_trio.http.server import ACCEPTED_AT_ONCE, HttpServer
 from paddler_trio.http.streaming import DirectBody, direct_body
+from paddler_trio.ready_sockets import run_ready_sockets
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 END = {"type": "http.response.body", "body": b"", "more_body": False}
@@ -643,20 +644,29 @@ async def test_a_direct_writer_says_that_the_client_has_left() -> None:
 class Listener:
     """Accepts a WebSocket, and reads only when told to.
 
-    ``takes_texts``: where they are read, instead of receiving them.
+    ``takes_texts``: where they are read, instead of receiving them; ``at_once``: without waiting.
     """
 
-    def __init__(self, *, takes_texts: bool = False) -> None:
+    def __init__(self, *, takes_texts: bool = False, at_once: bool = False) -> None:
         self.read = trio.Event()
         self.seen: list[str | bytes] = []
         self.end: dict[str, object] = {}
         self.ended = trio.Event()
         self.takes_texts = takes_texts
+        self.at_once = at_once
+        self.num_at_once = 0
 
     def takes_now(self, text: str) -> bool:
-        return False
+        return self.at_once and self.read.is_set() and len(text) < 1000
 
-    async def take(self, texts: Sequence[str]) -> None:
+    def take(self, texts: Sequence[str]) -> Awaitable[None] | None:
+        if not all(map(self.takes_now, texts)):
+            return self.take_slowly(texts)
+        self.num_at_once += len(texts)
+        self.seen += texts
+        return None
+
+    async def take_slowly(self, texts: Sequence[str]) -> None:
         await self.read.wait()
         self.seen += texts
 
@@ -673,14 +683,23 @@ class Listener:
         self.ended.set()
 
 
-@pytest.fixture(params=["received", "taken"])
-def listener(request: pytest.FixtureRequest) -> Listener:
-    """Both ways to get texts: everything holds for both."""
-    return Listener(takes_texts=request.param == "taken")
+@pytest.fixture(params=["received", "taken", "at once", "while Trio waits"])
+async def listener(request: pytest.FixtureRequest) -> AsyncIterator[Listener]:
+    """All ways to get texts: everything holds for each."""
+    at_once = request.param in {"at once", "while Trio waits"}
+    async with trio.open_nursery() as nursery:
+        if request.param == "while Trio waits":
+            nursery.start_soon(run_ready_sockets)
+        yield Listener(takes_texts=request.param != "received", at_once=at_once)
+        nursery.cancel_scope.cancel()
 
 
-async def test_texts_that_are_taken_keep_their_order_whatever_comes_between() -> None:
-    listener = Listener(takes_texts=True)
+def _has_seen(listener: Listener, number: int) -> bool:
+    return len(listener.seen) == number
+
+
+@pytest.mark.parametrize("size", [1, 40])
+async def test_texts_keep_their_order_whatever_comes_between(listener: Listener, size: int) -> None:
     listener.read.set()
     async with serving(listener, ping_interval_s=3600) as served:
         client = await served.connect()
@@ -688,14 +707,23 @@ async def test_texts_that_are_taken_keep_their_order_whatever_comes_between() ->
         await client.read_until(b"\r\n\r\n")
         long = b"\x81\xff" + (100_000).to_bytes(8, "big") + b"\0\0\0\0" + b"l" * 100_000
         fragments = b"\x01\x81\0\0\0\0f" + b"\x89\x80\0\0\0\0" + b"\x80\x81\0\0\0\0g"
-        short = b"\x81\x81\0\0\0\0"
-        await client.stream.send_all(
-            short + b"a" + long + short + b"b" + fragments + b"".join([short + b"c"] * 200)
-        )
-        await client.read_until(b"\x8a\x00")  # the pong
+
+        def short(letter: bytes) -> bytes:
+            return bytes([0x81, 0x80 | size, 0, 0, 0, 0]) + letter * size
+
+        mixed = short(b"a") + long + short(b"b") + fragments + b"".join([short(b"c")] * 200)
+        for data, number in ((mixed, 204), (short(b"d"), 205), (short(b"e"), 206)) * 2:
+            if len(listener.seen) >= number:
+                number += 206  # the second time
+            await client.stream.send_all(data)
+            await until(partial(_has_seen, listener, number))
         await client.stream.send_all(b"\x88\x82\0\0\0\0\x03\xe8")
         await listener.ended.wait()
-        assert listener.seen == ["a", "l" * 100_000, "b", "fg", *"c" * 200]
+        await client.read_until(b"\x8a\x00")  # the pong
+        around = [letter * size for letter in ("a", "b", *"c" * 200, "d", "e")]
+        once = [around[0], "l" * 100_000, around[1], "fg", *around[2:]]
+        assert listener.seen == [*once, *once]
+        assert listener.num_at_once > 400 or not listener.at_once
         assert listener.end["code"] == 1000
 
 
