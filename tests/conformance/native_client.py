@@ -97,6 +97,13 @@ class RunningBalancer:
             lambda seen: not any(agent["is_accepting"] for agent in seen["agents"]),
         )
 
+    async def wait_all_accepting(self) -> None:
+        """Until every agent that is here takes requests."""
+        await self._wait(
+            "/api/v2/agents/stream",
+            lambda seen: all(agent["is_accepting"] for agent in seen["agents"]),
+        )
+
     async def wait_buffered(self, number: int) -> None:
         await self._wait(
             "/api/v1/buffered_requests/stream",

@@ -391,6 +391,7 @@ async def test_a_request_that_servers_break_on_is_tried_on_two_and_nobody_else_n
 
     async with proxy(breaks, breaks, breaks) as fleet:
         for _ in range(3):
+            await fleet.balancer.wait_all_accepting()  # the last ones were looked at meanwhile
             refused = await fleet.answer(request_.replace(b"Host", b"Poison: 1\r\nHost"))
             assert refused.startswith(b"HTTP/1.1 502"), refused
             broke = [any(b"poison" in e.headers for e in s.asked) for s in fleet.servers]

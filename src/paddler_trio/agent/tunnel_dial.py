@@ -13,6 +13,7 @@ import trio
 
 from paddler_trio.agent.balancer_dial import dial
 from paddler_trio.errors import LinkError
+from paddler_trio.ready_sockets import read_while
 from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.tls.client_tls import ClientTls
 from paddler_trio.upstream.direct_socket import read_some, write_all
@@ -57,22 +58,50 @@ class AgentTunnel:
         Errors:
           WireError: what came are no frames.
         """
-        while True:
-            while self._unread_bytes > AHEAD_BYTES:
+        while not self.has_ended:
+            while not self._has_room:
                 await self._taken.park()
+            if isinstance(self.stream, trio.SocketStream):
+                await self._read_socket(self.stream.socket.fileno())
+                continue
             try:
                 data = await read_some(self.stream, RECEIVE_BYTES)
             except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
                 data = b""
-            if data:
-                self.feed(data)
-            else:
-                self.has_ended = True
-            self._arrived.unpark_all()
-            if self.on_news is not None:
-                self.on_news()
-            if self.has_ended:
-                return
+            self._received(data)
+
+    async def _read_socket(self, descriptor: int) -> None:
+        """While there is room, in the step in which something comes: only the task that takes the
+        frames has a turn for them."""
+
+        def read() -> bool:
+            try:
+                data = os.read(descriptor, RECEIVE_BYTES)
+            except BlockingIOError:
+                return True
+            except OSError:
+                data = b""
+            self._received(data)
+            return self._has_room and not self.has_ended
+
+        try:
+            await read_while(descriptor, read)
+        except trio.ClosedResourceError:
+            self._received(b"")
+
+    @property
+    def _has_room(self) -> bool:
+        return self._unread_bytes <= AHEAD_BYTES
+
+    def _received(self, data: bytes) -> None:
+        """Empty at the end, whatever it is. WireError."""
+        if data:
+            self.feed(data)
+        else:
+            self.has_ended = True
+        self._arrived.unpark_all()
+        if self.on_news is not None:
+            self.on_news()
 
     async def next_frame(self) -> tuple[Kind, bytes] | None:
         """Wait for the next frame; None at the end."""
