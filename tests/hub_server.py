@@ -355,12 +355,12 @@ def send_file(
                 handler.close_connection = True
                 return
         piece = body[sent : sent + count]
+        hub.served_bytes += count  # before a client can have it all, and ask for this number
         if odd.hides_length:
             handler.wfile.write(b"%x\r\n" % count + piece + b"\r\n")
         else:
             handler.wfile.write(piece)
         sent += count
-        hub.served_bytes += count
     if odd.hides_length:
         handler.wfile.write(b"0\r\n\r\n")
 

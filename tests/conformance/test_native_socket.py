@@ -51,11 +51,13 @@ async def test_answers_interleave_and_each_keeps_its_order() -> None:
         first, _ = await agent.next_request()
         await client.ask("two")
         second, _ = await agent.next_request()
+        frames = []
         for wire_id, text in ((second, "b"), (first, "a"), (second, "d"), (first, "c")):
             await agent.token(wire_id, text)
-        await agent.done(first)
-        await agent.done(second)
-        frames = [await client.next() for _ in range(6)]
+            frames.append(await client.next())  # none waits for the other
+        for wire_id in (first, second):
+            await agent.done(wire_id)
+            frames.append(await client.next())
     assert [request_id_of(f) for f in frames] == ["two", "one", "two", "one", "one", "two"]
     for request_id, text in (("one", "ac"), ("two", "bd")):
         mine = [f for f in frames if request_id_of(f) == request_id]
