@@ -18,7 +18,7 @@ import contextvars
 import math
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Final
 
 import attrs
@@ -88,10 +88,16 @@ def closing(descriptor: int) -> None:
 
 @attrs.frozen
 class _Wait:
-    """Trio's own. ``descriptor``: of its epoll; ``end``: it waits no longer, or not at all if it
-    begins just now."""
+    """Trio's own.
+
+    Args:
+      descriptor: of its epoll.
+      scheduled: the tasks that it is about to run.
+      end: it waits no longer, or not at all if it begins just now.
+    """
 
     descriptor: int
+    scheduled: Sized
     end: Callable[[], None]
 
 
@@ -118,11 +124,11 @@ class _ReadySockets(trio.abc.Instrument):
 
     _epoll: select.epoll
     _trios: _Wait
-    _has_scheduled: bool = attrs.field(default=False, init=False)
-    """A task was scheduled since this wait began."""
     _watched: dict[int, _Watched] = attrs.field(factory=dict, init=False)
     """By their descriptors."""
     _looked_s: float = attrs.field(default=-math.inf, init=False)
+    _has_called: bool = attrs.field(default=False, init=False)
+    """Something came at the last look."""
     _left: list[tuple[int, _Watched]] = attrs.field(factory=list, init=False)
     """Those that were ready when a turn was over: they come first in the next. Asked anew, the
     system would name the first ones again."""
@@ -161,10 +167,6 @@ class _ReadySockets(trio.abc.Instrument):
         if watched is not None:
             self._end(descriptor, watched, trio.ClosedResourceError("the socket was closed"))
 
-    def task_scheduled(self, task: trio.lowlevel.Task) -> None:
-        """Trio is about to run it."""
-        self._has_scheduled = True
-
     def before_io_wait(self, timeout: float) -> None:
         """Wait as long as Trio would, and let it wait no longer."""
         if self._left:
@@ -182,32 +184,28 @@ class _ReadySockets(trio.abc.Instrument):
     def _wait(self, timeout: float) -> bool:
         """Whether something of Trio's own is ready. Else its time has passed, or it is to have a
         turn: a call scheduled a task, may have set a deadline, or took long."""
-        self._has_scheduled = False
         until_s = time.monotonic() + timeout
-        while timeout > 0 and not (self._has_scheduled or self._left):
-            is_trio_ready, num_ready = self._look(timeout)
-            if is_trio_ready:
+        while timeout > 0 and not (len(self._trios.scheduled) or self._left):
+            if self._look(timeout):
                 return True
-            if num_ready:
+            if self._has_called:
                 until_s = min(until_s, self._looked_s + LOOK_S)
             timeout = until_s - self._looked_s
         return False
 
-    def _look(self, timeout: float) -> tuple[bool, int]:
-        """Take what comes in this time; whether something of Trio's own is ready, and of how many
-        sockets something came."""
-        ready = self._epoll.poll(timeout, MOST_AT_ONCE)
+    def _look(self, timeout: float) -> bool:
+        """Take what comes in this time; whether something of Trio's own is ready."""
         is_trio_ready = False
-        for descriptor, _ in ready:
-            watched = self._watched.get(descriptor)
-            if watched is None:
-                is_trio_ready = is_trio_ready or descriptor == self._trios.descriptor
-            else:
+        for descriptor, _ in self._epoll.poll(timeout, MOST_AT_ONCE):
+            if descriptor == self._trios.descriptor:
+                is_trio_ready = True
+            elif (watched := self._watched.get(descriptor)) is not None:
                 self._left.append((descriptor, watched))
-        if self._left:
+        self._has_called = bool(self._left)
+        if self._has_called:
             self._take_left()
         self._looked_s = time.monotonic()
-        return is_trio_ready, len(ready)
+        return is_trio_ready
 
     def _take_left(self) -> None:
         """Call for each of them, until the turn is over."""
@@ -239,8 +237,10 @@ class _ReadySockets(trio.abc.Instrument):
 
 def _wait_of_trio() -> _Wait | None:
     """None if Trio does not wait with epoll. It has no public names for these."""
-    manager = trio._core._run.GLOBAL_RUN_CONTEXT.runner.io_manager
-    epoll, end = getattr(manager, "_epoll", None), getattr(manager, "force_wakeup", None)
-    if not isinstance(epoll, select.epoll) or end is None:
+    runner = trio._core._run.GLOBAL_RUN_CONTEXT.runner
+    epoll = getattr(runner.io_manager, "_epoll", None)
+    end = getattr(runner.io_manager, "force_wakeup", None)
+    scheduled = getattr(runner, "runq", None)
+    if not isinstance(epoll, select.epoll) or not isinstance(scheduled, Sized) or end is None:
         return None
-    return _Wait(epoll.fileno(), end)
+    return _Wait(epoll.fileno(), scheduled, end)
