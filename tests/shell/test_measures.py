@@ -232,7 +232,9 @@ async def test_a_route_is_one_that_there_is() -> None:
     }
 
 
-async def test_an_example_names_the_trace_and_never_what_a_client_chose() -> None:
+async def test_an_example_names_the_trace_and_never_what_a_client_chose(
+    autojump_clock: MockClock,
+) -> None:
     async with world() as here:
         measures = measured(here)
         trace = TraceContext("ab" * 16, "cd" * 8, is_sampled=True)
