@@ -151,6 +151,7 @@ class Vision(Generic[AdmittedT]):
             doing.begin(start.key)
             self.see(start)
             doing.end()
+            del start  # or the pixels of its images would stay until the next one comes
 
     def see(self, start: StartSequence) -> None:
         """Encode the images of one sequence and forward it."""

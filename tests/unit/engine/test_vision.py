@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -108,6 +110,19 @@ def test_what_was_seen_before_is_not_encoded_again(bench: Bench) -> None:
     assert isinstance(first, Complete)
     assert isinstance(second, Complete)
     assert first.embeddings.keys() == second.embeddings.keys()
+
+
+def test_what_was_seen_is_let_go_before_the_next_one_comes(bench: Bench) -> None:
+    """The pixels of one request may be 100 MB."""
+    is_gone, crashed = threading.Event(), threading.Event()
+    bench.vision.start(crashed.set)
+    start = asking(1, 10)
+    weakref.finalize(start, is_gone.set)
+    bench.vision.take(start)
+    del start
+    assert isinstance(bench.results.get(timeout=10), Complete)
+    assert is_gone.wait(10)
+    assert not crashed.is_set()
 
 
 def test_without_room_nothing_is_kept(projector: Projector) -> None:
