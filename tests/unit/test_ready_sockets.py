@@ -178,6 +178,16 @@ async def test_what_is_watched_when_the_service_ends_is_waited_for_by_its_own_ta
         assert pair.got == [b"last"]
 
 
+async def test_where_trio_does_not_wait_with_epoll_a_task_waits_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ready_sockets, "_wait_of_trio", lambda: None)
+    async with reading() as ([pair], nursery):
+        nursery.start_soon(trio.to_thread.run_sync, pair.theirs.send, b"last")
+        await read_while(pair.descriptor, pair.read)
+        assert pair.got == [b"last"]
+
+
 async def test_without_the_service_a_task_waits_for_its_own() -> None:
     pair = Pair(*socket.socketpair())
     pair.ours.setblocking(False)
