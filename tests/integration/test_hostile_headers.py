@@ -194,6 +194,18 @@ async def test_a_dry_run_that_hangs_is_killed_in_time() -> None:
     assert time.monotonic() - began_s < 10
 
 
+async def test_a_question_that_computes_for_ever_is_ended_by_its_processor_time() -> None:
+    computes = child(
+        "from paddler_trio.engine.dry_run import limit_processor_time\n"
+        "limit_processor_time(1)\n"
+        "while True: pass"
+    )
+    async with open_dry_run(command=computes) as dry_run:
+        with pytest.raises(MemoryUnknownError, match="SIGXCPU") as raised:
+            await dry_run.need(LOAD)
+    assert raised.value.kind == "crashed"
+
+
 async def test_a_dry_run_that_dies_leaves_its_last_words() -> None:
     dies = child(
         "import os, sys; sys.stderr.write('out of luck\\n'); sys.stderr.flush(); os.abort()"

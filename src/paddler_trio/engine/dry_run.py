@@ -5,12 +5,13 @@ Questions come in on standard input, answers go out on what was standard output.
 by the code that loads it for the engine, with one switch: llama.cpp reads its header only, and
 counts instead of allocating (``no_alloc``). Headers may be hostile: they are looked through before
 llama.cpp sees them, and the process limits its own memory and processor time. Whoever asks limits
-the time on the clock.
+the time on the clock, and generously: this process is nice, and engines may leave it little.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import os
 import resource
@@ -48,8 +49,8 @@ from paddler_trio.wire.engine.dry_run_frames import (
 
 MEMORY_BYTES: Final = 4 << 30
 """Of data, on top of what a projection reserves; a vocabulary of 256,000 tokens needs a tenth."""
-CPU_S: Final = 120
-"""Processor time of the whole process; one question takes well under a second."""
+CPU_S: Final = 30
+"""Processor time of one question; most take well under a second."""
 _NICENESS: Final = 10
 _LAST_LINES: Final = 4096
 _INFO_LEVEL: Final = 2
@@ -92,6 +93,7 @@ def main() -> None:
     trial, headers = Trial(log.lines), _Headers()
     while (body := _receive(sys.stdin.buffer)) is not None:
         log.clear()
+        limit_processor_time(CPU_S)
         answer = encode_answer(_answer(decode_question(body), trial, headers, log))
         while answer:
             answer = answer[os.write(writer, answer) :]
@@ -102,9 +104,18 @@ def _limit_myself() -> None:
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+
+def limit_processor_time(more_s: int) -> None:
+    """Let this process have ``more_s`` seconds from now on; SIGXCPU ends it after them."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit_s = math.ceil(used.ru_utime + used.ru_stime) + more_s
+    _, hard_s = resource.getrlimit(resource.RLIMIT_CPU)
+    if hard_s != resource.RLIM_INFINITY:
+        limit_s = min(limit_s, hard_s)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard_s))
 
 
 def _receive(reader: BinaryIO) -> bytes | None:
