@@ -19,6 +19,7 @@ from pathlib import Path
 import attrs
 from answers import Answer, Exchange, read_llama_server, read_ours
 from child_processes import ask, is_ready, process, split, wait_for
+from relays import Relays
 from scenarios import Ask
 
 CACHE_TYPES = ("q8_0", "f16", "f32")
@@ -130,8 +131,18 @@ def with_prompt_cache(server: Contestant) -> Contestant:
     """The same llama-server, asked to reuse what a slot still holds."""
     return attrs.evolve(
         server,
-        name="llama-server, cache_prompt",
+        name=f"{server.name}, cache_prompt",
         request=partial(server.request, cache_prompt=True),
+    )
+
+
+def behind(row: Relays, server: Contestant) -> Contestant:
+    """The same server, its requests and answers passed on by ``row``."""
+    return attrs.evolve(
+        server,
+        name=f"{server.name} behind {len(row.pids)} relays",
+        address=row.address,
+        pids={**server.pids, **row.pids},
     )
 
 

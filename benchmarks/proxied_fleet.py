@@ -18,6 +18,7 @@ import attrs
 from answers import AnswerError
 from child_processes import START_S, ask, is_ready, process, split, wait_for
 from proxied_requests import Address
+from relays import relays
 
 SERVERS = 2
 SLOTS = 4
@@ -69,12 +70,14 @@ class Fleet:
       front: the balancer's ``--reverseproxy-addr``.
       pids: of the balancer and the agents, by name.
       nginx: where it listens; None if it was not asked for.
+      relays: two in a row in front of the first server (``relays.py``).
     """
 
     servers: tuple[UpstreamServer, ...]
     front: Address
     pids: dict[str, int]
     nginx: Address | None
+    relays: Address
 
     def wait_whole(self) -> None:
         """Until the balancer has all slots of all servers, and all are free; AnswerError."""
@@ -127,7 +130,9 @@ def fleet(binary: Path, model: Path, nginx: Path | None, folder: Path) -> Iterat
             ]
             pids[name] = stack.enter_context(process(command, folder / f"{name}.log")).pid
         beside = None if nginx is None else stack.enter_context(_nginx(nginx, servers, folder))
-        whole = Fleet(tuple(servers), split(up["reverse_proxy"]), pids, beside)
+        row = stack.enter_context(relays(2, servers[0].address, folder))
+        front = split(up["reverse_proxy"])
+        whole = Fleet(tuple(servers), front, pids, beside, row.address)
         whole.wait_whole()
         yield whole
 

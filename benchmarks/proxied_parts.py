@@ -49,34 +49,36 @@ class Sizes:
 
 
 def latency(fleet: Fleet, sizes: Sizes, number: int) -> Figures:
-    """The same small request to a server and through the balancer, in turns."""
+    """The same small request to a server, through two relays that do nothing else, and through the
+    balancer, in turns."""
     figures: dict[str, float] = {}
     completion = {"prompt": "river lamp", "n_predict": 1, "temperature": 0.0, "cache_prompt": False}
     asked = {
         "tokenize": (sizes.tokenize, request_bytes("/tokenize", {"content": "a b"}, is_kept=True)),
         "completion": (sizes.completion, request_bytes("/completion", completion, is_kept=True)),
     }
-    direct, through = KeptConnection(fleet.servers[0].address), KeptConnection(fleet.front)
+    direct, *passed_on = sides = {
+        "direct": KeptConnection(fleet.servers[0].address),
+        "through relays": KeptConnection(fleet.relays),
+        "through": KeptConnection(fleet.front),
+    }
     try:
         for name, (count, request) in asked.items():
-            for each in (direct, through):
+            for each in sides.values():
                 each.prepare()
                 each.ask(request)
             before = cpu_seconds(fleet.pids)
-            pairs: list[tuple[float, float]] = []
+            took_s: dict[str, list[float]] = {side: [] for side in sides}
             for turn in range(count):
-                both = (direct, through) if (turn + number) % 2 else (through, direct)
-                took_s = {}
-                for each in both:
-                    each.prepare()
-                    took_s[each] = each.ask(request)
-                pairs.append((took_s[direct], took_s[through]))
+                order = list(sides)
+                for side in order if (turn + number) % 2 else reversed(order):
+                    sides[side].prepare()
+                    took_s[side].append(sides[side].ask(request))
             used_us = _cpu_us(before, cpu_seconds(fleet.pids))
-            columns = {
-                "direct": [a for a, _ in pairs],
-                "through": [b for _, b in pairs],
-                "added": [b - a for a, b in pairs],
-            }
+            columns = dict(took_s)
+            for side in passed_on:
+                added = side.replace("through", "added", 1)
+                columns[added] = [b - a for a, b in zip(took_s[direct], took_s[side], strict=True)]
             for column, values in columns.items():
                 for percent in (50, 99):
                     value = 1e3 * percentile(values, percent)
@@ -84,8 +86,8 @@ def latency(fleet: Fleet, sizes: Sizes, number: int) -> Figures:
             for who, us in used_us.items():
                 figures[f"{name} {who} CPU us/request"] = us / count
     finally:
-        direct.close()
-        through.close()
+        for each in sides.values():
+            each.close()
     return figures
 
 

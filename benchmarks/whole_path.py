@@ -28,6 +28,7 @@ from contestants import (
     SAMPLINGS,
     Contestant,
     Terms,
+    behind,
     llama_server,
     our_pair,
     with_prompt_cache,
@@ -42,6 +43,7 @@ from figures import (
     median_ratios,
 )
 from load_client import Lane, run_lanes
+from relays import relays
 from scenarios import Ask, AskLane, Scenario, Sizes, all_scenarios, text_of
 
 from paddler_trio.config import default_threads
@@ -298,6 +300,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--prefix-cache-ram", type=int, metavar="MIB", help="of our agent (default: its own)"
     )
+    parser.add_argument(
+        "--relays", type=int, default=0, help="llama-server once more, behind so many (default 0)"
+    )
     parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
     parsed = parser.parse_args(arguments)
@@ -329,7 +334,11 @@ def run(options: argparse.Namespace) -> None:
         sides = [stack.enter_context(our_pair(terms, folder))]
         if options.llama_server is not None:
             binary = options.llama_server.resolve()
-            sides.append(stack.enter_context(llama_server(binary, terms, folder)))
+            server = stack.enter_context(llama_server(binary, terms, folder))
+            sides.append(server)
+            if options.relays:
+                row = stack.enter_context(relays(options.relays, server.address, folder))
+                sides.append(behind(row, server))
         sizes = Sizes(
             slots=options.slots,
             max_tokens=options.max_tokens,

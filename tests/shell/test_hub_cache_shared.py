@@ -242,7 +242,9 @@ async def test_a_process_that_is_killed_loses_at_most_one_part(
     assert len(journals) == 1, "it was killed while it downloaded"
     fetched = await ours(hub, tmp_path).fetch(MODEL)
     assert fetched.path.read_bytes() == DATA
-    assert hub.served_bytes - len(DATA) <= part, "one part is fetched twice at most"
+    on_its_way = MIB  # in the buffers of four connections, and never read
+    twice = hub.served_bytes - len(DATA)
+    assert twice <= part + on_its_way, "one part is fetched twice at most"
 
 
 async def test_two_processes_share_one_download(hub: HubServer, tmp_path: Path) -> None:
