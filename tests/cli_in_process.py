@@ -9,9 +9,9 @@ import attrs
 import pytest
 import typer
 
-from paddler_trio.cli import app
+from paddler_trio.cli.commands import command_line
 
-COMMAND = typer.main.get_command(app)
+COMMAND = typer.main.get_command(command_line())
 """The tree of all commands, made once."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer.main
 
-from paddler_trio.cli import app
+from paddler_trio.cli.commands import command_line
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 
@@ -306,7 +306,7 @@ ended.
 
 def page() -> str:
     """The whole of ``docs/cli.md``."""
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(command_line())
     parts = [INTRODUCTION]
     commands = list(_commands(root, ()))
     index = (f"| [`{name}`](#{_anchor(name)}) | {_text(_help(each))} |" for name, each in commands)

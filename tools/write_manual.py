@@ -13,14 +13,14 @@ from typing import Any
 import typer.main
 
 from paddler_trio import __version__
-from paddler_trio.cli import app
+from paddler_trio.cli.commands import command_line
 
 PROGRAM = "paddler-trio"
 
 
 def write_pages(folder: Path) -> list[Path]:
     """Every page, uncompressed."""
-    root = typer.main.get_command(app)
+    root = typer.main.get_command(command_line())
     commands = list(_commands(root, ()))
     folder.mkdir(parents=True, exist_ok=True)
     texts = {PROGRAM: _overview(root, commands)}

@@ -72,16 +72,28 @@ def test_the_page_is_what_the_commands_say_today() -> None:
     assert ended.returncode == 0, f"{ended.stdout}{ended.stderr}: run tools/document_cli.py"
 
 
-@pytest.mark.parametrize("flag", ["--help", "--version"])
-def test_help_and_version_need_nothing_that_only_daemons_need(flag: str) -> None:
-    """So that they are there at once."""
-    heavy = ("trio", "numpy", "quart", "hypercorn", "llama_cpp", "structlog")
+def modules_after(*words: str) -> set[str]:
+    """What this command line has imported by its end."""
     script = (
         "import sys, paddler_trio.cli as cli\n"
-        f"try:\n    cli.app([{flag!r}])\nexcept SystemExit as end:\n    assert end.code == 0\n"
-        f"print('loaded:', [name for name in {heavy!r} if name in sys.modules])"
+        f"sys.argv[1:] = {list(words)!r}\n"
+        "try:\n    cli.main()\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        "print(*sys.modules)"
     )
     ended = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
-    assert ended.stdout.endswith("loaded: []\n")
+    return set(ended.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_help_and_version_need_nothing_that_only_daemons_need(flag: str) -> None:
+    """So that they are there at once."""
+    heavy = {"trio", "numpy", "quart", "hypercorn", "llama_cpp", "structlog"}
+    assert not modules_after(flag) & heavy
+
+
+@pytest.mark.parametrize("command", ["balancer", "agent", "agents", "key"])
+def test_a_command_needs_no_other_one(command: str) -> None:
+    others = {"bench_command", "doctor", "demo", "explain", "fleet_command", "template"}
+    assert not modules_after(command, "--help") & {f"paddler_trio.cli.{name}" for name in others}

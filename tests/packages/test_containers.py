@@ -22,7 +22,7 @@ from dockerfile_steps import Step, read_stages, values
 from source_tree import ROOT, copy_tree
 from spare_machine import SpareMachine, open_spare_machine
 
-from paddler_trio.cli import app
+from paddler_trio.cli.commands import command_line
 
 DEBIANS_PYTHON = "/usr/bin/python3"
 IMAGE_USER = "65532:65532"
@@ -37,7 +37,7 @@ def final_stage() -> list[Step]:
 def parse_command(words: list[str]) -> dict[str, Any]:
     """What our own command line makes of it; one that it refuses is an error."""
     name, *arguments = words
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    command = typer.main.get_command(command_line()).commands[name]  # type: ignore[attr-defined]
     return dict(command.make_context(name, arguments).params)
 
 

@@ -45,7 +45,6 @@ from paddler_trio.cli.instance_options import told_address, told_name
 from paddler_trio.cli.join_command import StateDirOption
 from paddler_trio.cli.judged_values import ADDRESS, BALANCER_ADDRESS, LABELS, NAME
 from paddler_trio.cli.llama_presence import require_llama
-from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.memory_options import (
     FitCheck,
     FitOption,
@@ -362,6 +361,8 @@ def drain(
     tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
     """Let an agent finish what it has and give it nothing new, until told otherwise."""
+    from paddler_trio.cli.management_client import ManagementClient
+
     with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
         view, raw = client.drain(name, drained=not undo)
         if as_json:

@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 
-from paddler_trio.cli import fit_command
+from paddler_trio.cli import fit_command, model_cache, model_push, store_pins
 from paddler_trio.cli import parameter_options as options
 from paddler_trio.cli.management_client import ManagementClient
-from paddler_trio.cli.model_push import pushed_sources
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.cli.tls_options import with_tls
@@ -161,7 +160,7 @@ def change(
             "push it first with `paddler-trio model push`", param_hint="--push / --dry-run"
         )
     if push:
-        source, projection = pushed_sources(
+        source, projection = model_push.pushed_sources(
             source,
             projection,
             management_addr=management_addr,
@@ -187,3 +186,8 @@ def change(
             as_json=as_json,
         )
     raise typer.Exit(code)
+
+
+model_cache.add_to(model)
+store_pins.add_to(model)
+model.command()(model_push.push)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from paddler_trio.cli.terminal import one_line_errors, stderr, stdout
+from paddler_trio.cli.tls_fingerprint import fingerprint
 
 tls = typer.Typer(
     no_args_is_help=True, help="Make certificates for a balancer, of an authority of your own."
@@ -69,3 +70,6 @@ def new_cert(
         "--replace renews it",
         soft_wrap=True,
     )
+
+
+tls.command()(fingerprint)

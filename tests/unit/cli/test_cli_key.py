@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from paddler_trio.cli import app
+from paddler_trio.cli.commands import command_line
 from paddler_trio.http.api_keys import read_key_file
 
 
 def run(file: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, ["key", *arguments, "--file", str(file)])
+    return CliRunner().invoke(command_line(["key"]), ["key", *arguments, "--file", str(file)])
 
 
 def test_a_key_is_made_for_deployments_and_listed_with_them(tmp_path: Path) -> None:

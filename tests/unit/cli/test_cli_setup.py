@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from typer.testing import CliRunner
 
-from paddler_trio.cli import app, llama_presence
+from paddler_trio.cli import llama_presence
+from paddler_trio.cli.commands import command_line
 
 
 def test_one_kind_of_device_is_chosen_at_a_time() -> None:
-    ended = CliRunner().invoke(app, ["setup", "--cuda", "--vulkan"])
+    ended = CliRunner().invoke(command_line(["setup"]), ["setup", "--cuda", "--vulkan"])
     assert ended.exit_code == 2
     assert "--cuda and --vulkan" in ended.output
 
@@ -29,7 +30,7 @@ def test_the_plan_says_what_would_be_tried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("CMAKE_ARGS", raising=False)
-    ended = CliRunner().invoke(app, ["setup", "--plan", *options])
+    ended = CliRunner().invoke(command_line(["setup"]), ["setup", "--plan", *options])
     assert ended.exit_code == 0
     lines = ended.stdout.splitlines()
     assert lines
@@ -48,6 +49,6 @@ def test_what_runs_models_names_setup_where_llama_cpp_is_not_installed(
     command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(llama_presence, "find_spec", lambda _: None)
-    ended = CliRunner().invoke(app, command)
+    ended = CliRunner().invoke(command_line(command[:1]), command)
     assert ended.exit_code == 1
     assert "run `paddler-trio setup`" in ended.stderr

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from paddler_trio.cli import app
+from paddler_trio.cli.commands import command_line
 from paddler_trio.cli.tls_options import checked_address, client_tls
 from paddler_trio.tls.client_tls import ClientTls
 
@@ -29,7 +29,7 @@ def commands(group: click.Command, words: tuple[str, ...] = ()) -> Iterator[tupl
 def test_no_command_with_a_key_is_without_the_flags() -> None:
     clients = {
         name: flags
-        for name, flags in commands(typer.main.get_command(app))
+        for name, flags in commands(typer.main.get_command(command_line()))
         if flags & {"--key-file", "--token-file"}
     }
     assert len(clients) > 30
@@ -50,14 +50,14 @@ def test_no_command_with_a_key_is_without_the_flags() -> None:
     ],
 )
 def test_a_wrong_command_line_is_a_usage_error(options: list[str], text: str) -> None:
-    ended = CliRunner(env={"COLUMNS": "500"}).invoke(app, ["agents", *options])
+    ended = CliRunner(env={"COLUMNS": "500"}).invoke(command_line(), ["agents", *options])
     assert ended.exit_code == 2
     assert text in " ".join(ended.output.replace("│", " ").split())
 
 
 def test_a_file_that_is_not_there_is_one_line() -> None:
     words = ["agents", "--management-addr", "https://127.0.0.1:1", "--tls-ca", "/nowhere/ca.pem"]
-    ended = CliRunner().invoke(app, words)
+    ended = CliRunner().invoke(command_line(), words)
     assert ended.exit_code == 1
     assert ended.stderr == (
         "paddler-trio: cannot read --tls-ca /nowhere/ca.pem: No such file or directory\n"

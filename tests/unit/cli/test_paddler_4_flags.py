@@ -13,7 +13,7 @@ from daemon_configs import config_of
 
 from cli_in_process import COMMAND, invoke
 from paddler_trio import __version__
-from paddler_trio.cli import app
+from paddler_trio.cli.commands import command_line
 from paddler_trio.cli.settings_names import daemon_of, settings_of
 
 MIGRATION = Path(__file__).parents[3] / "docs" / "migration_from_paddler.md"
@@ -103,7 +103,7 @@ def test_help_has_a_short_flag_everywhere(
 ) -> None:
     # commands of this test alone: typer keeps the help flags of the first who asked for them
     with pytest.raises(SystemExit) as end:
-        typer.main.get_command(app).main(list(words), prog_name="paddler-trio")
+        typer.main.get_command(command_line()).main(list(words), prog_name="paddler-trio")
     assert end.value.code == 0
     assert "Usage: paddler-trio" in capsys.readouterr().out
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from paddler_trio.cli import app
+from paddler_trio.cli.commands import command_line
 
 TEMPLATE = """{%- for m in messages -%}
 <|im_start|>{{ m.role }}
@@ -45,7 +45,9 @@ def template(tmp_path: Path) -> str:
 
 
 def parse(raw: str, *options: str) -> dict[str, Any]:
-    result = CliRunner().invoke(app, ["template", "parse", *options], input=raw.encode())
+    result = CliRunner().invoke(
+        command_line(["template"]), ["template", "parse", *options], input=raw.encode()
+    )
     assert result.exit_code == 0, result.output
     answer: dict[str, Any] = json.loads(result.stdout)
     return answer
@@ -83,21 +85,27 @@ def test_an_answer_that_was_cut_off_shows_how_far_its_call_came(template: str) -
 
 def test_bytes_that_are_no_text_become_replacement_characters(template: str) -> None:
     result = CliRunner().invoke(
-        app, ["template", "parse", "--template", template, "--no-thinking"], input=b"a\xff\xf0b"
+        command_line(["template"]),
+        ["template", "parse", "--template", template, "--no-thinking"],
+        input=b"a\xff\xf0b",
     )
     assert json.loads(result.stdout)["content"] == "a\ufffd\ufffdb"
 
 
 def test_a_conversation_cannot_come_from_where_the_answer_comes(template: str) -> None:
     result = CliRunner().invoke(
-        app, ["template", "parse", "--template", template, "--messages", "-"], input=b""
+        command_line(["template"]),
+        ["template", "parse", "--template", template, "--messages", "-"],
+        input=b"",
     )
     assert result.exit_code != 0
     assert "standard input" in result.output
 
 
 def test_what_was_found_out_about_a_template_can_be_read(template: str) -> None:
-    result = CliRunner().invoke(app, ["template", "show", "--template", template])
+    result = CliRunner().invoke(
+        command_line(["template"]), ["template", "show", "--template", template]
+    )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["default"]
     assert found["format"] == "hermes"

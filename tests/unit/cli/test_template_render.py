@@ -13,7 +13,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import paddler_trio.models
-from paddler_trio.cli import app
+from paddler_trio.cli.commands import command_line
 
 MODEL = Path(paddler_trio.models.__file__).with_name("paddler-demo.gguf")
 TEMPLATE = (
@@ -49,7 +49,9 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 def run(*arguments: str, stdin: str | None = None) -> Result:
-    return CliRunner().invoke(app, ["template", "render", *arguments], input=stdin)
+    return CliRunner().invoke(
+        command_line(["template"]), ["template", "render", *arguments], input=stdin
+    )
 
 
 def test_the_prompt_is_printed_without_anything_of_ours(files: dict[str, str]) -> None:
