@@ -1,11 +1,15 @@
 """What a dry run predicts, next to what llama.cpp then allocates and what the process takes.
 
     .venv/bin/python benchmarks/fit_table.py [--only NAME] [--folder DIR] [--json]
+    .venv/bin/python benchmarks/fit_table.py --n-gpu-layers -1 --context-size 65536 --slots 16
 
 For each architecture of ``fit_models.py``: its file is written, a dry run reads its header, an
 engine loads it, every slot gets a prompt and generates, and the system is asked what the engine's
 process has: pages of its own and pages of the model's file. The last column passes if prediction
 and process differ by 5 % or 50 MiB at most, and all buffers by 5 %.
+
+With layers on a GPU three columns more: what was predicted there, what llama.cpp allocated, and how
+much less is free than before, which has the driver's share in it.
 """
 
 from __future__ import annotations
@@ -49,7 +53,6 @@ from paddler_trio.wire.engine.pipe_codec import (
 )
 
 MIB = 1 << 20
-SLOTS = 4
 PROMPT_TOKENS = 700
 GENERATED_TOKENS = 4
 GREEDY = Sampling(
@@ -66,9 +69,19 @@ GREEDY = Sampling(
 )
 
 
+@attrs.frozen(kw_only=True)
+class Terms:
+    """How each model is loaded."""
+
+    slots: int
+    context_size: int
+    n_gpu_layers: int
+    cache_type: str
+
+
 @attrs.frozen
 class Row:
-    """One architecture; MiB."""
+    """One architecture; MiB. ``gpu``: predicted, allocated and taken, of all GPUs together."""
 
     name: str
     file: float
@@ -77,6 +90,7 @@ class Row:
     process_predicted: float
     process_measured: float
     dry_run_ms: float
+    gpu: tuple[float, float, float]
 
     @property
     def difference(self) -> float:
@@ -131,13 +145,22 @@ def engine(log: IO[bytes]) -> Iterator[Engine]:
             process.kill()
 
 
-def load_of(shape: Shape, path: Path) -> LoadModel:
+def load_of(shape: Shape, path: Path, terms: Terms) -> LoadModel:
     return LoadModel(
-        str(path), SLOTS, 16384, 512, 0, "F16", "F16", 2, __version__, embeddings=shape.encodes
+        str(path),
+        terms.slots,
+        terms.context_size,
+        512,
+        terms.n_gpu_layers,
+        terms.cache_type,
+        terms.cache_type,
+        2,
+        __version__,
+        embeddings=shape.encodes,
     )
 
 
-def use_up(running: Engine, shape: Shape) -> None:
+def use_up(running: Engine, shape: Shape, terms: Terms) -> None:
     """A prompt in every slot, and some tokens after it; or a full batch of embeddings."""
     random = np.random.default_rng(1)
     if shape.encodes:
@@ -146,10 +169,11 @@ def use_up(running: Engine, shape: Shape) -> None:
         while not isinstance(running.receive(), EmbeddingStep):
             pass
         return
-    for key in range(SLOTS):
-        tokens = random.integers(3, shape.vocabulary, PROMPT_TOKENS).tolist()
+    length = min(PROMPT_TOKENS, terms.context_size // terms.slots - GENERATED_TOKENS)
+    for key in range(terms.slots):
+        tokens = random.integers(3, shape.vocabulary, length).tolist()
         running.send(StartSequence(key, tokens, [], GENERATED_TOKENS, GREEDY, None))
-    left = SLOTS
+    left = terms.slots
     while left:
         frame = running.receive()
         if isinstance(frame, Step):
@@ -177,10 +201,18 @@ def parts_of(record: MemoryNeed | MemoryUse) -> dict[str, float]:
     }
 
 
-def measure(name: str, folder: Path) -> Row:
+def gpu_of(need: MemoryNeed, use: MemoryUse) -> tuple[float, float, float]:
+    names = {device.name for device in use.devices if device.kind == "gpu"}
+    predicted = sum(device.needed for device in need.devices if device.name in names)
+    allocated = sum(device.needed for device in use.devices if device.name in names)
+    taken = sum(count for name, count in use.taken.items() if name in names)
+    return predicted / MIB, allocated / MIB, taken / MIB
+
+
+def measure(name: str, folder: Path, terms: Terms) -> Row:
     shape = SHAPES[name]
     files = write(shape, folder, "model")
-    load = load_of(shape, files[0])
+    load = load_of(shape, files[0], terms)
     began_s = time.perf_counter()
     need = trio.run(memory_need, load)
     took_ms = (time.perf_counter() - began_s) * 1000
@@ -191,7 +223,7 @@ def measure(name: str, folder: Path) -> Row:
             if type(frame).__name__ == "LoadFailed":
                 raise SystemExit(f"{name}: {frame}")
             frame = running.receive()
-        use_up(running, shape)
+        use_up(running, shape, terms)
         measured = process_bytes(running.process.pid, files)
     assert frame.memory is not None
     size = sum(path.stat().st_size for path in files)
@@ -205,6 +237,7 @@ def measure(name: str, folder: Path) -> Row:
         need.host_needed / MIB,
         measured / MIB,
         took_ms,
+        gpu_of(need, frame.memory),
     )
 
 
@@ -214,17 +247,30 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=SHAPES, help="one architecture")
     parser.add_argument("--folder", type=Path, help="for the models; default: a temporary one")
     parser.add_argument("--json", action="store_true", help="one object a line")
+    parser.add_argument("--slots", type=int, default=4)
+    parser.add_argument("--context-size", type=int, default=16384, help="of all slots together")
+    parser.add_argument("--n-gpu-layers", type=int, default=0, help="-1 for all; default: none")
+    parser.add_argument("--cache-type", choices=("F16", "Q8_0"), default="F16")
     options = parser.parse_args()
+    if options.context_size // max(1, options.slots) <= GENERATED_TOKENS or options.slots < 1:
+        parser.error(f"--context-size {options.context_size} is not enough for every slot")
+    terms = Terms(
+        slots=options.slots,
+        context_size=options.context_size,
+        n_gpu_layers=options.n_gpu_layers,
+        cache_type=options.cache_type,
+    )
     rows = []
     if not options.json:
+        more = " GPU predicted | allocated | taken |" if terms.n_gpu_layers else ""
         print(
             "| architecture | file | weights | KV | compute | embedding | process predicted | "
-            "process measured | difference | dry run | |\n"
-            "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
+            f"process measured | difference | dry run |{more} |\n"
+            f"|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|{'--:|' * more.count('|')}---|"
         )
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for name in options.only or SHAPES:
-            row = measure(name, Path(folder))
+            row = measure(name, Path(folder), terms)
             rows.append(row)
             if options.json:
                 print(json.dumps(attrs.asdict(row) | {"passes": row.passes}), flush=True)
@@ -232,10 +278,11 @@ def main() -> int:
             pairs = " | ".join(
                 f"{row.predicted[part]:.1f} / {row.actual[part]:.1f}" for part in row.actual
             )
+            gpu = "".join(f" {size:.0f} |" for size in row.gpu) if terms.n_gpu_layers else ""
             print(
                 f"| {name} | {row.file:.0f} | {pairs} | {row.process_predicted:.0f} | "
-                f"{row.process_measured:.0f} | {row.difference:+.0f} | {row.dry_run_ms:.0f} ms | "
-                f"{'yes' if row.passes else 'NO'} |",
+                f"{row.process_measured:.0f} | {row.difference:+.0f} | {row.dry_run_ms:.0f} ms |"
+                f"{gpu} {'yes' if row.passes else 'NO'} |",
                 flush=True,
             )
     return 0 if all(row.passes for row in rows) else 1

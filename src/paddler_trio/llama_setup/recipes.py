@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
@@ -122,7 +122,14 @@ def portable_recipes(machine: str, accelerator: Accelerator = "cpu") -> list[Rec
     ]
 
 
-def wheel_key(recipe: Recipe, *, flags: Iterable[str], compiler: str, system: str) -> str:
+def wheel_key(
+    recipe: Recipe,
+    *,
+    flags: Iterable[str],
+    compiler: str,
+    system: str,
+    architectures: Sequence[str] = (),
+) -> str:
     """The folder a wheel is kept under: equal only if a build would come out the same.
 
     The version of Python is not among the facts: the bindings reach the library by ctypes, and one
@@ -134,6 +141,7 @@ def wheel_key(recipe: Recipe, *, flags: Iterable[str], compiler: str, system: st
         sorted(flags),
         compiler,
         system,
+        *architectures,
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
 

@@ -17,7 +17,7 @@ class Marker:
     Attributes:
       recipe: the name of the recipe.
       requested: CMAKE_ARGS as the user set them, None for our own choice.
-      cpu: the digest of the CPU's features.
+      cpu: the digest of the CPU's features, and of the architectures of GPUs it is built for.
       libraries: the fingerprint of the libraries.
       system_info: llama.cpp's own list of what it was built with.
       cmake_args: of the recipe; empty where this was not yet remembered.

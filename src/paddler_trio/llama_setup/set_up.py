@@ -40,6 +40,7 @@ from paddler_trio.llama_setup.remembered_proof import (
 from paddler_trio.llama_setup.wheel_build import (
     build_wheel,
     check_accelerator,
+    cuda_architectures,
     find_compiler,
     say,
 )
@@ -130,20 +131,23 @@ def provide(
     requested: str | None,
     accelerator: Accelerator,
     flags: frozenset[str],
+    architectures: Sequence[str],
     command: str,
 ) -> None:
     """Try recipes until one is proven; raise SetupError when none is left."""
-    cpu = digest(flags)
+    cpu = digest(flags.union(architectures))
     compiler = find_compiler()
     check_accelerator(accelerator)
     environment.prepare()
     system = f"{sysconfig.get_platform()} {platform.libc_ver()}"
     with open_pip() as pip:
         for recipe in recipes:
-            key = wheel_key(recipe, flags=flags, compiler=compiler, system=system)
+            key = wheel_key(
+                recipe, flags=flags, compiler=compiler, system=system, architectures=architectures
+            )
             proof = _try_kept(key, pip=pip, environment=environment)
             if proof is None:
-                proof = _try_build(recipe, key, pip=pip, environment=environment)
+                proof = _try_build(recipe, key, architectures, pip=pip, environment=environment)
             if proof is not None:
                 remember(
                     recipe,
@@ -180,13 +184,17 @@ def _try_kept(key: str, *, pip: Pip, environment: Environment) -> Proof | None:
     return None
 
 
-def _try_build(recipe: Recipe, key: str, *, pip: Pip, environment: Environment) -> Proof | None:
+def _try_build(
+    recipe: Recipe, key: str, architectures: Sequence[str], *, pip: Pip, environment: Environment
+) -> Proof | None:
     """The proof of a new build; None if it was refused by the compiler or does not run."""
     # Compilers that are being stopped may still write while the folder goes.
     with tempfile.TemporaryDirectory(
         prefix="paddler-trio-llama-", ignore_cleanup_errors=True
     ) as scratch:
-        wheel = build_wheel(recipe, Path(scratch), pip=pip, log=environment.log)
+        wheel = build_wheel(
+            recipe, Path(scratch), pip=pip, log=environment.log, architectures=architectures
+        )
         if wheel is None:
             return None
         proof = try_wheel(wheel, pip=pip, environment=environment)
@@ -226,14 +234,16 @@ def run(request: SetupRequest) -> None:
             requested=None,
             accelerator=asked,
             flags=PORTABLE_FLAGS,
+            architectures=(),
             command=request.command,
         )
         return
     environment = Environment.here()
     marker, libraries = read_marker(environment.marker), environment.fingerprint_libraries()
-    cpu = digest(flags)
     kept_accelerator = marker.accelerator if marker is not None else "cpu"
     accelerator = request.accelerator or kept_accelerator
+    architectures = cuda_architectures() if accelerator == "cuda" else ()
+    cpu = digest(flags.union(architectures))
     recipes = choose_recipes(flags, machine=machine, requested=requested, accelerator=accelerator)
     if marker is not None and is_proven(
         marker,
@@ -255,7 +265,7 @@ def run(request: SetupRequest) -> None:
         proof = prove_in_child(BUNDLED_MODEL)
         is_known = marker is not None and marker.libraries == libraries
         if marker is not None and is_known and not marker.is_anybodys and proof.ok:
-            environment.prepare()  # only the CPU is another
+            environment.prepare()  # only the CPU is another, or the GPU
             remember(
                 Recipe(marker.recipe, marker.cmake_args),
                 proof,
@@ -279,6 +289,7 @@ def run(request: SetupRequest) -> None:
         requested=requested,
         accelerator=accelerator,
         flags=flags,
+        architectures=architectures,
         command=request.command,
     )
 

@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from paddler_trio.llama_setup.environment import Environment, SetupError
-from paddler_trio.llama_setup.recipes import VERSION
-from paddler_trio.llama_setup.wheel_build import check_accelerator, find_compiler
+from paddler_trio.llama_setup.installer import Pip
+from paddler_trio.llama_setup.recipes import VERSION, Recipe
+from paddler_trio.llama_setup.wheel_build import (
+    build_wheel,
+    check_accelerator,
+    cuda_architectures,
+    find_compiler,
+)
 
 
 def install(folder: Path, version: str, library: bytes = b"library") -> None:
@@ -84,3 +90,55 @@ def test_a_missing_compiler_is_named_with_how_to_get_one(
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(SetupError, match="apt-get install build-essential"):
         find_compiler()
+
+
+def script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("answer", "architectures"),
+    [
+        ("echo 9.0; echo 8.6; echo 9.0; echo 12.0", ("120", "86", "90")),
+        ("echo '[N/A]'", ()),
+        ("echo 9.0; exit 9", ()),
+        ("exit 127", ()),
+    ],
+)
+def test_the_gpus_that_are_here_are_asked_of_their_driver(
+    answer: str,
+    architectures: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    script(tmp_path / "nvidia-smi", answer)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cuda_architectures() == architectures
+
+
+def test_without_a_driver_no_gpu_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cuda_architectures() == ()
+
+
+@pytest.mark.parametrize(
+    ("architectures", "argument"),
+    [(("86", "90"), "'-DCMAKE_CUDA_ARCHITECTURES=86;90'"), ((), None)],
+)
+def test_a_build_is_for_the_gpus_that_are_here(
+    architectures: tuple[str, ...], argument: str | None, tmp_path: Path
+) -> None:
+    script(tmp_path / "pip", f"echo $CMAKE_ARGS >{tmp_path}/asked; touch {tmp_path}/llama.whl")
+    wheel = build_wheel(
+        Recipe("any", ("-DGGML_CUDA=ON",)),
+        tmp_path,
+        pip=Pip((str(tmp_path / "pip"),)),
+        log=tmp_path / "log",
+        architectures=architectures,
+    )
+    assert wheel == tmp_path / "llama.whl"
+    asked = (tmp_path / "asked").read_text().split()
+    assert "-DGGML_CUDA=ON" in asked
+    named = [each for each in asked if "CUDA_ARCHITECTURES" in each]
+    assert named == ([] if argument is None else [argument])

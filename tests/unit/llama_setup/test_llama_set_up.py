@@ -136,16 +136,21 @@ class Checkout:
         self.marker = folder / "llama-proof.json"
         self.provided: list[str] = []
         self.system_info = USED
+        self.proofs = 0
+        self.gpus: tuple[str, ...] = ()
         monkeypatch.delenv("CMAKE_ARGS", raising=False)
         monkeypatch.setattr(Environment, "here", staticmethod(lambda: Environment(folder)))
         monkeypatch.setattr(Environment, "fingerprint_libraries", lambda _: libraries)
         monkeypatch.setattr(set_up, "read_cpu_flags", lambda: frozenset(AVX2_FLAGS))
-        monkeypatch.setattr(
-            set_up, "prove_in_child", lambda _: Proof(True, 8, system_info=self.system_info)
-        )
+        monkeypatch.setattr(set_up, "prove_in_child", self.prove)
+        monkeypatch.setattr(set_up, "cuda_architectures", lambda: self.gpus)
         monkeypatch.setattr(
             set_up, "provide", lambda recipes, **_: self.provided.append(recipes[0].name)
         )
+
+    def prove(self, _: Path) -> Proof:
+        self.proofs += 1
+        return Proof(True, 8, system_info=self.system_info)
 
     def remembers(self, **facts: object) -> None:
         cpu = digest(AVX2_FLAGS)
@@ -242,6 +247,25 @@ def test_asking_for_an_accelerator_replaces_what_is_there_once(
     assert len(checkout.provided) == 2
 
 
+def test_a_build_for_another_gpu_is_proven_anew_and_built_anew_when_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = Checkout(tmp_path, monkeypatch)
+    checkout.gpus = ("90",)
+    cuda = choose_recipes(AVX2_FLAGS, machine="x86_64", accelerator="cuda")[0]
+    facts = {"recipe": cuda.name, "cmake_args": cuda.cmake_args, "accelerator": "cuda"}
+    checkout.remembers(**facts, cpu=digest(AVX2_FLAGS | {"90"}))
+    checkout.set_up("cuda")
+    checkout.set_up()
+    assert (checkout.proofs, checkout.provided) == (0, [])
+    checkout.gpus = ("120",)
+    assert checkout.set_up()["cpu"] == digest(AVX2_FLAGS | {"120"})
+    assert (checkout.proofs, checkout.provided) == (1, [])
+    checkout.gpus = ("90",)
+    checkout.set_up("cuda")
+    assert checkout.provided == ["avx2 with cuda"]
+
+
 def test_a_poor_build_that_pip_made_is_replaced_even_if_it_was_once_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -323,6 +347,7 @@ class Workshop:
             requested=None,
             accelerator="cpu",
             flags=flags,
+            architectures=(),
             command="make setup",
         )
         [name] = remembered
