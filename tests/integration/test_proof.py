@@ -33,6 +33,17 @@ def test_the_module_prints_one_line_of_json_and_nothing_else() -> None:
     assert ended.stderr == ""
 
 
+@pytest.mark.parametrize("name", ["msgpack", "numpy"])
+def test_what_an_engine_has_loaded_before_llama_cpp_is_loaded_here_too(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build may decode alone, and not beside the C++ runtime that they bring."""
+    (tmp_path / f"{name}.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    proof = prove_in_child(BUNDLED_MODEL)
+    assert "SIGSEGV" in proof.error
+
+
 def test_a_file_that_is_no_model_is_a_reason_not_a_crash(tmp_path: Path) -> None:
     no_model = tmp_path / "empty.gguf"
     no_model.write_bytes(b"GGUF")

@@ -36,6 +36,8 @@ LOAD_S = 120.0
 """A vocabulary takes a second; a template that runs for ever is stopped by its own limits."""
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """A process that forks must not have threads."""
+_NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
+"""Its driver has threads, and takes half a gigabyte of the GPU for each process that asks."""
 _COMMAND = (sys.executable, "-m", "paddler_trio.preparation")
 
 
@@ -95,7 +97,7 @@ class PreparationServer:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     pass_fds=[theirs.fileno()],
-                    env={**os.environ, **_SINGLE_THREADED},
+                    env={**os.environ, **_SINGLE_THREADED, **_NO_GPU},
                     process_group=0,  # Ctrl-C is the agent's to handle
                 )
             self._process = process

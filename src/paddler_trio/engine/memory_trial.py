@@ -29,6 +29,7 @@ from paddler_trio.engine.memory_breakdown import (
     check_against_log,
     devices,
     projection_usage,
+    runtime_bytes,
 )
 from paddler_trio.engine.rpc_devices import first_gpu_is_lent
 from paddler_trio.errors import EngineError, MemoryUnknownError
@@ -176,7 +177,7 @@ class Trial:
         if before is None or before.file != key.file:
             if llama.can_generate:
                 _ = llama.token_trie  # the engine has one, and it may be large
-            self._process_bytes = process_memory()[0]
+            self._process_bytes = process_memory()[0] + runtime_bytes(devices())
         return llama
 
     # ------------------------------------------------------------------- what generates

@@ -15,7 +15,9 @@ fresh machine runs this file by its path before anything else is installed.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 import json
 import logging
 import math
@@ -70,6 +72,11 @@ def prove(model: Path) -> Proof:
     Returns:
       A proof with ``ok`` true, or one whose ``error`` names the step that failed.
     """
+    # As in an engine, which has loaded these when it loads llama.cpp: they bring a C++ runtime, and
+    # a build with another one inside may end at its first line of log.
+    for name in ("msgpack", "numpy"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     import llama_cpp  # here, so that the parent's half works where the library is broken or absent
 
     # The bindings print every line of llama.cpp's log unless their logger asks for less.

@@ -21,7 +21,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from ctypes import c_char, create_string_buffer
+from ctypes import addressof, c_char, c_void_p, create_string_buffer
 from pathlib import Path
 from typing import TypeAlias
 
@@ -108,6 +108,8 @@ class Vocabulary:
             raise ModelFileError(f"model file {path} does not exist")
         params = lib.llama_model_default_params()
         params.vocab_only = True
+        no_device = (c_void_p * 1)()  # a list that ends at once: no GPU is opened for it
+        params.devices = addressof(no_device)
         model: _ModelHandle | None = lib.llama_model_load_from_file(bytes(path), params)
         if not model:
             raise ModelFileError(f"model file {path} is not a GGUF file that llama.cpp can read")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.engine.memory_breakdown import (
+    CUDA_RUNTIME_BYTES,
     BufferSizes,
     DeviceTable,
     _entries,
@@ -16,6 +17,7 @@ from paddler_trio.engine.memory_breakdown import (
     _Node,
     check_against_log,
     logged_compute,
+    runtime_bytes,
 )
 from paddler_trio.errors import EngineError
 from paddler_trio.wire.engine.memory_need import DeviceNeed
@@ -108,3 +110,16 @@ def test_sizes_add_up_by_device() -> None:
     assert (table.smallest_free(0), table.smallest_free(99)) == (100, 10)
     with pytest.raises(EngineError, match="CUDA7"):
         table.add("CUDA7", weights=1)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["CPU"], 0),
+        (["CPU", "Vulkan0"], 0),
+        (["CPU", "CUDA0", "CUDA1"], CUDA_RUNTIME_BYTES),
+        (["CPU", "RPC0[host:50052]"], 0),
+    ],
+)
+def test_cudas_libraries_take_memory_of_the_host_once(names: list[str], expected: int) -> None:
+    assert runtime_bytes([DeviceNeed(name=name) for name in names]) == expected
