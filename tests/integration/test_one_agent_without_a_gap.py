@@ -56,7 +56,7 @@ async def world() -> AsyncIterator[World]:
             slots=SLOTS,
             name="host",
             threads=1,
-            drain_timeout_s=20,
+            drain_timeout_s=60,
             labels=LABELS,
         )
         stop, ended = trio.Event(), trio.Event()

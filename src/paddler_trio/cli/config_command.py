@@ -17,7 +17,7 @@ from paddler_trio.cli.exit_codes import DONE, USAGE
 from paddler_trio.cli.options import JsonOption
 from paddler_trio.cli.settings_file import read_settings_file
 from paddler_trio.cli.settings_names import DAEMONS, SETTINGS_FILE_VARIABLE, daemon_of
-from paddler_trio.cli.settings_option import print_problems, root_command
+from paddler_trio.cli.settings_option import print_problems, whole_command
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout
 
 config = typer.Typer(
@@ -43,7 +43,7 @@ def check(
 ) -> None:
     """Judge a file of settings: names, values and limits, all problems at once."""
     with one_line_errors(USAGE):
-        settings = read_settings_file(file, root_command(context))
+        settings = read_settings_file(file, whole_command())
     if as_json:
         print_json({"problems": [attrs.asdict(each) for each in settings.problems]})
         raise typer.Exit(USAGE if settings.problems else DONE)
@@ -73,8 +73,9 @@ def show(
     arguments = [*context.args] if file is None else ["--config", str(file), *context.args]
     if daemon is None and context.args:
         raise typer.BadParameter("flags of which one? Write its name first", param_hint="DAEMON")
+    whole = whole_command()
     found = {
-        name: effective_settings(daemon_of(root_command(context), name), name, arguments, context)
+        name: effective_settings(daemon_of(whole, name), name, arguments, context)
         for name in ([daemon.value] if daemon is not None else DAEMONS)
     }
     if as_json:

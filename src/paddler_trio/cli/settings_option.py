@@ -32,11 +32,13 @@ FILE_IN_FORCE: Final = "paddler_trio.cli.settings_option.file"
 """Where the context keeps the file's path: the flag itself is none of the daemon's arguments."""
 
 
-def root_command(context: typer.Context) -> AnyCommand:
-    """The command ``paddler-trio`` above whichever runs."""
-    root = context.find_root().command
-    assert isinstance(root, TyperCommand | TyperGroup)
-    return root
+def whole_command() -> AnyCommand:
+    """``paddler-trio`` with all commands, also those that this process has not imported yet."""
+    from paddler_trio.cli.commands import command_line
+
+    whole = typer.main.get_command(command_line())
+    assert isinstance(whole, TyperGroup)
+    return whole
 
 
 def print_problems(file: Path, problems: Iterable[Problem]) -> None:
@@ -49,14 +51,14 @@ def _load(context: typer.Context, file: Path | None) -> Path | None:
     """Make what the file says the defaults of the flags that are read after this one."""
     if file is None or context.resilient_parsing:
         return file
-    root = root_command(context)
+    whole = whole_command()
     daemon = str(context.info_name)
     with one_line_errors(USAGE):
-        settings = read_settings_file(file, root)
+        settings = read_settings_file(file, whole)
     if settings.problems:
         print_problems(file, settings.problems)
         raise typer.Exit(USAGE)
-    known = settings_of(daemon_of(root, daemon))
+    known = settings_of(daemon_of(whole, daemon))
     values = settings.values.get(daemon, {})
     context.meta[FILE_IN_FORCE] = file
     context.default_map = {known[key].option.name: value for key, value in values.items()}
@@ -69,7 +71,11 @@ def report_unknown_variables(context: typer.Context) -> None:
     import structlog
 
     log = structlog.get_logger("settings")
-    unknown = unknown_variables(os.environ, known_variables(root_command(context)))
+    here = context.find_root().command
+    assert isinstance(here, TyperCommand | TyperGroup)
+    unknown = unknown_variables(os.environ, known_variables(here))
+    if unknown:  # here; another command may read it
+        unknown = unknown_variables(os.environ, known_variables(whole_command()))
     if unknown:
         log.warning(
             "nothing reads these environment variables",
