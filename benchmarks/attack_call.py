@@ -107,7 +107,7 @@ class Answered:
             if status == 500 or (status == 502 and not call.may_fail):
                 return f"status {status}: {self.words()}"
         for fault in (b'"code":500', b'"code":502', b'"code": 502', b"died while"):
-            if fault in self.body and not (call.may_fail and b"502" in fault):
+            if fault in self.body and not (call.may_fail and b"500" not in fault):
                 return f"an error inside the answer: {self.words()}"
         is_error = bool(self.statuses) and self.statuses[-1] in range(400, 600)
         if is_error and not call.may_be_cut and not self._says_why():
