@@ -2,12 +2,13 @@
 
     python benchmarks/attack.py [--seconds 60] [--seed 1] [--only KIND,...] [--json]
 
-A balancer, agents with the bundled model and a projection, and a balancer that asks for keys are
-started as real processes. Each attack is played three times: an honest request of its size alone,
-the attack alone, and the attack beside neighbours that stream answers. It does harm if it costs
-100 times as much CPU or memory as the honest one, if a neighbour's tokens come late or its answer
-ends wrong, if something is computed for longer than a second after the client left, if a process is
-lost, or if it ends without a clear answer. The exit status is 0 only if no attack did.
+A balancer, agents with the bundled model and a projection, a balancer that asks for keys, and one
+with agents in front of a server are started as real processes. Each attack is played three times:
+an honest request of its size alone, the attack alone, and the attack beside neighbours that stream
+answers. It does harm if it costs 100 times as much CPU or memory as the honest one, if a
+neighbour's tokens come late or its answer ends wrong, if something is computed for longer than a
+second after the client left, if a process is lost, or if it ends without a clear answer. The exit
+status is 0 only if no attack did.
 
 Everything listens on loopback. Every process is known by its id and ended when this one ends; one
 that takes more memory than ``--memory-gib`` together with the others is killed at once.

@@ -1,6 +1,7 @@
-"""The fleet that is attacked: a balancer, agents, and a balancer that asks for API keys.
+"""The fleet that is attacked: a balancer with agents, one that asks for API keys, one for servers.
 
-The bundled model is served with a projection of random weights, so that images go all the way.
+The bundled model is served with a projection of random weights, so that images go all the way. The
+balancer for servers has two agents with ``--upstream``, in front of an :class:`AttackServer`.
 Every process has a limit on its address space and dies with this one; each is known by its id, and
 :meth:`AttackedFleet.end` ends whatever is left of them.
 """
@@ -20,6 +21,8 @@ from typing import Any
 import attrs
 import httpx
 from attack_processes import Watchdog, descendants, is_alive, is_engine
+from attack_server import SLOTS as SERVER_SLOTS
+from attack_server import AttackServer
 
 from paddler_trio.engine.proof import BUNDLED_MODEL
 
@@ -31,6 +34,8 @@ POLL_S = 0.05
 ADDRESS_SPACE_BYTES = 12 << 30
 SLOTS = 4
 CONTEXT_TOKENS = 4096
+SERVERS = 2
+_LOSSES = ("agent left", "agent ejected: too many failures")
 SMALL_CACHES = ("--prefix-cache-ram=32", "--image-cache-ram=16")
 """MiB: what an agent is meant to keep would hide what it should not."""
 _BOUNDED = Path(__file__).with_name("attack_bounded.py")
@@ -48,10 +53,12 @@ class AttackedFleet:
     agents: int
     memory_bytes: int
     addresses: dict[str, str] = attrs.field(factory=dict)
-    """``inference``, ``management`` and ``guarded`` to ``host:port``."""
+    """Each port by its name to ``host:port``."""
     state: dict[str, Any] = attrs.field(factory=dict)
     """What is served, as the management port has it."""
     watchdog: Watchdog = attrs.field(init=False)
+    _server: AttackServer | None = None
+    """No member: nobody judges what it costs."""
     _daemons: dict[str, subprocess.Popen[bytes]] = attrs.field(factory=dict)
     _engines: set[int] = attrs.field(factory=set)
     """All that were ever seen: one that is stuck may outlive its agent."""
@@ -85,20 +92,26 @@ class AttackedFleet:
                 found[f"engine of {name}"] = engines[0]
         return found
 
-    def log_bytes(self) -> int:
-        """A place in the balancer's log, for :meth:`lost_links`."""
-        return (self.folder / "balancer.log").stat().st_size
+    def log_bytes(self) -> dict[str, int]:
+        """Places in the logs of the balancers with agents, for :meth:`lost_links`."""
+        return {log: (self.folder / log).stat().st_size for log in ("balancer.log", "proxied.log")}
 
-    def lost_links(self, *, since_bytes: int) -> int:
-        """How often one of our agents left the balancer after a place in its log."""
-        names = {f"a{number}" for number in range(1, self.agents + 1)}
-        with (self.folder / "balancer.log").open("rb") as log:
-            log.seek(since_bytes)
-            records = [json.loads(line) for line in log if line.startswith(b"{")]
-        return sum(r.get("event") == "agent left" and r.get("agent") in names for r in records)
+    def lost_links(self, *, since_bytes: Mapping[str, int]) -> int:
+        """How often one of our agents left its balancer, or was given no work any more because of
+        its failures, after these places in the logs."""
+        number_lost = 0
+        for name, at_bytes in since_bytes.items():
+            with (self.folder / name).open("rb") as log:
+                log.seek(at_bytes)
+                records = [json.loads(line) for line in log if line.startswith(b"{")]
+            number_lost += sum(
+                r.get("event") in _LOSSES and r.get("agent") in self._daemons for r in records
+            )
+        return number_lost
 
     def wait_serving(self, within_s: float = START_S) -> None:
-        """Until all agents serve the model, each in all its slots; FleetError if they do not."""
+        """Until all agents serve the model, each in all its slots, and the servers' slots are free;
+        FleetError if it does not come to that."""
         digest = ""
 
         def is_serving() -> bool:
@@ -112,7 +125,13 @@ class AttackedFleet:
                 for agent in view["agents"]
             )
 
+        def have_servers_room() -> bool:
+            url = f"http://{self.addresses['proxied']}/health"
+            health = httpx.get(url, trust_env=False, timeout=20.0).json()
+            return bool(health["slots_idle"] == SERVERS * SERVER_SLOTS)
+
         self._wait(is_serving, within_s, "all agents serve")
+        self._wait(have_servers_room, within_s, "all slots of servers are free")
 
     def restore(self) -> None:
         """Desire again what is to be served, of all agents; FleetError if that cannot be said."""
@@ -127,6 +146,8 @@ class AttackedFleet:
         """Kill everything, by id."""
         self.members()
         self.watchdog.end()
+        if self._server is not None:
+            self._server.end()
         children = [pid for pid in descendants(self.pids()) if pid not in self.pids()]
         for daemon in self._daemons.values():
             daemon.kill()
@@ -146,6 +167,8 @@ class AttackedFleet:
             write_projector(projector)
         listeners = ("--inference-addr=127.0.0.1:0", "--management-addr=127.0.0.1:0")
         self._start("balancer", "balancer", *listeners, "--max-buffered-requests=30")
+        self._start("proxied", "balancer", *listeners, "--reverseproxy-addr=127.0.0.1:0")
+        self._server = AttackServer.start(SERVERS)
         keys = self.folder / "keys"
         if not keys.exists():
             subprocess.run(
@@ -155,10 +178,13 @@ class AttackedFleet:
             )
         self._start("guarded", "balancer", *listeners, f"--api-key-file={keys}")
         up = self._record("balancer", "balancer up")
+        proxied = self._record("proxied", "balancer up")
         self.addresses = {
             "inference": up["inference"][0],
             "management": up["management"][0],
             "guarded": self._record("guarded", "balancer up")["inference"][0],
+            "proxied": proxied["reverse_proxy"][0],
+            "deployments": proxied["inference"][0],
         }
         state = self._ask("GET", "/api/v1/balancer_desired_state").json()
         state["model"] = {"LocalToAgent": str(BUNDLED_MODEL)}
@@ -175,6 +201,14 @@ class AttackedFleet:
                 f"--slots={SLOTS}",
                 f"--name=a{number}",
                 *SMALL_CACHES,
+            )
+        for number, port in enumerate(self._server.ports, 1):
+            self._start(
+                f"s{number}",
+                "agent",
+                f"--management-addr={proxied['management'][0]}",
+                f"--upstream=http://127.0.0.1:{port}",
+                f"--name=s{number}",
             )
         self.wait_serving()
         self.members()

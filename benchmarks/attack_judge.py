@@ -64,7 +64,7 @@ class Beside:
 @attrs.frozen(kw_only=True)
 class Result:
     """All that is known of one attack. ``lost``: processes that are not there any more, by name;
-    ``disconnected``: agents that left the balancer."""
+    ``disconnected``: agents that left the balancer, or were ejected by it."""
 
     kind: str
     number: int
@@ -111,7 +111,7 @@ def _violations(result: Result, rules: Rules) -> list[str]:
     if result.lost:
         found.append(f"lost: {', '.join(result.lost)}")
     if result.disconnected:
-        found.append(f"lost: {result.disconnected} agents were disconnected")
+        found.append(f"lost: {result.disconnected} agents were disconnected or ejected")
     found += [f"answer: {problem}" for problem in alone.problems[:1]]
     return found
 

@@ -35,6 +35,22 @@ from attack_generation import (
 from attack_links import client_floods, client_frames, liars
 from attack_operators import hosts, origins, paths, states
 from attack_pictures import addresses, drawings, pictures
+from attack_proxied import (
+    abandoned_requests,
+    full_heads,
+    half_closing,
+    held_beside,
+    held_websockets,
+    hop_by_hop,
+    in_one_write,
+    large_bodies,
+    odd_paths,
+    slow_readers,
+    smuggled,
+    structures,
+    unfinished_bodies,
+)
+from attack_servers import broken_answers, costly_heads, endless_answers, small_pieces
 from attack_value import Attack, Generator
 
 KINDS: Mapping[str, Sequence[Generator]] = {
@@ -57,6 +73,26 @@ KINDS: Mapping[str, Sequence[Generator]] = {
     "kept": (kept,),
     "slow": (slow_heads, slow_bodies, small_chunks, half_closed, connections),
     "abandoned": (abandoned, heavy_streams, pipelined),
+    "proxied": (
+        smuggled,
+        broken_answers,
+        full_heads,
+        endless_answers,
+        large_bodies,
+        held_beside,
+        costly_heads,
+        held_websockets,
+        structures,
+        small_pieces,
+        slow_readers,
+        odd_paths,
+        broken_answers,
+        hop_by_hop,
+        unfinished_bodies,
+        abandoned_requests,
+        half_closing,
+        in_one_write,
+    ),
 }
 """Each name is what ``--only`` takes; a kind's generators take turns."""
 

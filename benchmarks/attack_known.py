@@ -13,6 +13,7 @@ from attack_generation import MAX_INT32
 from attack_links import lying, on_inference_socket
 from attack_operators import EMPTY_STATE, STATE, put, refused, serving
 from attack_pictures import PATHS, data_uri, honest_picture, showing, webp_of
+from attack_proxied import chunks_of_one_byte, left_at_once
 from attack_value import ABANDON_S, Attack, Body, Generator, ask, attack, attack_of, prose
 
 
@@ -331,5 +332,9 @@ KNOWN: Mapping[str, Sequence[Generator]] = {
         ),
     ),
     "kept": (_kept("/tokenize", 100_000), _kept(CHAT, 500_000)),
+    "proxied": (
+        lambda dice, scale: left_at_once(100),
+        lambda dice, scale: chunks_of_one_byte(20, 100_000),
+    ),
 }
 """By kind, in the order in which a run tries them."""

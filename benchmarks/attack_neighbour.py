@@ -5,7 +5,7 @@ It is a process of its own, because the attacker is busy and would come late to 
 input ends it. Each answer is a line of JSON on its standard output, and so is each moment in which
 the machine itself was so busy that a sleeping thread woke late.
 
-    python benchmarks/attack_neighbour.py HOST:PORT STREAMS
+    python benchmarks/attack_neighbour.py HOST:PORT STREAMS TALK
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -26,7 +27,52 @@ PAUSE_S = 0.05
 PATIENCE_S = 60.0
 WAKE_S = 0.01
 LATE_S = 0.05
-PATH = "/api/v2/generate"
+
+
+@attrs.frozen(kw_only=True)
+class Talk:
+    """How a stream is asked for, and what of it shows a token, the end, and an error.
+
+    Attributes:
+      body: that asks ``question``.
+      tokens_in: how many there are in an answer.
+    """
+
+    path: str
+    body: Callable[[str], Mapping[str, Any]]
+    token: bytes
+    tokens_in: Callable[[bytes], int]
+    end: bytes
+    error: bytes
+
+
+TALKS: Mapping[str, Talk] = {
+    "fleet": Talk(
+        path="/api/v2/generate",
+        body=lambda question: {
+            "prompt": {"Conversation": {"messages": [{"role": "user", "content": question}]}},
+            "max_tokens": TOKENS,
+            "sampling": {"temperature": 0, "ignore_eos": True},
+        },
+        token=b"Token",
+        tokens_in=lambda answer: answer.count(b'"GeneratedToken"') - answer.count(b'"Done"'),
+        end=b'"Done"',
+        error=b'"Error"',
+    ),
+    "server": Talk(
+        path="/v1/chat/completions",
+        body=lambda question: {
+            "messages": [{"role": "user", "content": question}],
+            "max_tokens": TOKENS,
+            "stream": True,
+        },
+        token=b'"content"',
+        tokens_in=lambda answer: answer.count(b'"content"'),
+        end=b"data: [DONE]",
+        error=b'"error"',
+    ),
+}
+"""With a model of the fleet, and with a server behind an agent."""
 
 
 @attrs.frozen(kw_only=True)
@@ -60,10 +106,11 @@ class Neighbour:
     _reader: threading.Thread = attrs.field(init=False)
 
     @classmethod
-    def start(cls, address: str, streams: int) -> Neighbour:
+    def start(cls, address: str, streams: int, talk: str) -> Neighbour:
+        """``talk``: its name."""
         return cls(
             subprocess.Popen(
-                [sys.executable, str(Path(__file__)), address, str(streams)],
+                [sys.executable, str(Path(__file__)), address, str(streams), talk],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -114,18 +161,12 @@ class Neighbour:
 # --- in the process ---------------------------------------------------------------------------
 
 
-def ask(address: tuple[str, int], number: int) -> Heard:
+def ask(address: tuple[str, int], number: int, talk: Talk) -> Heard:
     """One conversation; an answer of exactly ``TOKENS`` tokens is right."""
     question = f"Tell me a long story about number {number}."
-    body = json.dumps(
-        {
-            "prompt": {"Conversation": {"messages": [{"role": "user", "content": question}]}},
-            "max_tokens": TOKENS,
-            "sampling": {"temperature": 0, "ignore_eos": True},
-        }
-    ).encode()
+    body = json.dumps(talk.body(question)).encode()
     head = (
-        f"POST {PATH} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
+        f"POST {talk.path} HTTP/1.1\r\nHost: {address[0]}:{address[1]}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         "X-Paddler-Client: neighbour\r\nConnection: close\r\n\r\n"
     ).encode()
@@ -138,14 +179,14 @@ def ask(address: tuple[str, int], number: int) -> Heard:
                 now_s = time.monotonic()
                 if first_s:
                     gap_s = max(gap_s, now_s - last_s)
-                elif b"Token" in data:
+                elif talk.token in data:
                     first_s = now_s - began_s
                 last_s = now_s
                 received += data
     except OSError as error:
         problem = f"{error!r} after {time.monotonic() - began_s:.1f} s"
-    tokens = received.count(b'"GeneratedToken"') - received.count(b'"Done"')
-    if problem is None and (b'"Done"' not in received or b'"Error"' in received):
+    tokens = talk.tokens_in(received)
+    if problem is None and (talk.end not in received or talk.error in received):
         problem = " ".join(received[-300:].decode(errors="replace").split())
     return Heard(
         began_s=began_s,
@@ -163,11 +204,11 @@ def _tell(record: Heard | Late, lock: threading.Lock) -> None:
 
 
 def _ask_on(
-    address: tuple[str, int], number: int, may_go: threading.Event, lock: threading.Lock
+    address: tuple[str, int], number: int, talk: Talk, may_go: threading.Event, lock: threading.Lock
 ) -> None:
     while True:
         may_go.wait()
-        _tell(ask(address, number), lock)
+        _tell(ask(address, number, talk), lock)
         time.sleep(PAUSE_S)
 
 
@@ -182,11 +223,12 @@ def _watch_machine(lock: threading.Lock) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     host, _, port = arguments[0].rpartition(":")
+    talk = TALKS[arguments[2]]
     may_go, lock = threading.Event(), threading.Lock()
     threading.Thread(target=_watch_machine, args=(lock,), daemon=True).start()
     for number in range(int(arguments[1])):
         threading.Thread(
-            target=_ask_on, args=((host, int(port)), number, may_go, lock), daemon=True
+            target=_ask_on, args=((host, int(port)), number, talk, may_go, lock), daemon=True
         ).start()
     for line in sys.stdin:
         if line.strip() == "go":

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import attrs
 import trio
-from attack_call import Answered, Call, perform, request
+from attack_call import Answered, Call, Port, perform, request
 from attack_fleet import AttackedFleet, FleetError
 from attack_judge import MIB, Beside, Cost, Result, Rules, judged, only_timing
 from attack_kinds import attack_at
 from attack_neighbour import Neighbour
 from attack_pictures import PATHS, data_uri, honest_picture, showing
 from attack_processes import forget_peaks, peaks, proportional_bytes, sample
+from attack_proxied import forwarded
 from attack_value import SURFACES, Attack, ask, prose
 
 from paddler_trio.daemon.heap_trim import TRIM_EVERY_S
@@ -31,6 +32,8 @@ WARM_ANSWERS = 2
 TURN_S = 25.0
 RECOVERY_S = 25.0
 CONNECTIONS_AT_ONCE = 200
+TALKS: Mapping[Port, str] = {"inference": "fleet", "proxied": "server"}
+"""Of neighbours, by the port on which they stream."""
 
 
 @attrs.define(eq=False)
@@ -48,7 +51,7 @@ class Run:
     fleets: int = 0
     _folder: Path = attrs.field(factory=Path)
     _fleet: AttackedFleet | None = None
-    _neighbour: Neighbour | None = None
+    _neighbours: dict[Port, Neighbour] = attrs.field(factory=dict)
     _base: dict[str, int] = attrs.field(factory=dict)
     """Memory of the newest fleet by process, before it was attacked."""
     _is_broken: bool = False
@@ -162,8 +165,7 @@ class Run:
 
     def _beside(self, fleet: AttackedFleet, attack: Attack) -> Beside:
         """Play the attack while neighbours talk to the same fleet."""
-        neighbour = self._neighbour
-        assert neighbour is not None
+        neighbour = self._neighbours[attack.neighbour]
         calls = attack.calls()
         neighbour.go()
         try:
@@ -206,7 +208,9 @@ class Run:
             self.fleets += 1
             fleet = AttackedFleet.start(folder, agents=self.agents, memory_bytes=self.memory_bytes)
             self._fleet = fleet
-            self._neighbour = Neighbour.start(fleet.addresses["inference"], self.agents)
+            for port, talk in TALKS.items():
+                address = fleet.addresses[port]
+                self._neighbours[port] = Neighbour.start(address, self.agents, talk)
             trio.run(play, warm_up(), fleet.addresses, 30.0)
             self._until_quiet(fleet.pids())
             self._base = proportional_bytes(fleet.pids())
@@ -234,9 +238,8 @@ class Run:
         self._end_fleet()
 
     def _end_fleet(self) -> None:
-        if self._neighbour is not None:
-            self._neighbour.end()
-            self._neighbour = None
+        while self._neighbours:
+            self._neighbours.popitem()[1].end()
         if self._fleet is not None:
             self._fleet.end()
             self._fleet = None
@@ -293,4 +296,5 @@ def warm_up() -> list[Call]:
     texts += [request(path, ask(path)) for path in SURFACES]
     uri = data_uri(honest_picture(200_000), "image/png")
     texts += [request(path, showing(path, [uri])) for path in PATHS]
-    return [Call(steps=[text]) for text in texts * 4]
+    calls = [Call(steps=[text]) for text in texts * 4]
+    return [*calls, *(forwarded(size) for size in (200, 2_000_000) * 8)]

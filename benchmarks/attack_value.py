@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
-from attack_call import Call, dumps, request
+from attack_call import Call, Port, dumps, request
 
 Body: TypeAlias = dict[str, Any]
 TOKENS = 8
@@ -22,6 +22,7 @@ class Attack:
 
     Both are made when they are needed, because some are large. ``deadline_s``: every call has to
     be over by then. ``changes_state``: the desired state may have to be put back afterwards.
+    ``neighbour``: the port on which neighbours stream beside it.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Attack:
     honest: Callable[[], Sequence[Call]]
     deadline_s: float = 30.0
     changes_state: bool = False
+    neighbour: Port = "inference"
 
 
 Generator: TypeAlias = Callable[[random.Random, float], Attack]

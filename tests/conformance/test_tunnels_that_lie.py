@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import pytest
+import structlog
 import trio
 import trio_websocket
 from native_client import RunningBalancer, running_balancer
@@ -232,6 +233,19 @@ async def test_a_silent_tunnel_holds_a_request_beside_the_slots_for_its_time() -
         answer = await everything(agent, [closing(BESIDE)])
         assert answer.startswith(b"HTTP/1.1 504")
         assert b"sent nothing for 0.2 s" in answer
+
+
+async def test_clients_that_leave_before_there_is_a_tunnel_hold_no_slot_and_blame_nobody() -> None:
+    with structlog.testing.capture_logs() as told:
+        async with lying(slots=1) as agent:
+            agent.dials = False
+            host, _, port = agent.balancer.reverse_proxy.rpartition(":")
+            for _ in range(3):  # so many failures in a row eject an agent
+                async with await trio.open_tcp_stream(host, int(port)) as client:
+                    await client.send_all(ASK)
+                    await agent.balancer.wait_slots(1)
+                await agent.balancer.wait_slots(0)
+    assert not [each for each in told if each["event"] == "agent did not confirm a stop"]
 
 
 async def test_a_tunnel_that_nobody_asked_for_is_refused_and_the_right_one_still_comes() -> None:

@@ -16,6 +16,7 @@ import pytest
 import trio
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from attack_call import Port
 from attack_fleet import AttackedFleet
 from attack_kinds import KINDS, attack_at
 from attack_run import play
@@ -25,8 +26,8 @@ SEED = 11
 SCALE = 0.005
 """Of an attack's full size: some kilobytes."""
 PATIENCE_S = 60.0
-MEMBERS = 4
-"""Two balancers, an agent and its engine."""
+MEMBERS = 7
+"""Three balancers, an agent and its engine, two agents in front of servers."""
 TEXT = "Seven ships sail slowly towards a distant harbour."
 
 
@@ -53,14 +54,14 @@ def fleet(fleets: Callable[[], AttackedFleet]) -> AttackedFleet:
     return fleets()
 
 
-async def neighbour(fleet: AttackedFleet) -> str:
-    """What somebody else is answered, of whom only one answer is possible."""
+async def neighbour(fleet: AttackedFleet, port: Port) -> str:
+    """What somebody else is answered on a port, of whom only one answer is possible."""
     body = {
         "messages": [{"role": "user", "content": "Where do the ships sail?"}],
         "guided_choice": [TEXT],
         "enable_thinking": False,  # reasoning is free, and may take all tokens that there are
     }
-    url = f"http://{fleet.addresses['inference']}/v1/chat/completions"
+    url = f"http://{fleet.addresses[port]}/v1/chat/completions"
     async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
         answer = await http.post(url, json=body, headers={"X-Paddler-Client": "neighbour"})
     assert answer.status_code == 200, answer.text
@@ -74,7 +75,7 @@ async def beside(fleet: AttackedFleet, attack: Attack, texts: list[str]) -> list
     calls = attack.calls()
 
     async def ask() -> None:
-        texts.append(await neighbour(fleet))
+        texts.append(await neighbour(fleet, attack.neighbour))
 
     async with trio.open_nursery() as nursery:
         if not attack.changes_state:
@@ -94,7 +95,7 @@ def test_small_attacks_harm_nobody(kind: str, fleet: AttackedFleet) -> None:
         if attack.changes_state:
             fleet.restore()
             fleet.wait_serving()
-            texts.append(trio.run(neighbour, fleet))
+            texts.append(trio.run(neighbour, fleet, attack.neighbour))
         now = fleet.members()
         lost = {name for name, pid in members.items() if now.get(name) != pid}
         if attack.changes_state:  # an engine that is swapped is not lost

@@ -12,11 +12,13 @@ import attrs
 import pytest
 import trio
 import trio.testing
+from h11._receivebuffer import ReceiveBuffer
 from http_world import Client, Served, Waiter, serving, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from paddler_trio.h11_bounds import JoiningChunkedReader
 from paddler_trio.http import connection
 from paddler_trio.http.asgi import Message, Receive, Scope, Send, read_body, send_text
 
@@ -201,6 +203,45 @@ async def test_small_segments_are_joined_by_the_kernel_when_there_are_many(
         assert_nobody_was_dropped(served)
     assert sum(pieces) == 400
     assert len(pieces) < 200
+
+
+@attrs.define(eq=False)
+class ChunksInSteps(trio.abc.Instrument):
+    """How many chunks are parsed in one step of a task, at most."""
+
+    most: int = 0
+    _so_far: int = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._so_far = 0
+
+    def note(self, number: int) -> None:
+        self._so_far += number
+        self.most = max(self.most, self._so_far)
+
+
+async def test_others_have_their_turn_between_portions_of_chunks_of_one_byte(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten thousand of them come in one read, and take 20 ms of each connection's step."""
+    steps = ChunksInSteps()
+    whole_chunks = JoiningChunkedReader._whole_chunks
+
+    def noting(self: JoiningChunkedReader, buffer: ReceiveBuffer) -> bytes:
+        joined = whole_chunks(self, buffer)
+        steps.note(len(joined))
+        return joined
+
+    monkeypatch.setattr(JoiningChunkedReader, "_whole_chunks", noting)
+    posts = [Post(0, 50_000, chunk=1), Post(1, 3)]
+    trio.lowlevel.add_instrument(steps)
+    async with serving(digest) as served:
+        client = await served.connect()
+        await client.stream.send_all(b"".join(post.raw for post in posts))
+        await expect_answers(client, posts)
+        assert_nobody_was_dropped(served)
+    trio.lowlevel.remove_instrument(steps)
+    assert 0 < steps.most <= connection.PORTION_BYTES // len(b"1\r\na\r\n") + 1
 
 
 async def test_without_descriptors_the_request_in_progress_is_answered_all_the_same(

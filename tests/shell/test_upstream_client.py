@@ -121,6 +121,15 @@ async def test_parts_come_as_soon_as_they_were_sent_and_keep_their_chunks(
     ]
 
 
+async def test_few_of_many_small_chunks_are_taken_apart_with_the_head(
+    autojump_clock: MockClock,
+) -> None:
+    """On a new connection nobody knows yet that they are small, and there may be many of those."""
+    handler = saying(CHUNKED + b"1\r\na\r\n" * 10_000 + b"0\r\n\r\n")
+    async with upstream(handler) as world, world.client.request(b"GET", b"/", []) as response:
+        assert 0 < len(response.parts_here()) < 700
+
+
 async def test_trailers_are_known_at_the_end(autojump_clock: MockClock) -> None:
     async with (
         upstream(answering(WHOLE_CHUNKS)) as world,

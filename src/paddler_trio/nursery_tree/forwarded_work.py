@@ -28,11 +28,17 @@ class ForwardedWork:
     excess: None = attrs.field(default=None, init=False)
     """No frame carries it, so it is too long for none."""
     needs_ours: None = attrs.field(default=None, init=False)
+    is_with_agent: bool = attrs.field(default=False, init=False)
+    """The agent that it has a slot of may have got it, and says when it is done with it."""
     _cut: Callable[[], None] | None = attrs.field(default=None, init=False)
 
     def begin(self, cut: Callable[[], None]) -> None:
         """An exchange is under way; ``cut`` ends it without waiting, and may be called once."""
         self._cut = cut
+
+    def sent(self) -> None:
+        """There is a tunnel, through which it is sent from now on."""
+        self.is_with_agent = True
 
     def finish(self) -> None:
         """It is over: there is nothing left to cut."""

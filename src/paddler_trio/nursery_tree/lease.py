@@ -117,6 +117,12 @@ class Lease:
             return len(tokens or ())
         return sum([type(result) is dict and "Done" not in result for result in results])
 
+    def confirm_stop(self) -> None:
+        """The agent has nothing of it. No effect unless it is to be stopped; safe to repeat."""
+        request = self.request
+        if request.lease is self and isinstance(request.phase, Stopping):
+            request.end(request.phase.ending)
+
     def bind(self, model: str) -> None:
         """The agent reported that this model answers it."""
         self.model = model

@@ -22,7 +22,9 @@ from paddler_trio.upstream.upstream_address import UpstreamAddress
 from paddler_trio.upstream.upstream_error import FailureKind, MalformedAnswerError, UpstreamError
 from paddler_trio.upstream.upstream_timeouts import UpstreamTimeouts
 
-READ_BYTES: Final = 64 * 1024
+HEAD_READ_BYTES: Final = 4096
+"""Until the head has come: what comes with it of the body is taken apart in one step, and may be
+chunks of one byte."""
 MAX_INFORMATIONAL: Final = 10
 """Answers with a status below 200 before the real one."""
 LAST_WRITE_S: Final = 0.2
@@ -268,7 +270,7 @@ class UpstreamConnection:
             while not (end := head_end(received, searched)):
                 searched = len(received)
                 try:
-                    data = await read_some(self.stream, READ_BYTES)
+                    data = await read_some(self.stream, HEAD_READ_BYTES)
                 except _BROKEN as error:
                     raise self._closed_before_head() from error
                 if not data:

@@ -177,6 +177,8 @@ class Forwarding:
         finally:
             watch.on_end = None
             request.stop()
+            if request.lease is not None and not work.is_with_agent:
+                request.lease.confirm_stop()  # the agent does not know of it, and says nothing
         return request.failure
 
     async def _held_slot(
@@ -187,6 +189,7 @@ class Forwarding:
         answer: AnswerWriter,
     ) -> bool:
         """One stay in a slot; True when the request is over."""
+        work.is_with_agent = False
         await request.left_phase(Buffered)
         lease = request.lease
         if lease is None or request.is_over:
@@ -194,7 +197,9 @@ class Forwarding:
         failed: Failed | None = None
         with trio.CancelScope() as scope:
             work.begin(scope.cancel)
-            failed = await exchange(lease.agent, forwarded, lease.wire_id, answer, lease.progressed)
+            failed = await exchange(
+                lease.agent, forwarded, lease.wire_id, answer, lease.progressed, work.sent
+            )
         work.finish()
         if scope.cancelled_caught:  # the slot was lost, or the request was stopped
             return request.is_over

@@ -61,6 +61,7 @@ async def exchange(
     wire_id: str,
     answer: AnswerWriter,
     on_progress: Callable[[], None] = lambda: None,
+    on_tunnel: Callable[[], None] = lambda: None,
 ) -> Failed | None:
     """Have the server behind ``agent`` answer; None when all of its answer was written.
 
@@ -70,6 +71,7 @@ async def exchange(
     Args:
       wire_id: of the lease of its slot; empty for none.
       on_progress: called when something of the answer has come.
+      on_tunnel: called before anything is sent to the agent.
 
     Cancellation: the tunnel is closed, by which the agent knows that nobody wants the answer.
 
@@ -79,7 +81,9 @@ async def exchange(
     tunnels = agent.tunnels
     assert tunnels is not None, f"{agent} stands in front of no server"
     if wire_id:
-        return await _through_tunnel(tunnels, agent, request, wire_id, answer, on_progress)
+        return await _through_tunnel(
+            tunnels, agent, request, wire_id, answer, on_progress, on_tunnel
+        )
     if tunnels.num_beside >= TUNNELS_BESIDE_SLOTS:
         text = (
             f"{TUNNELS_BESIDE_SLOTS} requests that take no slot are under way already at the "
@@ -100,11 +104,13 @@ async def _through_tunnel(
     wire_id: str,
     answer: AnswerWriter,
     on_progress: Callable[[], None],
+    on_tunnel: Callable[[], None] = lambda: None,
 ) -> Failed | None:
     try:
         tunnel = await tunnels.take()
     except LinkError as error:
         return Failed(kind="connect", text=str(error), may_repeat=True)
+    on_tunnel()
     may_stay = False
     try:
         if request.upgrade is None:
