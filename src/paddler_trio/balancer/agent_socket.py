@@ -41,6 +41,8 @@ from paddler_trio.http.json_body import input_of
 from paddler_trio.joining.agent_identity import identity_of
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.lease import Lease
+from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.paddler.messages import (
     AgentResponse,
@@ -50,8 +52,10 @@ from paddler_trio.wire.paddler.messages import (
     UnknownNotification,
     UpdateAgentStatus,
     Version,
+    read_token,
     render,
 )
+from paddler_trio.wire.paddler.results import is_text
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
@@ -180,6 +184,8 @@ class _Link:
     """The agent's task runs; no frame is handled before that."""
     _is_over: bool = attrs.field(default=False, init=False)
     """Frames that still come cause nothing."""
+    _held: dict[str, tuple[Lease, list[RawResult]]] = attrs.field(factory=dict, init=False)
+    """Tokens that have come and were not delivered yet, by the ids of their requests."""
     _problem: Exception | None = attrs.field(default=None, init=False)
     """What was wrong with the last frame, or a bug of ours that it met."""
     _task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
@@ -240,14 +246,48 @@ class _Link:
         if not self._has_begun.is_set():
             return self._take_slowly(texts)
         self._heard_s = trio.current_time()
+        has_tokens = len(texts) > 1 and not self.speaks_trio
         try:
             for place, text in enumerate(texts):
                 if len(text) > INLINE_BYTES:
                     return self._take_slowly(texts[place:])
+                if has_tokens and self._holds(text):
+                    continue
+                self._deliver_held()
                 self._take_one(decode(text, speaks_trio=self.speaks_trio))
         finally:
+            self._deliver_held()
             self._flush()
         return None
+
+    def _holds(self, text: str) -> bool:
+        """Tokens of one request that come together are delivered together. Those of a Paddler agent
+        have a frame each, and cost more around them than in them."""
+        token = None if self._is_over or self.agent is None else read_token(text)
+        if token is None:
+            return False
+        _, wire_id, result = token
+        if not is_text(result):
+            return False
+        held = self._held.get(wire_id)
+        if held is None:
+            assert self.agent is not None
+            lease = self.agent.lease(wire_id)
+            if lease is None:
+                return False
+            held = self._held[wire_id] = (lease, [])
+        held[1].append(result)
+        return True
+
+    def _deliver_held(self) -> None:
+        if not self._held:
+            return
+        held, self._held = self._held, {}
+        try:
+            for lease, results in held.values():
+                lease.deliver("GeneratedToken", results, ends=False)
+        except Exception as error:  # noqa: BLE001  # raised in the agent's task: it ends the agent
+            self._end_with(error)
 
     async def _take_slowly(self, texts: Sequence[str]) -> None:
         """A long frame is decoded in a thread, so that no tokens of others wait for it."""
@@ -274,11 +314,13 @@ class _Link:
         if self._is_over:
             return
         try:
-            if self._handle(frame):
-                return
+            if not self._handle(frame):
+                self._end_with(None)
         except Exception as error:  # noqa: BLE001  # raised in the agent's task: it ends the agent
-            self._problem = error
-        self._is_over = True
+            self._end_with(error)
+
+    def _end_with(self, problem: Exception | None) -> None:
+        self._is_over, self._problem = True, problem
         self._reading.cancel(reason="the agent said goodbye, or what is no frame")
 
     async def watch_silence(self, arrivals: Arrivals | None) -> None:

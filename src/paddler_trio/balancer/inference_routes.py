@@ -30,7 +30,7 @@ from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
 from paddler_trio.telemetry.trace_context import trace_of
-from paddler_trio.wire.paddler.messages import error_line, response_line
+from paddler_trio.wire.paddler.messages import error_line, response_lines
 from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
@@ -207,12 +207,7 @@ def must_allow_default(scope: Scope) -> None:
 
 def text_of(request: Request, step: Results) -> bytes:
     """One line for each result of a step."""
-    return b"".join(
-        [
-            response_line(step.generated_by, request.id, {step.family: result}) + b"\n"
-            for result in step.results
-        ]
-    )
+    return response_lines(step.generated_by, request.id, step.family, step.results)
 
 
 def failure_line(request: Request) -> bytes:

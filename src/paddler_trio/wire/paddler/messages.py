@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring
 from typing import Annotated, Final, TypeAlias, get_args
 
@@ -20,7 +20,7 @@ import attrs
 
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, JsonLimitError, check_count
-from paddler_trio.wire.json_text import one_text_within
+from paddler_trio.wire.json_text import one_text, one_text_within
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.paddler.request_params import (
     GENERATION_VARIANTS,
@@ -333,14 +333,23 @@ _TOKEN_FRAME: Final = re.compile(
 _TOKEN_FRAME_CHARS: Final = 4096
 
 
+def read_token(text: str) -> tuple[str | None, str, dict[str, object]] | None:
+    """Of a frame from an agent that is one token of text: who made it, for which request, and the
+    result; None for every other frame. Much cheaper than decoding and checking."""
+    token = _TOKEN_FRAME.fullmatch(text) if len(text) <= _TOKEN_FRAME_CHARS else None
+    if token is None:
+        return None
+    name, wire_id, kind, value = token.groups()
+    generated_by = None if name in {None, "null"} else name[1:-1]
+    return generated_by, wire_id, {kind: json.loads(value) if "\\" in value else value[1:-1]}
+
+
 def parse_balancer_message(text: str) -> BalancerMessage | UnknownNotification:
     """Read a frame from an agent; the payload of a response stays raw. Raises WireError."""
-    token = _TOKEN_FRAME.fullmatch(text) if len(text) <= _TOKEN_FRAME_CHARS else None
-    if token is not None:  # nearly always, and much cheaper than decoding and checking
-        name, wire_id, kind, value = token.groups()
-        generated_by = None if name in {None, "null"} else name[1:-1]
-        said = json.loads(value) if "\\" in value else value[1:-1]
-        return AgentResponse(wire_id, generated_by, {"GeneratedToken": {kind: said}})
+    token = read_token(text)
+    if token is not None:  # nearly always
+        generated_by, wire_id, result = token
+        return AgentResponse(wire_id, generated_by, {"GeneratedToken": result})
     return structure(loads(text), BalancerMessage)
 
 
@@ -390,17 +399,37 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
+def response_lines(
+    generated_by: str | None, request_id: str, family: str, results: Iterable[object]
+) -> bytes:
+    """A line for each of them: an ``InferenceResponse`` around a raw result, and a newline."""
+    head = _response_head(generated_by, request_id)
+    begins = f"{head}{{{encode_basestring(family)}:"
+    lines = []
+    for result in results:
+        token = one_text(result)
+        if token is None:
+            lines.append(response_line(generated_by, request_id, {family: result}) + b"\n")
+        else:
+            lines.append(f"{begins}{token}}}}}}}\n".encode())
+    return b"".join(lines)
+
+
 def response_line(generated_by: str | None, request_id: str, raw_response: object) -> bytes:
     """An ``InferenceResponse`` around a raw payload, without a newline; the hot path."""
-    name = "null" if generated_by is None else encode_basestring(generated_by)
-    head = (
-        f'{{"Response":{{"generated_by":{name},"request_id":{encode_basestring(request_id)},'
-        '"response":'
-    )
+    head = _response_head(generated_by, request_id)
     token = one_text_within(raw_response)
     if token is not None:
         return f"{head}{token}}}}}".encode()
     return head.encode() + dumps(raw_response) + b"}}"
+
+
+def _response_head(generated_by: str | None, request_id: str) -> str:
+    name = "null" if generated_by is None else encode_basestring(generated_by)
+    return (
+        f'{{"Response":{{"generated_by":{name},"request_id":{encode_basestring(request_id)},'
+        '"response":'
+    )
 
 
 def error_line(request_id: str, code: int, description: str) -> bytes:
