@@ -46,7 +46,7 @@ from paddler_trio.http.bounded_websocket import (
     LEAST_FRAGMENT_BYTES,
     MESSAGE_DEADLINE_S,
 )
-from paddler_trio.http.connection import RECEIVE_BYTES
+from paddler_trio.http.connection import PORTION_LINES, RECEIVE_BYTES
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.joining import join_exchange
 from paddler_trio.joining.stored_agents import MAX_CREDENTIALS, MAX_TOKENS
@@ -139,6 +139,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         ),
         "requests that take no slot of a server behind an agent": f"{TUNNELS_BESIDE_SLOTS}",
         "pieces of an answer that come in one read": f"{MANY_PIECES}",
+        "ends of lines in one read of a connection, as in chunks of one byte": f"{PORTION_LINES}",
         "time for reads of many sockets in one turn": f"{TURN_S * 1000:g} ms",
         "tunnels to a server behind an agent": (f"twice its slots, and {TUNNELS_BESIDE_SLOTS}"),
         "bytes of a request in a tunnel that its server has not taken": (
