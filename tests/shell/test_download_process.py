@@ -129,8 +129,10 @@ async def test_a_large_file_is_fetched_by_a_light_process_and_every_byte_is_coun
     assert fetched.path.read_bytes() == DATA
     assert download.received_bytes == len(DATA)
     assert world.seen[-1] is None
-    last = [each for each in world.seen if each is not None][-1]
-    assert (last.current_bytes, last.total_bytes) == (len(DATA), len(DATA))
+    told = [each for each in world.seen if each is not None]
+    shown = [each.current_bytes for each in told]  # what is over within 0.25 s is not shown
+    assert shown == sorted(shown)
+    assert shown[-1] <= told[-1].total_bytes == len(DATA)
 
 
 async def test_a_url_is_large_once_its_server_has_said_so(hub: HubServer, world: World) -> None:
