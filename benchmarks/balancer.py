@@ -5,7 +5,8 @@
 One balancer process at a time, with agents (fake_agents.py) in a process of their own and clients
 in this one. *Flood*: agents send as fast as the balancer reads; streamed tokens per second of the
 balancer's processor time. *Paced*: each stream gets 30 tokens a second, each stamped with the
-moment at which it was sent; how late they arrive. ``--paddler`` is the binary of Paddler's own
+moment at which it was sent; how late they arrive, and how much later than from agents that
+clients are connected to themselves (*direct*). ``--paddler`` is the binary of Paddler's own
 balancer, measured in turn with ours over the link and the routes that both have.
 """
 
@@ -45,7 +46,10 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @attrs.frozen
 class Contestant:
-    """A balancer, the link its agents speak, and the route of its clients."""
+    """A balancer, the link its agents speak, and the route of its clients.
+
+    Without a ``command`` there is none: clients are connected to the agents.
+    """
 
     name: str
     command: Sequence[str]
@@ -55,7 +59,8 @@ class Contestant:
 
 @attrs.frozen
 class Figures:
-    """``tokens_per_cpu_s`` of the balancer alone; latencies in milliseconds."""
+    """``tokens_per_cpu_s`` of the balancer alone (of the agents where there is none); latencies in
+    milliseconds."""
 
     tokens_per_s: float
     tokens_per_cpu_s: float
@@ -187,59 +192,89 @@ def wait_until(what: str, is_so: object) -> None:
         time.sleep(0.05)
 
 
-def measure(who: Contestant, *, streams: int, rate: float, seconds: float, tokens: int) -> Figures:
+@contextlib.contextmanager
+def serving(
+    who: Contestant, *, streams: int, rate: float, tokens: int
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address for clients, and the process that is measured."""
     inference, management = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    slots = -(-streams // AGENTS)
+
+    def agents(
+        address: str, *how: str
+    ) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+        return process(
+            [
+                sys.executable,
+                str(Path(__file__).with_name("fake_agents.py")),
+                f"--address={address}",
+                f"--agents={AGENTS}",
+                f"--slots={slots}",
+                f"--rate={rate}",
+                f"--tokens={tokens}",
+                *how,
+            ]
+        )
+
+    if not who.command:
+        with agents(inference, "--direct") as child:
+            wait_until("the agents listen", lambda: is_listening(inference))
+            yield inference, child
+        return
     addresses = [f"--inference-addr={inference}", f"--management-addr={management}"]
     http = httpx.Client(base_url=f"http://{management}", trust_env=False)
-    slots = -(-streams // AGENTS)
-    agents = [
-        sys.executable,
-        str(Path(__file__).with_name("fake_agents.py")),
-        f"--address={management}",
-        f"--agents={AGENTS}",
-        f"--slots={slots}",
-        f"--rate={rate}",
-        f"--tokens={tokens}",
-        *(["--ours"] if who.is_ours else []),
-    ]
     with process([*who.command, *addresses, "--max-buffered-requests=100000"]) as balancer:
         wait_until("the balancer answers", lambda: http.get("/health").is_success)
         state = STATE | {"inference_parameters": PARAMETERS}
         http.put("/api/v1/balancer_desired_state", json=state).raise_for_status()
-        with process(agents):
+        with agents(management, *(["--ours"] if who.is_ours else [])):
 
             def all_slots() -> bool:
                 view = http.get("/api/v1/agents").json()
                 return sum(agent["slots_total"] for agent in view["agents"]) == slots * AGENTS
 
             wait_until("all agents serve", all_slots)
-            tally = Tally()
-            began: list[float] = []
-            ended: list[float] = []
+            yield inference, balancer
 
-            async def run() -> None:
-                async with trio.open_nursery() as nursery:
-                    for _ in range(streams):
-                        nursery.start_soon(client, inference, who.route, tally)
-                    await trio.sleep(WARM_S)
-                    tally.is_on = True
-                    began.extend([cpu_s(balancer.pid), time.monotonic()])
-                    await trio.sleep(seconds)
-                    ended.extend([cpu_s(balancer.pid), time.monotonic()])
-                    tally.is_on = False
-                    nursery.cancel_scope.cancel()
 
-            trio.run(run)
-            used_s, passed_s = ended[0] - began[0], ended[1] - began[1]
-            late_ms = sorted(each / 1e6 for each in tally.late_ns)
-            return Figures(
-                tokens_per_s=tally.tokens / passed_s,
-                tokens_per_cpu_s=tally.tokens / max(used_s, 0.01),
-                rss_mib=rss_mib(balancer.pid),
-                late_p50_ms=late_ms[len(late_ms) // 2] if late_ms else None,
-                late_p99_ms=late_ms[len(late_ms) * 99 // 100] if late_ms else None,
-                ttft_p50_ms=statistics.median(tally.ttft_s) * 1000 if tally.ttft_s else None,
-            )
+def is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def measure(who: Contestant, *, streams: int, rate: float, seconds: float, tokens: int) -> Figures:
+    with serving(who, streams=streams, rate=rate, tokens=tokens) as (address, measured):
+        tally = Tally()
+        began: list[float] = []
+        ended: list[float] = []
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                for _ in range(streams):
+                    nursery.start_soon(client, address, who.route, tally)
+                await trio.sleep(WARM_S)
+                tally.is_on = True
+                began.extend([cpu_s(measured.pid), time.monotonic()])
+                await trio.sleep(seconds)
+                ended.extend([cpu_s(measured.pid), time.monotonic()])
+                tally.is_on = False
+                nursery.cancel_scope.cancel()
+
+        trio.run(run)
+        used_s, passed_s = ended[0] - began[0], ended[1] - began[1]
+        late_ms = sorted(each / 1e6 for each in tally.late_ns)
+        return Figures(
+            tokens_per_s=tally.tokens / passed_s,
+            tokens_per_cpu_s=tally.tokens / max(used_s, 0.01),
+            rss_mib=rss_mib(measured.pid),
+            late_p50_ms=late_ms[len(late_ms) // 2] if late_ms else None,
+            late_p99_ms=late_ms[len(late_ms) * 99 // 100] if late_ms else None,
+            ttft_p50_ms=statistics.median(tally.ttft_s) * 1000 if tally.ttft_s else None,
+        )
 
 
 def parameters() -> dict[str, object]:
@@ -276,6 +311,8 @@ def main() -> None:
     ]
     if arguments.only:
         contestants = [each for each in contestants if each.name == arguments.only]
+    if arguments.rate:
+        contestants.insert(0, Contestant("direct", (), is_ours=False, route="ndjson"))
     if arguments.paddler:
         theirs = [str(arguments.paddler), "balancer"]
         contestants.insert(0, Contestant("paddler", theirs, is_ours=False, route="ndjson"))
@@ -299,6 +336,13 @@ def main() -> None:
         }
         for name, rounds in results.items()
     }
+    for name, rounds in results.items():
+        for field in ("late_p50_ms", "late_p99_ms") if arguments.rate else ():
+            added = [
+                getattr(each, field) - getattr(direct, field)
+                for each, direct in zip(rounds, results["direct"], strict=True)
+            ]
+            medians[name][f"added_{field}"] = statistics.median(added)
     if arguments.json:
         print(json.dumps(medians))
         return

@@ -50,6 +50,8 @@ class Terms:
     """How tokens are drawn, one of ``SAMPLINGS``."""
     prefix_cache_ram: int | None = None
     """MiB in which our agent keeps prefixes; None for its default."""
+    stream_interval_ms: float | None = None
+    """How long our agent's engine may hold tokens; None for its default."""
 
     @property
     def context_size(self) -> int:
@@ -87,6 +89,8 @@ def our_pair(terms: Terms, folder: Path) -> Iterator[Contestant]:
         ]
         if terms.prefix_cache_ram is not None:
             agent_command += ["--prefix-cache-ram", str(terms.prefix_cache_ram)]
+        if terms.stream_interval_ms is not None:
+            agent_command += ["--stream-interval-ms", str(terms.stream_interval_ms)]
         management, inference = split(up["management"]), split(up["inference"])
         with process(agent_command, folder / "agent.log") as agent:
             _put_desired_state(management, terms)

@@ -1,15 +1,20 @@
 """Agents without a model: real links to a balancer, tokens as fast or as regular as it is told.
 
     python benchmarks/fake_agents.py --address HOST:PORT --agents 4 --slots 16 [--ours] [--rate 30]
+        [--direct]
 
-Run by balancer.py in a process of its own. Sockets are plain and frames are built once, so that
-this process costs less than what it measures. Masks are zero, which the protocol allows.
+With ``--direct`` there is no balancer: they listen at the address themselves, and send the same
+tokens at the same pace to clients. Run by balancer.py in a process of its own. Sockets are plain
+and frames are built once, so that this process costs less than what it measures. Masks are zero,
+which the protocol allows.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import os
 import random
 import struct
 import time
@@ -248,6 +253,67 @@ class FakeAgent:
         return masked(json.dumps({"Trio": {"Report": report}}).encode())
 
 
+@attrs.define(eq=False)
+class DirectAgent:
+    """As many clients of its own as an agent has slots, and nothing between them."""
+
+    rate: float
+    num_tokens: int
+    left: dict[trio.SocketStream, int] = attrs.field(factory=dict, init=False)
+    ended: dict[trio.SocketStream, trio.Event] = attrs.field(factory=dict, init=False)
+
+    async def answer(self, stream: trio.SocketStream) -> None:
+        """One request after the other, until the client leaves."""
+        while True:
+            request = b""
+            while not request.endswith(b"}"):
+                data = await stream.receive_some()
+                if not data:
+                    return
+                request += data
+            await stream.send_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            self.ended[stream] = trio.Event()
+            self.left[stream] = self.num_tokens
+            await self.ended[stream].wait()
+
+    async def produce(self) -> None:
+        """One token for each client in each pass, written at once."""
+        await trio.sleep(random.random() / self.rate if self.rate else 0)
+        due_s = trio.current_time()
+        while True:
+            due_s += 1 / self.rate if self.rate else 0
+            await trio.sleep_until(due_s)
+            text = TEXT if not self.rate else b"%d" % time.monotonic_ns()
+            line = b'{"Response":{"response":{"GeneratedToken":{"ContentToken":"%b"}}}}\n' % text
+            chunk = b"%x\r\n%b\r\n" % (len(line), line)
+            for stream, left in list(self.left.items()):
+                if left > 0:
+                    self.left[stream] = left - 1
+                    await self.write(stream, chunk)
+                else:
+                    del self.left[stream]
+                    await self.write(stream, b"0\r\n\r\n")
+                    self.ended[stream].set()
+
+    async def write(self, stream: trio.SocketStream, data: bytes) -> None:
+        try:
+            size = os.write(stream.socket.fileno(), data)
+        except BlockingIOError:
+            size = 0
+        if size < len(data):
+            await stream.send_all(data[size:])
+
+
+async def run_direct(arguments: argparse.Namespace) -> None:
+    host, _, port = arguments.address.rpartition(":")
+    agents = [DirectAgent(arguments.rate, arguments.tokens) for _ in range(arguments.agents)]
+    turns = itertools.cycle(agents)
+    async with trio.open_nursery() as nursery:
+        for agent in agents:
+            nursery.start_soon(agent.produce)
+        await trio.serve_tcp(lambda stream: next(turns).answer(stream), int(port), host=host)
+
+
 async def run(arguments: argparse.Namespace) -> None:
     host, _, port = arguments.address.rpartition(":")
     async with trio.open_nursery() as nursery:
@@ -264,10 +330,11 @@ def main() -> None:
     parser.add_argument("--agents", type=int, required=True)
     parser.add_argument("--slots", type=int, required=True)
     parser.add_argument("--ours", action="store_true")
+    parser.add_argument("--direct", action="store_true")
     parser.add_argument("--rate", type=float, default=0)
     parser.add_argument("--tokens", type=int, default=500)
     arguments = parser.parse_args()
-    trio.run(run, arguments)
+    trio.run(run_direct if arguments.direct else run, arguments)
 
 
 if __name__ == "__main__":

@@ -303,6 +303,11 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--relays", type=int, default=0, help="llama-server once more, behind so many (default 0)"
     )
+    parser.add_argument(
+        "--each-pass",
+        action="store_true",
+        help="ours once more, with every pass delivered by itself (--stream-interval-ms 0)",
+    )
     parser.add_argument("--quick", action="store_true", help="one short round: does it work?")
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
     parsed = parser.parse_args(arguments)
@@ -332,6 +337,12 @@ def run(options: argparse.Namespace) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paddler-bench-")))
         sides = [stack.enter_context(our_pair(terms, folder))]
+        if options.each_pass:
+            apart = attrs.evolve(terms, stream_interval_ms=0)
+            folder_apart = folder / "each-pass"
+            folder_apart.mkdir()
+            pair = stack.enter_context(our_pair(apart, folder_apart))
+            sides.append(attrs.evolve(pair, name="ours, each pass by itself"))
         if options.llama_server is not None:
             binary = options.llama_server.resolve()
             server = stack.enter_context(llama_server(binary, terms, folder))

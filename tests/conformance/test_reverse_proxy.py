@@ -33,7 +33,7 @@ PORT: dict[str, Json] = {
     "reverseproxy_addr": "127.0.0.1:0",
     "allowed_hosts": ("api.example", "h"),
 }
-NO_AGENT = (b"x-paddler-agent",)
+OURS = (b"x-paddler-agent", b"x-request-id", b"vary")
 
 
 @attrs.frozen
@@ -62,7 +62,7 @@ class Proxy:
 
 def without_ours(data: bytes) -> bytes:
     head, end, body = data.partition(b"\r\n\r\n")
-    lines = [line for line in head.split(b"\r\n") if not line.startswith(NO_AGENT)]
+    lines = [line for line in head.split(b"\r\n") if not line.startswith(OURS)]
     return b"\r\n".join(lines) + end + body
 
 

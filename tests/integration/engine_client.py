@@ -65,6 +65,8 @@ class Engine:
     stats: EngineStats | None = None
     progress: list[Progress] = attrs.field(factory=list)
     preempted: list[int] = attrs.field(factory=list)
+    deliveries: list[int] = attrs.field(factory=list)
+    """How many tokens came in each step that had any."""
 
     def send(self, frame: ToEngine) -> None:
         assert self.process.stdin is not None
@@ -112,6 +114,8 @@ class Engine:
             assert isinstance(frame, Step), frame
             self.progress += frame.progress
             self.preempted += frame.preempted
+            if frame.sampled:
+                self.deliveries.append(len(frame.sampled))
             for token in frame.sampled:
                 self.sampled.setdefault(token.key, []).append(token.token)
                 self.reports.setdefault(token.key, []).append(token)

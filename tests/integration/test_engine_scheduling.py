@@ -137,6 +137,25 @@ def test_greedy_text_is_the_same_whatever_is_reused(vocabulary: Vocabulary, layo
         assert len(differing) <= noise + 1, (differing, noise)
 
 
+# -------------------------------------------------------------------------------- stream interval
+
+
+def test_short_passes_are_delivered_together_and_a_first_token_at_once(
+    vocabulary: Vocabulary,
+) -> None:
+    sampled: list[list[int]] = []
+    for interval_ms in (0, 1000):
+        with running(vocabulary) as engine:
+            engine.load(attrs.evolve(LOAD, settings=settings(stream_interval_ms=interval_ms)))
+            engine.start(1, STORY, max_tokens=33)
+            engine.until_ended(1)
+            sampled.append(engine.sampled[1])
+            deliveries = engine.deliveries
+    assert sampled[0] == sampled[1]
+    assert deliveries[0] == 1
+    assert len(deliveries) <= 33 // 4
+
+
 # ------------------------------------------------------------------- latency, pressure, faults
 
 

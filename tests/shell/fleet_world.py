@@ -8,7 +8,7 @@ and answer requests with tokens that name the state that produced them, so a mix
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -24,7 +24,7 @@ from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Failure, Request
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.scheduler.fleet.fleet_values import Host
+from paddler_trio.scheduler.fleet.fleet_values import Host, RolloutPhase
 from paddler_trio.wire.codec import loads, unstructure
 from paddler_trio.wire.paddler.desired_state import InferenceParameters, LocalToAgent, UrlModel
 from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, parse_agent_message
@@ -38,7 +38,7 @@ from paddler_trio.wire.trio.fit_messages import (
     FitReport,
     MemoryInForce,
 )
-from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState, RolloutSpec
+from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetState, RolloutSpec
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
     TAG,
@@ -618,3 +618,21 @@ def _name(want: Want) -> str:
         case _:
             return "nothing"
     return name
+
+
+async def until(world: FleetWorld, is_so: Callable[[], bool], within_s: float = 600) -> None:
+    """TooSlowError if it never is."""
+    with trio.fail_after(within_s):
+        while not is_so():
+            changed = world.controller.changed
+            await changed.wait_beyond(changed.ordinal)
+
+
+async def until_served(world: FleetWorld, model: str | None, deployment: str = DEFAULT) -> None:
+    """All instances of the deployment serve this; TooSlowError if they never do."""
+    await until(world, lambda: set(world.served(deployment).values()) == {model})
+
+
+def phase(world: FleetWorld, deployment: str = DEFAULT) -> RolloutPhase | None:
+    rollout = world.controller.rollouts.get(deployment)
+    return None if rollout is None else rollout.phase

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from paddler_trio.http.app_inbox import MAX_MESSAGES, AppInbox
 from paddler_trio.http.asgi import (
+    BodyTooLargeError,
     ClientGoneError,
     HttpProblem,
     Message,
@@ -35,7 +36,9 @@ from paddler_trio.http.streaming import (
     CLIENT_WATCH,
     cut_on_disconnect,
     watch_disconnect,
+    while_client_stays,
     while_connected,
+    whole_body,
 )
 
 JSON = (b"content-type", b"application/json")
@@ -336,6 +339,50 @@ async def test_the_end_of_a_body_that_was_received_already_comes_alone() -> None
     assert (await inbox.receive())["more_body"]
     await inbox.put({"type": "http.request", "body": b"", "more_body": False})
     assert not (await inbox.receive())["more_body"]
+
+
+async def nothing_more() -> Message:
+    raise AssertionError("a body that is there was received once more")
+
+
+async def test_a_body_that_is_there_is_taken_at_once_and_within_its_limit() -> None:
+    for limit_bytes in (9, 8):
+        inbox = AppInbox(max_bytes=100)
+        await inbox.put({"type": "http.request", "body": b"all of it", "more_body": True})
+        await inbox.put({"type": "http.request", "body": b"", "more_body": False})
+        reading = whole_body(
+            {"extensions": {CLIENT_WATCH: inbox}},
+            nothing_more,
+            limit_bytes=limit_bytes,
+            deadline_s=1,
+        )
+        if limit_bytes == 9:
+            assert await reading == b"all of it"
+        else:
+            with pytest.raises(BodyTooLargeError, match="limit of 8 bytes"):
+                await reading
+
+
+async def test_a_body_that_is_not_all_there_is_received() -> None:
+    inbox = AppInbox(max_bytes=100)
+    await inbox.put({"type": "http.request", "body": b"all ", "more_body": True})
+    await inbox.put({"type": "http.request", "body": b"of it", "more_body": False})
+    scope: Scope = {"extensions": {CLIENT_WATCH: inbox}}
+    assert await whole_body(scope, inbox.receive, limit_bytes=9, deadline_s=1) == b"all of it"
+
+
+@pytest.mark.parametrize("tells", [True, False])
+async def test_a_block_runs_until_its_client_leaves(tells: bool) -> None:
+    """Whether or not the server tells it in the same step."""
+    inbox = AppInbox(max_bytes=100)
+    scope: Scope = {"extensions": {CLIENT_WATCH: inbox} if tells else {}}
+    ended = []
+    async with while_client_stays(scope, inbox.receive):
+        ended.append("without a disconnect")
+    async with while_client_stays(scope, inbox.receive):
+        inbox.end(DISCONNECT)
+        await trio.sleep_forever()
+    assert ended == ["without a disconnect"]
 
 
 async def test_a_client_that_leaves_cuts_the_block_in_the_same_step() -> None:

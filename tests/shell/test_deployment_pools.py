@@ -144,6 +144,29 @@ async def test_only_what_is_admissible_gets_work_and_stand_ins_only_while_nothin
             assert old.connection.is_accepting == stands_in, phase
 
 
+async def test_an_agent_whose_ejection_is_over_ends_the_time_of_stand_ins(
+    autojump_clock: MockClock,
+) -> None:
+    """It is looked at because the last of the others has left."""
+    both = attrs.evolve(CODER, admissible=frozenset({"c1", "c2"}))
+    async with world() as here:
+        here.dispatcher.set_deployments([both])
+        ejected = here.agent(serves="c2", deployment="coder")
+        other = here.agent(serves="c2", deployment="coder")
+        old = here.agent(serves="c1", deployment="coder")
+        here.dispatcher.set_deployments([attrs.evolve(both, admissible=frozenset({"c2"}))])
+        report(here, old, "c1", "loading")
+        for _ in range(3):
+            here.dispatcher._count_failure(ejected.connection)
+        await trio.sleep(2.1)
+        assert not ejected.connection.is_accepting, "nobody has looked again"
+        here.dispatcher.leave(other.connection)
+        assert ejected.connection.gets_work_by_right
+        assert not old.connection.is_accepting
+        here.dispatcher.leave(ejected.connection)
+        assert old.connection.is_accepting
+
+
 async def test_a_change_of_what_is_admissible_grants_nothing_to_what_is_not(
     autojump_clock: MockClock,
 ) -> None:
@@ -309,6 +332,20 @@ async def test_a_part_that_lost_its_agent_waits_for_its_revision_and_then_fails_
         assert part.failure.code == 502
         assert "revision c1" in part.failure.description
         assert pin.is_lost
+
+
+async def test_a_part_is_not_moved_to_another_revision_of_the_same_model(
+    both: PoolSettings, autojump_clock: MockClock
+) -> None:
+    async with world() as here:
+        here.dispatcher.set_deployments([both])
+        old = here.agent(serves="c1", deployment="coder", slots=2)
+        here.agent(serves="c2", deployment="coder", slots=2)
+        part = submit_part(here, RevisionPin())
+        await wait_all_tasks_blocked()
+        assert here.dispatcher.move_requests(old.connection, "the drain deadline has passed") == 0
+        old.says("1.1", done=True)
+        assert await heard(part) == ("", None)
 
 
 @pytest.mark.parametrize("why", ["inadmissible", "drained"])

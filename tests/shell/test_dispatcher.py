@@ -6,6 +6,9 @@ a test reads the frames that would go out on it, and delivers what would have co
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import attrs
 import pytest
 import trio
@@ -29,6 +32,23 @@ async def test_a_request_is_sent_and_its_results_pass_to_its_client(
         agent.says("1.1", "a", "b")
         agent.says("1.1", "c", done=True)
         assert await heard(request) == ("abc", None)
+
+
+async def test_a_request_that_has_ended_is_kept_nowhere(autojump_clock: MockClock) -> None:
+    """Nor is its body, which may have megabytes."""
+    async with world() as here:
+        agent = here.agent()
+        ended = []
+        for number in range(20):
+            request = here.submit()
+            await wait_all_tasks_blocked()
+            agent.says(f"{number + 1}.1", done=True)
+            assert await heard(request) == ("", None)
+            ended.append(weakref.ref(request))
+        del request
+        await wait_all_tasks_blocked()
+        gc.collect()
+        assert [each() for each in ended if each() is not None] == []
 
 
 async def test_who_waits_gets_the_slot_when_it_is_free_and_not_before(

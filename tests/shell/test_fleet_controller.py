@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 import trio
-from fleet_world import FleetWorld, Manners, fleet_world, spec
+from fleet_world import Manners, fleet_world, phase, spec, until, until_served
 from trio.testing import MockClock
 
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
@@ -17,24 +16,6 @@ from paddler_trio.wire.paddler.desired_state import LocalToAgent
 from paddler_trio.wire.trio.fleet_state import DEFAULT, OnFailure, ReplicaRange, RolloutSpec
 
 A = LocalToAgent("a")
-
-
-async def until(world: FleetWorld, is_so: Callable[[], bool], within_s: float = 600) -> None:
-    """TooSlowError if it never is."""
-    with trio.fail_after(within_s):
-        while not is_so():
-            changed = world.controller.changed
-            await changed.wait_beyond(changed.ordinal)
-
-
-async def until_served(world: FleetWorld, model: str | None, deployment: str = DEFAULT) -> None:
-    """All instances of the deployment serve this; TooSlowError if they never do."""
-    await until(world, lambda: set(world.served(deployment).values()) == {model})
-
-
-def phase(world: FleetWorld, deployment: str = DEFAULT) -> RolloutPhase | None:
-    rollout = world.controller.rollouts.get(deployment)
-    return None if rollout is None else rollout.phase
 
 
 async def test_the_first_state_is_loaded_everywhere_at_once(autojump_clock: MockClock) -> None:

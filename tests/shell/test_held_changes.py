@@ -148,3 +148,45 @@ async def test_a_release_that_is_broken_off_is_taken_back_as_a_whole() -> None:
         await wait_all_tasks_blocked()
         assert lives == 2, "it runs again once it has ended"
         nursery.cancel_scope.cancel()
+
+
+async def test_a_release_after_one_that_was_broken_off_while_it_waited_for_a_change() -> None:
+    """Nothing had ended by then, so there was nothing to take back."""
+    running: list[str] = []
+
+    async def service() -> None:
+        running.append("service")
+        try:
+            await trio.sleep_forever()
+        finally:
+            running.remove("service")
+
+    changes, is_written = HeldChanges(), trio.Event()
+
+    async def slow_disk(scope: Scope, receive: Receive, send: Send) -> None:
+        await is_written.wait()
+
+    async def receive() -> Message:
+        raise AssertionError("it has no body")
+
+    async def send(message: Message) -> None:
+        raise AssertionError("it is not answered")
+
+    owner = StateOwner({"service": service}, changes)
+    app = changes.before(slow_disk, lambda scope: True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(owner.run)
+        nursery.start_soon(app, {"type": "http", "method": "PUT", "path": "/"}, receive, send)
+        await wait_all_tasks_blocked()
+        with trio.move_on_after(0.01) as patience:
+            await owner.release()
+        assert patience.cancelled_caught
+        owner.resume()
+        is_written.set()
+        await owner.release()
+        await wait_all_tasks_blocked()
+        assert running == [], "the next process runs it"
+        owner.resume()
+        await wait_all_tasks_blocked()
+        assert running == ["service"]
+        nursery.cancel_scope.cancel()

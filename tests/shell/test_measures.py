@@ -264,6 +264,22 @@ async def test_an_agent_goes_by_its_name_unless_another_one_has_it() -> None:
         assert found["agent_connections_total"][(("agent", "gpu"),)] == 2
 
 
+async def test_two_agents_share_a_label_where_the_name_of_one_is_the_id_of_the_other(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        measures = measured(here)
+        here.agent(name="id2")
+        twin = here.agent(name="id2")
+        assert twin.connection.id == "id2"
+        here.dispatcher.leave(twin.connection)
+        await trio.sleep(REMEMBERED_S + 1)
+        first = here.agent(name="another")
+        found = shown(measures)
+        assert found["agent_up"] == {(("agent", "id2"),): 1, (("agent", "another"),): 1}
+        here.dispatcher.update(first.connection)
+
+
 async def test_a_name_that_utf_8_does_not_have_spoils_no_text() -> None:
     async with world() as here:
         measures = measured(here)

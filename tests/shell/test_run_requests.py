@@ -304,6 +304,45 @@ async def test_an_early_ending_that_is_no_done_is_a_status_too(autojump_clock: M
     assert client.sent == []
 
 
+@pytest.mark.parametrize("num_choices", [1, 2])
+async def test_the_progress_of_a_prompt_is_no_beginning(
+    num_choices: int, autojump_clock: MockClock
+) -> None:
+    """What the model cannot begin to answer has a status, too; but nobody waits long for it."""
+    progress = {"Progress": {"total": 90, "cached": 0, "computed": 30}}
+    async with world() as here, trio.open_nursery() as nursery:
+        agent = here.agent(slots=4)
+        refused, waits = Client(), Client()
+        ended: list[str] = []
+
+        async def run(client: Client) -> None:
+            ended.append(await run_stream(here, client, [WORK] * num_choices))
+
+        for client in (refused, waits):
+            nursery.start_soon(run, client)
+            await wait_all_tasks_blocked()
+        leases = [agent.lease(wire_id) for wire_id in wire_ids(agent)]
+        for lease in leases:
+            lease.deliver("GeneratedToken", [progress], ends=False, tokens=[])
+        agent.connection.flush()
+        await wait_all_tasks_blocked()
+        assert refused.status is None
+        rejected = {"GrammarRejectedModelOutput": "no token fits"}
+        for lease in leases[:num_choices]:
+            lease.deliver("GeneratedToken", [rejected], ends=True, tokens=[])
+        agent.connection.flush()
+        await trio.sleep(0.5)
+        assert ended == ["refused 422"]
+        assert refused.status is None, "who called answers with the status"
+        await trio.sleep(1)
+        assert waits.status == 200
+        assert "Progress" in waits.text
+        waits.left.set()
+        for lease in leases[num_choices:]:
+            lease.deliver("GeneratedToken", [{"Done": {"usage": {}}}], ends=True, tokens=[])
+        agent.connection.flush()
+
+
 async def test_a_failure_after_the_beginning_is_the_last_event(autojump_clock: MockClock) -> None:
     client = Client()
     async with world(DispatchLimits(item_timeout_s=3)) as here, trio.open_nursery() as nursery:

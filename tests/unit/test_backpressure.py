@@ -62,6 +62,7 @@ from paddler_trio.read_size import MANY_PIECES, MOST_BYTES
 from paddler_trio.ready_sockets import TURN_S
 from paddler_trio.telemetry import line_writer, span_export
 from paddler_trio.wire import json_limits, json_text
+from paddler_trio.wire.engine.engine_settings import STREAM_INTERVAL_MS
 from paddler_trio.wire.trio.fleet_state import MAX_DEPLOYMENTS
 from paddler_trio.wire.trio.request_frame import (
     CONTINUATION_BYTES,
@@ -196,6 +197,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"less than two portions of {embedding.PORTION_TOKENS:,}, or one longer chunk"
         ),
         "steps from the engine": f"{OUTBOX_FRAMES}, then its pipe",
+        "passes whose tokens wait in the engine to be delivered together": (
+            f"{OUTBOX_FRAMES}, for `--stream-interval-ms` ({STREAM_INTERVAL_MS:g})"
+        ),
         "requests being prepared on an agent": (
             f"{REQUEST_PLACES} worker processes, {REQUEST_PLACES // 2} of one client; "
             f"{RENDERED_PLACES} and {RENDERED_PLACES // 2} of these for what a template may render"

@@ -22,6 +22,9 @@ from paddler_trio.preparation.messages import (
     read_result,
 )
 
+_FIRST_READ_BYTES = 64 * 1024
+"""Room for nearly every result; larger blocks are mapped and unmapped, which takes ten times as
+long as the read."""
 _READ_BYTES = 1024 * 1024
 
 
@@ -90,7 +93,9 @@ class PreparationWorker:
             if length is not None and len(self._received) >= LENGTH.size + length:
                 break
             try:
-                data = await self.connection.receive_some(_READ_BYTES)
+                data = await self.connection.receive_some(
+                    _READ_BYTES if self._received else _FIRST_READ_BYTES
+                )
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise WorkerDiedError("the preparation process ended") from error
             if not data:

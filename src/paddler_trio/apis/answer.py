@@ -144,6 +144,8 @@ class AnswerReader:
     num_calls: int = attrs.field(default=0, init=False)
     ended: Ended | None = attrs.field(default=None, init=False)
     _call_text: str = attrs.field(default="", init=False)
+    _is_laid_out: bool = attrs.field(default=False, init=False)
+    """The layout knows of the call's text."""
     _is_no_call: bool = attrs.field(default=False, init=False)
     """The agent could make nothing of the call's text."""
     _has_deltas: bool = attrs.field(default=False, init=False)
@@ -188,8 +190,9 @@ class AnswerReader:
 
     def _content(self, text: str) -> Iterator[Piece]:
         yield from self._text_of_no_call()
-        if self._call_text:
+        if self._call_text and not self._is_laid_out:
             self._layout.call()
+            self._is_laid_out = True
         yield from self._content_delta(text)
 
     def _content_delta(self, text: str) -> Iterator[Piece]:
@@ -217,6 +220,7 @@ class AnswerReader:
         self._logprobs.clear()
         yield from self._text_of_no_call()
         self._call_text += text
+        self._is_laid_out = False
 
     def _call_delta(self, delta: Mapping[str, object]) -> Iterator[Piece]:
         self._begin_calls()
@@ -246,8 +250,9 @@ class AnswerReader:
     def _begin_calls(self) -> None:
         """The text that was held back is that of calls."""
         self._logprobs.clear()
+        if not (self._call_text and self._is_laid_out):
+            self._layout.call()
         self._call_text, self._is_no_call = "", False
-        self._layout.call()
 
     def _text_of_no_call(self) -> Iterator[Piece]:
         """The text that was held back, if it turned out to be no call."""
@@ -265,7 +270,7 @@ class AnswerReader:
             is_judged = self._is_no_call and done.get("finish") is not None
             if ended.is_cut_off and not is_judged:
                 self._begin_calls()
-            else:
+            elif not self._call_text.isspace():
                 self._is_no_call = True
                 yield from self._text_of_no_call()
         yield from _delta(*self._layout.end())

@@ -26,7 +26,7 @@ from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, HttpProblem
 from paddler_trio.http.client_identity import account_of
-from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
+from paddler_trio.http.streaming import body_writer, while_client_stays
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import NOTHING, Request, Results, RevisionPin
 from paddler_trio.telemetry.trace_context import trace_of
@@ -97,7 +97,7 @@ async def stream(
 ) -> None:
     """Answer with server-sent events, from the status to the last byte.
 
-    The status waits for the first step, but not longer than ``limits.hold_start_s``: an early
+    The status waits for the first token, but not longer than ``limits.hold_start_s``: an early
     refusal has a status of its own. ``keep_alive_s`` replaces that of the limits; infinite for
     none.
 
@@ -129,7 +129,7 @@ async def stream(
     async def read(source: StepSource) -> None:
         nonlocal ending, written_s
         with trio.move_on_after(limits.hold_start_s):
-            await source.look_ahead()
+            await source.look_ahead(beyond_progress=True)
         await exchange.begin(200, sse.HEADERS)
         write = body_writer(exchange.scope, exchange.send)
         waiting = b"" if source.has_steps else sse.comment(source.progress_text())
@@ -171,20 +171,37 @@ async def _watched(
     failure: ApiError | None = None
     is_complete = False
     source = StepSource(backend.dispatcher, backend.deployment.name, pin)
+
+    async def answer(choices: trio.Nursery | None) -> None:
+        nonlocal failure, is_complete
+        try:
+            await source.submit(exchange, works, choices)
+            await read(source)
+        except ApiError as error:
+            failure = error
+        is_complete = True
+
     try:
-        async with cancelled_on_disconnect(exchange.receive) as nursery:
-            try:
-                await source.submit(exchange, works, nursery)
-                await read(source)
-            except ApiError as error:
-                failure = error
-            is_complete = True
+        async with while_client_stays(exchange.scope, exchange.receive):
+            if len(works) == 1:
+                await answer(None)
+            else:
+                async with trio.open_nursery() as choices:
+                    await answer(choices)
+                    choices.cancel_scope.cancel(reason="the response is complete")
     finally:
         source.stop()
     if failure is not None:
         raise failure
     if not is_complete:
         raise ClientGoneError(f"client of {exchange.id} left")
+
+
+def _is_progress(step: Step) -> bool:
+    """It has nothing but how far a prompt is."""
+    return not step.tokens and all(
+        isinstance(result, Mapping) and "Progress" in result for result in step.results
+    )
 
 
 @attrs.define(eq=False, repr=False)
@@ -223,15 +240,16 @@ class StepSource:
         )
 
     async def submit(
-        self, exchange: Exchange, works: Sequence[Work], nursery: trio.Nursery
+        self, exchange: Exchange, works: Sequence[Work], nursery: trio.Nursery | None
     ) -> None:
-        """A single one now; several one after the other, as their turns come.
+        """A single one now; several one after the other in ``nursery``, as their turns come.
 
         Errors:
           HttpProblem: 503 without room for it.
         """
-        if len(works) == 1:
-            await self._submit(exchange, works[0])
+        if nursery is None:
+            (work,) = works
+            await self._submit(exchange, work)
         else:
             into, self._merged = trio.open_memory_channel[Step | ApiError](0)
             nursery.start_soon(self._feed, exchange, works, into, nursery, name="choices")
@@ -280,14 +298,17 @@ class StepSource:
             return None
         return self._ahead.pop(0)
 
-    async def look_ahead(self) -> bool:
+    async def look_ahead(self, *, beyond_progress: bool = False) -> bool:
         """Wait until there is a step, or something is to be sent that was not sent directly; False
         when there will be nothing. Loses nothing if cancelled.
+
+        Args:
+          beyond_progress: the step must have more than how far a prompt is.
 
         Errors:
           ApiError: one of the requests failed.
         """
-        while not self._ahead:
+        while not self._ahead or (beyond_progress and all(map(_is_progress, self._ahead))):
             if self._error is not None:
                 raise self._error
             if self._merged is None:

@@ -26,7 +26,7 @@ from paddler_trio.http.end_user import user_of
 from paddler_trio.http.json_body import input_of, json_body, structured
 from paddler_trio.http.request_id import request_id
 from paddler_trio.http.router import Params, Router
-from paddler_trio.http.streaming import body_writer, cancelled_on_disconnect
+from paddler_trio.http.streaming import body_writer, while_client_stays
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
 from paddler_trio.telemetry.trace_context import trace_of
@@ -186,7 +186,7 @@ class InferenceRoutes:
     ) -> None:
         """The lines of a request; leaving this coroutine ends it."""
         try:
-            async with cancelled_on_disconnect(receive):
+            async with while_client_stays(scope, receive):
                 headers = NDJSON_HEADERS + self._advice(request)
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 write = body_writer(scope, send)

@@ -6,6 +6,7 @@ answer at once.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import sys
@@ -19,6 +20,27 @@ from paddler_trio.cli.terminal import printable
 
 def main() -> None:
     """Entry of the console script."""
+    try:
+        try:
+            _run()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # what cannot be written is known before the interpreter ends
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None or sys.stdout is None:
+            raise
+        # its last flush must not complain about it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno != errno.EPIPE:
+            words = f"cannot write the output: {error.strerror}"
+            print(f"{completion.PROGRAM}: {words}", file=sys.stderr)
+        sys.exit(1)
+
+
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EPIPE})
+
+
+def _run() -> None:
     arguments = _arguments_today(sys.argv[1:])
     is_completing = completion.QUESTION_VARIABLE in os.environ
     completion.prepare_completion()

@@ -33,6 +33,7 @@ from paddler_trio.cli.engine_options import (
     RpcOption,
     SplitMode,
     SplitModeOption,
+    StreamIntervalOption,
     SwaFullOption,
     TargetPassOption,
     TensorOverrideOption,
@@ -86,7 +87,7 @@ from paddler_trio.config import (
 )
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_settings import STREAM_INTERVAL_MS, EngineSettings
 
 agent = typer.Typer(
     cls=DaemonGroup,
@@ -215,6 +216,7 @@ def run(
     gpu_memory_reserve: GpuMemoryReserveOption = None,
     kv_layout: KvLayoutOption = KvLayout.SPLIT,
     target_pass_ms: TargetPassOption = None,
+    stream_interval_ms: StreamIntervalOption = STREAM_INTERVAL_MS,
     prefix_cache_ram: PrefixCacheOption = None,
     image_cache_ram: ImageCacheOption = DEFAULT_IMAGE_CACHE_MIB,
     max_drafts: MaxDraftsOption = 0,
@@ -306,6 +308,7 @@ def run(
         engine=EngineSettings(
             unified=kv_layout is KvLayout.UNIFIED,
             target_pass_ms=target_pass_ms,
+            stream_interval_ms=stream_interval_ms,
             prefix_store_bytes=default_prefix_cache_bytes()
             if prefix_cache_ram is None
             else prefix_cache_ram * MIB,

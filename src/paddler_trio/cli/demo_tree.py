@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -75,11 +76,29 @@ async def run_demo(
         async with trio.open_nursery() as agents:
             await agents.start(partial(serve_agent, config, stop, notifier=silent))
             print(f"agent:    demo, {slots} slots, loading {model.name}", flush=True)
-            await _sample(addresses, model)
-            print(_what_to_try(addresses), flush=True)
+            await _unless_stopped(stop, partial(_sample, addresses, model))
             if once:
                 stop.set()
+            elif not stop.is_set():
+                print(_what_to_try(addresses), flush=True)
         balancer_stop.set()
+
+
+async def _unless_stopped(stop: trio.Event, work: Callable[[], Awaitable[None]]) -> None:
+    """Ctrl-C ends the waiting for an answer, too: the request would wait for an agent that comes
+    no more."""
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            await stop.wait()
+            nursery.cancel_scope.cancel(reason="the demo is to end")
+
+        nursery.start_soon(watch, name="stop of the sample")
+        try:
+            await work()
+        except httpx.HTTPError as error:
+            raise DemoError(f"the sample question failed: {error}") from error
+        nursery.cancel_scope.cancel(reason="the sample question is answered")
 
 
 async def _sample(addresses: Addresses, model: Path) -> None:

@@ -11,6 +11,7 @@ import typer
 from paddler_trio.cli.judged_values import judged
 from paddler_trio.config import split_address
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.wire.engine.engine_settings import MAX_STREAM_INTERVAL_MS
 
 PANEL = "Engine"
 MIB = 1024 * 1024
@@ -58,6 +59,16 @@ TargetPassOption: TypeAlias = Annotated[
         help="Milliseconds a pass may take while somebody waits for the next token; prompts get "
         "what is left.",
         show_default="from measured speed",
+    ),
+]
+StreamIntervalOption: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        rich_help_panel=PANEL,
+        min=0,
+        max=MAX_STREAM_INTERVAL_MS,
+        help="Milliseconds tokens may wait for those of the next passes, to be delivered together; "
+        "passes of more than half of it are not held, nor first tokens and endings. 0: never.",
     ),
 ]
 PrefixCacheOption: TypeAlias = Annotated[

@@ -24,7 +24,7 @@ fleet = typer.Typer(
 FileArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE", help="The fleet in TOML, [[deployments]]; - for standard input."
+        metavar="FILE", help="The fleet in TOML, a list of deployments; - for standard input."
     ),
 ]
 WaitOption = Annotated[

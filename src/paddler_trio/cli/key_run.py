@@ -67,7 +67,11 @@ def make_key(
     with changing(file):
         content = read_key_file(file) if file.exists() else KeyFile()
         write_key_file(file, content.having(stored))
-    print(secret)
+        try:
+            print(secret, flush=True)
+        except OSError:  # a key that nobody has seen is of no use
+            write_key_file(file, content)
+            raise
     words = " and ".join(sorted(scopes))
     if deployments:
         words += f" on {' and '.join(sorted(deployments))}"

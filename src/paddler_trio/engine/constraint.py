@@ -25,7 +25,7 @@ from paddler_trio.language.grammars.pushdown_automaton import (
     TooManyStacksError,
     compile_gbnf,
 )
-from paddler_trio.wire.engine.engine_pipe import Grammar
+from paddler_trio.wire.engine.engine_pipe import Grammar, Thoughts
 
 _SEARCHED_CHARS = 4096
 """A trigger is looked for in so much of the newest text."""
@@ -154,6 +154,38 @@ def _token_of(llama: Llama, text: str) -> int:
     return tokens[0]
 
 
+@attrs.frozen
+class _Sleep:
+    """What a sleeping grammar knows of the text: whether it is within thoughts, the end of it that
+    may begin a mark, and the newest that stands outside of thoughts."""
+
+    thoughts: Thoughts | None
+    is_thinking: bool = False
+    tail: bytes = b""
+    text: bytes = attrs.field(default=b"", repr=False)
+
+    @classmethod
+    def of(cls, thoughts: Thoughts | None) -> _Sleep:
+        return cls(thoughts, thoughts is not None and thoughts.is_open)
+
+    def after(self, piece: bytes) -> _Sleep:
+        """With the bytes of another token."""
+        if self.thoughts is None:
+            return attrs.evolve(self, text=(self.text + piece)[-4 * _SEARCHED_CHARS :])
+        marks = self.thoughts.open.encode(), self.thoughts.close.encode()
+        is_thinking, rest = self.is_thinking, self.tail + piece
+        text = b"" if is_thinking else self.text + piece
+        while mark := marks[is_thinking]:
+            _, found, after = rest.partition(mark)
+            if not found:
+                break
+            is_thinking, rest = not is_thinking, after
+            text = b"" if is_thinking else after
+        num_kept = max(map(len, marks)) - 1
+        tail = rest[-num_kept:] if num_kept else b""
+        return _Sleep(self.thoughts, is_thinking, tail, text[-4 * _SEARCHED_CHARS :])
+
+
 @attrs.define(eq=False)
 class Constraint:
     """The grammar of one answer, and how far the answer has come."""
@@ -164,7 +196,7 @@ class Constraint:
     _trigger_tokens: frozenset[int]
     _patterns: tuple[re.Pattern[str], ...]
     is_awake: bool
-    _text: bytes = attrs.field(default=b"", init=False, repr=False)
+    _sleep: _Sleep = attrs.field(repr=False)
     _work_left: int = attrs.field(default=WORK_FOR_ANSWER, init=False)
     _looked_at: tuple[int, _State | None] = attrs.field(default=(-1, None), init=False)
     """The last token that was asked about, and the state after it."""
@@ -183,14 +215,15 @@ class Constraint:
             raise GrammarInvalidError(f"a trigger is no regular expression: {error}") from error
         tokens = frozenset(grammar.trigger_tokens)
         start = _State(compiled.automaton.start)
-        return cls(llama, compiled, start, tokens, patterns, not tokens and not patterns)
+        is_awake = not tokens and not patterns
+        return cls(llama, compiled, start, tokens, patterns, is_awake, _Sleep.of(grammar.thoughts))
 
     def takes(self, token: int) -> bool:
         """Whether this token may come now; GrammarRejectedError."""
         if self.is_awake:
             self._looked_at = token, self._after([token])
             return self._looked_at[1] is not None
-        waking = self._waking(token)
+        waking = self._waking(token, self._sleep.after(self._llama.token_bytes(token)))
         return waking is None or self._after(waking) is not None
 
     def accept(self, token: int) -> None:
@@ -201,8 +234,8 @@ class Constraint:
             self._state = (state if known == token else self._after([token])) or self._state
             self._looked_at = -1, None
             return
-        waking = self._waking(token)
-        self._text = (self._text + self._llama.token_bytes(token))[-4 * _SEARCHED_CHARS :]
+        self._sleep = self._sleep.after(self._llama.token_bytes(token))
+        waking = self._waking(token, self._sleep)
         if waking is not None:
             self.is_awake = True
             self._state = self._after(waking) or self._state
@@ -220,11 +253,16 @@ class Constraint:
             fits = self._grammar.mask(self._state)
         rows["logit"][~fits] = -np.inf
 
-    def _waking(self, token: int) -> list[int] | None:
-        """What the grammar takes first if this token wakes it, as tokens; None if it sleeps on."""
+    def _waking(self, token: int, sleep: _Sleep) -> list[int] | None:
+        """What the grammar takes first if this token, with which it would sleep like that, wakes
+        it, as tokens; None if it sleeps on."""
+        if sleep.is_thinking:
+            return None
         if token in self._trigger_tokens:
             return [token]
-        text = (self._text + self._llama.token_bytes(token)).decode(errors="ignore")
+        if not self._patterns:
+            return None
+        text = sleep.text.decode(errors="ignore")
         for pattern in self._patterns:
             found = pattern.search(text, max(0, len(text) - _SEARCHED_CHARS))
             if found is not None:

@@ -26,7 +26,12 @@ import attrs
 
 from paddler_trio import __version__
 from paddler_trio.engine.admitted import Admitted, admit
-from paddler_trio.engine.decode_loop import Command, DecodeLoop, streams_for
+from paddler_trio.engine.decode_loop import (
+    ISOLATED_TOKENS,
+    Command,
+    DecodeLoop,
+    streams_for,
+)
 from paddler_trio.engine.draft_model import DraftModel
 from paddler_trio.engine.embedder import Embedder
 from paddler_trio.engine.embedding_context import EmbeddingContext
@@ -183,14 +188,19 @@ def _generate(pipe: Pipe, load: LoadModel, loaded: _Loaded, record: CrashRecord)
     """Run an engine that answers, and may embed and see as well."""
     llama, shape = loaded.llama, loaded.shape
     commands: SimpleQueue[Command] = SimpleQueue()
-    outbox = Outbox(pipe.send)
+    settings = load.settings
+    outbox = Outbox(
+        pipe.send,
+        settings.stream_interval_ms / 1000,
+        most_held=(ISOLATED_TOKENS - 1) // (1 + settings.max_drafts),
+    )
     counters = Counters(outbox.put)
-    prefill_controller = PrefillController(load.settings.target_pass_ms)
-    memory = HostMemory(load.settings.prefix_store_bytes)
+    prefill_controller = PrefillController(settings.target_pass_ms)
+    memory = HostMemory(settings.prefix_store_bytes)
     loop = DecodeLoop(
         llama,
         shape,
-        streams_for(llama, shape, load.slots, has_store=load.settings.prefix_store_bytes > 0),
+        streams_for(llama, shape, load.slots, has_store=settings.prefix_store_bytes > 0),
         prefill_controller,
         StoredPrefixes(
             llama, memory, PrefixStore(memory.num_bytes, shape.rules), prefill_controller
@@ -199,7 +209,7 @@ def _generate(pipe: Pipe, load: LoadModel, loaded: _Loaded, record: CrashRecord)
         outbox.put,
         counters,
         SamplingPool(load.threads, llama.n_vocab, record),
-        load.settings.max_drafts,
+        settings.max_drafts,
         loaded.draft_model,
         record.cells(Activity.DECODING, threading.get_ident()),
         record.cells(Activity.SAMPLING, threading.get_ident()),
@@ -222,7 +232,7 @@ def _generate(pipe: Pipe, load: LoadModel, loaded: _Loaded, record: CrashRecord)
             loaded.projector,
             shape.cells,
             shape.n_batch,
-            ImageCache(load.settings.image_cache_bytes),
+            ImageCache(settings.image_cache_bytes),
             partial(admit, llama, shape),
             commands.put,
             record,

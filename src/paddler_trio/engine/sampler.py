@@ -23,7 +23,7 @@ import numpy as np
 from paddler_trio.engine.candidates import candidates_of, token_rows
 from paddler_trio.engine.constraint import Constraint, GrammarRejectedError
 from paddler_trio.engine.llama import Llama
-from paddler_trio.engine.sampler_chain import SamplerChain, is_greedy, stages_of
+from paddler_trio.engine.sampler_chain import SamplerChain, biases_of, is_greedy, stages_of
 from paddler_trio.engine.shortlist import Shortlist, candidates_needed
 from paddler_trio.llama_library import lib
 from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
@@ -77,6 +77,7 @@ class Sampler:
         chain = SamplerChain.of(llama, sampling, cells=cells)
         needed = candidates_needed(sampling, stages_of(sampling))
         sees_prompt = any(link.sees_prompt for link in chain.links)
+        lowered = {*biases_of(llama, sampling), *(prompt if sees_prompt else ())}
         sampler = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         for link in chain.links:
             lib.llama_sampler_chain_add(sampler, link.sampler)
@@ -89,7 +90,7 @@ class Sampler:
             chain,
             constraint,
             limit,
-            None if needed is None else Shortlist(needed, set(prompt if sees_prompt else ())),
+            None if needed is None else Shortlist(needed, lowered),
             is_argmax=len(chain.links) == 1
             and is_greedy(sampling)
             and constraint is None

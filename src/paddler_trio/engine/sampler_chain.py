@@ -113,10 +113,16 @@ def _mirostat(llama: Llama, sampling: Sampling) -> object:
     return llama_lib.llama_sampler_init_mirostat_v2(sampling.seed, tau, eta)
 
 
-def _biases(llama: Llama, sampling: Sampling) -> list[ChainLink]:
+def biases_of(llama: Llama, sampling: Sampling) -> dict[int, float]:
+    """What is added to the logits of some tokens in any case."""
     biases = dict(sampling.logit_bias)
     if sampling.ignore_eos:
         biases |= dict.fromkeys(llama.end_tokens, float("-inf"))
+    return biases
+
+
+def _biases(llama: Llama, sampling: Sampling) -> list[ChainLink]:
+    biases = biases_of(llama, sampling)
     if not biases:
         return []
     array = (llama_lib.llama_logit_bias * len(biases))()

@@ -23,6 +23,7 @@ from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, heade
 from paddler_trio.http.client_identity import KEY_DEPLOYMENTS, KEY_NAME, LIMITED_KEY
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.router import refuse_upgrade
+from paddler_trio.http.upgrade import upgrade_of
 
 log = structlog.get_logger("keys")
 
@@ -105,8 +106,7 @@ class Authentication:
                 expired = expired or problem
             else:
                 key = key or found
-        is_open = scope["type"] == "http" and scope["path"] in OPEN_PATHS
-        if is_open or not self.requires_key:
+        if is_probe(scope) or not self.requires_key:
             return key, None
         if key is None:
             what = "this API key is not known here" if is_sent else "an API key is required"
@@ -124,6 +124,16 @@ class Authentication:
                 f"one for {self.scope}",
             )
         return key, None
+
+
+def is_probe(scope: Scope) -> bool:
+    """It needs no key. What would change something, or stay open, is none."""
+    return (
+        scope["type"] == "http"
+        and scope["path"] in OPEN_PATHS
+        and scope["method"] in {"GET", "HEAD"}
+        and upgrade_of(scope) is None
+    )
 
 
 def _secrets(scope: Scope) -> Iterator[bytes]:

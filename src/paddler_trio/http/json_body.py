@@ -21,7 +21,6 @@ from paddler_trio.http.asgi import (
     Scope,
     header,
     is_json_media_type,
-    read_body,
 )
 from paddler_trio.http.client_identity import named_client
 from paddler_trio.http.input_budget import (
@@ -32,7 +31,7 @@ from paddler_trio.http.input_budget import (
     InputBudget,
     Reservation,
 )
-from paddler_trio.http.streaming import while_connected
+from paddler_trio.http.streaming import while_connected, whole_body
 from paddler_trio.wire import codec
 from paddler_trio.wire.json_limits import DEFAULT_LIMITS, JsonLimitError, JsonLimits, decoded_bytes
 
@@ -89,7 +88,7 @@ async def json_body(
     announced = header(scope, b"content-length")
     if announced is not None and int(announced) > limit_bytes:  # h11 let only digits through
         raise BodyTooLargeError(limit_bytes, announced_bytes=int(announced))
-    body = await read_body(receive, limit_bytes=limit_bytes, deadline_s=deadline_s)
+    body = await whole_body(scope, receive, limit_bytes=limit_bytes, deadline_s=deadline_s)
     decode = partial(decoded, scope, body, read, limit_bytes=limit_bytes, limits=limits)
     if len(body) <= INLINE_BYTES and header(scope, b"content-encoding") is None:
         return await decode()
@@ -132,7 +131,7 @@ def input_of(scope: Scope) -> Reservation:
 
 async def decoded(
     scope: Scope,
-    body: bytearray,
+    body: bytes | bytearray,
     read: Callable[[object], T],
     *,
     limit_bytes: int,
@@ -148,14 +147,13 @@ async def decoded(
     room = input_of(scope)
     encoding = header(scope, b"content-encoding")
     inflating = Inflating.of(body, encoding, limit_bytes=limit_bytes)
+    text: bytes | bytearray = body
     try:
         if inflating is not None:
             text = inflating.start()
             if not inflating.is_complete:
                 text = await room.off_loop(inflating.finish)
             room.grow(len(text) - len(body))
-        else:
-            text = body
 
         def decode() -> tuple[T, int]:
             return _decode(text, read, limits)
@@ -175,7 +173,9 @@ def no_room(spent: BudgetSpentError) -> HttpProblem:
     return HttpProblem(503, str(spent), [(b"retry-after", b"%d" % RETRY_AFTER_S)])
 
 
-def _decode(text: bytearray, read: Callable[[object], T], limits: JsonLimits) -> tuple[T, int]:
+def _decode(
+    text: bytes | bytearray, read: Callable[[object], T], limits: JsonLimits
+) -> tuple[T, int]:
     try:
         size_bytes = decoded_bytes(text, limits)
         value = codec.loads(text, limits)

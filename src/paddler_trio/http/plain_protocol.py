@@ -87,6 +87,7 @@ class PlainProtocol(Http11Protocol):
 
     async def stream_send(self, event: StreamEvent) -> None:
         """As hypercorn's."""
+        self._note_fields(event)
         if isinstance(event, Response) and event.status_code == SWITCHING:
             await self._switch()
         elif self._plain is None:

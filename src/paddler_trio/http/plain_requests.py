@@ -19,7 +19,7 @@ _TOKEN: Final = rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]++"
 _VALUE: Final = rb"(?:[\x21-\x7e]++(?:[ \t]++[\x21-\x7e]++)*+)?+"
 _LINE: Final = re.compile(rb"(%b):[ \t]*+(%b)[ \t]*+\r\n" % (_TOKEN, _VALUE))
 _HEAD: Final = re.compile(
-    rb"(?P<method>[A-Z]{1,16}+) (?P<target>/[\x21-\x7e]*+) HTTP/1\.1\r\n"
+    rb"(?P<method>[A-Z]{1,16}+) (?P<target>/[\x21\x22\x24-\x7e]*+) HTTP/1\.1\r\n"
     rb"(?P<fields>(?:%b:[ \t]*+%b[ \t]*+\r\n){1,%d}+)\r\n" % (_TOKEN, _VALUE, MAX_LINES)
 )
 _LENGTH: Final = re.compile(rb"[0-9]{1,9}+")

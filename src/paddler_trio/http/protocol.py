@@ -16,6 +16,7 @@ ASGI messages. Where they do not handle a hostile client, this module does:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import ClassVar, Protocol, TypeAlias, TypeVar, cast
 
@@ -40,6 +41,7 @@ from paddler_trio.h11_bounds import bound_parsing
 from paddler_trio.http.asgi import TEXT_PLAIN, ClientGoneError, Send
 from paddler_trio.http.bounded_websocket import BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
+from paddler_trio.http.raw_response import Fields
 
 bound_parsing()
 
@@ -135,6 +137,8 @@ def objection_to(request: h11.Request, limits: HttpLimits) -> Objection | None:
             f"the target has {len(request.target)} bytes, the limit is {limits.max_target_bytes}"
         )
         return Objection(414, reason)
+    if b"#" in request.target:  # servers cut it off, each in its own way
+        return Objection(400, "the target has a '#': a fragment is the client's, leave it out")
     headers = list(request.headers)
     size_bytes = sum(len(name) + len(value) for name, value in headers)
     if size_bytes > limits.max_header_bytes:
@@ -148,11 +152,17 @@ def objection_to(request: h11.Request, limits: HttpLimits) -> Objection | None:
     return None
 
 
+_BETWEEN_REQUESTS = (h11.IDLE, h11.MUST_CLOSE)
+
+
 class Parser(h11.Connection):
     """h11's errors are raised by a method of their own, whose frame is in their traceback: in a
     cycle, which would hold the connection until a full collection."""
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        if self.their_state in _BETWEEN_REQUESTS and self.trailing_data[0].startswith(b"\r\n"):
+            # RFC 9112, 2.2: some clients end their bodies with a line break that is not counted
+            self._receive_buffer.maybe_extract_at_most(2)
         try:
             return super().next_event()
         except h11.RemoteProtocolError as error:
@@ -195,6 +205,8 @@ class Http11Protocol(H11Protocol):
         self._is_sized = False
         self._head = b""
         self._is_raw = False
+        self.raw_fields: Fields = []
+        """Of the raw response that has begun: its head as ASGI sent it."""
         self._passes = passes
 
     async def handle(self, event: ConnectionEvent) -> None:
@@ -252,6 +264,7 @@ class Http11Protocol(H11Protocol):
 
     async def stream_send(self, event: StreamEvent) -> None:
         """Pass a stream's event on; the response's start decides how its body is framed."""
+        self._note_fields(event)
         if isinstance(event, Response) and isinstance(self.stream, HTTPStream):
             scope = self.stream.scope
             sized = any(name.lower() == b"content-length" for name, _ in event.headers)
@@ -272,6 +285,10 @@ class Http11Protocol(H11Protocol):
                 )
         await super().stream_send(event)
 
+    def _note_fields(self, event: StreamEvent) -> None:
+        if self._is_raw and isinstance(event, Response):
+            self.raw_fields = event.headers
+
     def raw_response(self, stream: object) -> RawBytes:
         """The response in progress on ``stream``, for bytes that are not ours."""
         return RawBytes(self, stream)
@@ -282,7 +299,7 @@ class Http11Protocol(H11Protocol):
 
     def write_raw(self) -> None:
         """What h11 makes of the response in progress is not written."""
-        self._is_raw = True
+        self._is_raw, self.raw_fields = True, []
 
     def _is_last(self, event: Response) -> bool:
         """No request may follow this raw response."""
@@ -316,8 +333,19 @@ class Http11Protocol(H11Protocol):
         if head and len(data) > MAX_WITH_HEAD_BYTES:
             await self.send(RawData(data=head))
             head = b""
-        if head or data:
+        if type(event) is h11.EndOfMessage:
+            await self._write_end(head + data)
+        elif head or data:
             await self.send(RawData(data=head + data))
+
+    async def _write_end(self, data: bytes) -> None:
+        """Nearly always without a turn of the loop: the client may have its next request there by
+        then, and the reader would pause for a response that is over."""
+        try:
+            if not self.wire.write_now(data):
+                await self.wire.write(b"")
+        except ClientGoneError:
+            pass  # ASGI reports it by http.disconnect, never by send
 
     async def _maybe_recycle(self) -> None:
         self._is_raw = self._is_sized = False
@@ -444,12 +472,14 @@ class RawBytes:
         protocol = self._protocol
         return protocol.wire.ends_with_response or protocol.connection.their_state is h11.SEND_BODY
 
-    async def begin(self, send: Send, status: int, *, closes: bool) -> None:
+    async def begin(self, send: Send, status: int, *, closes: bool) -> Fields:
         """As in `RawResponse`."""
         self._check()
-        self._protocol.write_raw()
+        protocol = self._protocol
+        protocol.write_raw()
         headers = [(b"connection", b"close")] if closes else []
         await send({"type": "http.response.start", "status": status, "headers": headers})
+        return [pair for pair in protocol.raw_fields if pair[0] != b"connection"]
 
     def write_now(self, data: bytes) -> bool:
         """As in `RawResponse`."""
@@ -481,10 +511,14 @@ def _asks_for_websocket(request: h11.Request) -> bool:
     return request.method == b"GET" and b"upgrade" in tokens and upgrades == {b"websocket"}
 
 
+_PATH_OR_QUERY = re.compile(rb"[/?]")
+
+
 def _origin_form(target: bytes) -> bytes:
     """Strip ``http://host`` from a target sent as if we were a proxy; servers must accept it."""
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in {b"http", b"https"}:
         return target
-    slash = rest.find(b"/")
-    return rest[slash:] if slash >= 0 else b"/"
+    begin = _PATH_OR_QUERY.search(rest)
+    found = b"" if begin is None else rest[begin.start() :]
+    return found if found.startswith(b"/") else b"/" + found

@@ -8,10 +8,13 @@ would write of it is written.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeAlias
 
 from paddler_trio.http.asgi import Scope, Send
 
+Fields: TypeAlias = Sequence[tuple[bytes, bytes]]
+"""Of a head, names in lower case."""
 RAW_RESPONSE: Final = "paddler_trio.raw_response"
 """The ASGI extension in which :func:`raw_response` finds its connection."""
 
@@ -24,9 +27,14 @@ class RawResponse(Protocol):
         """No other request may follow: the head has to say so."""
         ...
 
-    async def begin(self, send: Send, status: int, *, closes: bool) -> None:
+    async def begin(self, send: Send, status: int, *, closes: bool) -> Fields:
         """Nothing that is sent by ASGI is written from now on. ``closes``: the end of the body is
-        the end of the connection."""
+        the end of the connection.
+
+        Returns:
+          What those between the application and the server (``send``) have added to the head: it is
+          for the caller to write.
+        """
         ...
 
     def write_now(self, data: bytes) -> bool:

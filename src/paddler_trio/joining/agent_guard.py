@@ -23,9 +23,9 @@ import trio
 from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, header
 from paddler_trio.http.authentication import (
     MAX_LOGGED_CHARS,
-    OPEN_PATHS,
     Authentication,
     Refuse,
+    is_probe,
     refuse_in_plain_text,
 )
 from paddler_trio.http.router import refuse_upgrade
@@ -87,8 +87,7 @@ class AgentGuard:
             ):
                 await app(scope, receive, send)
                 return
-            is_probe = kind == "http" and scope["path"] in OPEN_PATHS
-            is_request = kind in ("http", "websocket") and not is_probe
+            is_request = kind in ("http", "websocket") and not is_probe(scope)
             shown = _shown(scope) if is_request else None
             problem: HttpProblem | None = None
             if shown is not None:

@@ -53,7 +53,7 @@ from paddler_trio.language.grammars.gbnf_writer import (
 )
 from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget
+from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, Thoughts
 from paddler_trio.wire.paddler.request_params import GbnfGrammar, JsonSchemaGrammar
 from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
@@ -158,7 +158,16 @@ def call_rules(
         choice=conversation.tool_choice,
         tool_name=conversation.tool_name,
         parallel=conversation.parallel_tool_calls,
+        thoughts=_thoughts(start),
     )
+
+
+def _thoughts(start: AnswerStart) -> Thoughts | None:
+    form = start.form
+    if form.calls_end_reasoning or not form.reasoning_close:
+        return None
+    is_open = start.opening is TokenClass.REASONING
+    return Thoughts(form.reasoning_open or "", form.reasoning_close, is_open)
 
 
 def _begun(prompt_end: str, opener: str) -> str:
@@ -208,7 +217,8 @@ class Reasoning:
 class CallRules:
     """The tools an answer may call, and in which form.
 
-    ``choice``: ``none``, ``auto``, ``required`` or ``function`` with ``tool_name``.
+    ``choice``: ``none``, ``auto``, ``required`` or ``function`` with ``tool_name``. ``thoughts``:
+    where an opener is none; None if it ends reasoning that was not closed.
     """
 
     place: CallPlace
@@ -216,6 +226,7 @@ class CallRules:
     choice: str = "auto"
     tool_name: str | None = None
     parallel: bool = True
+    thoughts: Thoughts | None = None
 
 
 TokenOf = Callable[[str], int | None]
@@ -247,7 +258,7 @@ def constrain(
         return _composed([_required_calls(calls, prefix)], reasoning)
     called = _optional_calls(calls, prefix)
     if bound is None:
-        return None if called is None else _lazy(called, calls.place, token_of)
+        return None if called is None else _lazy(called, calls, token_of)
     parts = [bound] if called is None else [bound, called]
     return _composed(parts, reasoning)
 
@@ -319,12 +330,16 @@ def _calls(calls: CallRules, tools: Sequence[Tool], prefix: str, *, is_lenient: 
     return _Part(grammar, writer.root, is_content=False)
 
 
-def _lazy(part: _Part, place: CallPlace, token_of: TokenOf) -> Grammar:
-    opener = place.form.opener.removeprefix(place.prompted)
+def _lazy(part: _Part, calls: CallRules, token_of: TokenOf) -> Grammar:
+    opener = calls.place.form.opener.removeprefix(calls.place.prompted)
     token = token_of(opener)
-    if token is not None:
-        return Grammar(part.gbnf, part.root, trigger_tokens=[token])
-    return Grammar(part.gbnf, part.root, trigger_patterns=[f"({re.escape(opener)})"])
+    return Grammar(
+        part.gbnf,
+        part.root,
+        trigger_tokens=[] if token is None else [token],
+        trigger_patterns=[f"({re.escape(opener)})"] if token is None else [],
+        thoughts=calls.thoughts,
+    )
 
 
 def _composed(parts: Sequence[_Part], reasoning: Reasoning) -> Grammar:

@@ -106,7 +106,11 @@ def prompt_of(
                 else Refusal("SamplerError", too_long)
             )
     rendering = rendering_of(
-        request.prompt, language, as_paddler=not is_extended, sees_images=sees_images
+        request.prompt,
+        language,
+        as_paddler=not is_extended,
+        sees_images=sees_images,
+        has_form=request.constraint is not None,
     )
     tokens = tokens_of(request.prompt, rendering, language.vocabulary)
     if is_extended and not tokens:
@@ -173,16 +177,27 @@ def _least_tokens(prompt: Prompt, vocabulary: Vocabulary) -> int:
 
 
 def rendering_of(
-    prompt: Prompt, language: Language, *, as_paddler: bool = False, sees_images: bool = False
+    prompt: Prompt,
+    language: Language,
+    *,
+    as_paddler: bool = False,
+    sees_images: bool = False,
+    has_form: bool = False,
 ) -> Rendering:
     """The text of a prompt; empty for one that is given as tokens. Raises Refusal."""
     match prompt:
         case ConversationPrompt():
-            return render(prompt, language, as_paddler=as_paddler, sees_images=sees_images)
+            return render(
+                prompt,
+                language,
+                as_paddler=as_paddler,
+                sees_images=sees_images,
+                has_form=has_form,
+            )
         case TextPrompt(text=text):
-            return plain(text, language)
+            return plain(text, language, as_paddler=as_paddler)
         case TokenPrompt():
-            return plain("", language)
+            return plain("", language, as_paddler=as_paddler)
 
 
 def tokens_of(prompt: Prompt, rendering: Rendering, vocabulary: Vocabulary) -> list[int]:
@@ -211,9 +226,7 @@ def call_reader(prompt: Prompt, form: ModelFormat, *, seed: int) -> ToolCallRead
     Raises:
       Refusal: a tool is not usable.
     """
-    if not isinstance(prompt, ConversationPrompt) or prompt.raw_tool_calls or not prompt.tools:
-        return None
-    if prompt.tool_choice == "none":
+    if not isinstance(prompt, ConversationPrompt) or not prompt.reads_calls:
         return None
     try:
         return reader_of_calls(form, prompt.tools, seed=seed)

@@ -8,7 +8,7 @@ from functools import lru_cache
 import attrs
 
 from paddler_trio.errors import ChatTemplateError
-from paddler_trio.language.answers.automaton import Automaton
+from paddler_trio.language.answers.automaton import Automaton, SectionRules, TokenClass
 from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.format_detection import format_of
 from paddler_trio.language.answers.model_format import ModelFormat
@@ -21,6 +21,7 @@ from paddler_trio.language.templates.conversation import prepare_conversation
 from paddler_trio.wire.engine.engine_pipe import Image
 from paddler_trio.wire.trio.work import ConversationPrompt
 
+NO_RULES = SectionRules({})
 TOOL_CHOICES = ("auto", "none", "required", "function")
 
 
@@ -38,10 +39,14 @@ class Rendering:
     images: tuple[Image, ...] = ()
 
 
-def plain(text: str, language: Language) -> Rendering:
-    """A text that is continued as it stands: what its answer begins with is unknown."""
+def plain(text: str, language: Language, *, as_paddler: bool = False) -> Rendering:
+    """A text that is continued as it stands, and so is its answer: all of it is content.
+
+    ``as_paddler``: the answer has sections, and what it begins with is unknown.
+    """
     form = format_of(language.templates.default.template, language.markers)
-    return Rendering(text, AnswerStart(form), Automaton(form.rules))
+    classifier = Automaton(form.rules) if as_paddler else Automaton(NO_RULES, TokenClass.CONTENT)
+    return Rendering(text, AnswerStart(form), classifier)
 
 
 def render(
@@ -50,10 +55,12 @@ def render(
     *,
     as_paddler: bool = False,
     sees_images: bool = False,
+    has_form: bool = False,
 ) -> Rendering:
     """Through the model's template; with ``tool_choice`` none the prompt offers no tools.
 
     ``as_paddler``: a call that is opened within reasoning is one, whatever the family does.
+    ``has_form``: the content is bound by a grammar.
 
     Raises:
       Refusal: a field that makes no sense, images that cannot be shown, or what the template
@@ -80,7 +87,7 @@ def render(
     return Rendering(
         text,
         start,
-        _classifier(conversation, start, as_paddler=as_paddler),
+        _classifier(conversation, start, as_paddler=as_paddler, has_form=has_form),
         images_in(text, images) if images else (),
     )
 
@@ -92,14 +99,22 @@ def paddler_form_of(form: ModelFormat) -> ModelFormat:
 
 
 def _classifier(
-    conversation: ConversationPrompt, start: AnswerStart, *, as_paddler: bool
+    conversation: ConversationPrompt, start: AnswerStart, *, as_paddler: bool, has_form: bool
 ) -> Automaton:
     """Classifies the sections of the answer, from the place where the prompt leaves it."""
-    form = paddler_form_of(start.form) if as_paddler else start.form
+    form = start.form
+    if as_paddler:
+        rules = paddler_form_of(form).rules
+    elif not conversation.may_call:
+        classifier = Automaton(form.rules_of_form if has_form else form.rules_without_calls)
+        classifier.begin_with(start.prompt_end)
+        return classifier
+    else:
+        rules = form.rules
     functions = (tool.get("function") for tool in conversation.tools)
     names = (function.get("name") for function in functions if isinstance(function, Mapping))
     probe = probe_of(start.form, [name for name in names if isinstance(name, str)])
-    classifier = Automaton(form.rules, probe=probe)
+    classifier = Automaton(rules, probe=probe)
     classifier.begin_with(start.prompt_end)
     return classifier
 

@@ -369,7 +369,7 @@ class Dispatcher:
     def move_requests(self, agent: AgentConnection, reason: str) -> int:
         """Let other agents with the same model go on with what this one answers, as far as they
         have free slots and the answers can be continued; how many were moved. The others finish
-        here."""
+        here, as does what ends with the revision that it began with."""
         pool = self.pools.of(agent)
         free = sum(
             max(0, other.usable_slots - other.slots_processing)
@@ -379,7 +379,9 @@ class Dispatcher:
         movable = [
             lease
             for lease in agent.leases()
-            if not lease.request.is_over and self._refusal(lease.request, suspects=0) is None
+            if not lease.request.is_over
+            and lease.request.pinned_to is None
+            and self._refusal(lease.request, suspects=0) is None
         ]
         moved = movable[: free if agent.model is not None else 0]
         for lease in moved:

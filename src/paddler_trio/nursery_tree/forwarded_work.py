@@ -31,21 +31,26 @@ class ForwardedWork:
     is_with_agent: bool = attrs.field(default=False, init=False)
     """The agent that it has a slot of may have got it, and says when it is done with it."""
     _cut: Callable[[], None] | None = attrs.field(default=None, init=False)
+    _close: Callable[[], None] | None = attrs.field(default=None, init=False)
 
     def begin(self, cut: Callable[[], None]) -> None:
         """An exchange is under way; ``cut`` ends it without waiting, and may be called once."""
         self._cut = cut
 
-    def sent(self) -> None:
-        """There is a tunnel, through which it is sent from now on."""
-        self.is_with_agent = True
+    def sent(self, close: Callable[[], None]) -> None:
+        """There is a tunnel, through which it is sent from now on; ``close`` ends that, by which
+        the agent knows that nobody wants the answer. It does not wait: the exchange may be in a
+        write to a client that reads nothing, which nothing cuts short."""
+        self.is_with_agent, self._close = True, close
 
     def finish(self) -> None:
         """It is over: there is nothing left to cut."""
-        self._cut = None
+        self._cut = self._close = None
 
     def cut(self) -> None:
         """End the exchange in progress, if there is one."""
-        cut, self._cut = self._cut, None
+        cut, close, self._cut, self._close = self._cut, self._close, None, None
         if cut is not None:
             cut()
+        if close is not None:
+            close()

@@ -32,6 +32,12 @@ async def run_in(nursery: trio.Nursery, run: Callable[[], Awaitable[None]], *, n
                 await run()
         except Exception as error:  # noqa: BLE001  # raised again in the task that waits
             raised.append(error)
+        except BaseExceptionGroup as group:  # an error, and the cancellation of this nursery
+            errors, cancelled = group.split(Exception)
+            if errors is not None:
+                raised.append(errors)
+            if cancelled is not None:
+                raise cancelled from None
         finally:
             has_ended.set()
 

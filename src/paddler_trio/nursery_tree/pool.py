@@ -8,7 +8,6 @@ it is synchronous.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
@@ -92,9 +91,9 @@ class Pool:
     _stranded: set[RequestKey] = attrs.field(factory=set, init=False)
     _coming_model: str | None = attrs.field(default=None, init=False)
     """The fingerprint under which an agent has served what is coming."""
-    _entered: deque[tuple[Request, Buffered]] = attrs.field(factory=deque, init=False)
+    _entered: deque[tuple[RequestKey, Buffered]] = attrs.field(factory=deque, init=False)
     """Requests in the order in which they entered the queue, with the stay; also stays that are
-    over, until they come to the front."""
+    over, until they come to the front. By their keys: a body is not kept for that."""
 
     def __attrs_post_init__(self) -> None:
         self.ledger = SlotLedger(max_buffered=self.max_buffered)
@@ -160,24 +159,28 @@ class Pool:
         )
         return revision if is_admitted and not agent.is_drained else None
 
-    def note_serving(self, key: AgentKey, *, serves: bool) -> Iterator[AgentConnection]:
+    def note_serving(self, key: AgentKey, *, serves: bool) -> list[AgentConnection]:
         """The first agent that serves what is admissible ends the time of those that stand in, and
         the last one that no longer does begins it: there is never a choice of two models.
 
-        Yields the agents that are ready, or not ready any more, because of this, to be recorded.
+        Returns:
+          The agents that are ready, or not ready any more, because of this, to be recorded; those
+          that are not come first.
         """
         if serves:
             self._serving.add(key)
         else:
             self._serving.discard(key)
-        none_serves = not self._serving
-        if none_serves == self._stand_ins_work:
-            return
-        self._stand_ins_work = none_serves
-        for agent in self.agents.values():
-            agent.may_stand_in = none_serves
-            if agent.refresh_readiness():
-                yield agent
+        changed: dict[AgentKey, AgentConnection] = {}
+        while self._stand_ins_work == bool(self._serving):
+            self._stand_ins_work = not self._serving
+            for agent in self.agents.values():
+                agent.may_stand_in = self._stand_ins_work
+                if agent.refresh_readiness():
+                    changed[agent.key] = agent
+            # one that was looked at now, since its ejection has ended, may serve by right
+            self._serving |= {each.key for each in changed.values() if each.gets_work_by_right}
+        return sorted(changed.values(), key=lambda agent: agent.is_accepting)
 
     def readmit(self, settings: PoolSettings) -> list[AgentConnection]:
         """The deployment has these settings now, which are others; the agents to be recorded.
@@ -263,13 +266,17 @@ class Pool:
         """It has entered the queue: while the pool is held, its own patience begins afterwards."""
         phase = request.phase
         assert isinstance(phase, Buffered), f"{request} is not in the queue"
-        self._entered.append((request, phase))
+        self._entered.append((request.key, phase))
         if len(self._entered) > 2 * len(self.requests) + _STALE_STAYS:
-            self._entered = deque(stay for stay in self._entered if stay[0].phase is stay[1])
+            self._entered = deque(stay for stay in self._entered if self._still_waits(*stay))
         if self.held is not None:
             until_s = self.held.until_s + request.buffered_timeout_s
             if until_s > phase.deadline_s:
                 self._wait_until(request, phase, until_s)
+
+    def _still_waits(self, key: RequestKey, stay: Buffered) -> bool:
+        request = self.requests.get(key)
+        return request is not None and request.phase is stay
 
     def _wait_until(self, request: Request, phase: Buffered, deadline_s: float) -> None:
         phase.deadline_s = max(deadline_s, phase.since_s + request.buffered_timeout_s)
@@ -286,7 +293,7 @@ class Pool:
 
     def demand(self, now_s: float) -> Demand:
         """See :class:`Demand`."""
-        while self._entered and self._entered[0][0].phase is not self._entered[0][1]:
+        while self._entered and not self._still_waits(*self._entered[0]):
             self._entered.popleft()
         since_s = [phase.since_s for _, phase in islice(self._entered, 1)] + self.asking_since_s
         counts = self.ledger.statistics()

@@ -102,6 +102,7 @@ class StateOwner:
         """
         if self.changes is not None:
             await self.changes.hold()
+        self._resumed = trio.Event()  # one that was broken off may have been taken back unheard
         self._scope.cancel(reason="another process takes over")
         await self._ended.wait()
         for store in self.stores:

@@ -73,6 +73,7 @@ class Tunnel:
     async def send(self, frames: bytes) -> None:
         """LinkError if the tunnel is closed or broke."""
         left = memoryview(frames)
+        self._check_open()
         try:
             while True:
                 with suppress(BlockingIOError):
@@ -92,6 +93,7 @@ class Tunnel:
         """
         frames: list[tuple[Kind, bytes]] = []
         while not frames:
+            self._check_open()
             try:
                 await trio.lowlevel.wait_readable(self._socket)
                 data = self._socket.recv(self._reads.num_bytes)
@@ -131,6 +133,11 @@ class Tunnel:
             await read_while(self._socket.fileno(), read)
         except trio.ClosedResourceError as error:
             raise LinkError("the tunnel to the agent broke") from error
+
+    def _check_open(self) -> None:
+        """Of a closed socket Trio would say that there is no such descriptor."""
+        if self.is_closed:
+            raise LinkError("the tunnel to the agent was closed")
 
     def forget_unsent(self) -> None:
         """`close` does not deliver what the agent has not taken: its end would come behind that,

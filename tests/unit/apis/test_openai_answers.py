@@ -196,6 +196,30 @@ def test_a_call_that_was_cut_off_is_no_content(*, is_ours: bool, is_judged: bool
     assert answer.content == ('Well.\n{"na' if is_complete else "Well.")
 
 
+CODE = ["Done:\n\n", "```\nfor x in y:\n", "    if x:\n", "        print(x)\n", "```\n"]
+
+
+@pytest.mark.parametrize("section", ["\n", '{"name": "f"}'], ids=["blank", "judged at the end"])
+def test_blanks_after_the_first_text_behind_a_call_are_content(section: str) -> None:
+    """Paddler's agents say what a call is when the answer is over, and of a blank one nothing."""
+    told: list[RawResult] = [{"ContentToken": "Well.\n"}, {"ToolCallToken": section}]
+    told += [{"ContentToken": text} for text in CODE]
+    told += [parsed("f")] if section.strip() else []
+    answer = Answer(AnswerReader())
+    for result in [*told, done()]:
+        answer.take([result])
+    assert answer.content == "Well.\n" + "".join(CODE)
+
+
+def test_a_call_that_nobody_reads_stays_where_it_stands() -> None:
+    told: list[RawResult] = [{"ContentToken": "Well.\n\n"}, {"ToolCallToken": '{"name": "f"}'}]
+    told += [{"ContentToken": text} for text in CODE]
+    answer = Answer(AnswerReader(raw_calls=True))
+    for result in [*told, done()]:
+        answer.take([result])
+    assert answer.content == 'Well.\n\n{"name": "f"}' + "".join(CODE)
+
+
 def test_blanks_keep_the_log_probabilities_of_what_they_belong_to() -> None:
     results = [
         *(logprob("a"), {"ContentToken": "a"}, logprob("\n"), {"ContentToken": "\n"}),

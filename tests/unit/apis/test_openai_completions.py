@@ -313,6 +313,51 @@ def test_llama_servers_stream_ends_with_stop_and_no_done() -> None:
     assert events[1]["content"] == ""
 
 
+def streamed(*steps: Step, with_probabilities: bool = False) -> list[dict[str, Any]]:
+    """llama-server's events."""
+    body = {"prompt": "a", "stream": True} | ({"n_probs": 1} if with_probabilities else {})
+    told = CompletionEncoder(
+        read_llama_completion(body, LIMITS), "m", ["a"], [TextAnswer("")], watch()
+    )
+    stream = b"".join(told.take(step) for step in steps)
+    return [json.loads(block[6:]) for block in stream.decode().split("\n\n")[:-1]]
+
+
+def texts(*words: str) -> list[Any]:
+    return [{"ContentToken": word} for word in words]
+
+
+def shown(events: list[dict[str, Any]]) -> list[tuple[str, list[int], int]]:
+    return [(each["content"], each["tokens"], each["tokens_predicted"]) for each in events]
+
+
+def test_llama_servers_stream_has_an_event_for_each_text_of_a_step() -> None:
+    """Also where tokens of several passes came together, or a token of before had no text yet."""
+    events = streamed(Step(0, [], [6]), Step(0, texts("x", "y", "z"), [7, 8, 9]))
+    assert shown(events) == [("x", [6, 7], 2), ("y", [8], 3), ("z", [9], 4)]
+
+
+def test_the_end_of_the_turn_is_the_token_of_no_text() -> None:
+    events = streamed(Step(0, [*texts("x", "y"), done()], [7, 8, 2]))
+    assert shown(events[:2]) == [("x", [7], 1), ("y", [8], 2)]
+    assert events[2]["stop"]
+
+
+def test_texts_whose_tokens_are_not_known_are_one_event() -> None:
+    """A character of two tokens somewhere among them."""
+    events = streamed(Step(0, texts("x", "é"), [7, 8, 9]), Step(0, texts("y"), [10]))
+    assert shown(events) == [("xé", [7, 8, 9], 3), ("y", [10], 4)]
+
+
+def test_probabilities_say_which_tokens_are_whose() -> None:
+    two = [logprob("x"), *texts("x"), logprob("1"), logprob("2"), *texts("é")]
+    events = streamed(Step(0, two, [7, 8, 9]), with_probabilities=True)
+    assert shown(events) == [("x", [7], 1), ("é", [8, 9], 3)]
+    assert [len(event["completion_probabilities"]) for event in events] == [1, 2]
+    events = streamed(Step(0, [*two, done()], [7, 8, 9, 2]), with_probabilities=True)
+    assert shown(events[:2]) == [("x", [7], 1), ("é", [8, 9], 3)]
+
+
 def test_timings_come_with_every_chunk_that_asks_for_them() -> None:
     step = Step(0, [{"ContentToken": "x"}], [7])
     wishes = {"stream": True, "timings_per_token": True}

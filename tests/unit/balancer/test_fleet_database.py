@@ -26,10 +26,12 @@ from paddler_trio.balancer.fleet import fleet_database
 from paddler_trio.balancer.fleet.fleet_database import FileDatabase, open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.stored_fleet import (
+    MAX_HISTORY,
     FleetTooLargeError,
     GoodRevision,
     StoredFleet,
     StoredRollout,
+    rendered_fleet,
 )
 from paddler_trio.balancer.state_database import StateFile
 from paddler_trio.errors import StateDatabaseError
@@ -291,8 +293,9 @@ async def test_whatever_write_is_the_last_one_the_old_or_the_new_fleet_is_there(
             good={"coder": GoodRevision(revision=1, spec=coder)},
             rollouts={"coder": rollout},
             load_s={coder.digest: 12.345, CHAT.digest: 2.5},
-        )
+        ).without_leftovers()
     )
+    assert old.named == (coder,)
     files = contents(tmp_path)
     new = STEPS[step](old)
     found = []
@@ -317,6 +320,51 @@ async def test_whatever_write_is_the_last_one_the_old_or_the_new_fleet_is_there(
         found.append(came_back)
     assert found == sorted(found, key=lambda each: each == new), "once it is new it stays new"
     assert found[-1] == new
+
+
+async def test_what_a_rollout_names_outlives_its_revision(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    database = FileDatabase(path, now=lambda: TIME)
+    models = [LocalToAgent(f"/{number}.gguf") for number in range(MAX_HISTORY + 5)]
+    coders = [attrs.evolve(CODER, model=model) for model in models]
+    first, second = coders[:2]
+    stored = revision(await database.read(), FleetState((first,)))
+    stored = revision(await database.write(stored), FleetState((second,)))
+    rollout = StoredRollout(
+        good=first.digest,
+        target=second.digest,
+        phase="rolling",
+        started=TIME,
+        advanced=TIME,
+        reason=None,
+        others=("0" * 64,),
+    )
+    stored = attrs.evolve(stored, rollouts={"coder": rollout}).without_leftovers()
+    for coder in coders[2:]:
+        stored = await database.write(revision(stored, FleetState((coder,))))
+    came_back = await FileDatabase(path, now=lambda: TIME).read()
+    assert came_back == stored
+    assert came_back.named == (first, second)
+    assert came_back.spec("coder", first.digest) == first
+    assert came_back.spec("coder", "0" * 64) is None
+
+    over = attrs.evolve(stored, rollouts={}).without_leftovers()
+    assert over.named == ()
+
+
+def test_a_file_that_is_too_small_loses_what_rollouts_name_before_it_refuses_a_revision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = [attrs.evolve(CODER, template=letter * 1000) for letter in "abc"]
+    stored = StoredFleet.new(TIME)
+    for spec in large:
+        stored = revision(stored, FleetState((spec,)))
+    stored = attrs.evolve(stored, named=tuple(large[:2]))
+    fits = attrs.evolve(stored, history=stored.history[:1], named=(large[0],))
+    most_bytes = len(rendered_fleet(fits, None))
+    monkeypatch.setattr(fleet_database, "MAX_FLEET_FILE_BYTES", most_bytes)
+    _, fitted = fleet_database._fitted(stored, None)
+    assert (len(fitted.history), fitted.named) == (1, (large[0],))
 
 
 def test_load_times_go_with_the_good_state_that_they_were_kept_for() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 import trio
+from trio.testing import MockClock
 
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import (
@@ -201,6 +202,29 @@ async def test_what_cannot_be_stored_is_not_in_force() -> None:
     with pytest.raises(StateDatabaseError):
         await states.replace(attrs.evolve(NEW, model=LocalToAgent("/m.gguf")))
     assert (states.current.revision, states.desired) == (0, NEW)
+
+
+async def test_a_write_that_never_begins_is_one_that_failed(autojump_clock: MockClock) -> None:
+    """Other work has all threads, as with a disk that hangs."""
+
+    class Stalling(MemoryDatabase):
+        stalls = False
+
+        async def write(self, stored: StoredFleet) -> StoredFleet:
+            if self.stalls:
+                await trio.sleep_forever()
+            return await super().write(stored)
+
+    database = Stalling()
+    states = await keeper(database)
+    await states.apply(one(CODER), author="ann")
+    database.stalls = True
+    with pytest.raises(StateDatabaseError, match="did not begin within 30 s"):
+        await states.apply(FleetState(), author="ann")
+    assert states.current.revision == 1
+    with pytest.raises(StateDatabaseError, match="did not begin within 30 s"):
+        await states.store_rollouts({"coder": rollout(CODER)})
+    assert states.rollouts == {}
 
 
 async def test_cancellation_stores_and_publishes_or_does_neither() -> None:

@@ -29,7 +29,7 @@ from paddler_trio.language.grammars.gbnf_conversion import (
     json_schema_to_gbnf,
 )
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.engine.engine_pipe import Grammar
+from paddler_trio.wire.engine.engine_pipe import Grammar, Thoughts
 
 NESTED = {
     "$ref": "#/$defs/n",
@@ -233,3 +233,31 @@ def test_a_trie_has_the_tokens_that_are_text() -> None:
     assert trie.is_text.tolist() == [True, True, *[False] * 6, True]
     assert {cut: tokens.tolist() for cut, tokens in trie.cut.items()} == {b"\xc3": [3, 5]}
     assert trie.continuing == (4,)
+
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["open in the prompt", "opened"])
+@pytest.mark.parametrize(
+    ("opener", "is_token"),
+    [("<tool_call>", True), ("<call:", False)],
+    ids=["a token", "a text"],
+)
+def test_a_sleeping_grammar_is_not_woken_by_thoughts(
+    llama: Llama, opener: str, is_token: bool, is_open: bool
+) -> None:
+    """Nor by what stood in them, once they are over."""
+    grammar = Grammar(
+        f'root ::= "{opener}" "yes"',
+        "root",
+        trigger_tokens=tokens_of(llama, opener) if is_token else [],
+        trigger_patterns=[] if is_token else [f"({opener})"],
+        thoughts=Thoughts("<think>", "</think>", is_open),
+    )
+    constraint = Constraint.build(llama, grammar)
+    assert follows(constraint, llama, "" if is_open else "Well. <think>")
+    assert follows(constraint, llama, f"Calls begin with {opener}, I think.</thin no </think> So: ")
+    assert not constraint.is_awake
+    assert follows(constraint, llama, f"<think>or {opener}</think>")
+    assert not constraint.is_awake
+    assert not follows(constraint, llama, f"{opener}no")
+    assert constraint.is_awake
+    assert follows(constraint, llama, "yes")

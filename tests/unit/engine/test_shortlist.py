@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import attrs
 import numpy as np
 import pytest
@@ -86,16 +88,24 @@ CHANGES = st.fixed_dictionaries(
         "dry_multiplier": st.sampled_from([0.0, 2.0]),
         "dry_allowed_length": st.just(1),
         "dynatemp_range": st.sampled_from([0.0, 0.5]),
-        "logit_bias": st.dictionaries(st.integers(0, 1500), st.floats(-50, 0), max_size=3),
+        "logit_bias": st.dictionaries(
+            st.just(7) | st.integers(0, 1500), st.floats(-200, 0) | st.just(-math.inf), max_size=3
+        ),
+        "ignore_eos": st.booleans(),
         "samplers": st.just([name for name in STAGES if name != "top_p"]),
     },
 )
 
 
-@given(changes=CHANGES, seed=st.integers(0, 10_000), spread=st.floats(0.5, 8))
+@given(
+    changes=CHANGES,
+    seed=st.integers(0, 10_000),
+    spread=st.floats(0.5, 8),
+    certainty=st.sampled_from([6, 40]),
+)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(150))
 def test_the_same_tokens_are_sampled(
-    llama: Llama, changes: dict[str, object], seed: int, spread: float
+    llama: Llama, changes: dict[str, object], seed: int, spread: float, certainty: float
 ) -> None:
     sampling = attrs.evolve(PLAIN, seed=seed, **changes)
     whole, short = (
@@ -107,7 +117,8 @@ def test_the_same_tokens_are_sampled(
     met = 0
     for position in range(12):
         logits = logits_of(seed + position, llama.n_vocab, spread)
-        logits[7] += 6 * spread  # one that is sampled again and again, so that penalties matter
+        # some that are sampled again and again, so that penalties and biases matter
+        logits[[7, *llama.end_tokens]] += certainty * spread
         few = short._shortlist.of(logits)
         whole._reseed(position)
         token = whole._selected(token_rows(logits))

@@ -22,7 +22,7 @@ from paddler_trio.language.answers.turns import AnswerStart
 from paddler_trio.language.answers.whole_answer import AnswerReader, WholeAnswer
 from paddler_trio.language.grammars.gbnf_conversion import SchemaNotConvertibleError, inspect_gbnf
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.engine.engine_pipe import Grammar
+from paddler_trio.wire.engine.engine_pipe import Grammar, Thoughts
 from paddler_trio.wire.paddler.request_params import JsonSchemaGrammar
 from paddler_trio.wire.trio.work import ConversationPrompt
 
@@ -300,11 +300,13 @@ def test_calls_that_need_not_be_made_wait_for_their_opener(vocabulary: Vocabular
     assert grammar is not None
     opener = vocabulary.tokenize("<tool_call>", add_special=False, parse_special=True)
     assert grammar.trigger_tokens == opener
+    assert grammar.thoughts == Thoughts("<think>", "</think>", is_open=False)
     with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
         assert engine.accepts('<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
     coder = grammar_for(format_named("minimax-m2"), vocabulary)
     assert coder is not None
     assert coder.trigger_patterns == ["(<minimax:tool_call>)"]
+    assert coder.thoughts is None, "a call ends its reasoning"
     assert grammar_for(format_named("llama-3"), vocabulary) is None
     assert grammar_for(form, vocabulary, tool_choice="none") is None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import pytest
 from four_markers import Markers, automaton
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,6 +130,35 @@ def test_log_probabilities_come_before_the_text_of_their_token() -> None:
     yes = {"id": 5, "token": " yes", "bytes": [32, 121, 101, 115], "logprob": -0.25}
     half = {"id": 6, "token": "\N{REPLACEMENT CHARACTER}", "bytes": [195], "logprob": -9999.0}
     assert shown == {"Logprobs": {**yes, "top": [yes, half]}}
+
+
+@pytest.mark.parametrize(
+    ("opening", "texts", "told"),
+    [
+        (TokenClass.REASONING, ["hm", "</think>", "\n\n", "I", " am"], ["hm", "I", " am"]),
+        (TokenClass.REASONING, ["hm", "</", "think", ">I", " am"], ["hm", ">I", " am"]),
+        (TokenClass.CONTENT, ["a", "<to", "ok", " b"], ["a", "<to", "ok", " b"]),
+        (TokenClass.CONTENT, ["a", " <to"], ["a", " <to"]),
+        (TokenClass.CONTENT, ["a", " E", "ND", " b"], ["a", " E"]),
+        (TokenClass.CONTENT, ["a", " E", "x"], ["a", " E", "x"]),
+    ],
+    ids=["marker", "cut marker", "no marker", "no marker at the end", "stop text", "no stop text"],
+)
+def test_log_probabilities_are_those_of_the_text_and_not_of_marks(
+    opening: TokenClass, texts: list[str], told: list[str]
+) -> None:
+    """Each comes before the text that its token is part of."""
+    generation = answer("END", opening=opening)
+    generation.without_layout_from = 0
+    results: list[Json] = []
+    for number, text in enumerate(texts):
+        if not generation.is_complete:
+            logprob = TokenLogprob(number, text.encode(), -0.5)
+            results += generation.take(text.encode(), ends_turn=False, logprobs=[logprob])
+    results += generation.end(ending())
+    entries = [result["Logprobs"]["token"] for result in results if "Logprobs" in result]
+    assert entries == told
+    assert "Logprobs" not in results[-2], "the last text has its own before it"
 
 
 def test_times_and_drafts_are_reported() -> None:

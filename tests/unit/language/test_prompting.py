@@ -14,9 +14,11 @@ from paddler_trio.language.prompting import Prompted, call_reader, prompt_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.rendering import render
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.wire.engine.engine_pipe import Ending
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.trio.work import (
+    AnyJsonGrammar,
     ConversationPrompt,
     Generate,
     Prompt,
@@ -82,6 +84,100 @@ def test_the_prompt_says_in_which_section_the_answer_begins(
     language: Language, thinking: bool, classes: set[TokenClass]
 ) -> None:
     assert render(conversation(thinking=thinking), language).start.opening in classes
+
+
+MARKED = (
+    "<think>\nhm\n</think>\n\nUse\n\n<tool_call>\n{"
+    '"name": "now", "arguments": {}}'
+    "\n</tool_call>\n\nfor x in y:\n    if x:\n        print(x)\n"
+)
+
+
+def written(started: Prompted, text: str, piece_chars: int = 3) -> list[tuple[str, str]]:
+    """The classes and texts of an answer that is sampled in pieces; those of a class are joined."""
+    results: list[dict[str, object]] = []
+    for begin in range(0, len(text), piece_chars):
+        piece = text[begin : begin + piece_chars].encode()
+        results += started.output.take(piece, ends_turn=False)
+    results += started.output.end(Ending(1, "stop", 5, 0))
+    joined: list[tuple[str, str]] = []
+    for result in results:
+        ((tag, value),) = result.items()
+        if isinstance(value, str):
+            if joined and joined[-1][0] == tag:
+                joined[-1] = tag, joined[-1][1] + value
+            else:
+                joined.append((tag, value))
+    return joined
+
+
+@pytest.mark.parametrize("prompt", [TextPrompt(text="Once"), TokenPrompt(tokens=(5, 6))])
+def test_the_answer_to_a_text_is_text_as_the_model_wrote_it(
+    language: Language, prompt: Prompt
+) -> None:
+    assert written(prompted(language, prompt), MARKED) == [("ContentToken", MARKED)]
+
+
+def test_a_stop_text_is_found_wherever_the_answer_to_a_text_has_it(language: Language) -> None:
+    started = prompted(language, TextPrompt(text="Once"), stop=("</think>",))
+    assert written(started, MARKED) == [("ContentToken", "<think>\nhm\n")]
+    assert started.output.is_complete
+
+
+def test_paddlers_clients_see_the_sections_of_the_answer_to_a_text(language: Language) -> None:
+    work = ContinueFromRawPromptParams("Once", 99)
+    started = prompt_of(work, language, key=1, seed=7, sampled=())
+    tags = [tag for tag, _ in written(started, MARKED)]
+    assert {"ReasoningToken", "ToolCallToken", "ContentToken"} <= set(tags)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"tools": (TOOL,), "tool_choice": "none"}],
+    ids=["no tools", "no choice"],
+)
+def test_what_looks_like_a_call_without_tools_is_content_with_its_marks(
+    language: Language, fields: dict[str, object]
+) -> None:
+    started = prompted(language, conversation(thinking=True, **fields))
+    answer = MARKED if started.output.classifier.current is not TokenClass.REASONING else MARKED[8:]
+    reasoning, content = written(started, answer)
+    assert (reasoning[0], reasoning[1].strip()) == ("ReasoningToken", "hm")
+    assert content == ("ContentToken", MARKED[MARKED.index("Use") :])
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_what_looks_like_a_mark_in_a_form_is_the_text_of_a_value(
+    language: Language, thinking: bool
+) -> None:
+    form = '{"a": "<think>, </think> and <tool_call>"}'
+    work = Generate(prompt=conversation(thinking=thinking), constraint=AnyJsonGrammar())
+    started = prompt_of(work, language, key=1, seed=7, sampled=())
+    opening = started.output.classifier.current
+    thoughts = {
+        TokenClass.CONTENT: "",
+        TokenClass.REASONING: "hm</think>",
+        TokenClass.UNDETERMINABLE: "<think>hm</think>",
+    }[opening]
+    assert written(started, thoughts + form)[-1] == ("ContentToken", form)
+
+
+@pytest.mark.parametrize("asked", ["user", "a", "The user asks", "Hello!"])
+@pytest.mark.parametrize(
+    ("begun", "section"),
+    [("<think>\nThe user asks a", TokenClass.REASONING), ("I am a user", TokenClass.CONTENT)],
+)
+def test_what_the_client_said_may_stand_in_the_message_that_is_continued(
+    language: Language, asked: str, begun: str, section: TokenClass
+) -> None:
+    prompt = ConversationPrompt(
+        messages=({"role": "user", "content": asked}, {"role": "assistant", "content": begun}),
+        continue_final_message=True,
+        add_generation_prompt=False,
+    )
+    rendering = render(prompt, language)
+    assert rendering.start.prompt_end.endswith(begun)
+    assert rendering.classifier.current is section
 
 
 def test_what_another_agent_sampled_is_known_and_not_shown_again(language: Language) -> None:

@@ -29,8 +29,8 @@ stages = st.builds(
 )
 entries = st.tuples(
     ids,
-    st.lists(st.integers(-(2**31), 2**31 - 1), max_size=2),
-    st.lists(results, max_size=2),
+    st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4),
+    st.lists(results, max_size=4),
     st.none() | stages,
     st.integers(0, 3),
 )

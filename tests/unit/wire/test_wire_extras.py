@@ -49,6 +49,7 @@ wishes = st.builds(
     **perhaps(
         unified=st.booleans(),
         target_pass_ms=positive,
+        stream_interval_ms=st.floats(0, 1000, width=32).map(float32),
         prefix_store_bytes=counts,
         max_drafts=st.integers(0, 64),
         draft_model=texts,
@@ -158,6 +159,11 @@ def test_no_wishes_change_no_settings() -> None:
         ({"engine": {"max_drafts": 65}}, ["0..64, got 65", "$.engine.max_drafts"]),
         ({"engine": {"prefix_store_bytes": -1}}, ["got -1", "$.engine.prefix_store_bytes"]),
         ({"engine": {"target_pass_ms": 0.5}}, ["is 0.5, must be at least 1", "target_pass_ms"]),
+        (
+            {"engine": {"stream_interval_ms": -1}},
+            ["is -1, must be at least 0", "stream_interval_ms"],
+        ),
+        ({"engine": {"stream_interval_ms": 1001}}, ["is 1001, must be at most 1000"]),
         ({"engine": {"yarn_beta_fast": -2}}, ["is -2, must be at least -1", "yarn_beta_fast"]),
         ({"engine": {"tensor_split": [1, -1]}}, ["is -1", "at least 0", "tensor_split[1]"]),
         ({"engine": {"flash_attention": "maybe"}}, ["'maybe'", "auto", "$.engine.flash_attention"]),

@@ -19,6 +19,7 @@ export const ENGINE_FIELDS: readonly FieldSpec[] = [
   engine("max_drafts", { label: "Drafts", help: "Tokens guessed ahead and checked in one pass.", kind: "integer", unit: "tokens", low: 0, high: 64 }),
   engine("draft_model", { label: "Draft model", help: "A path on the agents: a small model of the same vocabulary.", kind: "text", high: 4096 }),
   engine("target_pass_ms", { label: "A pass may take", help: "While a sequence waits for its next token.", kind: "number", unit: "ms", low: 1 }),
+  engine("stream_interval_ms", { label: "Tokens may wait", help: "For those of the next passes, to be delivered together.", kind: "number", unit: "ms", low: 0, high: 1000 }),
   engine("prefix_store_bytes", { label: "Memory for prefixes", help: "On the host, for prompts whose cells were needed.", kind: "integer", unit: "bytes", low: 0, high: PEBIBYTE }),
   engine("image_cache_bytes", { label: "Memory for images", help: "For what images seen before were encoded to.", kind: "integer", unit: "bytes", low: 0, high: PEBIBYTE }),
   engine("lora", { label: "LoRA adapters", help: "PATH or PATH=SCALE on the agents, one a line.", kind: "lines", high: 128 }),

@@ -58,6 +58,7 @@ test("an emptied number is an error, and so is one out of its range", () => {
   assert.equal(problem("slots", ""), undefined);
   assert.match(problem("rollout.progress_deadline_s", "0.5") ?? "", /1 to 604,800 s/);
   assert.match(problem("extras.engine.target_pass_ms", "0") ?? "", /1 ms or more/);
+  assert.match(problem("extras.engine.stream_interval_ms", "1001") ?? "", /0 to 1,000 ms/);
   assert.match(problem("parameters.embedding_batch_size", "0") ?? "", /out of range/);
 });
 

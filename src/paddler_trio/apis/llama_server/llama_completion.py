@@ -96,33 +96,59 @@ class CompletionEncoder:
         return b""
 
     def take(self, step: Step) -> bytes:
-        """One event for all the text of a step, with the tokens sampled since the last event."""
+        """One event for each text of a step, as clients of llama-server count them, each with its
+        tokens; one event for all texts where it is not known which are whose."""
         self.watch.passed(len(step.tokens))
         answer = self.answers[step.choice]
         unsent = self._unsent_tokens.setdefault(step.choice, [])
         unsent += step.tokens
-        text, logprobs, begin, end = "", list[Mapping[str, object]](), b"", b""
+        texts, begin, end = list[ContentDelta](), b"", b""
+        num_textless = 0
         for piece in answer.take(step):
             if isinstance(piece, Prefilled):
                 self._num_prompt_tokens[step.choice] = piece.total
             for members in self._reports.before(step.choice, piece):
                 begin += sse.event(self._partial(step.choice, "", (), ()) | members)
             match piece:
-                case ContentDelta(more_text, entries):
-                    text += more_text
-                    logprobs += entries
-                case ReasoningDelta(more_text):
-                    text += more_text
-                case Ended():
-                    text += with_stop_text("", piece, self.request.delivery)
+                case ContentDelta():
+                    texts.append(piece)
+                case ReasoningDelta(text):
+                    texts.append(ContentDelta(text))
+                case Ended(reason=reason, stop_text=stop_text):
+                    num_textless = int(reason == "stop" and stop_text is None)
+                    before = texts.pop() if texts else ContentDelta("")
+                    text = with_stop_text(before.text, piece, self.request.delivery)
+                    texts.append(attrs.evolve(before, text=text))
                     end += sse.event(self._final(step.choice, with_text=False))
                 case _:
                     pass
-        if not text:
-            return begin + end
-        event = sse.event(self._partial(step.choice, text, unsent, logprobs))
-        unsent.clear()
-        return begin + event + end
+        texts = [each for each in texts if each.text]
+        num_new = len(step.tokens) - num_textless
+        return begin + self._events(step.choice, texts, num_new, num_textless) + end
+
+    def _events(
+        self, index: int, texts: Sequence[ContentDelta], num_new: int, num_textless: int
+    ) -> bytes:
+        """``num_new`` tokens of this step have texts; those before them, which had none yet, belong
+        to the first. ``num_textless`` more at its end have none: the end of the turn."""
+        if not texts:
+            return b""
+        unsent, events = self._unsent_tokens[index], b""
+        num_told = len(unsent) - num_textless
+        if any(each.logprobs for each in texts):
+            sizes = [len(each.logprobs) for each in texts]
+        elif num_new == len(texts):
+            sizes = [num_told - len(texts) + 1, *[1] * (len(texts) - 1)]
+        else:
+            sizes = [num_told]
+            texts = [ContentDelta("".join(each.text for each in texts))]
+        for delta, size in zip(texts, sizes, strict=True):
+            tokens, unsent[:size] = unsent[:size], []
+            partial = self._partial(
+                index, delta.text, tokens, delta.logprobs, num_later=len(unsent)
+            )
+            events += sse.event(partial)
+        return events
 
     def closing(self) -> bytes:
         return b""
@@ -133,15 +159,22 @@ class CompletionEncoder:
     # ---------------------------------------------------------------------- inside
 
     def _partial(
-        self, index: int, text: str, tokens: Sequence[int], logprobs: Sequence[Mapping[str, object]]
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[int],
+        logprobs: Sequence[Mapping[str, object]],
+        *,
+        num_later: int = 0,
     ) -> Json:
+        """``num_later``: tokens that come with later events."""
         body: Json = {
             "index": index,
             "content": text,
             "tokens": list(tokens),
             "stop": False,
             "id_slot": -1,
-            "tokens_predicted": len(self.answers[index].tokens),
+            "tokens_predicted": len(self.answers[index].tokens) - num_later,
             "tokens_evaluated": self._num_prompt_tokens.get(index, 0),
         }
         if logprobs:

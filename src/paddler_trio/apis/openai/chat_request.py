@@ -84,7 +84,7 @@ class ChatRequest:
     def readers(self) -> list[AnswerReader]:
         """One for each choice; reasoning that is part of the content keeps the blanks around it."""
         prompt, delivery = self.generate.prompt, self.delivery
-        raw_calls = isinstance(prompt, ConversationPrompt) and prompt.raw_tool_calls
+        raw_calls = isinstance(prompt, ConversationPrompt) and not prompt.reads_calls
         return [
             AnswerReader(raw_calls, self.generate.max_tokens, delivery.reasoning_is_content)
             for _ in range(self.n)

@@ -55,6 +55,8 @@ PAUSED_BY: Final = "paused by "
 IDLE_LOOKS: Final = 10
 """In the time after which something idle is unloaded."""
 LEAST_IDLE_PAUSE_S: Final = 1.0
+KEEP_AGAIN_S: Final = 5.0
+"""What could not be stored is stored after this time."""
 UNCHANGED_PLAN: Final = Plan()
 NOTABLE: Final = 0.25
 """A load time that differs by more than this part of it is another one."""
@@ -62,6 +64,8 @@ MOVING: Final = frozenset(
     {RolloutPhase.CANARY, RolloutPhase.ROLLING, RolloutPhase.ROLLING_BACK, RolloutPhase.ABORTED}
 )
 """Phases in which hosts go over."""
+WENT_BACK: Final = frozenset({RolloutPhase.ROLLED_BACK, RolloutPhase.ABORTED})
+"""Phases in which what failed is not to be desired any more."""
 
 
 @attrs.define(eq=False)
@@ -93,6 +97,10 @@ class FleetController:
     """By deployment and digest."""
     _kept: Mapping[str, Rollout] = attrs.field(factory=dict, init=False)
     """The rollouts as they were stored last."""
+    _logged: Mapping[str, tuple[str, RolloutPhase]] = attrs.field(factory=dict, init=False)
+    """The phases of which the log has a line."""
+    _went_back: dict[str, DeploymentSpec | None] = attrs.field(factory=dict, init=False)
+    """By deployment, what failed and may still be desired."""
     _settled_s: float = attrs.field(default=math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -109,11 +117,11 @@ class FleetController:
         """Look, act, wait for a change; until cancelled."""
         now_s = trio.current_time()
         self.rollouts = {
-            name: restored(name, kept, now_s)
+            name: self._with_known_others(restored(name, kept, now_s))
             for name, kept in self.keeper.rollouts.items()
             if kept.good is None or self.keeper.spec(name, kept.good) is not None
         }
-        self._kept = self.rollouts
+        self._kept, self._logged = self.rollouts, phases_of(self.rollouts)
         self._settled_s = now_s + SETTLE_S if self.keeper.good else now_s
         async with trio.open_nursery() as tasks:
             self.knowledge.open(tasks)
@@ -129,10 +137,17 @@ class FleetController:
                 ordinal, began_s = self._look.ordinal, time.perf_counter()
                 again_s = self.look()
                 took_s = time.perf_counter() - began_s
-                await self._keep()
+                if not await self._keep():
+                    keep_s = trio.current_time() + KEEP_AGAIN_S
+                    again_s = keep_s if again_s is None else min(again_s, keep_s)
                 await trio.sleep(took_s / SHARE)
                 with trio.move_on_at(math.inf if again_s is None else again_s):
                     await self._look.wait_beyond(ordinal)
+
+    def _with_known_others(self, rollout: Rollout) -> Rollout:
+        """A file that was too full has lost what was superseded first."""
+        known = (each for each in rollout.others if self.keeper.spec(rollout.deployment, each))
+        return attrs.evolve(rollout, others=tuple(known))
 
     async def _look_after(self, changes: Changes) -> None:
         ordinal = changes.ordinal
@@ -222,6 +237,8 @@ class FleetController:
     def _published(self) -> None:
         """Another revision is in force: no request meets an agent before that has heard of it."""
         self.look()
+        kept = {digest for _, digest in self._specs} | self.keeper.kept_digests
+        self.knowledge.forget_states(but=kept)
         self._look.notify()
 
     def _adopt(self, hosts: Iterable[PlacedHost]) -> None:
@@ -312,32 +329,38 @@ class FleetController:
 
     # ------------------------------------------------------------ what is kept
 
-    async def _keep(self) -> None:
+    async def _keep(self) -> bool:
         """Store what a restart goes on with; a state that failed is not desired any more.
 
         That comes after the steps: a balancer that dies in between finds agents that serve the
         target, and goes on from there.
+
+        Returns:
+          False if it could not be stored: it is to be tried again.
         """
         before, self._kept = self._kept, self.rollouts
         load_s = kept_load_s(self.keeper.load_s, self.view)
         if self._kept == before and load_s == self.keeper.load_s:
-            return
+            return True
         rollouts, good = dict(self.rollouts), dict(self.keeper.good)
         failed = self.keeper.current.state.by_name
-        went_back = []
-        for name, phase in phases_of(rollouts).items():
+        logged, self._logged = self._logged, phases_of(rollouts)
+        for name, phase in self._logged.items():
             rollout = rollouts[name]
+            if logged.get(name) != phase:
+                self._log(rollout)
             if phases_of(before).get(name) == phase:
                 continue
-            self._log(rollout)
+            if rollout.phase not in WENT_BACK:
+                self._went_back.pop(name, None)
             if rollout.phase is RolloutPhase.COMPLETE and rollout.good is not None:
                 revision = self.keeper.revision_of(name, rollout.good)
                 good[name] = GoodRevision(
                     revision=self.keeper.current.revision if revision is None else revision,
                     spec=self._spec(name, rollout.good),
                 )
-            elif rollout.phase in (RolloutPhase.ROLLED_BACK, RolloutPhase.ABORTED):
-                went_back.append(name)
+            elif rollout.phase in WENT_BACK:
+                self._went_back.setdefault(name, failed.get(name))
         now_s = trio.current_time()
         try:
             await self.keeper.store_rollouts(
@@ -345,11 +368,15 @@ class FleetController:
                 good=good,
                 load_s=load_s,
             )
-            for name in went_back:
-                await self._desire_good(name, failed.get(name))
+            for name in tuple(self._went_back):
+                await self._desire_good(name, self._went_back[name])
+                self._went_back.pop(name, None)
         except StateDatabaseError as error:
             # the fleet is as it is; after a restart it would begin at what is stored
             log.error("the rollout could not be stored", reason=str(error))
+            self._kept = before
+            return False
+        return True
 
     async def _desire_good(self, name: str, failed: DeploymentSpec | None) -> None:
         """What was gone back to is what is desired now, as a revision of its own, unless something

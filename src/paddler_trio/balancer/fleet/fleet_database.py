@@ -186,7 +186,7 @@ class FileDatabase:
             return stored, is_newest
         if self._digest == pending.before:  # Paddler's file was not reached
             history = tuple(each for each in stored.history if each.revision <= pending.revision)
-            stored = attrs.evolve(stored, history=history or StoredFleet.new(self.now()).history)
+            stored = stored.with_history(history or StoredFleet.new(self.now()).history)
         return stored.without_leftovers(), False
 
     # ---------------------------------------------------------------- writing
@@ -204,6 +204,7 @@ class FileDatabase:
             stored,
             good=before.good,
             rollouts=before.rollouts,
+            named=(*before.named, *stored.named),
             load_s={**before.load_s, **stored.load_s},
         )
         text, fitted = _fitted(either, pending)
@@ -216,7 +217,8 @@ class FileDatabase:
                 self._complete(self._text)
             raise
         self._digest = digest
-        self._stored = attrs.evolve(stored, history=fitted.history)
+        fits = attrs.evolve(stored, history=fitted.history, named=fitted.named)
+        self._stored = fits.without_leftovers()
         self._complete(rendered_fleet(self._stored, None))
         return self._stored
 
@@ -253,7 +255,8 @@ class FileDatabase:
 
 
 def _fitted(stored: StoredFleet, pending: Pending | None) -> tuple[bytes, StoredFleet]:
-    """The text of the file, without as many old revisions as there is no room for.
+    """The text of the file, without as many old revisions as there is no room for. Then rollouts
+    lose what they name, what they superseded first: a restart in the middle of one begins it anew.
 
     Errors:
       FleetTooLargeError: there is no room for the newest one, or the one before while it is needed.
@@ -263,12 +266,15 @@ def _fitted(stored: StoredFleet, pending: Pending | None) -> tuple[bytes, Stored
         text = rendered_fleet(stored, pending)
         if len(text) <= MAX_FLEET_FILE_BYTES:
             return text, stored
-        if len(stored.history) <= least:
+        if len(stored.history) > least:
+            stored = attrs.evolve(stored, history=stored.history[:-1])
+        elif stored.named:
+            stored = attrs.evolve(stored, named=stored.named[:-1])
+        else:
             raise FleetTooLargeError(
                 f"the fleet takes {len(text)} bytes of its file, with what is served now, the "
                 f"limit is {MAX_FLEET_FILE_BYTES}: shorten templates"
             )
-        stored = attrs.evolve(stored, history=stored.history[:-1])
 
 
 def _compute_digests(state: FleetState) -> None:

@@ -7,7 +7,7 @@ and no agent reloads because of it. Paddler's desired state is the deployment ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import attrs
@@ -182,14 +182,15 @@ class FleetKeeper:
             return self.current
 
     def spec(self, deployment: str, digest: str) -> DeploymentSpec | None:
-        """A deployment as it was when agents were sent ``digest``, the newest of several; None if
-        that is not kept."""
-        good = self.good.get(deployment)
-        for revision in self.history:
-            spec = revision.state.find(deployment)
-            if spec is not None and spec.digest == digest:
-                return spec
-        return good.spec if good is not None and good.digest == digest else None
+        """See :meth:`StoredFleet.spec`."""
+        return self._stored.spec(deployment, digest)
+
+    @property
+    def kept_digests(self) -> frozenset[str]:
+        """Of all states that an operator or a rollout may go back to."""
+        specs = [spec for revision in self.history for spec in revision.state.deployments]
+        specs += [good.spec for good in self.good.values()]
+        return frozenset(spec.digest for spec in specs)
 
     def revision_of(self, deployment: str, digest: str) -> int | None:
         """The revision that last brought ``digest``; None if that is not known any more."""
@@ -246,8 +247,7 @@ class FleetKeeper:
             ).without_leftovers()
             if stored != self._stored:
                 self._must_own()
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + WRITE_S):
-                    self._stored = await self.database.write_progress(stored)
+                self._stored = await _written(self.database.write_progress, stored)
                 self.published.notify()
 
     def wanted_models(self) -> tuple[DesiredModel, ...]:
@@ -364,9 +364,7 @@ class FleetKeeper:
             stored = self._stored.with_revision(
                 state, desired, author=author, time=self.now(), note=note
             )
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + WRITE_S):
-            stored = await self.database.write(stored)
-        self._publish(stored)
+        self._publish(await _written(self.database.write, stored))
 
     def _publish(self, stored: StoredFleet) -> None:
         generated, revision = self.generates_tokens, self.current.revision
@@ -388,3 +386,15 @@ class FleetKeeper:
             self.changed.notify()
         if self.generates_tokens != generated:
             self.mode_changed.notify()
+
+
+async def _written(
+    write: Callable[[StoredFleet], Awaitable[StoredFleet]], stored: StoredFleet
+) -> StoredFleet:
+    """What is in the database now; StateDatabaseError. A write that has begun is waited for."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + WRITE_S):
+        return await write(stored)
+    raise StateDatabaseError(
+        f"the write did not begin within {WRITE_S:g} s, since other work has all threads: send it "
+        "again"
+    )

@@ -55,7 +55,12 @@ def _with_proof(entry: object) -> object:
     return {**entry, "rollout": {**rollout, "is_proven": is_proven, "others": []}}
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (with_writer, with_proofs_and_loads)
+def with_named(document: Document) -> Document:
+    """Version 4 keeps what rollouts name and no revision has any more; older ones had lost it."""
+    return {**document, "named": []}
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (with_writer, with_proofs_and_loads, with_named)
 """The first one makes version 2 of version 1."""
 VERSION: Final = 1 + len(MIGRATIONS)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import attrs
 import structlog
@@ -28,6 +28,7 @@ from paddler_trio.wire.trio.fit_messages import FitQuestion, FitReport
 
 log = structlog.get_logger("fleet")
 
+T = TypeVar("T")
 HostId: TypeAlias = str
 Digest: TypeAlias = str
 """Of a desired state with its extras."""
@@ -126,6 +127,15 @@ class HostKnowledge:
             if not needs:
                 del self.needs[digest]
 
+    def forget_states(self, *, but: Container[Digest]) -> None:
+        """Those that nobody can want again but by desiring them anew."""
+        for known in self._hosts.values():
+            known.on_disk = {each for each in known.on_disk if each in but}
+            known.fetch_failed = _of(known.fetch_failed, but)
+            known.load_s = _of(known.load_s, but)
+            known.ask_again_s = _of(known.ask_again_s, but)
+        self.needs = _of(self.needs, but)
+
     def forget_failed_fetches(self, digest: Digest) -> None:
         """They may succeed now."""
         for host, known in self._hosts.items():
@@ -176,6 +186,8 @@ class HostKnowledge:
         known.ask_again_s[digest] = trio.current_time() + FIT_AGAIN_S
         report = await self._report(agent, known, question)
         if report is None or report.fits is None:
+            await trio.sleep_until(known.ask_again_s.get(digest, 0.0))
+            self._learned(agent.host)  # that it may be asked again
             return
         if self._hosts.get(agent.host) is not known:
             return  # it left
@@ -304,3 +316,7 @@ class HostKnowledge:
                     raise
                 log.info("prefetch put off", agent=agent.label, reason=str(error))
             await trio.sleep(BUSY_AGAIN_S)
+
+
+def _of(known: Mapping[Digest, T], digests: Container[Digest]) -> dict[Digest, T]:
+    return {digest: each for digest, each in known.items() if digest in digests}

@@ -24,7 +24,10 @@ from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
     applicable_state,
 )
-from paddler_trio.wire.paddler.status import AgentStateApplicationStatus
+from paddler_trio.wire.paddler.status import (
+    AgentStateApplicationStatus,
+    SlotAggregatedStatusSnapshot,
+)
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
@@ -93,6 +96,9 @@ class PlacedInstance:
     """What it is sent then, on the first connection of a host."""
     assigned_s: float = attrs.field(factory=trio.current_time, init=False)
     crashes: int = attrs.field(default=0, init=False)
+    _old_status: SlotAggregatedStatusSnapshot | None = attrs.field(default=None, init=False)
+    """Of an agent of Paddler's, which does not say of what state it speaks: the one from before it
+    was sent its newest."""
     _serving: Digest | None = attrs.field(default=None, init=False)
     _served_s: float | None = attrs.field(default=None, init=False)
 
@@ -106,8 +112,14 @@ class PlacedInstance:
         if agent is None:
             return CONNECTING
         if agent.speaks_trio:
-            return "resolving" if agent.report is None else agent.report.phase
-        if agent.status.state_application_status in _STUCK:
+            report = agent.report
+            if report is None:
+                return "resolving"
+            was_sent = None if self.state is None else self.state.digest
+            has_heard = was_sent in (None, report.wanted_state)
+            # what failed before is nothing against what it is about to hear of
+            return report.phase if has_heard or report.phase != "failed" else "resolving"
+        if agent.status.state_application_status in _STUCK and agent.status is not self._old_status:
             return "failed"
         return "serving" if agent.serves_desired else "loading"
 
@@ -181,9 +193,14 @@ class PlacedInstance:
 
     def _send(self, state: State) -> None:
         """An agent that hears of a state it does not serve gets no work from this very step on."""
-        if self.agent is not None:
-            self.agent.send_state(state.desired, state.extras)
-            self.dispatcher.update(self.agent)
+        agent = self.agent
+        if agent is None:
+            return
+        sent_before = agent.sent_revision
+        agent.send_state(state.desired, state.extras)
+        if sent_before not in (None, agent.sent_revision):
+            self._old_status = agent.status
+        self.dispatcher.update(agent)
 
     def seen(self, *, can_load_beside: bool | None = None) -> Instance:
         """As the planner sees it now; what it serves, and since when, is noted.
@@ -292,7 +309,10 @@ class PlacedHost:
 
     def unload(self, deployment: str, nothing: State = NOTHING) -> None:
         """Run no instance of this deployment any more; see :meth:`PlacedInstance.unload`."""
-        self.instances[deployment].unload(nothing)
+        placed = self.instances[deployment]
+        placed.unload(nothing)
+        if placed.agent is None and deployment != DEFAULT_DEPLOYMENT:
+            del self.instances[deployment]  # no connection whose end would tell that it is gone
         self.send_instances()
 
     def send_instances(self) -> None:

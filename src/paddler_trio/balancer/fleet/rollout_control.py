@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from paddler_trio.balancer.fleet.fleet_controller import PAUSED_BY, FleetController
+from paddler_trio.balancer.fleet.fleet_keeper import RevisionConflictError
 from paddler_trio.balancer.fleet.rollout_document import rollout_document, rollouts_document
 from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError
 from paddler_trio.nursery_tree.synchronization import Changes
@@ -77,12 +78,15 @@ class FleetRollouts:
                 409, f"no other state of {deployment!r} is kept: there is nothing to undo"
             )
         deployments = tuple(before if each is spec else each for each in current.deployments)
-        await keeper.apply(
-            FleetState(deployments),
-            author=author,
-            note=f"undo of {deployment}: as in revision {revision.revision}",
-            expected_revision=keeper.current.revision,
-        )
+        try:
+            await keeper.apply(
+                FleetState(deployments),
+                author=author,
+                note=f"undo of {deployment}: as in revision {revision.revision}",
+                expected_revision=keeper.current.revision,
+            )
+        except RevisionConflictError as error:
+            raise RolloutRefusedError(409, str(error)) from error
 
     def _ordered(
         self, deployment: str, done: str, order: Callable[[Rollout, float], Rollout | None]

@@ -6,7 +6,7 @@ them is written once: revisions and good states name it by its place in ``specs`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Final, TypeAlias
 
@@ -74,6 +74,11 @@ class StoredRollout:
     is_proven: bool = False
     others: tuple[str, ...] = ()
 
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """All that it names; what it may go back to comes first."""
+        return tuple(each for each in (self.good, self.target, *self.others) if each is not None)
+
 
 @attrs.frozen(kw_only=True)
 class StoredFleet:
@@ -83,6 +88,8 @@ class StoredFleet:
       desired: Paddler's state; with the extras of the deployment ``default`` it is that one.
       history: newest first, the revision in force before all others; never empty.
       good, rollouts: by deployment.
+      named: what the rollouts name, as far as it is known. Many revisions in the middle of a
+        rollout drop it from the history.
       load_s: by digest: what the last load took, in seconds; kept to the millisecond.
     """
 
@@ -90,6 +97,7 @@ class StoredFleet:
     history: tuple[FleetRevision, ...]
     good: Mapping[str, GoodRevision] = attrs.field(factory=dict)
     rollouts: Mapping[str, StoredRollout] = attrs.field(factory=dict)
+    named: tuple[DeploymentSpec, ...] = ()
     load_s: Mapping[str, float] = attrs.field(factory=dict)
 
     @classmethod
@@ -102,6 +110,26 @@ class StoredFleet:
     def current(self) -> FleetRevision:
         """The revision in force."""
         return self.history[0]
+
+    def spec(self, deployment: str, digest: str) -> DeploymentSpec | None:
+        """A deployment as it was when agents were sent ``digest``, the newest of several; None if
+        that is not kept."""
+        named = (spec for spec in self._specs() if spec.name == deployment)
+        return next((spec for spec in named if spec.digest == digest), None)
+
+    def _specs(self) -> Iterator[DeploymentSpec]:
+        """All that are kept, the newest first."""
+        for revision in self.history:
+            yield from revision.state.deployments
+        yield from (each.spec for each in self.good.values())
+        yield from self.named
+
+    def with_history(self, history: tuple[FleetRevision, ...]) -> StoredFleet:
+        """With other revisions, at least one, and without what is kept of deployments that the
+        newest does not have."""
+        return attrs.evolve(
+            attrs.evolve(self, named=self._named(self.rollouts)), history=history
+        ).without_leftovers()
 
     def with_revision(
         self, state: FleetState, desired: BalancerDesiredState, *, author: str, time: str, note: str
@@ -121,9 +149,8 @@ class StoredFleet:
             note=note,
             state=FleetState(specs),
         )
-        return attrs.evolve(
-            self, desired=desired, history=(revision, *self.history)[:MAX_HISTORY]
-        ).without_leftovers()
+        history = (revision, *self.history)[:MAX_HISTORY]
+        return attrs.evolve(self.with_history(history), desired=desired)
 
     def without_leftovers(self) -> StoredFleet:
         """Without what is kept of deployments that the current revision does not have."""
@@ -133,12 +160,21 @@ class StoredFleet:
             *(spec.digest for spec in self.current.state.deployments),
             *(each.digest for each in good.values()),
         }
+        rollouts = {name: each for name, each in self.rollouts.items() if name in names}
         return attrs.evolve(
             self,
             load_s={digest: each for digest, each in self.load_s.items() if digest in digests},
             good=good,
-            rollouts={name: each for name, each in self.rollouts.items() if name in names},
+            rollouts=rollouts,
+            named=self._named(rollouts),
         )
+
+    def _named(self, rollouts: Mapping[str, StoredRollout]) -> tuple[DeploymentSpec, ...]:
+        known: dict[tuple[str, str], DeploymentSpec] = {}
+        for spec in self._specs() if rollouts else ():
+            known.setdefault((spec.name, spec.digest), spec)
+        wanted = ((name, digest) for name, each in rollouts.items() for digest in each.digests)
+        return tuple(known[each] for each in wanted if each in known)
 
     def __repr__(self) -> str:
         return f"<StoredFleet {self.current!r}>"
@@ -197,6 +233,7 @@ class _Document:
     good: tuple[_Good, ...]
     rollouts: tuple[_Rollout, ...]
     loads: tuple[_Load, ...]
+    named: tuple[_Place, ...]
     specs: tuple[DeploymentSpec, ...]
     pending: Pending | None = attrs.field(default=None, metadata=OMITTED)
 
@@ -237,6 +274,7 @@ def rendered_fleet(stored: StoredFleet, pending: Pending | None) -> bytes:
                 _Load(digest=digest, load_ms=round(each * 1000))
                 for digest, each in stored.load_s.items()
             ),
+            named=tuple(place(spec) for spec in stored.named),
             specs=(),
             pending=pending,
         )
@@ -276,6 +314,7 @@ def stored_in(
         history=history[:MAX_HISTORY],
         good=good,
         rollouts={each.deployment: each.rollout for each in read.rollouts},
+        named=tuple(_specs(read, read.named)),
         load_s={each.digest: each.load_ms / 1000 for each in read.loads},
     )
     return stored, read.pending

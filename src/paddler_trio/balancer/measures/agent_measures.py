@@ -56,6 +56,8 @@ class _Kept:
     """Of a label, as long as it is remembered."""
 
     connections: int = 0
+    num_here: int = 0
+    """Agents that go by it; two if the name of one is the id of another."""
     download_bytes: int = 0
     holder: AgentKey | None = None
     """The connection that goes by it now."""
@@ -128,6 +130,7 @@ class AgentMeasures:
         label = self._labels.bounded(self._free_label(agent))
         kept = self._kept.setdefault(label, _Kept())
         kept.connections += 1
+        kept.num_here += 1
         kept.holder, kept.agent_id = agent.key, agent.id
         kept.was_lost = False
         self._left_s.pop(label, None)
@@ -145,11 +148,12 @@ class AgentMeasures:
         if here is None:
             return
         kept = self._kept[here.label]
+        kept.num_here -= 1
         if kept.holder == agent.key:  # else it is back already, on another connection
             kept.holder = None
-            if here.label != OTHER:  # more of those may be here
-                self._left_s[here.label] = now_s
-                kept.was_lost = not agent.said_goodbye
+        if kept.num_here == 0 and here.label != OTHER:
+            self._left_s[here.label] = now_s
+            kept.was_lost = not agent.said_goodbye
 
     def _forget(self, now_s: float) -> None:
         while self._left_s:

@@ -19,7 +19,7 @@ from paddler_trio.balancer.reverse_proxy.forwarded_head import (
 )
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import Scope, Send
-from paddler_trio.http.raw_response import RawResponse
+from paddler_trio.http.raw_response import Fields, RawResponse
 from paddler_trio.http.streaming import client_watch
 from paddler_trio.http.upgrade import upgrade_of
 from paddler_trio.wire.trio.tunnel_frames import SWITCHING, Headers, ResponseHead
@@ -76,8 +76,11 @@ class AnswerWriter:
         self._remaining = self._head.body_bytes or 0
         self._is_event_stream = is_event_stream(head.headers)
         self.has_begun = True
-        await self.raw.begin(self.send, head.status, closes=self._head.framing is Framing.CLOSE)
-        self._pieces.append(self._head.data)
+        ours = await self.raw.begin(
+            self.send, head.status, closes=self._head.framing is Framing.CLOSE
+        )
+        data = self._head.data
+        self._pieces.append(with_fields(data, ours, head.headers) if ours else data)
 
     @property
     def tail(self) -> bytes:
@@ -144,6 +147,14 @@ class AnswerWriter:
         if self._is_event_stream and self._head.framing is not Framing.LENGTH:
             self.add(error_event(code, text))
         await self.flush()
+
+
+def with_fields(head: bytes, ours: Fields, servers: Headers) -> bytes:
+    """The bytes of a head with those of our fields that the server did not send: its id of the
+    request, what is left of a key's limits, whether a web page may read it."""
+    sent = {name.lower() for name, _ in servers}
+    lines = [b"%b: %b\r\n" % pair for pair in ours if pair[0].lower() not in sent]
+    return head[:-2] + b"".join(lines) + b"\r\n"
 
 
 def field_text(name: str) -> bytes:

@@ -201,8 +201,8 @@ class Forwarding:
                 lease.agent, forwarded, lease.wire_id, answer, lease.progressed, work.sent
             )
         work.finish()
-        if scope.cancelled_caught:  # the slot was lost, or the request was stopped
-            return request.is_over
+        if scope.cancelled_caught or (failed is not None and scope.cancel_called):
+            return request.is_over  # the slot was lost, or the request was stopped
         if failed is None:
             request.end(Completed())
             tokens = cached_tokens(answer.tail)
@@ -347,7 +347,7 @@ class Forwarding:
 
 
 def _failure(failed: Failed) -> Failure:
-    """What the client is told."""
+    """What the client is told. Its agent judges by itself whether a server is to be left alone."""
     if failed.kind in OUR_REFUSALS:
         return Failure(OUR_REFUSALS[failed.kind], failed.text)
-    return Failure(504 if failed.kind == "timeout" else 502, failed.text, blames_agent=True)
+    return Failure(504 if failed.kind == "timeout" else 502, failed.text)

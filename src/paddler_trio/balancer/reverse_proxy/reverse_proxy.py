@@ -33,7 +33,7 @@ from paddler_trio.http.asgi import (
 )
 from paddler_trio.http.authentication import Refuse
 from paddler_trio.http.router import cause_of
-from paddler_trio.http.streaming import client_watch
+from paddler_trio.http.streaming import whole_body
 from paddler_trio.http.upgrade import upgrade_of
 from paddler_trio.nursery_tree.pool import Pool
 
@@ -80,7 +80,9 @@ class ReverseProxy:
         elif scope["method"] == "TRACE":
             raise HttpProblem(501, NO_TRACE)
         else:
-            body = await _body(scope, receive)
+            body = await whole_body(
+                scope, receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S
+            )
             pool = await self._pool(scope, body)
             must_allow(scope, pool)
             await self.forwarding.forward(scope, receive, send, pool, body)
@@ -208,15 +210,6 @@ class _Guarded:
         return (
             cause if isinstance(cause, HttpProblem) else HttpProblem(500, "Internal server error")
         )
-
-
-async def _body(scope: Scope, receive: Receive) -> bytes | bytearray:
-    """Nearly always it is there: to wait for it with a deadline would cost as much as to parse the
-    request."""
-    body = client_watch(scope).whole_body()
-    if body is not None:
-        return body
-    return await read_body(receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S)
 
 
 def _again(body: bytearray, receive: Receive) -> Receive:

@@ -61,7 +61,7 @@ async def exchange(
     wire_id: str,
     answer: AnswerWriter,
     on_progress: Callable[[], None] = lambda: None,
-    on_tunnel: Callable[[], None] = lambda: None,
+    on_tunnel: Callable[[Callable[[], None]], None] = lambda _close: None,
 ) -> Failed | None:
     """Have the server behind ``agent`` answer; None when all of its answer was written.
 
@@ -71,7 +71,7 @@ async def exchange(
     Args:
       wire_id: of the lease of its slot; empty for none.
       on_progress: called when something of the answer has come.
-      on_tunnel: called before anything is sent to the agent.
+      on_tunnel: called before anything is sent to the agent, with what closes the tunnel at once.
 
     Cancellation: the tunnel is closed, by which the agent knows that nobody wants the answer.
 
@@ -104,13 +104,18 @@ async def _through_tunnel(
     wire_id: str,
     answer: AnswerWriter,
     on_progress: Callable[[], None],
-    on_tunnel: Callable[[], None] = lambda: None,
+    on_tunnel: Callable[[Callable[[], None]], None] = lambda _close: None,
 ) -> Failed | None:
+    def close() -> None:
+        if answer.is_switched:
+            tunnel.forget_unsent()
+        tunnel.close()
+
     try:
         tunnel = await tunnels.take()
     except LinkError as error:
         return Failed(kind="connect", text=str(error), may_repeat=True)
-    on_tunnel()
+    on_tunnel(close)
     may_stay = False
     try:
         if request.upgrade is None:
@@ -130,8 +135,7 @@ async def _through_tunnel(
         if may_stay:
             tunnels.give_back(tunnel)
         else:
-            if answer.is_switched:
-                tunnel.forget_unsent()
+            close()
             tunnels.close(tunnel)
     return failed
 

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 
 import attrs
 
-from paddler_trio.language.answers.automaton import Marker, SectionRules, TokenClass
+from paddler_trio.language.answers.automaton import Goal, Marker, SectionRules, TokenClass
 from paddler_trio.language.answers.call_syntax import CallSyntax, JsonCalls, NamedJson, TaggedCalls
 from paddler_trio.language.answers.value_tracker import ValueTracker
 
@@ -90,10 +90,46 @@ class ModelFormat:
             return SectionRules(_markers_of(self), partial(ValueTracker, syntax))
         return SectionRules(_markers_of(self))
 
+    @cached_property
+    def rules_without_calls(self) -> SectionRules:
+        """The same where no tools are offered: what looks like a call is content with its marks."""
+        return SectionRules(_markers_of(self._without_calls))
+
+    @cached_property
+    def rules_of_form(self) -> SectionRules:
+        """The same for an answer whose content is bound to a form: what looks like a mark in it is
+        the text of a value. Families whose content has marks of its own keep those."""
+        markers = _markers_of(self._without_calls)
+        has_own = bool(self.content_open or self.content_marks)
+        has_own |= any(kind is _CONTENT for kind, _ in self.more_markers)
+        return SectionRules(markers if has_own else {**markers, _CONTENT: ()})
+
+    @property
+    def _without_calls(self) -> ModelFormat:
+        more = tuple(
+            (kind, _without_calls(marker))
+            for kind, marker in self.more_markers
+            if kind is not _CALL and marker.leads_to is not _CALL
+        )
+        return attrs.evolve(self, calls=None, other_openers=(), more_markers=more)
+
     @property
     def reasons(self) -> bool:
         """Whether the model has a section of reasoning."""
         return self.reasoning_close is not None
+
+
+def _without_calls(marker: Marker) -> Marker:
+    """What its header calls a message to a tool is content."""
+    read = marker.read_header
+    if read is None:
+        return marker
+
+    def read_header(header: str) -> Goal | None:
+        goal = read(header)
+        return Goal(_CONTENT) if goal is not None and goal.token_class is _CALL else goal
+
+    return attrs.evolve(marker, read_header=read_header)
 
 
 def _markers_of(form: ModelFormat) -> dict[TokenClass, tuple[Marker, ...]]:

@@ -74,6 +74,8 @@ class OutputProcessor:
     """The newest section is content, and not empty."""
     _searched: Piece | None = attrs.field(default=None, init=False)
     """The piece whose section is searched for stop texts now."""
+    _logprobs: list[RawResult] = attrs.field(factory=list, init=False)
+    """Those of tokens whose text is held back: it may be no text of the answer at all."""
 
     def __attrs_post_init__(self) -> None:
         self._counts = dict.fromkeys(TokenClass, 0)
@@ -99,7 +101,8 @@ class OutputProcessor:
     ) -> list[RawResult]:
         """One sampled token; ``ends_turn`` tokens count but are not shown.
 
-        ``logprobs``: the token itself, then the most likely ones.
+        ``logprobs``: the token itself, then the most likely ones. They come with the text that the
+        token is part of, and not at all if that is a marker, layout or a stop text.
         """
         before = self.classifier.section
         opened = self.classifier.current
@@ -117,8 +120,19 @@ class OutputProcessor:
         self._counts[opened if closing else self.classifier.current] += 1
         visible = self._without_layout(pieces)
         shown = self._shown(visible)
-        is_layout = bool(pieces) and not visible
-        return [_logprobs(logprobs), *shown] if logprobs and not is_layout else shown
+        if not logprobs:
+            return shown
+        if passed:
+            self._logprobs.clear()  # what was held back was a marker
+            if not visible:
+                return shown
+        self._logprobs.append(_logprobs(logprobs))
+        if pieces and not visible:
+            self._logprobs.clear()  # it was layout
+        if not shown:
+            return []
+        told, self._logprobs = self._logprobs, []
+        return told + shown
 
     def progress(self, progress: Progress) -> list[RawResult]:
         """How far the prompt is; Paddler's protocol has no such result."""
@@ -135,6 +149,8 @@ class OutputProcessor:
             pieces = self.classifier.feed(rest) + self.classifier.flush()
             results = self._shown(self._without_layout(pieces))
             results += self._end_search()
+            if results:
+                results = self._logprobs + results
         if self.tools is not None:
             in_call = self.classifier.current is TokenClass.TOOL_CALL
             is_cut_off = in_call and ending.reason != "stop"

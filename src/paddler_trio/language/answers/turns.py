@@ -8,7 +8,7 @@ answer may carry the marks that end a turn, which are for the server and not for
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 
@@ -52,7 +52,7 @@ def rendered_prompt(
     last_text = _last_text_before_answer(conversation)
     if conversation.continue_final_message:
         # The assistant's turn is open: all of it is the answer's beginning.
-        end = plain.rpartition(last_text)[2] if last_text else ""
+        end = _open_turn(plain, conversation.messages[-1], last_text)
     elif conversation.add_generation_prompt:
         without = unescaped(prepared.text(add_generation_prompt=False))
         end = prompt_end(plain, without, form, last_text=last_text)
@@ -61,6 +61,19 @@ def rendered_prompt(
     automaton = Automaton(form.rules)
     automaton.begin_with(end)
     return text, AnswerStart(form, end, automaton.current)
+
+
+def _open_turn(plain: str, message: Mapping[str, object], last_text: str) -> str:
+    """The prompt behind ``last_text``, which may stand in the unfinished message, too."""
+    if not last_text:
+        return ""
+    begin = len(plain)
+    for text in (text_of(message.get("content")), message.get("reasoning_content")):
+        own = text.strip() if isinstance(text, str) else ""
+        found = plain.rfind(own, 0, begin) if own else -1
+        begin = begin if found < 0 else found
+    before = plain.rfind(last_text, 0, begin)
+    return plain[before + len(last_text) :] if before >= 0 else plain
 
 
 def _last_text_before_answer(conversation: ConversationPrompt) -> str:

@@ -10,6 +10,8 @@ Agents are known by name here, not by connection, because a restart must not wip
 
 from __future__ import annotations
 
+from collections import Counter
+
 import attrs
 
 
@@ -43,11 +45,12 @@ class HealthTracker:
 
     limits: HealthLimits = attrs.field(factory=HealthLimits)
     _records: dict[str, _Record] = attrs.field(factory=dict, init=False)
-    _connected: set[str] = attrs.field(factory=set, init=False)
+    _connected: Counter[str] = attrs.field(factory=Counter, init=False)
+    """How many connections go by each name: an agent that reconnects has two for a moment."""
 
     def joined(self, agent: str, now_s: float) -> None:
         """An agent connects; one that was here before ramps up."""
-        self._connected.add(agent)
+        self._connected[agent] += 1
         record = self._records.get(agent)
         if record is None:
             self._forget_old(now_s)
@@ -59,8 +62,11 @@ class HealthTracker:
 
     def left(self, agent: str, now_s: float, *, gracefully: bool) -> None:
         """Its connection ended; one that deregistered comes back as if it had never been away."""
-        self._connected.discard(agent)
-        if gracefully:
+        self._connected[agent] -= 1
+        is_here = self._connected[agent] > 0
+        if not is_here:
+            del self._connected[agent]
+        if gracefully and not is_here:
             self._records.pop(agent, None)
         elif agent in self._records:
             self._records[agent].last_seen_s = now_s

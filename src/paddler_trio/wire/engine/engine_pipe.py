@@ -93,18 +93,30 @@ class Sampling:
 
 
 @attrs.frozen
+class Thoughts:
+    """The texts between which a model quotes its own marks without meaning them; ``is_open``: the
+    answer begins there."""
+
+    open: str
+    close: str
+    is_open: bool
+
+
+@attrs.frozen
 class Grammar:
     """A GBNF grammar that every sampled token must fit, from the first or from a trigger on.
 
     With triggers the grammar sleeps until one of the ``trigger_tokens`` is sampled (it takes that
     token first), or the sampled text matches one of the ``trigger_patterns`` (an ECMAScript regular
     expression over all text sampled so far; the grammar takes the text from its first group on).
+    No trigger counts within ``thoughts``.
     """
 
     gbnf: str = attrs.field(repr=_size)
     root: str
     trigger_tokens: list[int] = attrs.field(factory=list)
     trigger_patterns: list[str] = attrs.field(factory=list)
+    thoughts: Thoughts | None = None
 
 
 @attrs.frozen

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
+
+STREAM_INTERVAL_MS: Final = 25.0
+"""Forty deliveries a second: more than a reader sees."""
+MAX_STREAM_INTERVAL_MS: Final = 1000.0
 
 
 @attrs.frozen(kw_only=True)
@@ -11,8 +17,9 @@ class EngineSettings:
 
     ``unified``: one pool of KV cells for all slots instead of a region for each.
     ``target_pass_ms``: how long a pass may take while sequences wait for their next token, None to
-    choose it. ``prefix_store_bytes``: host memory for prefixes whose cells were needed, 0 for none.
-    ``image_cache_bytes``: host memory for embeddings of images seen before.
+    choose it. ``stream_interval_ms``: how long tokens may wait for those of the next passes, 0 for
+    not at all. ``prefix_store_bytes``: host memory for prefixes whose cells were needed, 0 for
+    none. ``image_cache_bytes``: host memory for embeddings of images seen before.
     ``max_drafts``: tokens guessed ahead, 0 for none; ``draft_model``: the path of a small model
     that guesses, None to look the guesses up in the text.
 
@@ -26,6 +33,7 @@ class EngineSettings:
 
     unified: bool = False
     target_pass_ms: float | None = None
+    stream_interval_ms: float = STREAM_INTERVAL_MS
     prefix_store_bytes: int = 0
     max_drafts: int = 0
     draft_model: str | None = None

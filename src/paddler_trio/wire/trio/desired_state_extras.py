@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import attrs
 
 from paddler_trio.wire.codec import canonical, unstructure
-from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_settings import MAX_STREAM_INTERVAL_MS, EngineSettings
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,
@@ -56,6 +56,7 @@ class RopeScaling(StrEnum):
 
 _LEAST: Final = {
     "target_pass_ms": 1.0,
+    "stream_interval_ms": 0.0,
     "rope_freq_base": 0.0,
     "rope_freq_scale": 0.0,
     "yarn_ext_factor": -1.0,
@@ -63,6 +64,7 @@ _LEAST: Final = {
     "yarn_beta_fast": -1.0,
     "yarn_beta_slow": -1.0,
 }
+_MOST: Final = {"stream_interval_ms": MAX_STREAM_INTERVAL_MS}
 
 
 def _plain(value: object) -> object:
@@ -105,6 +107,7 @@ class EngineOverrides:
 
     unified: bool | None = attrs.field(default=None, metadata=OMITTED)
     target_pass_ms: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    stream_interval_ms: Float32 | None = attrs.field(default=None, metadata=OMITTED)
     prefix_store_bytes: Bytes | None = attrs.field(default=None, metadata=OMITTED)
     max_drafts: Drafts | None = attrs.field(default=None, metadata=OMITTED)
     draft_model: str | None = attrs.field(default=None, metadata=OMITTED)
@@ -134,6 +137,10 @@ class EngineOverrides:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ShapeError(f"{name} is {value:g}, must be at least {least:g}", name)
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if value is not None and value > most:
+                raise ShapeError(f"{name} is {value:g}, must be at most {most:g}", name)
         if self.draft_model is not None:
             _check_text(self.draft_model, "draft_model")
         for name in ("tensor_overrides", "lora", "rpc"):

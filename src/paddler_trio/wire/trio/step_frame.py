@@ -25,8 +25,8 @@ def step_entry(
     model: str | None = None,
 ) -> bytes:
     """One entry; what comes after ``results`` is left out where there is nothing to report."""
-    if prompt is None and model is None and not preemptions and len(tokens) == len(results) == 1:
-        entry = _one_token(wire_id, tokens[0], results[0])
+    if prompt is None and model is None and not preemptions:
+        entry = _plain_tokens(wire_id, tokens, results)
         if entry is not None:
             return entry
     fields: dict[str, object] = {"id": wire_id, "tokens": tokens, "results": results}
@@ -44,11 +44,14 @@ def step_frame(entries: Iterable[bytes]) -> bytes:
     return _BEGINNING + b",".join(entries) + _END
 
 
-def _one_token(wire_id: str, token: int, result: object) -> bytes | None:
-    """Nearly every entry: one token and its text; None for what has to be encoded."""
-    text = one_text(result)
-    if text is None:
-        return None
-    return (
-        f'{{"id":{encode_basestring(wire_id)},"tokens":[{token:d}],"results":[{text}]}}'
-    ).encode()
+def _plain_tokens(wire_id: str, tokens: Sequence[int], results: Sequence[object]) -> bytes | None:
+    """Nearly every entry: tokens and their texts; None for what has to be encoded."""
+    texts = []
+    for result in results:
+        text = one_text(result)
+        if text is None:
+            return None
+        texts.append(text)
+    ids = ",".join(map(str, tokens))
+    shown = ",".join(texts)
+    return (f'{{"id":{encode_basestring(wire_id)},"tokens":[{ids}],"results":[{shown}]}}').encode()

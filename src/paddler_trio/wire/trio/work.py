@@ -160,6 +160,16 @@ class ConversationPrompt:
     max_reasoning_tokens: Int32 | None = None
     template_kwargs: Mapping[str, object] = attrs.field(factory=dict)
 
+    @property
+    def may_call(self) -> bool:
+        """The answer may have calls."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def reads_calls(self) -> bool:
+        """They are not wanted as the model writes them."""
+        return self.may_call and not self.raw_tool_calls
+
 
 Prompt: TypeAlias = TextPrompt | TokenPrompt | ConversationPrompt
 external_tag(

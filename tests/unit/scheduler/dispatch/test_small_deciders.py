@@ -90,6 +90,21 @@ def test_failures_in_a_row_eject_for_a_growing_time() -> None:
     assert lengths == [2, 4, 8, 10, 10]
 
 
+def test_an_agent_that_goes_does_not_take_the_record_of_another_of_its_name() -> None:
+    book = _book("gpu", "gpu", "other")
+    book.left("gpu", 1.0, gracefully=True)
+    assert [book.failed("gpu", 1.0) for _ in range(3)] == [None, None, 2]
+    book.left("gpu", 1.0, gracefully=True)
+    assert not book.is_ejected("gpu", 1.0), "the last one took it"
+
+
+def test_an_agent_that_is_back_before_its_old_connection_ends_is_here() -> None:
+    book = _book("a", "b")
+    book.joined("b", 1.0)
+    book.left("b", 1.0, gracefully=False)
+    assert [book.failed("a", 1.0) for _ in range(3)] == [None, None, 2], "one of two"
+
+
 def test_an_agent_that_fails_for_days_is_ejected_for_the_longest_time() -> None:
     book = _book("a", "b")
     now_s, lengths = 0.0, []

@@ -1,0 +1,179 @@
+"""The forwarding port where HTTP is read in more than one way, and where clients do odd things."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+from scripted_server import Exchange
+from test_reverse_proxy import ASK, CHUNKED, FINE, PATIENCE_S, Proxy, proxy, read_until, sends
+
+from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, new_secret, write_key_file
+from paddler_trio.http.key_terms import KeyTerms
+from paddler_trio.scheduler.limits.key_limits import KeyLimits
+
+CLOSES = b"Host: h\r\nConnection: close\r\n"
+
+
+async def whole(fleet: Proxy, request: bytes, *, at: str | None = None) -> bytes:
+    """All that comes until the connection is closed."""
+    data = b""
+    with trio.fail_after(PATIENCE_S):
+        async with await fleet.connect(at=at) as stream:
+            await stream.send_all(request)
+            async for piece in stream:
+                data += piece
+    return data
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["plain", "read by h11"])
+@pytest.mark.parametrize("target", [b"/completion#x", b"/slots#", b"/a?b=#c"])
+async def test_a_fragment_is_refused(target: bytes, more: bytes) -> None:
+    """A server cuts it off: it would see another path than the one that was judged here."""
+    async with proxy(sends(FINE)) as fleet:
+        ask = b"POST %b HTTP/1.1\r\nHost: h\r\n%bContent-Length: 2\r\n\r\n{}" % (target, more)
+        answer = await whole(fleet, ask)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"leave it out" in answer
+        assert fleet.servers[0].asked == []
+
+
+async def test_without_a_key_only_probes_reach_a_server(tmp_path: Path) -> None:
+    """The agent may have a key for the server."""
+    (tmp_path / "server key").write_text("s3cret\n")
+    (tmp_path / "server key").chmod(0o600)
+    key = StoredKey.of(
+        new_secret(), name="a", scopes=frozenset({KeyScope.INFERENCE}), created="2026-01-01"
+    )
+    write_key_file(tmp_path / "keys", KeyFile().having(key))
+    async with proxy(
+        sends(FINE),
+        api_key_file=tmp_path / "keys",
+        upstream={"key_file": tmp_path / "server key"},
+    ) as fleet:
+        for method, target in (
+            (b"POST", b"/models"),
+            (b"DELETE", b"/models?model=a"),
+            (b"PUT", b"/livez"),
+            (b"POST", b"/readyz"),
+        ):
+            ask = b"%b %b HTTP/1.1\r\n%bContent-Length: 0\r\n\r\n" % (method, target, CLOSES)
+            assert (await whole(fleet, ask)).startswith(b"HTTP/1.1 401 ")
+        upgrade = b"Upgrade: websocket\r\nConnection: upgrade\r\n"
+        socket_ask = b"GET /models HTTP/1.1\r\nHost: h\r\n%b\r\n" % upgrade
+        async with await fleet.connect() as stream:
+            await stream.send_all(socket_ask)
+            assert (await read_until(stream, b"\r\n\r\n")).startswith(b"HTTP/1.1 401 ")
+        assert fleet.servers[0].asked == []
+        probe = await whole(fleet, b"GET /models HTTP/1.1\r\n%b\r\n" % CLOSES)
+        assert b"x-paddler-agent: up1" in probe, "it came from the server"
+
+
+async def test_a_client_that_closed_its_side_and_does_not_read_frees_slot_and_server() -> None:
+    """What is being written to it has time; the server need not wait for that."""
+    is_blocked, left = trio.Event(), trio.Event()
+
+    async def endless(exchange: Exchange) -> None:
+        await exchange.send(CHUNKED)
+        patience = trio.CancelScope()
+        while not patience.cancelled_caught:
+            with trio.move_on_after(1) as patience:
+                await exchange.send(b"10000\r\n" + b"x" * 65_536 + b"\r\n")
+        is_blocked.set()
+        await exchange.client_gone()
+        left.set()
+
+    async with proxy(endless, slots=1) as fleet, await fleet.connect() as stream:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await stream.send_all(ASK)
+        await read_until(stream, b"x")
+        await is_blocked.wait()  # the client's buffers are full, and all others
+        await stream.send_eof()
+        with trio.fail_after(3):  # five seconds is how long a stop waits to be confirmed
+            await left.wait()
+            await fleet.balancer.wait_agents(
+                lambda agents: [each["slots_processing"] for each in agents] == [0]
+            )
+
+
+@pytest.mark.parametrize("port", ["forwarding", "inference"])
+async def test_a_line_break_behind_a_body_harms_no_request(port: str) -> None:
+    async with proxy(sends(FINE)) as fleet:
+        at = fleet.balancer.reverse_proxy if port == "forwarding" else fleet.balancer.inference
+        body = b'{"model":"scripted","messages":[]}\r\n'
+        fields = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (len(body) - 2)
+        path = b"POST /v1/chat/completions HTTP/"
+        closing = path + b"1.1\r\n" + CLOSES + fields + body
+        old = path + b"1.0\r\nHost: h\r\n" + fields + body
+        kept = path + b"1.1\r\nHost: h\r\n" + fields + body
+        for ask, count in ((closing, 1), (old, 1), (kept + closing, 2)):
+            answer = await whole(fleet, ask, at=at)
+            assert answer.count(b" 200 OK\r\n") == answer.count(b"fine") == count
+            assert b" 400 " not in answer
+
+
+async def test_a_line_break_in_the_middle_of_an_answer_cuts_nothing() -> None:
+    goes_on = trio.Event()
+
+    async def two(exchange: Exchange) -> None:
+        await exchange.send(CHUNKED + b"4\r\none \r\n")
+        await goes_on.wait()
+        await exchange.send(b"4\r\ntwo \r\n0\r\n\r\n")
+
+    async with proxy(two) as fleet, await fleet.connect() as stream:
+        await stream.send_all(b"GET /slow HTTP/1.1\r\n%b\r\n" % CLOSES)
+        await read_until(stream, b"one ")
+        await stream.send_all(b"\r\n")
+        goes_on.set()
+        assert (await read_until(stream, b"0\r\n\r\n")).startswith(b"4\r\ntwo ")
+
+
+async def test_a_forwarded_answer_has_the_fields_that_every_answer_has(tmp_path: Path) -> None:
+    secret, page = new_secret(), b"https://page.example"
+    terms = KeyTerms(limits=KeyLimits(requests_per_minute=9))
+    key = StoredKey.of(
+        secret,
+        name="a",
+        scopes=frozenset({KeyScope.INFERENCE}),
+        created="2026-01-01",
+        terms=terms,
+    )
+    write_key_file(tmp_path / "keys", KeyFile().having(key))
+    async with proxy(
+        sends(FINE),
+        api_key_file=tmp_path / "keys",
+        inference_cors_allowed_hosts=(page.decode(),),
+    ) as fleet:
+        body = b'{"model":"scripted","messages":[]}'
+        fields = b"X-Request-Id: mine\r\nOrigin: %b\r\nAuthorization: Bearer %b\r\n" % (
+            page,
+            secret.encode(),
+        )
+        fields += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        ask = b"POST /v1/chat/completions HTTP/1.1\r\n" + CLOSES + fields + body
+        for at in (fleet.balancer.inference, fleet.balancer.reverse_proxy):
+            head, _, text = (await whole(fleet, ask, at=at)).partition(b"\r\n\r\n")
+            lines = {line.lower().partition(b":")[0]: line for line in head.split(b"\r\n")[1:]}
+            assert text == b"fine"
+            assert lines[b"content-length"] == b"Content-Length: 4"
+            assert lines[b"x-request-id"].endswith(b": mine")
+            assert any(b"ratelimit" in name for name in lines)
+            is_inference = at == fleet.balancer.inference
+            assert (b"access-control-allow-origin" in lines) == is_inference
+
+
+@pytest.mark.parametrize(
+    ("target", "passed"),
+    [
+        (b"http://other/x?q=1", b"/x?q=1"),
+        (b"http://other?q=1/x", b"/?q=1/x"),
+        (b"http://other", b"/"),
+    ],
+)
+async def test_a_target_in_absolute_form_keeps_its_query(target: bytes, passed: bytes) -> None:
+    async with proxy(sends(FINE)) as fleet:
+        answer = await whole(fleet, b"GET %b HTTP/1.1\r\n%b\r\n" % (target, CLOSES))
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert fleet.servers[0].asked[-1].target == passed

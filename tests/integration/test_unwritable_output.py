@@ -1,0 +1,74 @@
+"""Commands whose output cannot be written, and a demo that is ended before its answer."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paddler_trio.http.api_keys import read_key_file
+
+COMMAND = [sys.executable, "-m", "paddler_trio"]
+PATIENCE_S = 60.0
+FULL = Path("/dev/full")
+pytestmark = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+
+
+def on_full_disk(*arguments: object) -> subprocess.CompletedProcess[str]:
+    with FULL.open("w") as full:
+        return subprocess.run(
+            [*COMMAND, *map(str, arguments)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["key", "--help"]], ids=" ".join)
+def test_a_full_disk_is_one_line(arguments: list[str]) -> None:
+    ended = on_full_disk(*arguments)
+    words = "paddler-trio: cannot write the output: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, words)
+
+
+@pytest.mark.parametrize("has_others", [True, False])
+def test_a_key_that_nobody_has_seen_is_not_stored(tmp_path: Path, has_others: bool) -> None:
+    file = tmp_path / "keys.json"
+    new = ["key", "new", "b", "--scope", "inference", "--file", file]
+    if has_others:
+        other = ["key", "new", "a", "--scope", "management", "--file", str(file)]
+        subprocess.run([*COMMAND, *other], check=True, capture_output=True)
+    before = read_key_file(file) if has_others else None
+    ended = on_full_disk(*new)
+    assert ended.returncode == 1
+    content = read_key_file(file)
+    if before is None:
+        assert (content.keys, content.guarded) == ((), frozenset())
+    else:
+        assert content == before
+
+
+@pytest.mark.parametrize("moment", ["loading", "model:"])
+def test_a_demo_that_is_interrupted_before_its_answer_ends_at_once(moment: str) -> None:
+    ports = ["--inference-addr", "127.0.0.1:0", "--management-addr", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [*COMMAND, "demo", *ports], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        try:
+            assert demo.stdout is not None
+            told = ""
+            while moment not in told:
+                letter = demo.stdout.read(1)
+                assert letter, f"it ended after {told!r}"
+                told += letter
+            demo.send_signal(signal.SIGINT)
+            _, complaints = demo.communicate(timeout=30)  # its request waits for 60 s
+        finally:
+            demo.kill()
+    assert demo.returncode == 0, complaints
+    assert "Traceback" not in complaints
