@@ -89,6 +89,9 @@ def test_answers_are_the_same_with_and_without_reuse(
 
 
 SYSTEM = [3 + token % 50 for token in range(120)]
+ROUNDS = 5
+"""A checkpoint is taken in time that passes have earned, into memory that a thread of the lowest
+priority made ready, or never: a busy machine may leave one out, but not the same one each time."""
 OPENER = [60, 61, 62]
 """What a template writes to open an answer; the next turn shows it in another way."""
 
@@ -125,21 +128,28 @@ def test_a_checkpoint_serves_where_a_memory_cannot_be_cut(
     kind: str, tmp_path: Path, vocabulary: Vocabulary
 ) -> None:
     model = MODELS[kind](tmp_path / f"{kind}.gguf")
-    seen = {}
-    for store_bytes in (0, 1 << 26):
+
+    def conversations(store_bytes: int) -> tuple[list[list[int]], dict[tuple[int, int], int]]:
         settings = EngineSettings(prefix_store_bytes=store_bytes)
         load = attrs.evolve(
             LOAD, model_path=str(model), slots=2, context_size=2 * 1024, settings=settings
         )
         with running(vocabulary) as engine:
             assert isinstance(engine.load(load), Ready)
-            seen[store_bytes] = converse(engine, users=4, turns=3)
-    (plain, without), (reused, with_store) = seen.values()
+            return converse(engine, users=4, turns=3)
+
+    plain, without = conversations(0)
     # a sliding window is cut where it stands as long as it holds what lies before the cut
     assert kind == "sliding" or sum(without.values()) == 0
-    later_turns = {(user, turn): n for (user, turn), n in with_store.items() if turn > 0}
     # all of the turn before but for the last few tokens, which the next turn may show otherwise
-    assert all(n >= 190 + 105 * (turn - 1) for (_, turn), n in later_turns.items()), later_turns
+    wanted = {(user, turn): 190 + 105 * (turn - 1) for user in range(4) for turn in (1, 2)}
     # two users showed where their conversations part: the third and fourth go on from there
-    assert [with_store[user, 0] >= 100 for user in range(2, 4)] == [True, True]
-    assert sum(a != b for a, b in zip(plain, reused, strict=True)) <= 2
+    wanted |= {(user, 0): 100 for user in (2, 3)}
+    missing = dict(wanted)
+    for _ in range(ROUNDS):
+        reused, cached = conversations(1 << 26)
+        assert sum(a != b for a, b in zip(plain, reused, strict=True)) <= 2
+        missing = {where: n for where, n in missing.items() if cached[where] < n}
+        if not missing:
+            return
+    raise AssertionError(f"in none of {ROUNDS} rounds so much was reused: {missing}")

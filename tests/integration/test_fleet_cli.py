@@ -59,7 +59,7 @@ def test_a_dry_run_counts_and_stores_nothing(fleet: Fleet, file: Path) -> None:
     ]
     for each in told["changes"]:
         (agent,) = each["agents"]
-        assert (agent["fits"], agent["fetch_bytes"]) == (True, 0)
+        assert (agent["fits"], agent["problem"], agent["fetch_bytes"]) == (True, None, 0)
     assert "nothing is deployed" in run(fleet, "fleet", "show").stdout
 
 

@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -121,6 +122,19 @@ class StoppedEngines:
         """It goes on, and the next one will be stopped."""
         self._found = self._pool.submit(self._stop_next)
         os.kill(self.pid, signal.SIGCONT)
+
+    def let_go_while(self, wait: Callable[[], object]) -> None:
+        """The same for those that are stopped until ``wait`` returns: the canary may be another
+        agent by now, with an engine of its own."""
+        with ThreadPoolExecutor(1) as waiting:
+            waited = waiting.submit(wait)
+            self.let_go()
+            while not waited.done():
+                futures.wait([waited, self._found], return_when=futures.FIRST_COMPLETED)
+                if self._found.done() and not waited.done():
+                    self.pid = self._found.result()
+                    self.let_go()
+            waited.result()
 
     def _stop_next(self) -> int:
         while not self._is_over.wait(LOOK_S):  # the start of a process is no event
@@ -271,8 +285,7 @@ def test_a_balancer_that_is_killed_in_a_phase_goes_on_from_there(
         stopped.wait()
         follow(fleet, lambda r: phases(r, "loading") > 0)
         killed_in("loading")
-        stopped.let_go()
-        follow(fleet, lambda r: phases(r, "serving") > 0)
+        stopped.let_go_while(lambda: follow(fleet, lambda r: phases(r, "serving") > 0))
         killed_in("canary")
         stopped.wait()
         follow(fleet, lambda r: phases(r, "serving") > 0 and phases(r, "loading") > 0)

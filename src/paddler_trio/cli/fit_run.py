@@ -117,7 +117,7 @@ def answers_of(
 
 
 def _of_agent(client: ManagementClient, plain: Mapping[str, object], view: AgentView) -> FitAnswer:
-    if view.phase is None:
+    if view.is_paddlers:
         problem = "a Paddler agent judges no models"
         return FitAnswer(view.label, None, problem, is_paddlers=True)
     try:

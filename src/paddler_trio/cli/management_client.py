@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import attrs
@@ -36,6 +36,8 @@ FIT_ANSWER_S = 110.0
 STATE_PATH = "/api/v1/balancer_desired_state"
 EXTENDED_STATE_PATH = "/api/v2/balancer_desired_state"
 STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
+
+PADDLERS_PROTOCOL: Final = "paddler-4.1"
 
 Json = dict[str, object]
 T = TypeVar("T")
@@ -84,6 +86,12 @@ class AgentView:
     @property
     def label(self) -> str:
         return self.name or self.id
+
+    @property
+    def is_paddlers(self) -> bool:
+        """It speaks Paddler's protocol. One of ours has no ``phase`` either, until it has reported
+        for the first time."""
+        return self.protocol == PADDLERS_PROTOCOL
 
     @property
     def address(self) -> str | None:

@@ -114,7 +114,7 @@ class SwapProgress:
         return AgentSwapState(agent, SwapResult.PENDING, reason if agent.phase == "loading" else "")
 
     def _serves(self, agent: AgentView) -> bool:
-        if _is_ours(agent):
+        if not agent.is_paddlers:
             return agent.is_accepting and agent.served_state == self.digest
         applied = agent.state_application_status == "Applied" and not agent.issues
         if self.wants_model:
@@ -124,7 +124,7 @@ class SwapProgress:
     def _fails(self, agent: AgentView) -> bool:
         if agent.state_application_status == "Fresh":
             return False
-        if not _is_ours(agent):
+        if agent.is_paddlers:
             return bool(agent.issues) or agent.state_application_status != "Applied"
         if agent.wanted_state != self.digest:
             return False
@@ -139,10 +139,6 @@ class SwapProgress:
 def by_id(agents: Iterable[AgentView]) -> dict[str, AgentView]:
     """For ``SwapProgress.before``."""
     return {agent.id: agent for agent in agents}
-
-
-def _is_ours(agent: AgentView) -> bool:
-    return agent.phase is not None
 
 
 def _says(agent: AgentView) -> tuple[object, ...]:

@@ -148,7 +148,7 @@ def _revision_of(
 
 
 def _told(view: AgentView, digest: str) -> dict[str, object]:
-    serves = view.served_state == digest if view.phase is not None else view.slots_total > 0
+    serves = view.slots_total > 0 if view.is_paddlers else view.served_state == digest
     verdict = "serving" if serves else "failed" if view.phase == "failed" else "pending"
     reason = None if serves else view.detail or issues_words(view.issues) or None
     return {**attrs.asdict(view), "verdict": verdict, "reason": reason}
@@ -159,7 +159,7 @@ def _served(
 ) -> Iterator[str]:
     """The last lines: who serves it, and what they chose by themselves."""
     serving = sorted(
-        (view for view in agents if view.phase is None or view.served_state == digest),
+        (view for view in agents if view.is_paddlers or view.served_state == digest),
         key=lambda view: view.label,
     )
     yield f"served by {', '.join(view.label for view in serving)}: {text_of(desired.model)}"

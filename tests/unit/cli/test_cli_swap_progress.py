@@ -89,6 +89,15 @@ def test_an_agent_that_serves_without_being_given_work_yet_does_not_count() -> N
     assert outcome_of(progress(), attrs.evolve(SERVING, is_accepting=False)) is None
 
 
+def test_an_agent_that_has_not_reported_yet_is_not_taken_for_one_of_paddlers() -> None:
+    """Nor its first status, which says that nothing is loaded, for a state without a model."""
+    joined = attrs.evolve(SERVING, phase=None, wanted_state=None, served_state=None, slots_total=0)
+    assert outcome_of(progress(wants_model=False), joined) is None
+    assert outcome_of(progress(wants_model=False), attrs.evolve(PADDLER, slots_total=0)) is (
+        Outcome.ALL_SERVE
+    )
+
+
 def test_a_failure_is_told_with_its_reason() -> None:
     waiting = progress(OLD_SERVING)
     assert outcome_of(waiting, FAILED) is Outcome.SOME_FAILED
@@ -205,5 +214,5 @@ def test_success_is_never_told_unless_every_agent_seen_last_serves(
         if waiting.outcome is Outcome.ALL_SERVE:
             assert view
             assert all(agent.is_accepting for agent in view)
-            assert all(agent.phase is None or agent.served_state == NEW for agent in view)
+            assert all(agent.is_paddlers or agent.served_state == NEW for agent in view)
             assert {standing.result for standing in waiting.standings} == {SwapResult.SERVING}
