@@ -14,7 +14,7 @@ from paddler_trio.machine import available_memory_bytes, granted_cores
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.shape_error import ShapeError
-from paddler_trio.wire.trio.placement_rules import check_labels
+from paddler_trio.wire.trio.placement_rules import MAX_AGENT_NAME_CHARS, check_labels
 
 DEFAULT_INFERENCE_ADDR = "127.0.0.1:8061"
 DEFAULT_MANAGEMENT_ADDR = "127.0.0.1:8060"
@@ -191,6 +191,17 @@ def parse_labels(texts: Sequence[str]) -> dict[str, str]:
             raise ConfigurationError(f"the label {key[:80]!r} is given twice")
     _labels(labels)
     return labels
+
+
+def check_display_name(name: str) -> None:
+    """ConfigurationError if people could not tell an agent by it, or balancers refuse it. Those
+    that join with a token have stricter rules."""
+    if not name or name.isspace():
+        raise ConfigurationError(f"{name[:80]!r} is no name: give one, or leave the option out")
+    if len(name) > MAX_AGENT_NAME_CHARS:
+        raise ConfigurationError(
+            f"{name[:40]!r}... has {len(name)} characters, the limit is {MAX_AGENT_NAME_CHARS}"
+        )
 
 
 def _labels(labels: Mapping[str, str]) -> None:

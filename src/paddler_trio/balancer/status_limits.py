@@ -18,6 +18,7 @@ from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelPath
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.fit_messages import MemoryInForce
+from paddler_trio.wire.trio.placement_rules import MAX_AGENT_NAME_CHARS
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
     RESTARTS,
@@ -48,10 +49,10 @@ _T = TypeVar("_T", bound=attrs.AttrsInstance)
 def identity_problem(agent_id: str, name: str | None) -> str | None:
     """Why an agent may not have this id or name; None if it may."""
     for what, text in (("id", agent_id), ("name", name or "")):
-        if len(text) > MAX_NAME_CHARS:
+        if len(text) > MAX_AGENT_NAME_CHARS:
             return (
-                f"the agent's {what} has {len(text)} characters, the limit is {MAX_NAME_CHARS}: "
-                f"{text[:40]!r}..."
+                f"the agent's {what} has {len(text)} characters, the limit is "
+                f"{MAX_AGENT_NAME_CHARS}: {text[:40]!r}..."
             )
     return None
 

@@ -35,6 +35,8 @@ CONVERSATION_PATH = "/api/v1/continue_from_conversation_history"
 RAW_PROMPT_PATH = "/api/v1/continue_from_raw_prompt"
 SILENCE_S = 600.0
 """The balancer ends a silent request long before; this is for a balancer that vanished."""
+MAX_TOKENS = 2**31 - 1
+"""What the field holds on the wire."""
 FROM_STANDARD_INPUT = "-"
 
 
@@ -76,7 +78,8 @@ def chat(
         str | None, typer.Option("--system", help="A system message to put before it.")
     ] = None,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", min=1, help="Tokens the answer may have.")
+        int,
+        typer.Option("--max-tokens", min=1, max=MAX_TOKENS, help="Tokens the answer may have."),
     ] = 512,
     thinking: Annotated[
         bool, typer.Option("--thinking/--no-thinking", help="Let the model reason first.")

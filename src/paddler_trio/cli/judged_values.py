@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import typer
 
-from paddler_trio.config import parse_labels, split_address
+from paddler_trio.config import check_display_name, parse_labels, split_address
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.tls.address import parse_address
 from paddler_trio.upstream.metadata_items import stood_in
@@ -58,7 +58,7 @@ BALANCER_ADDRESS = judged(lambda text: parse_address(stood_in(text)))
 """``[https://]host:port`` to dial; the same."""
 UPSTREAM = judged(stood_in)
 """The items in an address that is judged where it is dialled."""
-NAME = judged(lambda text: stood_in(text, is_address=False))
+NAME = judged(lambda text: check_display_name(stood_in(text, is_address=False)))
 """A name, in which there may be items, too."""
 LABELS = all_judged(parse_labels)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 import pytest
+import structlog
 import trio
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -398,16 +399,29 @@ def revision(stored: StoredFleet, state: FleetState) -> StoredFleet:
     return stored.with_revision(state, desired, author="ann", time=TIME, note="")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: StateFile(path).write(NEW),
+        lambda path: path.write_text(""),
+        lambda path: path.unlink(),
+    ],
+)
 async def test_what_another_program_changed_is_a_revision_with_the_file_before_it_kept(
-    tmp_path: Path,
+    tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     database = FileDatabase(tmp_path / "state.json")
     await database.write(revision(await database.read(), FleetState((CHAT, CODER))))
     first = database.fleet_path.read_text()
-    StateFile(tmp_path / "state.json").write(NEW)
-    found = await FileDatabase(tmp_path / "state.json").read()
+    change(tmp_path / "state.json")
+    with structlog.testing.capture_logs() as told:
+        found = await FileDatabase(tmp_path / "state.json").read()
+        assert await FileDatabase(tmp_path / "state.json").read() == found
     assert (found.current.revision, found.current.author) == (2, "state file")
     assert (tmp_path / "state.json.fleet.json.previous").read_text() == first
+    assert [each["undo"] for each in told if each["log_level"] == "warning"] == [
+        "paddler-trio fleet undo --to-revision 1"
+    ], "an operator who did not mean it hears so once"
 
 
 async def test_the_file_before_the_newest_revision_is_kept(tmp_path: Path) -> None:

@@ -143,7 +143,14 @@ class FileDatabase:
             is_complete = False
         state = with_default(found.current.state, desired, extras)
         if state != found.current.state:
-            note = "" if found.current.revision == 0 else "Paddler's state file was changed"
+            before = found.current.revision
+            note = "" if before == 0 else "Paddler's state file was changed"
+            if before != 0:  # an empty file, too, which desires no model
+                log.warning(
+                    "the state file is not as the newest revision left it, and counts",
+                    path=str(self.path),
+                    undo=f"paddler-trio fleet undo --to-revision {before}",
+                )
             found = found.with_revision(
                 state, desired, author=STATE_FILE, time=self.now(), note=note
             )

@@ -11,6 +11,7 @@ from typing import Final
 
 from paddler_trio.wire.shape_error import ShapeError
 
+MAX_AGENT_NAME_CHARS: Final = 256
 MAX_LABELS: Final = 32
 _DEPLOYMENT_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
 _LABEL: Final = re.compile(r"[\w./-]{1,63}", re.ASCII)
