@@ -1,4 +1,4 @@
-"""Commands whose output cannot be written, and a demo that is ended before its answer."""
+"""Commands whose output cannot be written, and those that are ended before they answer."""
 
 from __future__ import annotations
 
@@ -51,6 +51,20 @@ def test_a_key_that_nobody_has_seen_is_not_stored(tmp_path: Path, has_others: bo
         assert (content.keys, content.guarded) == ((), frozenset())
     else:
         assert content == before
+
+
+def test_ctrl_c_before_a_command_has_begun_ends_it_without_a_traceback() -> None:
+    """Its moment is the first import that a command line makes of its own."""
+    program = (
+        "import os, signal\n"
+        "from paddler_trio import cli\n"
+        "cli.command_line = lambda commands: os.kill(os.getpid(), signal.SIGINT)\n"
+        "cli.main()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", b"")
 
 
 @pytest.mark.parametrize("moment", ["loading", "model:"])

@@ -23,6 +23,7 @@ from paddler_trio.apis.shapes import Json
 from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.results import result_tag
+from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 
 
 @attrs.frozen
@@ -276,6 +277,14 @@ class AnswerReader:
         yield from _delta(*self._layout.end())
         self.ended = ended
         yield ended
+
+
+def reader_of(generate: Generate, *, is_verbatim: bool = False) -> AnswerReader:
+    """Of an answer to this request: what it may call, and where it is cut off, Paddler's agents do
+    not say."""
+    prompt = generate.prompt
+    reads_calls = isinstance(prompt, ConversationPrompt) and prompt.reads_calls
+    return AnswerReader(not reads_calls, generate.max_tokens, is_verbatim)
 
 
 def _delta(text: str, logprobs: Sequence[Mapping[str, object]]) -> Iterator[Piece]:

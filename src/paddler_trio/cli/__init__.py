@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import signal
 import sys
 
 from paddler_trio.cli import completion
@@ -26,6 +27,8 @@ def main() -> None:
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()  # what cannot be written is known before the interpreter ends
+    except KeyboardInterrupt:  # while the command was being imported; commands answer for the rest
+        sys.exit(128 + signal.SIGINT)
     except OSError as error:
         if error.errno not in _UNWRITABLE or error.filename is not None or sys.stdout is None:
             raise

@@ -7,6 +7,7 @@ from typing import Any
 
 from paddler_trio.apis.answer import AnswerReader
 from paddler_trio.apis.openai.chat_request import Delivery
+from paddler_trio.apis.openai.completions import TextAnswer
 from paddler_trio.nursery_tree.request import RawResult
 
 USAGE = {
@@ -48,3 +49,8 @@ def chunks(stream: bytes) -> list[dict[str, Any]]:
     assert stream.endswith(b"\n\n") or not stream
     assert events[-1] == b"[DONE]"
     return [json.loads(event) for event in events[:-1]]
+
+
+def text_answer(text: str = "") -> TextAnswer:
+    """An answer that is text whatever it has, and begins with ``text``."""
+    return TextAnswer(text, AnswerReader(raw_calls=True, is_verbatim=True))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai_values import USAGE, chunks, done, logprob
+from openai_values import USAGE, chunks, done, logprob, text_answer
 
 from paddler_trio.apis.answer import Step
 from paddler_trio.apis.api_errors import ApiError
@@ -30,7 +30,6 @@ from paddler_trio.apis.openai.completion_request import (
 )
 from paddler_trio.apis.openai.completions import (
     CompletionStream,
-    TextAnswer,
     WholeCompletion,
 )
 from paddler_trio.apis.openai.embeddings import (
@@ -224,7 +223,7 @@ def test_works_are_those_of_the_first_prompt_then_of_the_second() -> None:
 
 def test_log_probabilities_have_the_legacy_shape_with_offsets_into_the_text() -> None:
     request = read(logprobs=1)
-    told = WholeCompletion(HEADING, request.delivery, [TextAnswer("")], 1, 1)
+    told = WholeCompletion(HEADING, request.delivery, [text_answer()], 1, 1)
     told.take(Step(0, [logprob("On"), {"ContentToken": "On"}, logprob("ce"), logprob("!")]))
     told.take(Step(0, [{"ContentToken": "ce!"}, done()]))
     body: Any = told.body()
@@ -240,7 +239,7 @@ def test_log_probabilities_have_the_legacy_shape_with_offsets_into_the_text() ->
 def test_the_best_of_several_is_the_one_the_model_found_likeliest() -> None:
     request = read(best_of=2, n=1)
     assert request.generate.logprobs == 0
-    told = WholeCompletion(HEADING, request.delivery, [TextAnswer(""), TextAnswer("")], 1, 2)
+    told = WholeCompletion(HEADING, request.delivery, [text_answer(), text_answer()], 1, 2)
     for choice, (text, value) in enumerate((("bad", -3.0), ("good", -0.1))):
         entry = {"id": 1, "token": text, "bytes": [], "logprob": value, "top": []}
         told.take(Step(choice, [{"Logprobs": entry}, {"ContentToken": text}, done()]))
@@ -253,7 +252,7 @@ def test_the_best_of_several_is_the_one_the_model_found_likeliest() -> None:
 
 def test_a_stream_of_a_completion_echoes_first_and_ends_once() -> None:
     request = read(stream=True, echo=True, stream_options={"include_usage": True})
-    told = CompletionStream(HEADING, request.delivery, watch(), [TextAnswer("Once")], 1)
+    told = CompletionStream(HEADING, request.delivery, watch(), [text_answer("Once")], 1)
     stream = told.opening()
     stream += told.take(Step(0, [{"ContentToken": " upon"}], [3]))
     stream += told.take(Step(0, [{"ReasoningToken": "!"}, done("length")]))
@@ -267,7 +266,7 @@ def test_a_stream_of_a_completion_echoes_first_and_ends_once() -> None:
 def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:
     one = read_llama_completion({"prompt": "a", "return_tokens": True, "n_predict": 3}, LIMITS)
     settings = generation_settings({}, one.generate)
-    told = CompletionEncoder(one, "m", ["a"], [TextAnswer("")], watch(), settings)
+    told = CompletionEncoder(one, "m", ["a"], [text_answer()], watch(), settings)
     told.read(Step(0, [logprob("x"), {"ContentToken": "x\n"}, done("length")], [7, 8]))
     body: Any = told.body()
     assert body["content"] == "x\n"
@@ -276,7 +275,7 @@ def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:
     assert body["generation_settings"]["n_predict"] == 3
     assert body["completion_probabilities"][0]["top_logprobs"][0]["id"] == 1
     two = read_llama_completion({"prompt": ["a"]}, LIMITS)
-    several = CompletionEncoder(two, "m", ["a"], [TextAnswer("")], watch())
+    several = CompletionEncoder(two, "m", ["a"], [text_answer()], watch())
     several.read(Step(0, [done()]))
     assert isinstance(several.body(), list)
 
@@ -284,7 +283,7 @@ def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:
 def test_an_answer_is_truncated_where_the_context_is_full() -> None:
     request = read_llama_completion({"prompt": "a"}, LIMITS)
     for reason, is_truncated in (("cells", True), ("length", False), ("stop", False)):
-        told = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch())
+        told = CompletionEncoder(request, "m", ["a"], [text_answer()], watch())
         told.read(Step(0, [{"ContentToken": "x"}, done(reason)]))
         body: Any = told.body()
         assert body["truncated"] is is_truncated
@@ -296,14 +295,14 @@ def test_response_fields_choose_members() -> None:
         {"prompt": "a", "n_predict": 4, "response_fields": fields}, LIMITS
     )
     settings = generation_settings({}, request.generate)
-    told = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch(), settings)
+    told = CompletionEncoder(request, "m", ["a"], [text_answer()], watch(), settings)
     told.read(Step(0, [{"ContentToken": "x"}, done()]))
     assert told.body() == {"content": "x", "generation_settings/n_predict": 4}
 
 
 def test_llama_servers_stream_ends_with_stop_and_no_done() -> None:
     request = read_llama_completion({"prompt": "a", "stream": True, "n_probs": 1}, LIMITS)
-    told = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch())
+    told = CompletionEncoder(request, "m", ["a"], [text_answer()], watch())
     stream = told.opening() + told.take(Step(0, [logprob("x"), {"ContentToken": "x"}], [7]))
     stream += told.take(Step(0, [done()])) + told.closing()
     events = [json.loads(block[6:]) for block in stream.decode().split("\n\n")[:-1]]
@@ -317,7 +316,7 @@ def streamed(*steps: Step, with_probabilities: bool = False) -> list[dict[str, A
     """llama-server's events."""
     body = {"prompt": "a", "stream": True} | ({"n_probs": 1} if with_probabilities else {})
     told = CompletionEncoder(
-        read_llama_completion(body, LIMITS), "m", ["a"], [TextAnswer("")], watch()
+        read_llama_completion(body, LIMITS), "m", ["a"], [text_answer()], watch()
     )
     stream = b"".join(told.take(step) for step in steps)
     return [json.loads(block[6:]) for block in stream.decode().split("\n\n")[:-1]]
@@ -361,9 +360,9 @@ def test_probabilities_say_which_tokens_are_whose() -> None:
 def test_timings_come_with_every_chunk_that_asks_for_them() -> None:
     step = Step(0, [{"ContentToken": "x"}], [7])
     wishes = {"stream": True, "timings_per_token": True}
-    openai = CompletionStream(HEADING, read(**wishes).delivery, watch(), [TextAnswer("")], 1)
+    openai = CompletionStream(HEADING, read(**wishes).delivery, watch(), [text_answer()], 1)
     request = read_llama_completion({"prompt": "a", **wishes}, LIMITS)
-    llama = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch())
+    llama = CompletionEncoder(request, "m", ["a"], [text_answer()], watch())
     for told in (openai.take(step), llama.take(step)):
         event = json.loads(told.removeprefix(b"data: "))
         assert event["timings"]["predicted_n"] == 1
@@ -374,13 +373,13 @@ def test_llama_servers_dialect_tells_the_stop_text_if_asked_to() -> None:
     wishes = {"prompt": "a", "stop": ["END"], "include_stop_str_in_output": True}
     last = Step(0, [{"ContentToken": "x"}, done("stop_text", "END")], [7])
     told = CompletionEncoder(
-        read_llama_completion(wishes, LIMITS), "m", ["a"], [TextAnswer("")], watch()
+        read_llama_completion(wishes, LIMITS), "m", ["a"], [text_answer()], watch()
     )
     told.read(last)
     body: Any = told.body()
     assert (body["content"], body["stopping_word"]) == ("xEND", "END")
     request = read_llama_completion({**wishes, "stream": True}, LIMITS)
-    streamed = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch())
+    streamed = CompletionEncoder(request, "m", ["a"], [text_answer()], watch())
     first = streamed.take(last).split(b"\n\n")[0]
     assert json.loads(first.removeprefix(b"data: "))["content"] == "xEND"
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai_values import chunks, done, readers
+from openai_values import chunks, done, readers, text_answer
 
-from paddler_trio.apis.answer import Prefilled, Step
+from paddler_trio.apis.answer import AnswerReader, Prefilled, Step
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.llama_server.llama_completion import CompletionEncoder
 from paddler_trio.apis.openai.chat import ChatStream, Heading
 from paddler_trio.apis.openai.chat_request import Delivery
 from paddler_trio.apis.openai.completion_request import read_completion, read_llama_completion
-from paddler_trio.apis.openai.completions import CompletionStream, TextAnswer
+from paddler_trio.apis.openai.completions import CompletionStream
 from paddler_trio.apis.responses.responses_request import read_responses
 from paddler_trio.apis.responses.responses_response import Output, ResponseHeading, ResponseStream
 from paddler_trio.apis.timings import PromptProgress, Reports, Stopwatch
@@ -106,10 +106,10 @@ def test_completions_tell_it_in_both_dialects(*, is_openai: bool) -> None:
     encoder: CompletionStream | CompletionEncoder
     if is_openai:
         request = read_completion({"prompt": "a", **WISHES}, LIMITS)
-        encoder = CompletionStream(HEADING, request.delivery, watch(), [TextAnswer("")], 1)
+        encoder = CompletionStream(HEADING, request.delivery, watch(), [text_answer()], 1)
     else:
         request = read_llama_completion({"prompt": "a", **WISHES}, LIMITS)
-        encoder = CompletionEncoder(request, "m", ["a"], [TextAnswer("")], watch())
+        encoder = CompletionEncoder(request, "m", ["a"], [text_answer()], watch())
     stream = encoder.opening() + b"".join(map(encoder.take, STEPS))
     events = [json.loads(block[6:]) for block in stream.decode().split("\n\n")[:-1]]
     assert processed(events) == [10, 42, 90]
@@ -124,7 +124,7 @@ def test_a_response_is_in_progress_while_its_prompt_is() -> None:
     heading = ResponseHeading(request=request, model="m", created=1)
     clock = watch()
     reports = Reports(clock, request.delivery.with_progress, request.delivery.with_timings)
-    output = Output(reports=reports)
+    output = Output(AnswerReader(), reports=reports)
     encoder = ResponseStream(heading, output, lambda: heading.finished(output, now=2), clock)
     stream = encoder.opening() + b"".join(map(encoder.take, STEPS)) + encoder.closing()
     events = [json.loads(block.split("data: ")[1]) for block in stream.decode().split("\n\n")[:-1]]

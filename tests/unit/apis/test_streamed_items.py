@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.apis.answer import Step
+from paddler_trio.apis.answer import Answer, AnswerReader, Step
 from paddler_trio.apis.anthropic.anthropic_routes import (
     MessageHeading,
     MessageStream,
@@ -80,7 +80,7 @@ def steps(results: Sequence[Result], size: int) -> list[Step]:
 def response_stream() -> tuple[ResponseStream, Output]:
     request = read_responses({"input": "hi"}, ApiLimits())
     heading = ResponseHeading(request=request, model="m", created=1)
-    output = Output()
+    output = Output(AnswerReader())
     watch = Stopwatch(itertools.count(1.0).__next__)
     return ResponseStream(heading, output, lambda: heading.finished(output, now=2), watch), output
 
@@ -130,7 +130,7 @@ def test_a_whole_response_is_that_of_its_stream(results: list[Result]) -> None:
     def without_ids(output: Output) -> list[dict[str, Any]]:
         return [{**item, "id": None} for item in output.items]
 
-    quiet, loud = Output(), Output()
+    quiet, loud = Output(AnswerReader()), Output(AnswerReader())
     for _ in quiet.take(results):
         pass
     for result in results:
@@ -153,7 +153,7 @@ def test_an_error_is_numbered_too_and_has_what_clients_raise() -> None:
 def test_blocks_are_opened_and_closed_one_by_one_and_add_up_to_the_message(
     results: list[Result], size: int
 ) -> None:
-    encoder = MessageStream(MessageHeading(model="m", id="msg_1"))
+    encoder = MessageStream(MessageHeading(model="m", id="msg_1"), AnswerReader())
     stream = encoder.opening()
     for step in steps(results, size):
         stream += encoder.take(step)
@@ -184,7 +184,7 @@ def test_blocks_are_opened_and_closed_one_by_one_and_add_up_to_the_message(
                 is_open = False
     assert not is_open
 
-    whole = WholeMessage(MessageHeading(model="m", id="msg_1"))
+    whole = WholeMessage(MessageHeading(model="m", id="msg_1"), Answer(AnswerReader()))
     whole.take(Step(0, results))
     body = whole.body()
     assert events[-2]["delta"] == {
@@ -209,7 +209,7 @@ def test_a_message_says_why_it_ended() -> None:
         ("cells", ("model_context_window_exceeded", None)),
         ("stop_text", ("stop_sequence", "END")),
     ]:
-        whole = WholeMessage(MessageHeading(model="m"))
+        whole = WholeMessage(MessageHeading(model="m"), Answer(AnswerReader()))
         whole.take(Step(0, [{"ContentToken": "a"}, done(reason)]))
         body = whole.body()
         assert (body["stop_reason"], body["stop_sequence"]) == told
@@ -222,7 +222,7 @@ def test_a_message_says_why_it_ended() -> None:
 
 
 def test_a_message_begins_with_what_is_known_of_the_prompt() -> None:
-    encoder = MessageStream(MessageHeading(model="m"))
+    encoder = MessageStream(MessageHeading(model="m"), AnswerReader())
     progress = {"Progress": {"total": 9, "cached": 4, "computed": 4}}
     (start, _) = events_of(encoder.take(Step(0, [progress])))
     assert start["message"]["usage"]["input_tokens"] == 5

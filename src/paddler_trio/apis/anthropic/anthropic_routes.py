@@ -22,6 +22,7 @@ from paddler_trio.apis.answer import (
     Step,
     ToolCallStart,
     completion_tokens,
+    reader_of,
 )
 from paddler_trio.apis.anthropic.anthropic_request import read_count_tokens, read_messages
 from paddler_trio.apis.api_errors import ApiError
@@ -107,7 +108,7 @@ class WholeMessage:
     """An answer that is sent at once."""
 
     heading: MessageHeading
-    answer: Answer = attrs.field(factory=lambda: Answer(AnswerReader()), init=False)
+    answer: Answer
 
     def take(self, step: Step) -> None:
         self.answer.take(step.results)
@@ -164,7 +165,7 @@ class MessageStream:
     """
 
     heading: MessageHeading
-    _reader: AnswerReader = attrs.field(factory=AnswerReader, init=False)
+    _reader: AnswerReader
     _has_begun: bool = attrs.field(default=False, init=False)
     _block: int = attrs.field(default=-1, init=False)
     """Index of the newest block."""
@@ -253,11 +254,12 @@ async def messages(backend: Backend, exchange: Exchange) -> None:
     heading = MessageHeading(model=model, with_thinking=request.with_thinking)
     must_generate(backend)
     works = await fetch_images([request.generate], backend.settings, exchange.room)
+    reader = reader_of(request.generate)
     if request.is_stream:
-        encoder = MessageStream(heading)
+        encoder = MessageStream(heading, reader)
         await stream(backend, exchange, works, encoder)
     else:
-        whole = WholeMessage(heading)
+        whole = WholeMessage(heading, Answer(reader))
         await gather(backend, exchange, works, whole.take)
         named = [(b"request-id", exchange.id.encode())]
         await exchange.send_json(200, whole.body(), headers=named)

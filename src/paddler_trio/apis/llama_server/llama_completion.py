@@ -22,7 +22,12 @@ from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.generation_settings import generation_settings
 from paddler_trio.apis.openai.chat import with_stop_text
 from paddler_trio.apis.openai.completion_request import CompletionRequest, read_llama_completion
-from paddler_trio.apis.openai.completions import TextAnswer, native_prompts, prompt_text
+from paddler_trio.apis.openai.completions import (
+    TextAnswer,
+    native_prompts,
+    prompt_text,
+    text_answers,
+)
 from paddler_trio.apis.questions import end_tokens
 from paddler_trio.apis.run_requests import gather, stream
 from paddler_trio.apis.shapes import Json
@@ -39,8 +44,8 @@ async def llama_completion(backend: Backend, exchange: Exchange) -> None:
     must_generate(backend)
     prompts = await native_prompts(backend, request)
     texts = [await prompt_text(backend, each) for each in prompts for _ in range(request.n)]
-    answers = [TextAnswer("") for _ in texts]
     works = request.works(prompts)
+    answers = text_answers([""] * len(texts), works)
     settings = generation_settings(
         cluster_parameters(backend),
         request.generate,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from paddler_trio.apis.answer import AnswerReader
+from paddler_trio.apis.answer import AnswerReader, reader_of
 from paddler_trio.apis.api_errors import invalid
 from paddler_trio.apis.fields import object_in, text_in
 from paddler_trio.apis.generation_fields import (
@@ -83,12 +83,8 @@ class ChatRequest:
 
     def readers(self) -> list[AnswerReader]:
         """One for each choice; reasoning that is part of the content keeps the blanks around it."""
-        prompt, delivery = self.generate.prompt, self.delivery
-        raw_calls = isinstance(prompt, ConversationPrompt) and not prompt.reads_calls
-        return [
-            AnswerReader(raw_calls, self.generate.max_tokens, delivery.reasoning_is_content)
-            for _ in range(self.n)
-        ]
+        is_verbatim = self.delivery.reasoning_is_content
+        return [reader_of(self.generate, is_verbatim=is_verbatim) for _ in range(self.n)]
 
     def works(self) -> list[Generate]:
         """One for each choice; those after the first sample with the next seeds."""

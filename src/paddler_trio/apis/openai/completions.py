@@ -19,6 +19,7 @@ from paddler_trio.apis.answer import (
     Piece,
     ReasoningDelta,
     Step,
+    reader_of,
     top_of,
 )
 from paddler_trio.apis.api_errors import naming_fields, prompt_too_long
@@ -40,7 +41,7 @@ from paddler_trio.apis.questions import text_of, token_ids
 from paddler_trio.apis.run_requests import gather, stream
 from paddler_trio.apis.shapes import Json
 from paddler_trio.apis.timings import Stopwatch, usage_of
-from paddler_trio.wire.trio.work import TextPrompt, TokenPrompt
+from paddler_trio.wire.trio.work import Generate, TextPrompt, TokenPrompt
 
 
 @attrs.define
@@ -48,9 +49,7 @@ class TextAnswer:
     """One choice as it grows; ``text`` begins with the echoed prompt, if there is one."""
 
     text: str
-    reader: AnswerReader = attrs.field(
-        factory=lambda: AnswerReader(raw_calls=True, is_verbatim=True)
-    )
+    reader: AnswerReader
     logprobs: list[Mapping[str, object]] = attrs.field(factory=list)
     tokens: list[int] = attrs.field(factory=list)
     _logprobs_at: list[int] = attrs.field(factory=list)
@@ -242,6 +241,14 @@ class CompletionStream(ChunkStream):
         return self._event(choice, more)
 
 
+def text_answers(begun: Sequence[str], works: Sequence[Generate]) -> list[TextAnswer]:
+    """One for each request; ``begun``: what each text begins with."""
+    return [
+        TextAnswer(text, reader_of(work, is_verbatim=True))
+        for text, work in zip(begun, works, strict=True)
+    ]
+
+
 async def completions(backend: Backend, exchange: Exchange) -> None:
     request = await exchange.read(backend.limits, read_completion)
     if exchange.is_exact:
@@ -254,7 +261,8 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
     works = request.works(prompts)
     echoes = [await prompt_text(backend, each) if request.with_echo else "" for each in prompts]
     verbose = await verbose_of(backend, request.delivery, works[0])
-    answers = [TextAnswer(echo) for echo in echoes for _ in range(request.best_of)]
+    begun = [echo for echo in echoes for _ in range(request.best_of)]
+    answers = text_answers(begun, works)
     with naming_fields(prompt="prompt", constraint=request.constrained_by):
         if request.delivery.is_stream:
             watch = Stopwatch(trio.current_time)

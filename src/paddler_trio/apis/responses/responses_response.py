@@ -44,16 +44,17 @@ class Output:
     """The items of a response as they grow. Its events have no sequence numbers yet.
 
     Args:
+      reader: of its answer.
       with_logprobs: texts carry those of their tokens.
       reports: the progress of the prompt, as events of type ``response.in_progress``; None for
         none.
     """
 
+    _reader: AnswerReader
     with_logprobs: bool = False
     reports: Reports | None = None
     items: list[Json] = attrs.field(factory=list, init=False)
     ended: Ended | None = attrs.field(default=None, init=False)
-    _reader: AnswerReader = attrs.field(factory=AnswerReader, init=False)
     _open: str | None = attrs.field(default=None, init=False)
     """The type of the newest item, while it grows."""
     _text: list[str] = attrs.field(factory=list, init=False)

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import attrs
 import trio
 
-from paddler_trio.apis.answer import Step
+from paddler_trio.apis.answer import Step, reader_of
 from paddler_trio.apis.api_errors import ApiError, invalid, naming_fields
 from paddler_trio.apis.backend import Backend, cluster_parameters, model_name, must_generate
 from paddler_trio.apis.exchange import Exchange
@@ -64,7 +64,9 @@ class Responses:
         works = await fetch_images([generate], backend.settings, exchange.room)
         watch = Stopwatch(trio.current_time)
         reports = Reports(watch, delivery.with_progress, delivery.with_timings)
-        output = Output(with_logprobs=request.logprobs is not None, reports=reports)
+        output = Output(
+            reader_of(generate), with_logprobs=request.logprobs is not None, reports=reports
+        )
 
         def finish() -> Json:
             response = heading.finished(output, now=int(time.time()))
