@@ -32,7 +32,7 @@ def chromium() -> Iterator[Browser]:
     """The browser of this file."""
     executable = find_chromium()
     if executable is None or not executable.exists():
-        problem = "no Chromium: apt-get install chromium, or set CHROMIUM to one"
+        problem = "no Chromium: apt-get install chromium-headless-shell, or set CHROMIUM to one"
         if os.environ.get("CI") == "true":
             pytest.fail(problem)
         pytest.skip(problem)
