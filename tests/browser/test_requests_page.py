@@ -11,6 +11,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from feed_reader import FeedReader
 from fleet import Fleet
 from playwright.sync_api import Browser, Locator, Page, expect
 from singing import PATIENCE_S, give_long_contexts, singing
@@ -109,6 +110,8 @@ def test_exports_have_the_filter(viewer: Viewer, panel: str, fleet: Fleet, tmp_p
 
 def test_older_ones_come_page_by_page(viewer: Viewer, panel: str, fleet: Fleet) -> None:
     ask(fleet, "many", 110)
+    with FeedReader.watching(fleet.management_url) as reader:  # or some would come by the feed, too
+        reader.until(lambda shown: not shown["requests"], "what has ended is not shown any more")
     page = viewer.page
     viewer.open(panel, "requests?state=finished&client=many")
     expect(page.get_by_text("100 requests")).to_be_visible()
