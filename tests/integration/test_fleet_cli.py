@@ -109,7 +109,7 @@ def test_a_swap_to_what_is_not_there_is_rolled_back(fleet: Fleet) -> None:
     assert run(fleet, "model", "show").stdout.split()[1] == str(BUNDLED_MODEL)
     watched = run(fleet, "rollout", "--watch")
     assert watched.exit_code in {DONE, ROLLED_BACK}
-    assert "default" in watched.stdout
+    assert "default: rolled back, revision 1 -> 4" in watched.stdout, "not 5, which stored 1 again"
 
 
 def test_a_swap_is_shown_live_and_has_a_deadline(fleet: Fleet) -> None:

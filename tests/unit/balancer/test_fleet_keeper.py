@@ -278,6 +278,9 @@ async def test_a_digest_is_found_in_the_history_and_in_good_states() -> None:
         await states.apply(one(spec), author="ann")
     assert states.revision_of("coder", second.digest) == 5
     assert states.revision_of("coder", first.digest) == 4
+    assert states.revision_of("coder", first.digest, earlier_than=4) == 1
+    assert states.revision_of("coder", second.digest, earlier_than=5) == 2
+    assert states.revision_of("coder", second.digest, earlier_than=2) is None
     assert states.revision_of("other", first.digest) is None
     assert states.spec("coder", first.digest) == first
     gone = attrs.evolve(CODER, template="{{ y }}")
@@ -285,3 +288,4 @@ async def test_a_digest_is_found_in_the_history_and_in_good_states() -> None:
     await states.store_rollouts({}, good={"coder": GoodRevision(revision=9, spec=gone)})
     assert states.spec("coder", gone.digest) == gone
     assert states.revision_of("coder", gone.digest) == 9
+    assert states.revision_of("coder", gone.digest, earlier_than=9) is None

@@ -192,10 +192,14 @@ class FleetKeeper:
         specs += [good.spec for good in self.good.values()]
         return frozenset(spec.digest for spec in specs)
 
-    def revision_of(self, deployment: str, digest: str) -> int | None:
+    def revision_of(
+        self, deployment: str, digest: str, *, earlier_than: int | None = None
+    ) -> int | None:
         """The revision that last brought ``digest``; None if that is not known any more."""
         found = None
         for revision in self.history:
+            if earlier_than is not None and revision.revision >= earlier_than:
+                continue
             spec = revision.state.find(deployment)
             if spec is not None and spec.digest == digest:
                 found = revision.revision
@@ -203,7 +207,8 @@ class FleetKeeper:
                 return found
         good = self.good.get(deployment)
         if found is None and good is not None and good.digest == digest:
-            return good.revision
+            is_early = earlier_than is None or good.revision < earlier_than
+            return good.revision if is_early else None
         return found
 
     # -------------------------------------------------------------- rollouts

@@ -31,12 +31,18 @@ def rollout_document(fleet: FleetController, rollout: Rollout) -> Mapping[str, o
     name, now_s = rollout.deployment, trio.current_time()
     expected = fleet.last.expected.get(name)
     before = rollout.origin or rollout.good
+    target = fleet.keeper.revision_of(name, rollout.target)
+    origin = None
+    if before == rollout.target:
+        origin = target
+    elif before is not None:  # a rollback stores it once more, after the target
+        origin = fleet.keeper.revision_of(name, before, earlier_than=target)
     return {
         "deployment": name,
         "phase": rollout.phase.value,
         "reason": rollout.reason or fleet.last.problems.get(name),
-        "from": None if before is None else fleet.keeper.revision_of(name, before),
-        "to": fleet.keeper.revision_of(name, rollout.target),
+        "from": origin,
+        "to": target,
         "started": utc_of(rollout.started_s, now_s),
         "waits_for": None if expected is None else expected.reason,
         "ready_in_s": None if expected is None else max(0.0, round(expected.ready_s - now_s, 1)),
