@@ -373,6 +373,7 @@ def test_an_agent_nobody_knows_is_told_with_those_that_are_connected(shared_flee
         ["agents"],
         ["agents", "--watch"],
         ["tree"],
+        ["rollout", "--watch"],
         ["model", "show"],
         ["model", "swap", "none"],
         ["chat", "hi"],

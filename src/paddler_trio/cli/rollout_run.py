@@ -79,6 +79,7 @@ def _watch(
     timeout_s: float | None,
 ) -> int:
     give_up_s = None if timeout_s is None else time.monotonic() + timeout_s
+    client.rollouts()  # one that was never there is not waited for
     for view in followed(client, give_up_s=give_up_s, tell=tell):
         show(view)
         if not any(each.is_live and not needs_operator(each) for each in view.rollouts):
