@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -48,13 +49,17 @@ def test_a_conversation_goes_on_and_each_answer_has_its_figures(prompt: Viewer) 
     roles = [message["role"] for message in bodies[1]["messages"]]
     assert roles == ["user", "assistant", "user"]
     figures = prompt.page.locator(".answer-figures").last
-    for words in ("agenta1", "tokens", "tokens/s", "TTFT", "cached", "complete"):
+    either = re.compile("ending(complete|cut at max tokens)")  # as the dice fall
+    for words in ("agenta1", "tokens", "tokens/s", "TTFT", "cached", either):
         expect(figures).to_contain_text(words)
     expect(figures).not_to_contain_text("n/a")
     figures.get_by_role("link", name="waterfall").click()
     prompt.page.wait_for_url("**/#/requests/*")
     prompt.go("prompt")
     expect(answers(prompt)).to_have_count(2)  # it is kept while other pages are shown
+    prompt.page.get_by_label("Max tokens").fill("1")
+    ask(prompt, "And a bird?")
+    expect(figures).to_contain_text("endingcut at max tokens")
 
 
 def test_asking_again_and_editing_make_branches(prompt: Viewer) -> None:
