@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,6 +38,11 @@ def read_cpu_flags(proc: Path = PROC) -> frozenset[str]:
         return parse_cpu_flags((proc / "cpuinfo").read_text(errors="replace"))
     except OSError:
         return frozenset()
+
+
+def paged_in() -> int:
+    """How many pages this process had to wait for so far, because they were on a disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def granted_cores(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> float:

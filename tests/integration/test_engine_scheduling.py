@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import attrs
@@ -12,7 +15,9 @@ import pytest
 from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 
 from memory_models import write_sliding
+from paddler_trio.agent.engine_process import PATIENT_WAITING
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.machine import granted_cores
 from paddler_trio.wire.engine.engine_pipe import (
     Grammar,
     LoadFailed,
@@ -405,3 +410,36 @@ def test_reasoning_is_not_closed_inside_a_character(plain: Engine) -> None:
     thought, closed, _ = plain.texts[1].partition(b"</think>")
     assert closed
     assert thought.decode() == "☃" * len(thought.decode())
+
+
+# ---------------------------------------------------------------------------------- busy programs
+
+
+@contextmanager
+def busy_programs(count: int) -> Iterator[None]:
+    """So many processes that compute and never wait, until the block ends."""
+    spin = "import time\nuntil = time.monotonic() + 120\nwhile time.monotonic() < until: pass"
+    with ExitStack() as stack:
+        for _ in range(count):
+            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", spin]))
+            stack.callback(process.kill)
+        yield
+
+
+@pytest.mark.skipif(granted_cores() < 2, reason="one thread has nobody to wait for")
+def test_fewer_threads_compute_beside_busy_programs(
+    vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = int(granted_cores())
+    for name, value in PATIENT_WAITING.items():
+        monkeypatch.setenv(name, value)
+    with running(vocabulary, is_command=True) as engine, busy_programs(cores):
+        engine.load(attrs.evolve(LOAD, threads=cores))
+        deadline_s = time.monotonic() + 60
+        key = 0
+        while engine.stats is None or engine.stats.threads == cores:
+            assert time.monotonic() < deadline_s, engine.stats
+            key += 1
+            engine.start(key, STORY, max_tokens=200, sampling=attrs.evolve(DICE, ignore_eos=True))
+            engine.until_ended(key)
+        assert 1 <= engine.stats.threads < cores

@@ -61,8 +61,11 @@ stopped, swapped out or dead-locked, and its answers go on elsewhere sooner than
 PROBE_S = 60.0
 """For the first decode, on whatever machine; an engine that takes longer serves no one."""
 THREAD_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
-"""How the engine's threads wait for each other, unless the operator's environment sets it: a little
+"""How threads that compute wait for each other, unless the operator's environment sets it: a little
 spinning, then sleep. See docs/decisions/0008-prefill-budget.md for what was measured."""
+PATIENT_WAITING = THREAD_WAITING | {"GOMP_SPINCOUNT": "100000"}
+"""The same of an engine that computes on the CPU alone and gives way to busy programs: it spins
+for some milliseconds, in which an event loop has had its turn on the core of another thread."""
 _READ_BYTES = 65536
 _CAUSE_LINES = 12
 _ENGINE_COMMAND = (sys.executable, "-m", "paddler_trio.engine")
@@ -129,7 +132,7 @@ class EngineProcess:
         there after two seconds is killed.
         """
         environment = {
-            **({} if os.environ.keys() & THREAD_WAITING.keys() else THREAD_WAITING),
+            **_thread_waiting(self.load),
             **os.environ,
             "GGML_NO_BACKTRACE": "1",  # on an abort ggml would attach a debugger for seconds
         }
@@ -340,6 +343,12 @@ class LoadFailedError(EngineError):
         super().__init__(reason + said, permanent=True, kind="load_failed")
         self.stage = stage
         self.reason = reason
+
+
+def _thread_waiting(load: LoadModel) -> dict[str, str]:
+    if os.environ.keys() & THREAD_WAITING.keys():
+        return {}
+    return THREAD_WAITING if load.n_gpu_layers else PATIENT_WAITING
 
 
 def _how(status: int) -> str:

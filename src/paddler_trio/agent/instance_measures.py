@@ -39,6 +39,7 @@ from paddler_trio.telemetry.agent_metrics import (
     ENGINE_PASSES,
     ENGINE_PROMPT_TOKENS,
     ENGINE_SAMPLING_SECONDS,
+    ENGINE_THREADS,
     KV_CELLS,
     PREFIX_STORE_BYTES,
     PREFIX_STORE_HIT_TOKENS,
@@ -162,6 +163,7 @@ class InstanceMeasures:
         yield self._stat(ENGINE_GENERATED_TOKENS, lambda stats: stats.drawn_tokens)
         yield self._stat(ENGINE_DRAFTED_TOKENS, lambda stats: stats.drafted_tokens)
         yield self._stat(ENGINE_ACCEPTED_TOKENS, lambda stats: stats.accepted_tokens)
+        yield self._stat(ENGINE_THREADS, lambda stats: stats.threads)
         yield self._stat(ENGINE_PASSES, lambda stats: stats.passes)
         yield self._stat(ENGINE_BUSY_SECONDS, lambda stats: stats.busy_ms / 1000)
         yield self._stat(ENGINE_SAMPLING_SECONDS, lambda stats: stats.draw_ms / 1000)

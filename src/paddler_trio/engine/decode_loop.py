@@ -24,6 +24,7 @@ from paddler_trio.engine.sampling_pool import SamplingPool, first_tokens, logpro
 from paddler_trio.engine.stats import Counters
 from paddler_trio.engine.stored_prefixes import StoredPrefixes
 from paddler_trio.errors import EngineError
+from paddler_trio.machine import paged_in
 from paddler_trio.scheduler.batching.anticipation import Anticipation
 from paddler_trio.scheduler.batching.batch_plan import PrefillBudget, ScheduledChunk
 from paddler_trio.scheduler.batching.cells import SplitCells, UnifiedCells
@@ -37,6 +38,7 @@ from paddler_trio.scheduler.batching.image_tokens import (
 from paddler_trio.scheduler.batching.prefill_controller import PrefillController
 from paddler_trio.scheduler.batching.sequences import Sequence
 from paddler_trio.scheduler.batching.streams import Cut, Placement, Streams
+from paddler_trio.scheduler.batching.thread_count import ThreadCount
 from paddler_trio.wire.engine.crash_record import Activity, ActivityCells, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
     PROBE_KEY,
@@ -106,6 +108,7 @@ class DecodeLoop:
       report: called with what a pass produced; blocks if the agent does not read.
       max_drafts: tokens guessed ahead for each sequence, 0 for none.
       draft_model: guesses them; without it they are looked up in the text.
+      threads: that compute a pass, where they are all there is to compute it.
     """
 
     llama: Llama
@@ -119,6 +122,7 @@ class DecodeLoop:
     pool: SamplingPool
     max_drafts: int = 0
     draft_model: DraftModel | None = None
+    threads: ThreadCount = attrs.field(factory=lambda: ThreadCount(1))
     doing: ActivityCells = attrs.field(factory=lambda: CrashRecord.unread().cells(0, 0))
     """Where the thread of this loop notes the requests it computes for."""
     sampling: ActivityCells = attrs.field(
@@ -354,15 +358,18 @@ class DecodeLoop:
         keys = [chunk.sequence.key for chunk in chunks]
         self._in_pass = frozenset(keys)
         self.doing.begin_all(keys)
+        ran_s = time.thread_time()
         started_s = time.perf_counter()
         code = call.compute()
         computed_s = time.perf_counter()
+        ran_s = time.thread_time() - ran_s
         self._in_pass = frozenset()
         self.doing.end()
         if code == 0:
             self._failures = 0
             self.streams.commit(chunks)
             self._measure(chunks, 1000 * (computed_s - started_s))
+            self._count_threads(computed_s - started_s, ran_s, computed_s)
             self._keep_checkpoints(chunks)
             self._note_progress(chunks, computed_s)
             self._sample(call.rows)
@@ -383,6 +390,14 @@ class DecodeLoop:
             still = tuple(s for s in half if s.start == s.sequence.num_computed)
             if still:
                 self._decode(still)
+
+    def _count_threads(self, wall_s: float, ran_s: float, now_s: float) -> None:
+        if not self.threads.passed(wall_s, ran_s, paged_in=paged_in(), now_s=now_s):
+            return
+        self.counters.now.threads = self.threads.now
+        self.llama.use_threads(self.threads.now)
+        if self.draft_model is not None:
+            self.draft_model.llama.use_threads(self.threads.now)
 
     def _keep_checkpoints(self, chunks: tuple[ScheduledChunk, ...]) -> None:
         for chunk in chunks:

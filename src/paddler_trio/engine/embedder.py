@@ -20,7 +20,9 @@ import numpy as np
 
 from paddler_trio.engine.embedding_context import EmbeddingContext, EmbeddingFailedError, Tokens
 from paddler_trio.engine.stats import Counters
+from paddler_trio.machine import paged_in
 from paddler_trio.scheduler.batching.embedding_pack import Document, EmbeddingQueue
+from paddler_trio.scheduler.batching.thread_count import ThreadCount
 from paddler_trio.thread_priority import give_way
 from paddler_trio.wire.engine.crash_record import Activity, ActivityCells, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
@@ -54,7 +56,7 @@ class Embedder:
 
     context: EmbeddingContext
     n_vocab: int
-    threads: int
+    threads: ThreadCount
     is_generating: Callable[[], bool]
     report: Callable[[EmbeddingStep], None]
     counters: Counters
@@ -105,9 +107,10 @@ class Embedder:
         """Compute one pack and report it, and now and then what was counted."""
         pack = self._queue.next_pack()
         if pack:
-            few = max(1, self.threads // 4)
-            self.context.use_threads(few if self.is_generating() else self.threads)
-            self._compute(pack)
+            is_beside = self.is_generating()
+            few = max(1, self.threads.most // 4)
+            self.context.use_threads(few if is_beside else self.threads.now)
+            self._compute(pack, is_beside=is_beside)
         if self._step:
             step = EmbeddingStep(self._step)
             self._step = []
@@ -145,10 +148,11 @@ class Embedder:
             return f"token {stray[0]} is outside the vocabulary of {self.n_vocab}"
         return ""
 
-    def _compute(self, pack: Sequence[Document]) -> None:
-        """Embed a pack; on failure split it until the culprit is alone (W14)."""
+    def _compute(self, pack: Sequence[Document], *, is_beside: bool) -> None:
+        """Embed a pack, beside generation or alone; on failure split it until the culprit is alone
+        (W14)."""
         tokens = [self._tokens[document.key][document.index] for document in pack]
-        started_s = time.perf_counter()
+        started_s, ran_s = time.perf_counter(), time.thread_time()
         self._doing.begin_all(sorted({document.key for document in pack}))
         try:
             vectors = self.context.compute(tokens)
@@ -159,14 +163,17 @@ class Embedder:
                 self._answer(pack[0], b"", str(error))
                 return
             middle = len(pack) // 2
-            self._compute(pack[:middle])
-            self._compute(pack[middle:])
+            self._compute(pack[:middle], is_beside=is_beside)
+            self._compute(pack[middle:], is_beside=is_beside)
             return
+        now_s, ran_s = time.perf_counter(), time.thread_time() - ran_s
+        if not is_beside:
+            self.threads.passed(now_s - started_s, ran_s, paged_in=paged_in(), now_s=now_s)
         if pack[0].key != PROBE_KEY:  # that one is alone
             self.counters.embedded(
                 documents=len(pack),
                 tokens=sum(document.length for document in pack),
-                pass_ms=1000 * (time.perf_counter() - started_s),
+                pass_ms=1000 * (now_s - started_s),
             )
         for document, values in zip(pack, vectors, strict=True):
             self._answer(document, values)

@@ -37,6 +37,7 @@ from paddler_trio.engine.embedder import Embedder
 from paddler_trio.engine.embedding_context import EmbeddingContext
 from paddler_trio.engine.host_memory import HostMemory
 from paddler_trio.engine.llama import ENCODER_ONLY, ContextShape, Llama
+from paddler_trio.engine.memory_breakdown import devices
 from paddler_trio.engine.memory_use import MemoryBefore, memory_before, memory_use
 from paddler_trio.engine.pipe import Outbox, Pipe
 from paddler_trio.engine.projector import Projector
@@ -50,6 +51,7 @@ from paddler_trio.heap import freeze_heap
 from paddler_trio.llama_library import lib
 from paddler_trio.scheduler.batching.prefill_controller import PrefillController
 from paddler_trio.scheduler.batching.prefix_store import PrefixStore
+from paddler_trio.scheduler.batching.thread_count import ThreadCount
 from paddler_trio.thread_priority import run_loading
 from paddler_trio.wire.engine.crash_record import RECORD_BYTES, Activity, CrashRecord
 from paddler_trio.wire.engine.engine_pipe import (
@@ -195,6 +197,7 @@ def _generate(pipe: Pipe, load: LoadModel, loaded: _Loaded, record: CrashRecord)
         most_held=(ISOLATED_TOKENS - 1) // (1 + settings.max_drafts),
     )
     counters = Counters(outbox.put)
+    counters.now.threads = load.threads
     prefill_controller = PrefillController(settings.target_pass_ms)
     memory = HostMemory(settings.prefix_store_bytes)
     loop = DecodeLoop(
@@ -211,6 +214,7 @@ def _generate(pipe: Pipe, load: LoadModel, loaded: _Loaded, record: CrashRecord)
         SamplingPool(load.threads, llama.n_vocab, record),
         settings.max_drafts,
         loaded.draft_model,
+        _thread_count(load),
         record.cells(Activity.DECODING, threading.get_ident()),
         record.cells(Activity.SAMPLING, threading.get_ident()),
     )
@@ -219,7 +223,7 @@ def _generate(pipe: Pipe, load: LoadModel, loaded: _Loaded, record: CrashRecord)
         embedder = Embedder(
             loaded.embedding,
             llama.n_vocab,
-            load.threads,
+            _thread_count(load),
             lambda: not loop.streams.is_idle,
             pipe.send,
             counters,
@@ -259,6 +263,13 @@ def _generate(pipe: Pipe, load: LoadModel, loaded: _Loaded, record: CrashRecord)
     except Exception:
         record.failed(threading.get_ident())
         raise
+
+
+def _thread_count(load: LoadModel) -> ThreadCount:
+    """Of the passes of a context. A thread that waits for a GPU does not run either, so with one
+    in the machine none gives way."""
+    gives_way = all(device.kind in ("cpu", "accel") for device in devices())
+    return ThreadCount(load.threads, least=1 if gives_way else load.threads)
 
 
 def _open_record(descriptor: int | None) -> CrashRecord:
@@ -347,7 +358,7 @@ def _only_embed(pipe: Pipe, load: LoadModel, loaded: _Encoder, record: CrashReco
     llama, context = loaded.llama, loaded.embedding
     counters = Counters(pipe.send)
     embedder = Embedder(
-        context, llama.n_vocab, load.threads, lambda: False, pipe.send, counters, record
+        context, llama.n_vocab, _thread_count(load), lambda: False, pipe.send, counters, record
     )
     _start_reading(pipe, llama, record, None, embedder)
     pipe.send(

@@ -287,6 +287,10 @@ class Llama:
         with TURNS:
             return int(lib.llama_decode(self._context, self.batch.raw))
 
+    def use_threads(self, threads: int) -> None:
+        """From the next pass on."""
+        lib.llama_set_n_threads(self._context, threads, threads)
+
     def decode_embeddings(
         self, rows: np.ndarray, *, positions: np.ndarray, stream: int, logits: bool
     ) -> int:

@@ -133,6 +133,13 @@ ENGINE_ACCEPTED_TOKENS: Final = metric(
     "deployment",
     where="agent",
 )
+ENGINE_THREADS: Final = metric(
+    "gauge",
+    "engine_threads",
+    "Threads that compute its passes; fewer than it was given while other programs keep cores busy",
+    "deployment",
+    where="agent",
+)
 ENGINE_PASSES: Final = metric(
     "counter",
     "engine_passes_total",
@@ -198,6 +205,7 @@ AGENT_METRICS: Final = (
     ENGINE_GENERATED_TOKENS,
     ENGINE_DRAFTED_TOKENS,
     ENGINE_ACCEPTED_TOKENS,
+    ENGINE_THREADS,
     ENGINE_PASSES,
     ENGINE_BUSY_SECONDS,
     ENGINE_SAMPLING_SECONDS,

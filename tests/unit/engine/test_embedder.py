@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from paddler_trio.engine.embedder import Embedder
 from paddler_trio.engine.embedding_context import EmbeddingContext, EmbeddingFailedError, Tokens
 from paddler_trio.engine.stats import Counters
+from paddler_trio.scheduler.batching.thread_count import ThreadCount
 from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
     EmbeddingShape,
@@ -63,7 +64,7 @@ def embedder(
         said.extend(step.embedded)
 
     as_context = cast("EmbeddingContext", context)
-    made = Embedder(as_context, 100, 8, lambda: is_generating, report, counters)
+    made = Embedder(as_context, 100, ThreadCount(8), lambda: is_generating, report, counters)
     return made, said
 
 

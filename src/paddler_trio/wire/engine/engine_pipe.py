@@ -372,9 +372,9 @@ class EngineStats:
     Counts are tokens unless named otherwise; ``busy_ms`` is time spent computing passes,
     ``draw_ms`` sampling from them. ``restores``: how often a stored prefix was taken back, of
     ``restored_tokens`` in all; they are among the ``cached_tokens``. ``last_*`` describe the newest
-    pass. Embeddings are counted apart: ``embedding_documents`` (a chunk is one),
-    ``embedding_tokens``, ``embedding_passes`` and ``embedding_ms``, the time spent computing these.
-    An encoder has no other statistics.
+    pass; ``threads``: how many compute the next one. Embeddings are counted apart:
+    ``embedding_documents`` (a chunk is one), ``embedding_tokens``, ``embedding_passes`` and
+    ``embedding_ms``, the time spent computing these. An encoder has no other statistics.
 
     Not frozen: the engine counts in one, and sends copies of it.
     """
@@ -391,6 +391,7 @@ class EngineStats:
     last_sequences: int = 0
     last_tokens: int = 0
     last_ms: float = 0.0
+    threads: int = 0
     running: int = 0
     waiting: int = 0
     cells_total: int = 0
