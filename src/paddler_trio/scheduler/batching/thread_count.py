@@ -25,8 +25,8 @@ _LONGEST_PATIENCE_S = 16.0
 def _least_share(threads: int) -> float:
     """The part of a pass that its first thread runs, below which one thread fewer is faster.
 
-    Where a part of ``1/n`` is left, passes of one thread fewer take as long. What a thread spins
-    while it waits counts as running, so it is a little more.
+    Where ``1/n`` of it is lost, passes of one thread fewer take as long. A tenth less may be lost
+    here, because what a thread spins while it waits counts as running.
     """
     return min(_MOST_SHARE, 1.0 - 0.9 / threads)
 
