@@ -6,6 +6,7 @@ import json
 from typing import Any, Final
 
 import attrs
+import trio
 
 from paddler_trio.errors import WireError
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
@@ -65,6 +66,7 @@ def take_step(agent: AgentConnection, entries: object) -> None:
     """The hot path: everything one engine pass produced, no converter involved."""
     if not isinstance(entries, list):
         raise WireError("a step is a list @ $.Trio.Step")
+    now_s = trio.current_time()
     for entry in entries:
         wire_id, tokens, results = _fields_of(entry)
         lease = agent.lease(wire_id)
@@ -79,7 +81,7 @@ def take_step(agent: AgentConnection, entries: object) -> None:
                 count = bounded_count(entry["preemptions"])
                 lease.report_preemptions(count, is_now=not results)
         try:
-            deliver(lease, "GeneratedToken", results, tokens, extended=True)
+            deliver(lease, "GeneratedToken", results, tokens, extended=True, now_s=now_s)
         except WireError as error:
             lease.broken_frame(str(error))
             raise
@@ -112,15 +114,17 @@ def deliver(
     tokens: list[int] | None = None,
     *,
     extended: bool,
+    now_s: float | None = None,
 ) -> None:
     """Pass results on, up to the first that ends the request; WireError, and nothing passed, if
-    one is no result: clients could not read it either. ``extended``: the agent is ours."""
+    one is no result: clients could not read it either. ``extended``: the agent is ours; ``now_s``
+    as of :meth:`Lease.deliver`."""
     for place, result in enumerate(results):
         if family == "GeneratedToken" and is_text(result):
             continue
         if type(result) is str and family == "GeneratedToken":
             raise WireError("every generated token carries something @ $.GeneratedToken")
         if ends_stream({family: result}, extended=extended):
-            lease.deliver(family, results[: place + 1], ends=True, tokens=tokens)
+            lease.deliver(family, results[: place + 1], ends=True, tokens=tokens, now_s=now_s)
             return
-    lease.deliver(family, results, ends=False, tokens=tokens)
+    lease.deliver(family, results, ends=False, tokens=tokens, now_s=now_s)

@@ -285,7 +285,7 @@ class _Link:
         held, self._held = self._held, {}
         try:
             for lease, results in held.values():
-                lease.deliver("GeneratedToken", results, ends=False)
+                lease.deliver("GeneratedToken", results, ends=False, now_s=self._heard_s)
         except Exception as error:  # noqa: BLE001  # raised in the agent's task: it ends the agent
             self._end_with(error)
 

@@ -75,11 +75,14 @@ class Lease:
         *,
         ends: bool,
         tokens: list[int] | None = None,
+        now_s: float | None = None,
     ) -> None:
         """The agent produced these; called by its reader, never blocks.
 
-        ``tokens`` are what the results were made of; None if the agent does not report them.
-        Without knowing the model that sampled them, no other agent can go on after them.
+        Args:
+          tokens: what the results were made of; None if the agent does not report them. Without
+            knowing the model that sampled them, no other agent can go on after them.
+          now_s: Trio's time, from who has just asked for it.
         """
         self.num_deliveries += 1
         request = self.request
@@ -89,7 +92,7 @@ class Lease:
             if ends:
                 request.end(request.phase.ending)
             return
-        now_s = self.heard_s = trio.current_time()
+        now_s = self.heard_s = trio.current_time() if now_s is None else now_s
         model = self.model or self.agent.model
         if tokens is None or model is None:
             request.is_continuable = False
