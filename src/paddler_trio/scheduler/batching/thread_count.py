@@ -18,6 +18,7 @@ _WINDOW_SLOW = 2
 """Judged are passes of so long in all, and so many. Of these so many must be slow: a single one may
 have met anything."""
 _MOST_SHARE = 0.7
+"""With many threads, too, a pass loses a tenth to event loops on the same cores."""
 _FIRST_PATIENCE_S = 0.5
 _LONGEST_PATIENCE_S = 16.0
 
@@ -99,6 +100,8 @@ class ThreadCount:
             self._patience_s = min(_LONGEST_PATIENCE_S, 2 * self._patience_s)
         else:
             self.now = max(self.least, self.now - max(1, self.now // 4))
+            if now_s - self._try_s > _LONGEST_PATIENCE_S:  # what kept cores busy then is long gone
+                self._patience_s = _FIRST_PATIENCE_S
         self._try_s = now_s + self._patience_s
 
     def _go_on(self, now_s: float) -> None:
