@@ -20,6 +20,8 @@ have met anything."""
 _MOST_SHARE = 0.7
 """With many threads, too, a pass loses a tenth to event loops on the same cores."""
 _FIRST_PATIENCE_S = 0.5
+_HELD_S = 0.5
+"""A try is won when passes are fast for so long: a busy program leaves some of them alone."""
 _LONGEST_PATIENCE_S = 16.0
 
 
@@ -79,7 +81,8 @@ class ThreadCount:
         self._ran_s += ran_s
         self._passes += 1
         self._slow += ran_s < wall_s * least_share
-        if self._wall_s < _WINDOW_S or self._passes < _WINDOW_PASSES:
+        is_lost = self._is_trying and self._slow >= _WINDOW_SLOW
+        if (self._wall_s < _WINDOW_S or self._passes < _WINDOW_PASSES) and not is_lost:
             return False
         before = self.now
         is_slow = self._ran_s < self._wall_s * least_share and self._slow >= _WINDOW_SLOW
@@ -106,8 +109,11 @@ class ThreadCount:
 
     def _go_on(self, now_s: float) -> None:
         if self._is_trying:
+            if now_s < self._try_s + _HELD_S:
+                return
             self._is_trying = False
             self._patience_s = max(_FIRST_PATIENCE_S, self._patience_s / 2)
         if self.now < self.most and now_s >= self._try_s:
             self._is_trying = True
+            self._try_s = now_s
             self.now += 1
