@@ -10,7 +10,7 @@ import attrs
 from attrs.validators import ge, le
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.machine import available_memory_bytes, granted_cores
+from paddler_trio.machine import available_memory_bytes, granted_physical_cores
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.shape_error import ShapeError
@@ -212,8 +212,8 @@ def _labels(labels: Mapping[str, str]) -> None:
 
 
 def default_threads() -> int:
-    """All cores but one: as many threads as cores make every decode wait for the event loops."""
-    return max(1, int(granted_cores()) - 1)
+    """One a physical core: threads give way where event loops or other programs need a core."""
+    return granted_physical_cores()
 
 
 def default_prefix_cache_bytes() -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
+DEVICES = Path("/sys/devices")
 _SIZE_LINE = re.compile(r"^((?:Vm|Rss)\w+):\s+(\d+) kB$", re.MULTILINE)
 """A process may call itself anything, also something that looks like a size."""
 
@@ -54,6 +55,39 @@ def granted_cores(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
         if quota != "max" and period.strip():
             cores = min(cores, int(quota) / int(period))
     return cores
+
+
+def granted_physical_cores(
+    *, proc: Path = PROC, cgroups: Path = CGROUPS, devices: Path = DEVICES
+) -> int:
+    """Physical cores this process may keep busy, at least one; performance cores only where there
+    are two kinds.
+
+    Two hardware threads of a core share what multiplies, and an efficiency core keeps the faster
+    ones waiting. Where the system tells of neither, every core counts.
+    """
+    granted = max(1, int(granted_cores(proc=proc, cgroups=cgroups)))
+    mask = getattr(os, "sched_getaffinity", None)
+    if mask is None:
+        return granted
+    allowed: set[int] = mask(0)
+    faster = allowed & parse_cpu_list(_text_of(devices / "cpu_core" / "cpus"))
+    siblings = "topology/thread_siblings_list"
+    physical = {
+        _text_of(devices / "system" / "cpu" / f"cpu{cpu}" / siblings) or cpu
+        for cpu in faster or allowed
+    }
+    return min(granted, len(physical))
+
+
+def parse_cpu_list(text: str) -> set[int]:
+    """The numbers in a list such as ``0-3,8``, as the kernel writes it."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first:
+            cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
 
 
 def available_memory_bytes(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
@@ -110,6 +144,14 @@ def _process_sizes(pid: int | None, proc: Path) -> dict[str, int]:
     except OSError:
         return {}
     return {name: int(digits) * 1024 for name, digits in _SIZE_LINE.findall(text)}
+
+
+def _text_of(path: Path) -> str:
+    """What a file of the kernel says; empty where there is none."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def _cgroup_folders(*, proc: Path, cgroups: Path) -> Iterator[Path]:

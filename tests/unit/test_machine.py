@@ -10,8 +10,10 @@ import pytest
 from paddler_trio.machine import (
     available_memory_bytes,
     granted_cores,
+    granted_physical_cores,
     held_memory_bytes,
     parse_cpu_flags,
+    parse_cpu_list,
     read_cpu_flags,
 )
 
@@ -52,6 +54,54 @@ def test_cores_are_cut_by_the_tightest_quota_above_us(proc: Path, cgroups: Path)
     (cgroups / "machine" / "cpu.max").write_text("50000 100000\n")
     (cgroups / "machine" / "service" / "cpu.max").write_text("max 100000\n")
     assert granted_cores(proc=proc, cgroups=cgroups) == 0.5
+
+
+def test_hardware_threads_of_one_core_count_once(
+    proc: Path, cgroups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four cores of two threads each, of which the mask leaves out one thread and one core."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 4, 5, 6})
+    for cpu in range(8):
+        topology = tmp_path / "system" / "cpu" / f"cpu{cpu}" / "topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{cpu % 4},{cpu % 4 + 4}\n")
+    assert granted_physical_cores(proc=proc, cgroups=cgroups, devices=tmp_path) == 3
+    (cgroups / "machine" / "cpu.max").write_text("250000 100000\n")
+    assert granted_physical_cores(proc=proc, cgroups=cgroups, devices=tmp_path) == 2
+
+
+def test_efficiency_cores_do_not_count_beside_performance_cores(
+    proc: Path, cgroups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two performance cores of two threads each, four efficiency cores of one."""
+    for cpu in range(8):
+        topology = tmp_path / "system" / "cpu" / f"cpu{cpu}" / "topology"
+        topology.mkdir(parents=True)
+        pair = f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}" if cpu < 4 else f"{cpu}"
+        (topology / "thread_siblings_list").write_text(f"{pair}\n")
+    (tmp_path / "cpu_core").mkdir()
+    (tmp_path / "cpu_core" / "cpus").write_text("0-3\n")
+    for mask, counted in ((set(range(8)), 2), ({3, 4, 5}, 1), ({5, 6, 7}, 3)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, mask=mask: mask)
+        assert granted_physical_cores(proc=proc, cgroups=cgroups, devices=tmp_path) == counted
+
+
+def test_every_core_counts_where_the_system_tells_of_no_threads(
+    proc: Path, cgroups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = os.sched_getaffinity(0)
+    assert granted_physical_cores(proc=proc, cgroups=cgroups, devices=tmp_path) == len(allowed)
+    (cgroups / "machine" / "cpu.max").write_text("50000 100000\n")
+    assert granted_physical_cores(proc=proc, cgroups=cgroups, devices=tmp_path) == 1
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert granted_physical_cores(proc=proc, cgroups=cgroups, devices=tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("", set()), ("0", {0}), ("0-3,8", {0, 1, 2, 3, 8}), ("5,7-7", {5, 7})]
+)
+def test_lists_of_cores_are_read_as_the_kernel_writes_them(text: str, cpus: set[int]) -> None:
+    assert parse_cpu_list(text) == cpus
 
 
 def test_memory_is_cut_by_what_the_control_group_has_left(proc: Path, cgroups: Path) -> None:

@@ -134,7 +134,7 @@ def run(
         typer.Option(
             min=1,
             help="Threads of the engine.",
-            show_default="all cores but one, left to the event loops",
+            show_default="one a physical core",
         ),
     ] = None,
     drain_timeout: Annotated[

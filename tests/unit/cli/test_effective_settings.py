@@ -158,7 +158,7 @@ def test_a_bad_value_in_a_variable_is_refused_with_the_variable(
 def test_people_see_what_an_unset_setting_means() -> None:
     lines = invoke("config", "show", "agent").stdout.splitlines()
     (threads,) = [line for line in lines if line.split()[:2] == ["agent", "threads"]]
-    assert "all cores but one" in threads
+    assert "one a physical core" in threads
     assert threads.split()[-1] == "default"
 
 

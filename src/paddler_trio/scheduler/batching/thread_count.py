@@ -17,6 +17,8 @@ _WINDOW_PASSES = 3
 _WINDOW_SLOW = 2
 """Judged are passes of so long in all, and so many. Of these so many must be slow: a single one may
 have met anything."""
+_LONG_S = 0.1
+"""One that is slow for so long says enough by itself: it met many turns of the scheduler."""
 _MOST_SHARE = 0.7
 """With many threads, too, a pass loses a tenth to event loops on the same cores."""
 _FIRST_PATIENCE_S = 0.5
@@ -49,6 +51,7 @@ class ThreadCount:
     _ran_s: float = attrs.field(default=0.0, init=False)
     _passes: int = attrs.field(default=0, init=False)
     _slow: int = attrs.field(default=0, init=False)
+    _slow_s: float = attrs.field(default=0.0, init=False)
     _paged_in: int = attrs.field(default=0, init=False)
     _patience_s: float = attrs.field(default=_FIRST_PATIENCE_S, init=False)
     _try_s: float = attrs.field(default=math.inf, init=False)
@@ -80,12 +83,16 @@ class ThreadCount:
         self._wall_s += wall_s
         self._ran_s += ran_s
         self._passes += 1
-        self._slow += ran_s < wall_s * least_share
-        is_lost = self._is_trying and self._slow >= _WINDOW_SLOW
+        if ran_s < wall_s * least_share:
+            self._slow += 1
+            self._slow_s += wall_s
+        is_long = self._slow_s >= _LONG_S
+        is_enough = is_long or self._slow >= _WINDOW_SLOW
+        is_lost = is_long or (self._is_trying and is_enough)
         if (self._wall_s < _WINDOW_S or self._passes < _WINDOW_PASSES) and not is_lost:
             return False
         before = self.now
-        is_slow = self._ran_s < self._wall_s * least_share and self._slow >= _WINDOW_SLOW
+        is_slow = is_enough and self._ran_s < self._wall_s * least_share
         if is_slow and self.now > self.least:
             self._give_way(now_s)
         else:
@@ -94,7 +101,8 @@ class ThreadCount:
         return self.now != before
 
     def _forget(self) -> None:
-        self._wall_s = self._ran_s = self._passes = self._slow = 0
+        self._wall_s = self._ran_s = self._slow_s = 0.0
+        self._passes = self._slow = 0
 
     def _give_way(self, now_s: float) -> None:
         if self._is_trying:

@@ -112,6 +112,12 @@ def test_a_single_slow_pass_is_no_reason_either() -> None:
         assert not count.passed(PASS_S, PASS_S, paged_in=0, now_s=1.0 + turn * PASS_S)
 
 
+def test_a_slow_pass_of_a_long_prompt_is_enough() -> None:
+    count = ThreadCount(2)
+    assert count.passed(0.5, 0.25, paged_in=0, now_s=0.5)
+    assert count.now == 1
+
+
 class AnyPasses(RuleBasedStateMachine):
     """Whatever is measured, the number stays within its bounds, falls by a quarter at most, and
     rises by one."""
