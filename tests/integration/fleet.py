@@ -380,6 +380,19 @@ class Fleet:
                     break
         raise AssertionError(f"not so within {within_s:g} s: {what}; last seen: {view}")
 
+    def wait_until_buffered(self, number: int, *, headers: Mapping[str, str] | None = None) -> None:
+        """Follow the event stream until so many requests wait in the buffer."""
+        give_up_s = time.monotonic() + END_S
+        url = f"{self.management_url}/api/v1/buffered_requests/stream"
+        with httpx.stream(
+            "GET", url, headers=headers, trust_env=False, verify=NO_TLS, timeout=END_S
+        ) as answer:
+            for line in answer.iter_lines():
+                if line == f'data: {{"buffered_requests_current":{number}}}':
+                    return
+                assert time.monotonic() < give_up_s, f"not {number} in the buffer: {line}"
+        raise AssertionError("the stream has ended")
+
     def wait_serving(self, agents: int | None = None) -> FleetView:
         """Wait until this many agents (default: all that were started) serve the desired state."""
         number = len(self.agents) if agents is None else agents

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -79,15 +78,7 @@ class Limited:
         )
 
     def wait_until_buffered(self, number: int) -> None:
-        url = f"{self.fleet.management_url}/api/v1/buffered_requests/stream"
-        headers = {"x-api-key": self.secrets["ops"]}
-        with httpx.stream("GET", url, headers=headers, trust_env=False, timeout=20) as stream:
-            give_up_s = time.monotonic() + 20
-            for line in stream.iter_lines():
-                if line == f'data: {{"buffered_requests_current":{number}}}':
-                    return
-                assert time.monotonic() < give_up_s, line
-        raise AssertionError("the stream has ended")
+        self.fleet.wait_until_buffered(number, headers={"x-api-key": self.secrets["ops"]})
 
     def used(self, name: str) -> dict[str, int]:
         keys = self.manage("GET", "/api/v2/keys").json()["keys"]

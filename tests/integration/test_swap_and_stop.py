@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import h11
+import httpx
 import trio
 from fleet import BUNDLED_MODEL, Fleet
 from streams import CONVERSATION, Heard, listen, story, until_first_tokens
@@ -68,6 +70,37 @@ def test_a_balancer_that_is_asked_to_stop_finishes_what_runs_and_refuses_what_wa
         assert waiting.endings == ["Error 503"]
         assert waiting.error == "balancer is shutting down"
         assert fleet.balancer.wait() == 0
+
+
+def test_a_response_that_begins_after_the_signal_says_that_its_connection_ends() -> None:
+    options = ("--drain-timeout=30000", "--agent-silence=30000")
+    with (
+        Fleet.start(agents=1, slots=1, balancer_options=options) as fleet,
+        ThreadPoolExecutor(2) as clients,
+    ):
+        agent = fleet.agents["a1"]
+        agent.signal(signal.SIGSTOP)
+        try:
+            running = clients.submit(complete, fleet)
+            fleet.wait_until(lambda view: view["agents"][0]["slots_processing"] == 1)
+            waiting = clients.submit(complete, fleet)
+            fleet.wait_until_buffered(1)
+            fleet.balancer.signal(signal.SIGTERM)
+            refused = waiting.result()
+        finally:
+            agent.signal(signal.SIGCONT)
+        answered = running.result()
+    assert (answered.status_code, refused.status_code) == (200, 503)
+    assert [each.headers["connection"] for each in (answered, refused)] == ["close", "close"]
+
+
+def complete(fleet: Fleet) -> httpx.Response:
+    return httpx.post(
+        f"{fleet.inference_url}/v1/completions",
+        json={"model": "any", "prompt": "Once", "max_tokens": 4},
+        trust_env=False,
+        timeout=60,
+    )
 
 
 def test_a_second_signal_ends_a_balancer_at_once() -> None:

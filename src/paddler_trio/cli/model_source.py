@@ -33,4 +33,6 @@ def model_of(source: str) -> DesiredModel | HubRepository:
             f"{source!r} is not here, and an agent would look for it in a directory of its own: "
             "write the absolute path that the file has on the agents"
         )
+    if path.is_dir():
+        raise typer.BadParameter(f"{source!r} is a folder: name the .gguf file in it")
     return LocalToAgent(str(path.resolve()))

@@ -52,7 +52,7 @@ from paddler_trio.nursery_tree.handing_over import (
     hand_over,
     hasten_end,
 )
-from paddler_trio.nursery_tree.ports import Ports, Server, wait_all_closed
+from paddler_trio.nursery_tree.ports import MANAGEMENT, Ports, Server, wait_all_closed
 from paddler_trio.nursery_tree.state_owner import Run, StateOwner
 from paddler_trio.nursery_tree.synchronization import wait_any
 
@@ -182,6 +182,9 @@ async def run_balancer(
                         notifier.stopping()
                         left = partial(len, parts.dispatcher.requests)
                         services.start_soon(show_drain, notifier, left, name="drain status")
+                        for server in servers:
+                            if server.name != MANAGEMENT:  # there the drain is watched
+                                server.close_after_next()
                         parts.dispatcher.drain()
                         requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s
                 parts.dispatcher.drain()

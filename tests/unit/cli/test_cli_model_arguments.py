@@ -83,6 +83,13 @@ def test_a_relative_path_that_exists_here_becomes_absolute(
     assert model_of("m.gguf") == LocalToAgent(str(tmp_path / "m.gguf"))
 
 
+def test_a_folder_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(typer.BadParameter, match=r"is a folder: name the \.gguf file in it"):
+        model_of("models")
+
+
 part = st.text("abz019-_.", min_size=1).filter(lambda text: text.strip("."))
 models = st.one_of(
     st.just(NoModel()),
