@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import attrs
@@ -28,7 +28,6 @@ from paddler_trio.cli.balancer_http import (
     refuse_unless_success,
 )
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.wire.trio.trio_link import PADDLERS_PROTOCOL
 
 SILENCE_S = 15.0
 """The balancer sends a keep-alive every three seconds; this long without one, it is gone."""
@@ -37,6 +36,8 @@ FIT_ANSWER_S = 110.0
 STATE_PATH = "/api/v1/balancer_desired_state"
 EXTENDED_STATE_PATH = "/api/v2/balancer_desired_state"
 STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
+
+PADDLERS_PROTOCOL: Final = "paddler-4.1"
 
 Json = dict[str, object]
 T = TypeVar("T")

@@ -9,7 +9,6 @@ import attrs
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.trio.trio_link import PADDLERS_PROTOCOL, SUBPROTOCOL
 
 
 def snapshot(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
@@ -33,7 +32,7 @@ def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, o
         "deployment": agent.deployment,
         "host": agent.host,
         "labels": dict(agent.labels),
-        "protocol": SUBPROTOCOL if agent.speaks_trio else PADDLERS_PROTOCOL,
+        "protocol": "paddler-trio.1" if agent.speaks_trio else "paddler-4.1",
         "is_accepting": agent.is_accepting,
         "is_drained": agent.is_drained,
         "usable_slots": agent.usable_slots,

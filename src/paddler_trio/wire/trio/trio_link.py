@@ -108,9 +108,7 @@ Question: TypeAlias = Tokenize | Detokenize | RenderPrompt | PreviewTemplate | D
 external_tag(Question, *structs(Question))
 
 
-SUBPROTOCOL: Final = "paddler-trio.1"
-PADDLERS_PROTOCOL: Final = "paddler-4.1"
-"""How lists of agents call the protocol of those that do not ask for ours."""
+SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"
 _STORE_PATH: Final = re.compile(r"(/[\w.-]{1,64}){1,8}", re.ASCII)
 RESTARTS: Final = "restarts"
