@@ -12,7 +12,7 @@ from attrs.validators import ge, le
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.machine import available_memory_bytes, granted_physical_cores
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
-from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.engine.engine_settings import STREAM_INTERVAL_MS, EngineSettings
 from paddler_trio.wire.shape_error import ShapeError
 from paddler_trio.wire.trio.placement_rules import MAX_AGENT_NAME_CHARS, check_labels
 
@@ -119,6 +119,7 @@ class UpstreamConfig:
       ca: certificates (PEM) by which it is verified; None for those of the system.
       deployment: the name under which it is offered, with others of the same name.
       interval_s: between two looks at it.
+      stream_interval_ms: pieces of its streams may wait so long for the next ones; 0 for never.
       external_address: ``host:port`` by which people know it; None for that of ``url``.
     """
 
@@ -128,6 +129,7 @@ class UpstreamConfig:
     ca: Path | None = None
     deployment: str = "upstream"
     interval_s: float = attrs.field(default=1.0, validator=[ge(0.1), le(3600)])
+    stream_interval_ms: float = STREAM_INTERVAL_MS
     external_address: str | None = None
 
 

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from upstream_world import answering, upstream
 
 from paddler_trio.agent.forwarded_exchange import ForwardedExchange
+from paddler_trio.agent.forwarded_streams import ForwardedStreams
 from paddler_trio.agent.tunnel_dial import AgentTunnel
 from paddler_trio.errors import leaves
 from paddler_trio.upstream.upstream_client import UpstreamClient
@@ -62,7 +63,7 @@ async def run_next(tunnel: AgentTunnel, client: UpstreamClient) -> ForwardedExch
     frame = await tunnel.next_frame()
     assert frame is not None
     assert frame[0] is Kind.REQUEST
-    exchange = ForwardedExchange(tunnel, client, read_request(frame[1]))
+    exchange = ForwardedExchange(tunnel, client, ForwardedStreams(0.0), read_request(frame[1]))
     assert await exchange.run()
     return exchange
 

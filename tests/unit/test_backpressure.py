@@ -14,6 +14,7 @@ from paddler_trio.agent import (
 from paddler_trio.agent import embedding_requests as embedding
 from paddler_trio.agent.dialled_stream import MAX_HANDSHAKE_BYTES
 from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS
+from paddler_trio.agent.forwarded_streams import MAX_HELD_BYTES
 from paddler_trio.agent.preparation import RENDERED_PLACES, REQUEST_PLACES
 from paddler_trio.agent.question_tasks import MAX_QUESTIONS
 from paddler_trio.apis.limits import ApiLimits
@@ -199,6 +200,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         "steps from the engine": f"{OUTBOX_FRAMES}, then its pipe",
         "passes whose tokens wait in the engine to be delivered together": (
             f"{OUTBOX_FRAMES}, for `--stream-interval-ms` ({STREAM_INTERVAL_MS:g})"
+        ),
+        "pieces of a server's stream that wait in its agent to be delivered together": (
+            f"{MAX_HELD_BYTES // KIB} KiB, for `--stream-interval-ms` ({STREAM_INTERVAL_MS:g})"
         ),
         "requests being prepared on an agent": (
             f"{REQUEST_PLACES} worker processes, {REQUEST_PLACES // 2} of one client; "

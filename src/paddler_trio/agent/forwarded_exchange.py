@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Iterable
 from typing import Final
 
 import attrs
 import trio
 
+from paddler_trio.agent.forwarded_streams import ForwardedStream, ForwardedStreams
 from paddler_trio.agent.tunnel_dial import AgentTunnel
 from paddler_trio.errors import LinkError, WireError, forget_frames
 from paddler_trio.upstream.response_body import BodyPart
@@ -41,6 +42,7 @@ class ForwardedExchange:
 
     tunnel: AgentTunnel
     client: UpstreamClient
+    streams: ForwardedStreams
     head: RequestHead
     error: UpstreamError | None = attrs.field(default=None, init=False)
     """Why the server did not answer, or not to the end."""
@@ -206,24 +208,36 @@ class ForwardedExchange:
         """What has come goes out in one write: a small answer is one piece on its whole way."""
         self._has_begun = True
         body = response.body()
-        frames = [response_frame(_head_of(response))]
-        while True:
-            frames += [body_frames(part.data) for part in response.parts_here()]
-            if response.is_complete:
-                break
-            await self.tunnel.send(b"".join(frames))
-            if response.can_pass_on and self.tunnel.can_send_now:
-                await response.pass_on(self._pass_on_now)
-                await self.tunnel.send(b"")
-            part = await anext(body, None)
-            frames = [] if part is None else [body_frames(part.data)]
-        frames.append(end_frame(tuple(response.trailers)))
+        frames = response_frame(_head_of(response))
+        with self.streams.forward(response.headers, self.tunnel) as stream:
+            while True:
+                frames += _frames_of(response.parts_here())
+                if response.is_complete:
+                    break
+                await self.tunnel.send(frames)
+                if response.can_pass_on and self.tunnel.can_send_now:
+                    frames = await self._pass_on_as_read(response, stream)
+                else:
+                    part = await anext(body, None)
+                    frames = b"" if part is None else _frames_of([part])
         self._is_ending = True
-        await self.tunnel.send(b"".join(frames))
+        await self.tunnel.send(frames + end_frame(tuple(response.trailers)))
 
-    def _pass_on_now(self, parts: list[BodyPart]) -> bool:
-        data = b"".join([body_frames(part.data) for part in parts])
-        return not data or self.tunnel.send_now(data)
+    async def _pass_on_as_read(self, response: UpstreamResponse, stream: ForwardedStream) -> bytes:
+        """Until the tunnel is full or the body has ended; returns what is to be sent first."""
+
+        def pass_on(parts: list[BodyPart]) -> bool:
+            if parts:
+                stream.hold(_frames_of(parts))
+            return response.is_complete or stream.pass_on()
+
+        try:
+            with stream.until_full():
+                await response.pass_on(pass_on)
+        except UpstreamError:
+            await self.tunnel.send(stream.take_held())
+            raise
+        return stream.take_held()
 
     def _failure(self, error: UpstreamError) -> Failed:
         may_repeat = not self._has_begun and error.kind in _MAY_REPEAT
@@ -235,6 +249,10 @@ class ForwardedExchange:
         host = self.client.address.authority.encode()
         kept = tuple(pair for pair in self.head.headers if pair[0] != b"host")
         return ((b"host", host), *kept)
+
+
+def _frames_of(parts: Iterable[BodyPart]) -> bytes:
+    return b"".join([body_frames(part.data) for part in parts])
 
 
 def _head_of(response: UpstreamResponse) -> ResponseHead:

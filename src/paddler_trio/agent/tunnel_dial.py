@@ -147,6 +147,11 @@ class AgentTunnel:
         """`send_now` may be called."""
         return isinstance(self.stream, trio.SocketStream)
 
+    @property
+    def has_unsent(self) -> bool:
+        """The system did not take all of the last `send_now`."""
+        return bool(self._unsent)
+
     def send_now(self, frames: bytes) -> bool:
         """Send without waiting; False if the system did not take all of it: a `send`, of nothing if
         need be, has to follow and sends the rest first. LinkError."""

@@ -17,6 +17,7 @@ import structlog
 import trio
 
 from paddler_trio.agent.forwarded_exchange import ForwardedExchange
+from paddler_trio.agent.forwarded_streams import ForwardedStreams
 from paddler_trio.agent.tunnel_dial import AgentTunnel, dial_tunnel
 from paddler_trio.errors import ConfigurationError, LinkError, WireError, leaves, one_line
 from paddler_trio.tls.address import BalancerAddress
@@ -50,6 +51,7 @@ class UpstreamTunnels:
 
     client: UpstreamClient
     monitor: UpstreamMonitor
+    streams: ForwardedStreams
     address: BalancerAddress
     tls: ClientTls
     authorization: Callable[[], Awaitable[bytes | None]]
@@ -124,7 +126,9 @@ class UpstreamTunnels:
                 kind, payload = frame
                 if kind is not Kind.REQUEST:
                     raise WireError(f"{kind.name} where a request begins @ tunnel")
-                exchange = ForwardedExchange(tunnel, self.client, read_request(payload))
+                exchange = ForwardedExchange(
+                    tunnel, self.client, self.streams, read_request(payload)
+                )
                 last_id = exchange.head.id
                 if not await self._exchange(exchange):
                     break

@@ -8,6 +8,7 @@ from typing import Final
 import trio
 
 from paddler_trio.agent.balancer_link import BalancerLink
+from paddler_trio.agent.forwarded_streams import ForwardedStreams
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.upstream_parts import NoModels, UpstreamRequests
 from paddler_trio.agent.upstream_shown import UpstreamShown
@@ -61,7 +62,8 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
     async def authorization() -> bytes | None:
         return await link.authorization()
 
-    tunnels = UpstreamTunnels(client, monitor, address, tls, authorization, shown.show)
+    streams = ForwardedStreams(server.stream_interval_ms / 1000)
+    tunnels = UpstreamTunnels(client, monitor, streams, address, tls, authorization, shown.show)
     link = BalancerLink(
         address,
         config.name,
@@ -85,6 +87,7 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
             "upstream monitor": monitor.run,
             "upstream status": shown.run,
             "upstream connections": client.run,
+            "forwarded streams": streams.run,
         },
         link=link,
         open_requests=tunnels.open,

@@ -262,6 +262,7 @@ def run(
             ca=upstream_ca,
             deployment=deployment,
             interval_s=monitoring_interval,
+            stream_interval_ms=stream_interval_ms,
             external_addr=upstream_external_addr,
         )
         metrics_addr = None if metrics_addr is None else told_address(metrics_addr)

@@ -68,7 +68,8 @@ StreamIntervalOption: TypeAlias = Annotated[
         min=0,
         max=MAX_STREAM_INTERVAL_MS,
         help="Milliseconds tokens may wait for those of the next passes, to be delivered together; "
-        "passes of more than half of it are not held, nor first tokens and endings. 0: never.",
+        "passes of more than half of it are not held, nor first tokens and endings. 0: never. With "
+        "--upstream: so for the pieces of the server's streams.",
     ),
 ]
 PrefixCacheOption: TypeAlias = Annotated[

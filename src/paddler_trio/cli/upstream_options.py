@@ -70,6 +70,7 @@ def upstream_config(
     ca: Path | None,
     deployment: str | None,
     interval_s: float | None,
+    stream_interval_ms: float,
     external_addr: str | None,
 ) -> UpstreamConfig | None:
     """None without a URL; typer.BadParameter for what makes sense only with one.
@@ -109,5 +110,6 @@ def upstream_config(
         ca=ca,
         deployment=name,
         interval_s=1.0 if interval_s is None else interval_s,
+        stream_interval_ms=stream_interval_ms,
         external_address=None if external_addr is None else told_address(external_addr),
     )

@@ -18,6 +18,7 @@ def test_the_deployment_that_the_help_names_is_the_one_that_is_used() -> None:
         ca=None,
         deployment=None,
         interval_s=None,
+        stream_interval_ms=25,
         external_addr=None,
     )
     assert config is not None
