@@ -75,6 +75,17 @@ def song(*, max_tokens: int = 1500) -> dict[str, object]:
     return {"raw_prompt": "Sing:", "max_tokens": max_tokens, "grammar": endless}
 
 
+def counted(number: int) -> str:
+    """What :func:`count` is answered with, of many tokens and different for each number."""
+    return f"{number}: " + " ".join(str(each) for each in range(60))
+
+
+def count(number: int) -> dict[str, object]:
+    """A question with one answer, whatever the model thinks and in whichever batches it does."""
+    literal = {"type": "gbnf", "grammar": f'root ::= "{counted(number)}"', "root": "root"}
+    return {**story(number, max_tokens=400), "grammar": literal}
+
+
 async def listen(
     address: str,
     path: str,

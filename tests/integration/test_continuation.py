@@ -10,7 +10,16 @@ from functools import partial
 import pytest
 import trio
 from fleet import BUNDLED_MODEL, Fleet
-from streams import CONVERSATION, RAW, Heard, listen, song, story, until_first_tokens
+from streams import (
+    CONVERSATION,
+    RAW,
+    Heard,
+    count,
+    counted,
+    listen,
+    song,
+    until_first_tokens,
+)
 
 AGENTS = 3
 SLOTS = 4
@@ -22,23 +31,21 @@ SLOW = (pytest.mark.slow, pytest.mark.timeout(1800))
 async def _ask_all(fleet: Fleet, all_heard: list[Heard]) -> None:
     async with trio.open_nursery() as nursery:
         for number, heard in enumerate(all_heard):
-            nursery.start_soon(partial(listen, fleet.inference, CONVERSATION, story(number), heard))
+            nursery.start_soon(partial(listen, fleet.inference, CONVERSATION, count(number), heard))
 
 
-def _round(
-    fleet: Fleet, victim: str | None, number: signal.Signals, of_engine: bool
-) -> list[Heard]:
+def _round(fleet: Fleet, victim: str, *, of_engine: bool) -> list[Heard]:
+    """All of them are asked; the victim is killed when as many as there are slots have begun."""
     all_heard = [Heard() for _ in range(STREAMS)]
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_ask_all, fleet, all_heard)
-            if victim is not None:
-                await until_first_tokens(all_heard, AGENTS * SLOTS)
-                daemon = fleet.agents[victim]
-                pid = daemon.engine_pid if of_engine else daemon.pid
-                assert pid is not None
-                os.kill(pid, number)
+            await until_first_tokens(all_heard, AGENTS * SLOTS)
+            daemon = fleet.agents[victim]
+            pid = daemon.engine_pid if of_engine else daemon.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
 
     trio.run(run)
     return all_heard
@@ -46,33 +53,28 @@ def _round(
 
 @pytest.mark.parametrize("rounds", [4, pytest.param(20, marks=SLOW)])
 def test_killed_agents_and_engines_cost_no_client_a_character(rounds: int) -> None:
+    """Each answer can only be one text: which of two equally likely words a model chooses depends
+    on what else is in its batch."""
     chance = random.Random(7)
     options = ("--max-buffered-requests=100", "--buffered-request-timeout=60000")
     with Fleet.start(agents=AGENTS, slots=SLOTS, balancer_options=options) as fleet:
         fleet.desire(BUNDLED_MODEL, context_size=4096, **GREEDY)
         fleet.wait_serving()
-        undisturbed = [heard.text for heard in _round(fleet, None, signal.SIGKILL, False)]
-        again = [heard.text for heard in _round(fleet, None, signal.SIGKILL, False)]
-        noise = sum(a != b for a, b in zip(undisturbed, again, strict=True))
         continued = 0
-        differ = 0
         for round_number in range(rounds):
             victim = chance.choice(sorted(fleet.agents))
             of_engine = round_number % 2 == 1
-            all_heard = _round(fleet, victim, signal.SIGKILL, of_engine)
+            all_heard = _round(fleet, victim, of_engine=of_engine)
             for number, heard in enumerate(all_heard):
                 assert heard.endings == ["Done"], f"round {round_number}, {number}: {heard}"
                 assert heard.lines_after_ending == 0
+                assert heard.text == counted(number), f"round {round_number}: {heard}"
                 continued += len(heard.generated_by) > 1
-                differ += heard.text != undisturbed[number]
             if not of_engine:
                 fleet.agents[victim].wait()
                 fleet.start_agent(victim, slots=SLOTS)
             fleet.wait_serving()
         assert continued >= rounds, "the kills hit too few running streams to prove anything"
-        # the same tokens in another batch shape can flip a tie between two equal candidates, so
-        # what may differ is what differs without any kill, and a few ties
-        assert differ <= rounds * noise + 2, f"{differ} texts differ; undisturbed: {noise}"
 
 
 def test_a_hung_engine_is_killed_and_its_streams_go_on_elsewhere() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import attrs
 import pytest
 import trio
@@ -115,6 +117,28 @@ async def test_a_deployment_that_is_removed_serves_its_queue_until_its_last_agen
         assert running.failure is None
         assert waiting.failure == third.failure == Failure(404, "There is no deployment 'coder'")
         assert here.dispatcher.pools.known()[0].name == "default"
+        assert "coder" not in repr(here.dispatcher.pools)
+
+
+@pytest.mark.parametrize("has_agent", [False, True])
+async def test_the_longest_queue_ends_with_its_deployment(
+    autojump_clock: MockClock, has_agent: bool
+) -> None:
+    """However many wait: the end of one is no step of the end of another."""
+    waiting = sys.getrecursionlimit()
+    async with world(attrs.evolve(LIMITS, max_buffered=waiting)) as here:
+        here.dispatcher.set_deployments([DEFAULT, CODER])
+        agent = here.agent(slots=0, deployment="coder") if has_agent else None
+        requests = [here.submit(str(number), deployment="coder") for number in range(waiting)]
+        await wait_all_tasks_blocked()
+        here.dispatcher.set_deployments([DEFAULT])
+        if agent is not None:
+            assert not any(request.is_over for request in requests)
+            here.dispatcher.leave(agent.connection)
+        gone = Failure(404, "There is no deployment 'coder'")
+        assert [request.failure for request in requests] == [gone] * waiting
+        assert here.dispatcher.statistics().requests_buffered == 0
+        assert not here.dispatcher.requests
         assert "coder" not in repr(here.dispatcher.pools)
 
 
@@ -276,6 +300,19 @@ async def test_the_demand_counts_what_waits_and_what_runs_and_its_changes_are_an
         assert changes.ordinal == ordinal + 2
         running.stop()
         await trio.sleep(6)
+
+
+async def test_the_demand_knows_how_long_a_request_waits_whatever_came_and_went_before(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        for others in range(70):
+            for number in range(others):
+                here.submit(str(number)).stop()
+            waits = here.submit("waits")
+            await trio.sleep(0.5)
+            assert here.dispatcher.demand()["default"].oldest_wait_s == 0.5, others
+            waits.stop()
 
 
 # ------------------------------------------------------------------- calls of several requests

@@ -199,3 +199,14 @@ async def test_before_there_is_a_nursery_the_answer_is_that(tmp_path: Path) -> N
     reply = Reply()
     FitTasks().ask(question(), reply)
     assert (await reply.first()).code == 503
+
+
+async def test_when_the_agent_leaves_the_answer_is_that(tmp_path: Path) -> None:
+    """Its requests have ended by then, and their nursery."""
+    agent = Agent(tmp_path)
+    async with asking(agent) as tasks:
+        agent.server.status.set(is_leaving=True)
+    reply = Reply()
+    tasks.ask(question(), reply)
+    answer = await reply.first()
+    assert (answer.problem, answer.code) == ("this agent is leaving", 503)

@@ -55,8 +55,10 @@ class LinkTasks:
     ) -> None:
         """Run ``serve`` as a task; the refusal is answered on ``reply``."""
         key = (id(reply), wire_id)
-        if self._nursery is None:
+        if self._nursery is None or self._models is None:
             reply.answer(Answer(wire_id, None, "this agent is starting", 503))
+        elif self._models.status.is_leaving:  # the nursery closes, or has closed
+            reply.answer(Answer(wire_id, None, "this agent is leaving", 503))
         elif key in self._running:
             problem = f"question id {wire_id!r} is in use already"
             reply.answer(Answer(wire_id, None, problem, 400))

@@ -238,6 +238,7 @@ class ModelServer:
                 model = await self._apply(desired, extras, engines)
                 if model is None:
                     await trio.sleep_forever()
+                retry_s = FIRST_RETRY_S
                 ended = model.keeper.ended
                 if not model.projection_problem:
                     await ended.wait()  # it serves, until it cannot be loaded again

@@ -21,7 +21,7 @@ import attrs
 import trio
 
 from paddler_trio.balancer.work_encoding import encoded
-from paddler_trio.http.asgi import Header, Receive, Scope, Send
+from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send
 from paddler_trio.http.input_budget import Reservation
 from paddler_trio.http.json_body import input_of
 from paddler_trio.http.streaming import cancelled_on_disconnect
@@ -97,7 +97,13 @@ class EmbeddingFanOut:
         with trio.CancelScope() as attempt:
             async with trio.open_nursery() as nursery:
                 for chunk in self._chunks(sizes):
-                    work = await encoded(chunk, room)
+                    try:
+                        work = await encoded(chunk, room)
+                    except HttpProblem as problem:  # the status is on its way
+                        self._has_lines = True
+                        line = error_line(self._next_id(), problem.status, problem.text)
+                        await lines.send(line + b"\n")
+                        break
                     request = self.dispatcher.submit(
                         self._next_id(),
                         work,

@@ -170,8 +170,8 @@ class Dispatcher:
         )
         if isinstance(decision, BufferFull):
             return self._refused(request, OVERFLOW)
-        pool.entered(request)
         self._requests[request.key] = pool.requests[request.key] = request
+        pool.entered(request)
         request.on_move = self._moved
         if isinstance(decision, Queued) and decision.displaced is not None:
             self._requests[decision.displaced].end(DISPLACED)
@@ -515,7 +515,7 @@ class Dispatcher:
         if request.agents:
             pool.rate.ended(trio.current_time())
         self._apply(pool, pool.ledger.end(request.key))
-        self.pools.end_if_left(pool)
+        self.pools.forget_if_unused(pool)
         self.agents_changed.notify()
 
     def _item_timeout_s(self, request: Request) -> float:

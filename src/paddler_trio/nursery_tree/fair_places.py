@@ -23,6 +23,11 @@ class _Waiting:
     client: str
     granted: trio.Event = attrs.field(factory=trio.Event)
 
+    @property
+    def tag(self) -> int:
+        """Its turn."""
+        return self.place[0] - Priority.NORMAL.value
+
 
 @attrs.define(eq=False)
 class FairPlaces:
@@ -63,6 +68,8 @@ class FairPlaces:
                     del self._held[client]
             else:
                 self._waiting.remove(own)
+                tags = [each.tag for each in self._waiting if each.client == client]
+                self._order.gave_up(client, max(tags, default=None))
             self._grant()
 
     def _grant(self) -> None:

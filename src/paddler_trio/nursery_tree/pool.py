@@ -263,7 +263,8 @@ class Pool:
                 self._wait_until(request, phase, ended_s + request.buffered_timeout_s)
 
     def entered(self, request: Request) -> None:
-        """It has entered the queue: while the pool is held, its own patience begins afterwards."""
+        """One of ``requests`` is in the queue now: while the pool is held, its own patience begins
+        afterwards."""
         phase = request.phase
         assert isinstance(phase, Buffered), f"{request} is not in the queue"
         self._entered.append((request.key, phase))

@@ -119,6 +119,10 @@ class Pools:
             for request in list(pool.requests.values()):
                 if isinstance(request.phase, Buffered):
                     request.end(no_such_deployment(pool.name))
+        self.forget_if_unused(pool)
+
+    def forget_if_unused(self, pool: Pool) -> None:
+        """Something of this pool has ended: there may be nothing left of it."""
         if pool.is_unused:
             self._by_name.pop(pool.name, None)
 
