@@ -443,3 +443,51 @@ def test_fewer_threads_compute_beside_busy_programs(
             engine.start(key, STORY, max_tokens=200, sampling=attrs.evolve(DICE, ignore_eos=True))
             engine.until_ended(key)
         assert 1 <= engine.stats.threads < cores
+
+
+BREAKS_OFF = """
+import os, runpy
+from paddler_trio.engine import pass_watchdog
+from paddler_trio.scheduler.batching import thread_count
+
+broken_off = thread_count.ThreadCount.broken_off
+
+def tell(count, now_s):
+    os.write(2, b"broken off")
+    broken_off(count, now_s)
+
+pass_watchdog.LOOK_S = 0.0
+thread_count._LEAST_LIMIT_S = thread_count._LIMIT_TIMES = 0.0
+thread_count._FIRST_PATIENCE_S = thread_count._WINDOW_S = 0.0
+thread_count.ThreadCount.broken_off = tell
+runpy.run_module("paddler_trio.engine", run_name="__main__")
+"""
+"""An engine that breaks off whatever it may, as soon as it may, and tries again at once."""
+
+
+def test_passes_that_are_broken_off_cost_no_token(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    load = attrs.evolve(LOAD, threads=2, k_cache_dtype="Q8_0", v_cache_dtype="Q8_0")
+    sampling = attrs.evolve(GREEDY, ignore_eos=True)
+    with running(vocabulary) as engine:
+        engine.load(load)
+        engine.start(1, STORY, max_tokens=600, sampling=sampling)
+        engine.until_ended(1)
+    told = tmp_path / "told"
+    with (
+        told.open("wb") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", BREAKS_OFF],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        ) as process,
+    ):
+        try:
+            broken = Engine(process, vocabulary)
+            broken.load(load)
+            broken.start(1, STORY, max_tokens=600, sampling=sampling)
+            broken.until_ended(1)
+        finally:
+            process.kill()
+    assert b"broken off" in told.read_bytes()
+    assert broken.sampled == engine.sampled

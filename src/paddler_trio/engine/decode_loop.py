@@ -7,6 +7,7 @@ retried for ever, and an engine that keeps failing exits to be restarted.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
@@ -19,6 +20,7 @@ from paddler_trio.engine.constraint import GrammarRejectedError
 from paddler_trio.engine.decode_calls import Content, fill, part
 from paddler_trio.engine.draft_model import DraftModel
 from paddler_trio.engine.llama import ContextShape, Llama
+from paddler_trio.engine.pass_watchdog import PassWatchdog
 from paddler_trio.engine.sampler import Sampler
 from paddler_trio.engine.sampling_pool import SamplingPool, first_tokens, logprobs_of
 from paddler_trio.engine.stats import Counters
@@ -129,6 +131,7 @@ class DecodeLoop:
         factory=lambda: CrashRecord.unread().cells(Activity.SAMPLING, 0)
     )
     """Where it notes the request it samples for."""
+    _watchdog: PassWatchdog = attrs.field(init=False)
     _requests: dict[int, _Request] = attrs.field(factory=dict, init=False)
     _sampled: list[SampledToken] = attrs.field(factory=list, init=False)
     _endings: list[Ending] = attrs.field(factory=list, init=False)
@@ -139,6 +142,9 @@ class DecodeLoop:
     _failures: int = attrs.field(default=0, init=False)
     _positions: dict[int, Positions] = attrs.field(factory=dict, init=False)
     """Of what is in each stream, which is a beginning of what was placed there last."""
+
+    def __attrs_post_init__(self) -> None:
+        self._watchdog = PassWatchdog(self.llama.abort)
 
     def __repr__(self) -> str:
         in_pass = f", in pass: {sorted(self._in_pass)}" if self._in_pass else ""
@@ -360,7 +366,9 @@ class DecodeLoop:
         self.doing.begin_all(keys)
         ran_s = time.thread_time()
         started_s = time.perf_counter()
+        self._watchdog.begins(self._limit_s(chunks))
         code = call.compute()
+        is_broken_off = self._watchdog.ended()
         computed_s = time.perf_counter()
         ran_s = time.thread_time() - ran_s
         self._in_pass = frozenset()
@@ -381,6 +389,9 @@ class DecodeLoop:
             if not self.llama.trim(chunk.sequence.stream, start):
                 self.streams.lost_prefix(chunk.sequence)
         if code == _ABORTED:
+            if is_broken_off:
+                self.threads.broken_off(computed_s)
+                self._use_threads()
             return
         if len(chunks) == 1:
             self._blame(chunks[0].sequence, code)
@@ -392,8 +403,21 @@ class DecodeLoop:
                 self._decode(still)
 
     def _count_threads(self, wall_s: float, ran_s: float, now_s: float) -> None:
-        if not self.threads.passed(wall_s, ran_s, paged_in=paged_in(), now_s=now_s):
-            return
+        if self.threads.passed(wall_s, ran_s, paged_in=paged_in(), now_s=now_s):
+            self._use_threads()
+
+    def _limit_s(self, chunks: tuple[ScheduledChunk, ...]) -> float:
+        """How long this call may take. Of others than next tokens it is not known well enough, and
+        a sequence that cannot be cut would have to be computed from its beginning."""
+        if not self.shape.rules.can_trim:
+            return math.inf
+        for chunk in chunks:
+            if chunk.count > 1 or chunk.drafts or not chunk.sequence.num_sampled:
+                return math.inf
+        alone_ms = self.prefill_controller.alone_ms(len(chunks))
+        return self.threads.limit_s(None if alone_ms is None else alone_ms / 1000)
+
+    def _use_threads(self) -> None:
         self.counters.now.threads = self.threads.now
         self.llama.use_threads(self.threads.now)
         if self.draft_model is not None:

@@ -25,6 +25,9 @@ _FIRST_PATIENCE_S = 0.5
 _HELD_S = 0.5
 """A try is won when passes are fast for so long: a busy program leaves some of them alone."""
 _LONGEST_PATIENCE_S = 16.0
+_LEAST_LIMIT_S = 0.05
+_LIMIT_TIMES = 4.0
+"""What threads wait for each other beside a busy program makes a pass of 3 ms one of 400."""
 
 
 def _least_share(threads: int) -> float:
@@ -94,23 +97,38 @@ class ThreadCount:
         before = self.now
         is_slow = is_enough and self._ran_s < self._wall_s * least_share
         if is_slow and self.now > self.least:
-            self._give_way(now_s)
+            self._give_way(now_s, max(1, self.now // 4))
         else:
             self._go_on(now_s)
         self._forget()
         return self.now != before
 
+    def limit_s(self, expected_s: float | None) -> float:
+        """How long a pass may take that should take ``expected_s``; inf for as long as it likes. A
+        longer one is worth breaking off: fewer threads are sooner done with it."""
+        if expected_s is None or self.now == self.least:
+            return math.inf
+        return max(_LEAST_LIMIT_S, _LIMIT_TIMES * expected_s)
+
+    def broken_off(self, now_s: float) -> None:
+        """A pass took longer than its limit and is computed anew, by fewer threads: half of them,
+        for each time is a pause for all streams."""
+        if self.now > self.least:
+            self._give_way(now_s, max(1, self.now // 2))
+        self._forget()
+
     def _forget(self) -> None:
         self._wall_s = self._ran_s = self._slow_s = 0.0
         self._passes = self._slow = 0
 
-    def _give_way(self, now_s: float) -> None:
+    def _give_way(self, now_s: float, count: int) -> None:
+        """By so many, or by the one that was tried."""
         if self._is_trying:
             self._is_trying = False
             self.now -= 1
             self._patience_s = min(_LONGEST_PATIENCE_S, 2 * self._patience_s)
         else:
-            self.now = max(self.least, self.now - max(1, self.now // 4))
+            self.now = max(self.least, self.now - count)
             if now_s - self._try_s > _LONGEST_PATIENCE_S:  # what kept cores busy then is long gone
                 self._patience_s = _FIRST_PATIENCE_S
         self._try_s = now_s + self._patience_s

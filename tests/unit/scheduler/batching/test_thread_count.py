@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import attrs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,9 +120,31 @@ def test_a_slow_pass_of_a_long_prompt_is_enough() -> None:
     assert count.now == 1
 
 
+@given(st.integers(1, 64), st.floats(0.0001, 2.0))
+def test_a_pass_may_take_some_times_what_it_should_unless_it_has_the_fewest_threads(
+    most: int, expected_s: float
+) -> None:
+    count = ThreadCount(most)
+    assert count.limit_s(None) == math.inf, "nothing was measured"
+    limit_s = count.limit_s(expected_s)
+    assert limit_s == math.inf if most == 1 else limit_s > 2 * expected_s
+    assert limit_s >= 0.05, "less than anybody notices"
+
+
+@given(cores)
+def test_passes_that_are_broken_off_soon_have_one_thread_and_no_limit(most: int) -> None:
+    count, broken_off = ThreadCount(most), 0
+    while count.limit_s(0.003) < math.inf:
+        count.broken_off(now_s=0.1 * broken_off)
+        broken_off += 1
+    assert count.now == 1
+    assert broken_off <= math.ceil(math.log2(most))
+    assert Machine(most).compute(count, 100)[-1] == most, "it comes back"
+
+
 class AnyPasses(RuleBasedStateMachine):
-    """Whatever is measured, the number stays within its bounds, falls by a quarter at most, and
-    rises by one."""
+    """Whatever is measured, the number stays within its bounds, falls by a quarter at most, by half
+    where a pass was broken off, and rises by one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,10 +164,19 @@ class AnyPasses(RuleBasedStateMachine):
         changed = self.count.passed(wall_s, wall_s * share, paged_in=paged_in, now_s=self.now_s)
         assert changed == (self.count.now != self.before)
 
+        assert -max(1, self.before // 4) <= self.count.now - self.before <= 1
+
+    @rule(idle_s=st.floats(0.0, 100.0))
+    def pass_is_broken_off(self, idle_s: float) -> None:
+        self.before = self.count.now
+        self.now_s += idle_s
+        self.count.broken_off(self.now_s)
+        assert self.count.now < self.before or self.before == 2
+        assert self.count.now >= self.before - max(1, self.before // 2)
+
     @invariant()
     def is_bounded(self) -> None:
         assert 2 <= self.count.now <= 8
-        assert -max(1, self.before // 4) <= self.count.now - self.before <= 1
 
 
 TestAnyPasses = AnyPasses.TestCase
