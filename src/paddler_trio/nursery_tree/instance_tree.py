@@ -10,6 +10,9 @@
 An instance in front of a server has no model, preparation, engine and cache, but:
 
     upstream monitor         looks at the server
+    upstream status          shows the balancer what was seen
+    upstream connections     closes those that are idle, cuts those whose server is silent
+    forwarded streams        sends what was held for as long as it may be
     links                    as above
     └─ requests              one task for each tunnel
 
