@@ -437,6 +437,7 @@ async def test_a_server_that_fails_in_its_answer_ends_it_with_the_reason() -> No
     async with proxy(fails, slots=4) as fleet:
         answer = await fleet.answer(ASK)
         _, _, rest = answer.partition(b"4\r\none \r\n")
+        assert b"\n\ndata: " in rest, "an event of its own, whatever the server had begun"
         event = rest.partition(b"data: ")[2].partition(b"\n\n")[0]
         error = json.loads(event)["error"]
         assert error["code"] == 502
@@ -634,3 +635,6 @@ async def test_health_and_slots_of_all_servers_are_answered_here() -> None:
         shown = json.loads(slots.partition(b"\r\n\r\n")[2])
         assert [each["is_processing"] for each in shown].count(True) == 1
         assert len(shown) == 4
+        for spelled in (b"//slots", b"/slots/", b"/./slots"):
+            again = await fleet.answer(b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n" % spelled)
+            assert json.loads(again.partition(b"\r\n\r\n")[2]) == shown

@@ -145,7 +145,8 @@ class AnswerWriter:
         unfinished, so that nobody takes it for whole."""
         assert self._head is not None, "the head comes first"
         if self._is_event_stream and self._head.framing is not Framing.LENGTH:
-            self.add(error_event(code, text))
+            is_between = not self.tail or self.tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
+            self.add((b"" if is_between else b"\n\n") + error_event(code, text))
         await self.flush()
 
 

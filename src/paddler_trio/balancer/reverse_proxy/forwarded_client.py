@@ -17,7 +17,7 @@ from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import HttpProblem, Scope, header
 from paddler_trio.http.client_identity import client_of
 from paddler_trio.http.end_user import user_in, user_of
-from paddler_trio.http.json_body import decoded
+from paddler_trio.http.json_body import decoded, input_of
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 
 _SHOWN_KEYS: Final = (b"authorization", b"x-api-key", b"api-key")
@@ -53,11 +53,15 @@ async def forwarded_user(scope: Scope, body: bytes | bytearray) -> str:
         or _NAMES_A_USER.search(body, max(0, len(body) - _LOOK_AT_BYTES))
     ):
         return user
+    room = input_of(scope)
+    before = room.used_bytes
     try:
         whole = body if isinstance(body, bytearray) else bytearray(body)  # read only, not copied
         return await decoded(scope, whole, _user, limit_bytes=MAX_READ_BYTES)
     except (HttpProblem, WireError):
         return ""  # the server that gets it says what is wrong with it
+    finally:
+        room.shrink(room.used_bytes - before)  # nothing of the value is kept
 
 
 def _user(value: object) -> str:

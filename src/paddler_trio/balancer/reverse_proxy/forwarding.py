@@ -39,7 +39,7 @@ from paddler_trio.http.asgi import (
     read_body,
     send_bytes,
 )
-from paddler_trio.http.client_identity import account_of, client_of
+from paddler_trio.http.client_identity import account_of
 from paddler_trio.http.raw_response import raw_response
 from paddler_trio.http.request_id import request_id
 from paddler_trio.http.streaming import client_watch, cut_on_disconnect
@@ -337,8 +337,8 @@ class Forwarding:
         slot = slot_of(scope["path"], body)
         if slot is None:
             return None
-        client, _ = client_of(scope)
-        return home_of_slot(agents, client or (scope.get("client") or ("",))[0], slot)
+        client, _ = forwarded_client(scope)
+        return home_of_slot(agents, client, slot)
 
     def _advice(self, problem: Failure, pool: Pool) -> list[Header]:
         if problem.code != 503:

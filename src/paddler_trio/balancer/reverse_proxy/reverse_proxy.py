@@ -19,7 +19,7 @@ from paddler_trio.balancer.reverse_proxy.forwarding import (
     Forwarding,
 )
 from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools, model_in, must_allow
-from paddler_trio.balancer.reverse_proxy.slot_paths import takes_slot
+from paddler_trio.balancer.reverse_proxy.slot_paths import plain_path, takes_slot
 from paddler_trio.http.asgi import (
     App,
     HttpProblem,
@@ -72,7 +72,7 @@ class ReverseProxy:
                 await send_text(send, problem.status, problem.text, headers=problem.headers)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = (scope["method"], scope["path"])
+        asked = (scope["method"], plain_path(scope["path"]))
         if asked == ("GET", "/health"):
             await self._health(send)
         elif asked == ("GET", "/slots"):

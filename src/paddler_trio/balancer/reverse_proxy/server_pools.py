@@ -5,9 +5,9 @@ from __future__ import annotations
 import attrs
 
 from paddler_trio.errors import WireError
-from paddler_trio.http.asgi import HttpProblem, Scope
+from paddler_trio.http.asgi import HttpProblem, Scope, header
 from paddler_trio.http.client_identity import allowed_deployments
-from paddler_trio.http.json_body import decoded
+from paddler_trio.http.json_body import decoded, input_of
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 
@@ -47,14 +47,26 @@ class ServerPools:
 
 async def model_in(scope: Scope, body: bytes | bytearray) -> str | None:
     """The model that a JSON body names; None if it names none, or is no JSON: the server that gets
-    it says what is wrong with it."""
-    if b'"model"' not in body:
+    it says what is wrong with it.
+
+    Errors:
+      HttpProblem: 413 or 503, there is no room to look: another model must not answer for that.
+    """
+    if header(scope, b"content-encoding") is None and b'"model"' not in body:
         return None
+    room = input_of(scope)
+    before = room.used_bytes
     try:
         whole = body if isinstance(body, bytearray) else bytearray(body)  # read only, not copied
         return await decoded(scope, whole, _model, limit_bytes=MAX_READ_BYTES)
-    except (HttpProblem, WireError):
+    except HttpProblem as problem:
+        if problem.status in (413, 503):
+            raise
         return None
+    except WireError:
+        return None
+    finally:
+        room.shrink(room.used_bytes - before)  # nothing of the value is kept
 
 
 def _model(value: object) -> str | None:

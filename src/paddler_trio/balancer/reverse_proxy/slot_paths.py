@@ -25,15 +25,22 @@ _WITH_AND_WITHOUT_VERSION: Final = (
     "audio/translations",
     "audio/speech",
     "images/generations",
+    "images/edits",
 )
 _LLAMA_SERVER: Final = ("/completion", "/infill", "/embedding")
 _OLLAMA: Final = ("/api/generate", "/api/chat", "/api/embed", "/api/embeddings")
+_LM_STUDIO: Final = ("/api/v0/chat/completions", "/api/v0/completions", "/api/v0/embeddings")
+_TGI: Final = ("/generate", "/generate_stream", "/embed")
+_VLLM: Final = ("/v2/rerank", "/v2/embed", "/invocations")
 SLOT_PATHS: Final = frozenset(
     {
         *(f"/v1/{path}" for path in _WITH_AND_WITHOUT_VERSION),
         *(f"/{path}" for path in _WITH_AND_WITHOUT_VERSION),
         *_LLAMA_SERVER,
         *_OLLAMA,
+        *_LM_STUDIO,
+        *_TGI,
+        *_VLLM,
     }
 )
 WEBSOCKET_SLOT_PATHS: Final = SLOT_PATHS | {"/v1/realtime", "/realtime"}
@@ -49,11 +56,17 @@ def takes_slot(method: str, path: str, *, upgrades: bool = False) -> bool:
     A path that a server may take for one of these, because it overlooks slashes and dots, is one:
     else it would be a way past the queue.
     """
-    if "//" in path or "/." in path or path.endswith("/"):
-        path = "/" + posixpath.normpath(path).lstrip("/")
+    path = plain_path(path)
     if upgrades:
         return path in WEBSOCKET_SLOT_PATHS
     return method == "POST" and path in SLOT_PATHS
+
+
+def plain_path(path: str) -> str:
+    """Without the slashes and dots that a server may overlook."""
+    if "//" in path or "/." in path or path.endswith("/"):
+        return "/" + posixpath.normpath(path).lstrip("/")
+    return path
 
 
 def slot_of(path: str, body: bytes | bytearray) -> int | None:
