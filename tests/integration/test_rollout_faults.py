@@ -119,9 +119,10 @@ class StoppedEngines:
         return self.pid
 
     def let_go(self) -> None:
-        """It goes on, and the next one will be stopped."""
+        """It goes on, unless its agent has ended it by now; the next one will be stopped."""
         self._found = self._pool.submit(self._stop_next)
-        os.kill(self.pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGCONT)
 
     def let_go_while(self, wait: Callable[[], object]) -> None:
         """The same for those that are stopped until ``wait`` returns: the canary may be another
