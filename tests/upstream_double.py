@@ -28,7 +28,7 @@ ERRORS = {
 
 
 async def read_request(
-    stream: trio.abc.Stream, connection: h11.Connection | None = None
+    stream: trio.abc.Stream, connection: h11.Connection | None = None, *, reads_body: bool = True
 ) -> tuple[h11.Request, bytes] | None:
     """One whole request as h11's server reads it; None if the client has gone before it."""
     server = h11.Connection(h11.SERVER) if connection is None else connection
@@ -39,6 +39,8 @@ async def read_request(
             server.receive_data(bytes(await stream.receive_some(65_536)))
         elif isinstance(event, h11.Request):
             request = event
+            if not reads_body:
+                return request, b""
         elif isinstance(event, h11.Data):
             body += event.data
         elif isinstance(event, h11.EndOfMessage):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -33,6 +35,12 @@ class Exchange:
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
 
+    async def hung_up(self) -> None:
+        """The same, and nothing is read."""
+        with select.epoll(1) as hang_ups:
+            hang_ups.register(self.stream.socket, select.EPOLLRDHUP)
+            await trio.lowlevel.wait_readable(hang_ups.fileno())
+
     async def client_gone(self) -> None:
         """Wait until the connection is closed on the other side."""
         try:
@@ -45,10 +53,16 @@ class Exchange:
 @attrs.define(eq=False)
 class ScriptedServer:
     """Answers ``/health`` and ``/v1/models`` as a server without slots does, and everything else
-    by its ``script``."""
+    by its ``script``.
+
+    Args:
+      reads_bodies: of requests, before they are answered. Otherwise one is the last of its
+        connection.
+    """
 
     port: int
     script: Script
+    reads_bodies: bool = True
     asked: list[Exchange] = attrs.field(factory=list, init=False)
     busy: int = attrs.field(default=0, init=False)
     most_busy: int = attrs.field(default=0, init=False)
@@ -59,7 +73,7 @@ class ScriptedServer:
 
     async def handle(self, stream: trio.SocketStream) -> None:
         try:
-            while (asked := await read_request(stream)) is not None:
+            while asked := await read_request(stream, reads_body=self.reads_bodies):
                 exchange = Exchange(*asked, stream)
                 if exchange.target == b"/health":
                     await exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -72,6 +86,8 @@ class ScriptedServer:
                     await exchange.send(b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n")
                 else:
                     await self._answer(exchange)
+                    if not self.reads_bodies:
+                        return
         except (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
             return
 
@@ -86,11 +102,16 @@ class ScriptedServer:
 
 
 @asynccontextmanager
-async def scripted_server(script: Script) -> AsyncIterator[ScriptedServer]:
+async def scripted_server(
+    script: Script, *, reads_bodies: bool = True
+) -> AsyncIterator[ScriptedServer]:
     """A server on a free port of the loopback address."""
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        server = ScriptedServer(listeners[0].socket.getsockname()[1], script)
+        if not reads_bodies:
+            listeners[0].socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        port = listeners[0].socket.getsockname()[1]
+        server = ScriptedServer(port, script, reads_bodies)
         nursery.start_soon(trio.serve_listeners, server.handle, listeners)
         yield server
         nursery.cancel_scope.cancel()

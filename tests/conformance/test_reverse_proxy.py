@@ -96,13 +96,17 @@ async def proxy(
     slots: int = 2,
     upstream: dict[str, Json] | None = None,
     agents_drain_s: float = 0.1,
+    reads_bodies: bool = True,
     **config: Json,
 ) -> AsyncIterator[Proxy]:
     """A server for each script, with an agent of ``slots`` before it."""
     async with AsyncExitStack() as stack:
         settings = {**PORT, **config}
         balancer = await stack.enter_async_context(running_balancer(**settings))
-        servers = [await stack.enter_async_context(scripted_server(each)) for each in scripts]
+        servers = [
+            await stack.enter_async_context(scripted_server(each, reads_bodies=reads_bodies))
+            for each in scripts
+        ]
         nursery = await stack.enter_async_context(trio.open_nursery())
         stops = [
             await start_agent(
@@ -172,6 +176,7 @@ ANSWERS = (
     b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n",
     b"HTTP/1.1 500 Oh\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nno",
     CHUNKED + b"3\r\none\r\n5\r\nthree\r\n0\r\nX-Trailer: t\r\n\r\n",
+    CHUNKED.replace(b"OK", b"OK\r\nTrailer: X-T") + b"3\r\none\r\n0\r\nX-T: t\r\n\r\n",
 )
 
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from scripted_server import Exchange
-from test_reverse_proxy import ASK, CHUNKED, FINE, PATIENCE_S, Proxy, proxy, read_until, sends
+from test_reverse_proxy import (
+    ASK,
+    CHUNKED,
+    FINE,
+    PATIENCE_S,
+    Proxy,
+    proxy,
+    read_until,
+    sends,
+    without_ours,
+)
 
 from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, new_secret, write_key_file
 from paddler_trio.http.key_terms import KeyTerms
@@ -177,3 +189,93 @@ async def test_a_target_in_absolute_form_keeps_its_query(target: bytes, passed: 
         answer = await whole(fleet, b"GET %b HTTP/1.1\r\n%b\r\n" % (target, CLOSES))
         assert answer.startswith(b"HTTP/1.1 200 ")
         assert fleet.servers[0].asked[-1].target == passed
+
+
+UPLOAD_BYTES = 32_000_000
+UPLOAD = ASK.replace(b"2\r\n\r\n{}", b"%d\r\n\r\n" % UPLOAD_BYTES) + b"x" * UPLOAD_BYTES
+
+
+async def test_a_client_that_leaves_during_an_upload_frees_slot_and_server() -> None:
+    """The server has read the head only, and every buffer on the way to it is full."""
+    began, left = trio.Event(), trio.Event()
+
+    async def busy(exchange: Exchange) -> None:
+        if began.is_set():
+            await exchange.send(FINE)
+            return
+        began.set()
+        await exchange.hung_up()
+        left.set()
+
+    async with proxy(busy, slots=1, reads_bodies=False) as fleet:
+        async with await fleet.connect() as stream:
+            await stream.send_all(UPLOAD)
+            await began.wait()
+            await trio.testing.wait_all_tasks_blocked(0.03)
+        with trio.fail_after(3):
+            await left.wait()
+        assert (
+            without_ours(await whole(fleet, ASK.replace(b"Host: api.example\r\n", CLOSES))) == FINE
+        )
+        assert fleet.servers[0].most_busy == 1
+
+
+async def test_a_server_that_answers_before_it_has_read_the_body_is_heard_at_once() -> None:
+    seen = trio.Event()
+
+    async def early(exchange: Exchange) -> None:
+        await exchange.send(CHUNKED + b"4\r\none \r\n")
+        await seen.wait()
+        await exchange.send(b"4\r\ntwo \r\n0\r\n\r\n")
+
+    async with proxy(early, slots=1, reads_bodies=False) as fleet, await fleet.connect() as stream:
+        for _ in range(2):  # connection and tunnel are kept
+            await stream.send_all(UPLOAD)
+            assert (await read_until(stream, b"one \r\n")).startswith(b"HTTP/1.1 200 ")
+            seen.set()
+            assert await read_until(stream, b"0\r\n\r\n") == b"4\r\ntwo \r\n0\r\n\r\n"
+            seen = trio.Event()
+
+
+async def test_an_answer_longer_than_every_buffer_comes_before_the_body_is_read() -> None:
+    refusal = b"HTTP/1.1 413 Too big\r\nContent-Length: %d\r\n\r\n" % UPLOAD_BYTES
+
+    async def refuses(exchange: Exchange) -> None:
+        await exchange.send(refusal + b"y" * UPLOAD_BYTES)
+
+    async with proxy(refuses, slots=1, reads_bodies=False) as fleet:
+        answer = await whole(fleet, UPLOAD.replace(b"Host: api.example\r\n", CLOSES))
+    assert without_ours(answer) == refusal + b"y" * UPLOAD_BYTES
+
+
+async def test_a_part_of_an_answer_is_not_whole_to_a_client_that_reads_no_chunks() -> None:
+    """Of HTTP/1.0, where the end of the body is that of the connection."""
+
+    async def breaks(exchange: Exchange) -> None:
+        await exchange.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n")
+        await trio.aclose_forcefully(exchange.stream)
+
+    async with proxy(breaks) as fleet, await fleet.connect() as stream:
+        await stream.send_all(b"GET /file HTTP/1.0\r\nHost: h\r\n\r\n")
+        assert (await read_until(stream, b"half")).startswith(b"HTTP/1.1 200 OK\r\n")
+        with trio.fail_after(PATIENCE_S), pytest.raises(trio.BrokenResourceError):
+            assert not await stream.receive_some()
+
+
+async def test_the_slots_of_a_shown_key_have_one_server_each_wherever_it_comes_from() -> None:
+    async with proxy(sends(FINE), sends(FINE), sends(FINE)) as fleet:
+        host, _, port = fleet.balancer.reverse_proxy.rpartition(":")
+        answered: dict[bytes, set[bytes]] = {}
+        for slot in (b"0", b"1", b"2", b"3"):
+            body = b'{"id_slot":%b}' % slot
+            ask = b"POST /completion HTTP/1.1\r\n%bAuthorization: Bearer one\r\nContent-Length: %d"
+            for address in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
+                async with await trio.open_tcp_stream(
+                    host, int(port), local_address=address
+                ) as stream:
+                    await stream.send_all(ask % (CLOSES, len(body)) + b"\r\n\r\n" + body)
+                    answer = await read_until(stream, b"fine")
+                agent = re.search(rb"x-paddler-agent: (\w+)", answer)
+                assert agent is not None
+                answered.setdefault(slot, set()).add(agent[1])
+    assert [len(agents) for agents in answered.values()] == [1, 1, 1, 1]

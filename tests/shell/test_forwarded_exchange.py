@@ -113,6 +113,33 @@ async def test_a_request_in_the_middle_of_an_answer_breaks_the_rules(
     ]
 
 
+async def test_a_request_without_a_body_has_none_though_its_end_comes_a_read_later(
+    autojump_clock: MockClock,
+) -> None:
+    heard: list[bytes] = []
+
+    async def server(stream: trio.abc.Stream) -> None:
+        heard.append(bytes(await stream.receive_some(65_536)))
+        await stream.send_all(OK)
+
+    ours, theirs = trio.testing.memory_stream_pair()
+    whole = request("a")
+    async with upstream(server) as world, trio.open_nursery() as nursery:
+        tunnel = AgentTunnel(ours)
+        nursery.start_soon(tunnel.run)
+        nursery.start_soon(run_next, tunnel, world.client)
+        await theirs.send_all(whole[: -len(end_frame())])
+        await trio.testing.wait_all_tasks_blocked()
+        await theirs.send_all(end_frame())
+        frames = FrameReader()
+        answer: list[tuple[Kind, bytes]] = []
+        while not answer or answer[-1][0] is not Kind.END:
+            answer += frames.feed(bytes(await theirs.receive_some()))
+        nursery.cancel_scope.cancel()
+    assert heard == [b"GET / HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\r\n"]
+    assert [kind for kind, _ in answer] == [Kind.RESPONSE, Kind.BODY, Kind.END]
+
+
 async def test_a_tunnel_that_leaves_begins_no_exchange_and_ends_none() -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     tunnel = AgentTunnel(ours)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import attrs
@@ -76,6 +76,8 @@ class ForwardedExchange:
         self.tunnel.on_news = self._look
         try:
             with self._scope:
+                if not self.head.has_body:
+                    await self._read_end()
                 self._look()
                 if self._scope.cancel_called:
                     pass
@@ -90,13 +92,25 @@ class ForwardedExchange:
         return self._is_answered and self._is_read and not self._is_switched
 
     async def _answer_while_reading(self, early: list[bytes]) -> None:
-        async with trio.open_nursery() as nursery:
-            pieces, body = trio.open_memory_channel[bytes](0)
-            nursery.start_soon(self._read_body, early, pieces, name="request body")
-            async with body:  # what the server does not want, goes nowhere
+        """The end of the tunnel would not be read behind what the server does not take."""
+        pieces, body = trio.open_memory_channel[bytes](0)
+        async with trio.open_nursery() as watching:
+            watching.start_soon(self._end_with_tunnel, name="end of the tunnel")
+            async with trio.open_nursery() as reading, body:
+                reading.start_soon(self._read_body, early, pieces, name="request body")
                 await self._answer(body)
-            if not self._is_answered:
-                nursery.cancel_scope.cancel(reason="the exchange is over")
+                if not self._is_answered:
+                    reading.cancel_scope.cancel(reason="the exchange is over")
+            watching.cancel_scope.cancel(reason="all of the request was read")
+
+    async def _read_end(self) -> None:
+        """Of a request without a body, which may come a read later than its head."""
+        while not self._is_read:
+            frame = await self.tunnel.next_frame()
+            if frame is None:
+                self._scope.cancel(reason="the balancer closed the tunnel")
+                return
+            self._take(frame, [])
 
     def _look(self) -> None:
         """Nothing comes before the answer is out, but the end: nobody wants it any more.
@@ -149,13 +163,15 @@ class ForwardedExchange:
         else:
             raise WireError(f"{kind.name} in the middle of a request @ tunnel")
 
-    async def _answer(self, body: AsyncIterable[bytes] | bytes | None) -> None:
+    async def _answer(self, body: trio.MemoryReceiveChannel[bytes] | bytes | None) -> None:
         head, tunnel = self.head, self.tunnel
         try:
             try:
                 async with self.client.request(
                     head.method, head.target, self._headers(), body, upgrades=head.upgrades
                 ) as response:
+                    if isinstance(body, trio.MemoryReceiveChannel):
+                        body.close()  # what the server has not asked for by now, goes nowhere
                     if response.status == SWITCHING:
                         await self._pass_both_ways(response)
                     else:

@@ -43,6 +43,7 @@ from paddler_trio.http.passing import PassableConnection
 from paddler_trio.http.protocol import Http11Protocol
 from paddler_trio.http.token_bucket import TokenBucket
 from paddler_trio.ready_sockets import closing, read_while
+from paddler_trio.socket_reset import reset_on_close
 
 logger = logging.getLogger(__name__)
 
@@ -302,6 +303,12 @@ class HttpConnection:
     def client_gone(self) -> None:
         """Stop reading; the calls in progress get a disconnect."""
         self._reading.cancel()
+
+    def abort(self) -> None:
+        """Reset it, with what the client has not taken: nobody takes what it has for all."""
+        if not self._gone:
+            reset_on_close(self._stream.socket)
+            self._give_up()
 
     def report_abuse(self, reason: str) -> None:
         """Log one line about this client and count it."""

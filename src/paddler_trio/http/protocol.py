@@ -81,6 +81,9 @@ class Wire(Protocol):
     def has_unread(self) -> bool:
         """Whether bytes have arrived that were not read yet."""
 
+    def abort(self) -> None:
+        """Reset the connection."""
+
     def report_abuse(self, reason: str) -> None:
         """Log and count a client that broke a rule."""
 
@@ -494,6 +497,11 @@ class RawBytes:
     async def end(self, send: Send) -> None:
         """As in `RawResponse`."""
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def abort(self) -> None:
+        """As in `RawResponse`."""
+        if self._protocol.may_write(self._stream):
+            self._protocol.wire.abort()
 
     def _check(self) -> None:
         if not self._protocol.may_write(self._stream):

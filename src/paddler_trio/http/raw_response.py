@@ -50,6 +50,10 @@ class RawResponse(Protocol):
         """All of it was written."""
         ...
 
+    def abort(self) -> None:
+        """Reset the connection: of a body that ends with it, the client has only a part."""
+        ...
+
 
 def raw_response(scope: Scope) -> RawResponse | None:
     """Of this request, whose response has not begun; None under a server that cannot do that."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import secrets
 import select
 import socket
-import struct
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -23,14 +22,13 @@ from paddler_trio.errors import LinkError
 from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.read_size import ReadSize
 from paddler_trio.ready_sockets import closing, read_while
+from paddler_trio.socket_reset import reset_on_close
 from paddler_trio.wire.trio.trio_link import render_extension
 from paddler_trio.wire.trio.tunnel_frames import FrameReader, Kind
 from paddler_trio.wire.trio.upstream_messages import OpenTunnel
 
 DIAL_S: Final = 10.0
 """For an agent to dial a tunnel that was asked for."""
-_AT_ONCE: Final = struct.pack("ii", 1, 0)
-"""``SO_LINGER``: a close that resets."""
 
 
 @attrs.define(eq=False)
@@ -142,8 +140,7 @@ class Tunnel:
     def forget_unsent(self) -> None:
         """`close` does not deliver what the agent has not taken: its end would come behind that,
         and never to an agent whose server takes nothing."""
-        if not self.is_closed:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        reset_on_close(self._socket)
 
     def close(self) -> None:
         if not self.is_closed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import unquote_to_bytes
 
 import attrs
 
@@ -36,6 +37,21 @@ class UpstreamAddress:
         """``host:port``, an IPv6 host in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+    def holds(self, target: bytes) -> bool:
+        """Whether a path stays below the prefix, however a server resolves its dots."""
+        if not self.prefix:
+            return True
+        depth = 0
+        path, _, _ = target.partition(b"?")
+        for segment in unquote_to_bytes(path).split(b"/"):
+            if segment == b"..":
+                depth -= 1
+            elif segment not in (b"", b"."):
+                depth += 1
+            if depth < 0:
+                return False
+        return True
 
 
 def parse_upstream_address(text: str) -> UpstreamAddress:

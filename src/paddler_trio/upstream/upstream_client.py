@@ -180,6 +180,10 @@ class UpstreamClient:
         self, method: bytes, target: bytes, headers: Headers, body: RequestBody, *, upgrades: bool
     ) -> RequestHead:
         try:
+            if not self.address.holds(target):
+                raise UnsendableRequestError(
+                    f"its path has more '..' than parts: it would leave {self.address.prefix}"
+                )
             return request_head(
                 method,
                 self.address.prefix.encode() + target,

@@ -14,6 +14,7 @@ import trio
 
 from paddler_trio.read_size import ReadSize
 from paddler_trio.ready_sockets import closing, read_while
+from paddler_trio.socket_reset import reset_on_close
 from paddler_trio.upstream.direct_socket import read_some, write_all
 from paddler_trio.upstream.request_head import RequestHead, UnsendableRequestError
 from paddler_trio.upstream.request_sender import PIECE_BYTES, RequestNotTakenError, RequestSender
@@ -184,7 +185,13 @@ class UpstreamConnection:
             raise self._broken_off() from error
 
     async def aclose(self) -> None:
-        """Close at once, in a cancelled scope too: the server notices that nobody reads."""
+        """Close at once, in a cancelled scope too: the server notices that nobody reads, also where
+        it has not taken all of the request."""
+        transport = self.stream
+        if isinstance(transport, trio.SSLStream):
+            transport = transport.transport_stream
+        if not self.is_sent and isinstance(transport, trio.SocketStream):
+            reset_on_close(transport.socket)
         with trio.CancelScope(shield=True):  # nothing in it waits
             await trio.aclose_forcefully(self.stream)
 

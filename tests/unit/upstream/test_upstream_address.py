@@ -66,3 +66,20 @@ def test_a_password_is_not_repeated() -> None:
         parse_upstream_address("http://me:secret@a:80")
     assert "secret" not in str(caught.value)
     assert "--upstream-key-file" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"/", b"/v1/models", b"/v1/../v1/models", b"/a/./..", b"/...", b"/a?b=/../..", b"/a..b/.."],
+)
+def test_a_path_below_the_prefix_is_held(target: bytes) -> None:
+    assert UpstreamAddress("gpu", 80, prefix="/llm").holds(target)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [b"/..", b"/../admin", b"/a/../../admin", b"/%2e%2E/admin", b"//../x", b"/a//..%2f../x?y"],
+)
+def test_a_path_that_a_server_may_find_above_the_prefix_is_not_held(target: bytes) -> None:
+    assert not UpstreamAddress("gpu", 80, prefix="/llm").holds(target)
+    assert UpstreamAddress("gpu", 80).holds(target), "all of it is offered"

@@ -144,10 +144,13 @@ class AnswerWriter:
         """The rest will not come: a stream of events says why in its last one. The answer stays
         unfinished, so that nobody takes it for whole."""
         assert self._head is not None, "the head comes first"
-        if self._is_event_stream and self._head.framing is not Framing.LENGTH:
+        framing = self._head.framing
+        if self._is_event_stream and framing is not Framing.LENGTH:
             is_between = not self.tail or self.tail.endswith((b"\n\n", b"\r\n\r\n", b"\r\r"))
             self.add((b"" if is_between else b"\n\n") + error_event(code, text))
         await self.flush()
+        if framing is Framing.CLOSE and not (self._is_event_stream or self.is_switched):
+            self.raw.abort()
 
 
 def with_fields(head: bytes, ours: Fields, servers: Headers) -> bytes:

@@ -14,6 +14,7 @@ from typing import Final
 import attrs
 
 from paddler_trio.errors import WireError
+from paddler_trio.http.end_user import USER_HEADER
 from paddler_trio.wire.trio.tunnel_frames import SWITCHING, Headers, ResponseHead
 
 CONNECTION_FIELDS: Final = frozenset(
@@ -31,7 +32,9 @@ CONNECTION_FIELDS: Final = frozenset(
 )
 AGENT_FIELD: Final = b"x-paddler-agent"
 """In a request: only the server behind this agent may answer. In a response: it did."""
-_OURS: Final = frozenset({AGENT_FIELD, b"x-paddler-client", b"x-paddler-priority", b"expect"})
+_OURS: Final = frozenset(
+    {AGENT_FIELD, b"x-paddler-client", b"x-paddler-priority", USER_HEADER, b"expect"}
+)
 """Of requests: they are for the balancer; 100 (Continue) was sent here."""
 _FORWARDED_FOR: Final = b"x-forwarded-for"
 _FORWARDED_HOST: Final = b"x-forwarded-host"
@@ -143,6 +146,8 @@ def answer_head(
     elif not is_http_1_1:
         framing = Framing.CLOSE
     dropped = _connection_fields((name.lower(), value) for name, value in head.headers)
+    if framing is Framing.CHUNKS:
+        dropped -= {b"trailer"}  # they follow
     if framing in (Framing.CHUNKS, Framing.CLOSE):
         dropped |= {b"content-length"}
     else:

@@ -107,8 +107,7 @@ async def _through_tunnel(
     on_tunnel: Callable[[Callable[[], None]], None] = lambda _close: None,
 ) -> Failed | None:
     def close() -> None:
-        if answer.is_switched:
-            tunnel.forget_unsent()
+        tunnel.forget_unsent()
         tunnel.close()
 
     try:
