@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import select
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -34,12 +32,6 @@ class Exchange:
 
     async def send(self, data: bytes) -> None:
         await self.stream.send_all(data)
-
-    async def hung_up(self) -> None:
-        """The same, and nothing is read."""
-        with select.epoll(1) as hang_ups:
-            hang_ups.register(self.stream.socket, select.EPOLLRDHUP)
-            await trio.lowlevel.wait_readable(hang_ups.fileno())
 
     async def client_gone(self) -> None:
         """Wait until the connection is closed on the other side."""
@@ -108,8 +100,6 @@ async def scripted_server(
     """A server on a free port of the loopback address."""
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        if not reads_bodies:
-            listeners[0].socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
         port = listeners[0].socket.getsockname()[1]
         server = ScriptedServer(port, script, reads_bodies)
         nursery.start_soon(trio.serve_listeners, server.handle, listeners)

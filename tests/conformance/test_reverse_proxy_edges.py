@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
 from scripted_server import Exchange
 from test_reverse_proxy import (
     ASK,
@@ -193,31 +192,6 @@ async def test_a_target_in_absolute_form_keeps_its_query(target: bytes, passed: 
 
 UPLOAD_BYTES = 32_000_000
 UPLOAD = ASK.replace(b"2\r\n\r\n{}", b"%d\r\n\r\n" % UPLOAD_BYTES) + b"x" * UPLOAD_BYTES
-
-
-async def test_a_client_that_leaves_during_an_upload_frees_slot_and_server() -> None:
-    """The server has read the head only, and every buffer on the way to it is full."""
-    began, left = trio.Event(), trio.Event()
-
-    async def busy(exchange: Exchange) -> None:
-        if began.is_set():
-            await exchange.send(FINE)
-            return
-        began.set()
-        await exchange.hung_up()
-        left.set()
-
-    async with proxy(busy, slots=1, reads_bodies=False) as fleet:
-        async with await fleet.connect() as stream:
-            await stream.send_all(UPLOAD)
-            await began.wait()
-            await trio.testing.wait_all_tasks_blocked(0.03)
-        with trio.fail_after(3):
-            await left.wait()
-        assert (
-            without_ours(await whole(fleet, ASK.replace(b"Host: api.example\r\n", CLOSES))) == FINE
-        )
-        assert fleet.servers[0].most_busy == 1
 
 
 async def test_a_server_that_answers_before_it_has_read_the_body_is_heard_at_once() -> None:

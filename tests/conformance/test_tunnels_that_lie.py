@@ -8,6 +8,8 @@ after it, as a proxy before the balancer does.
 from __future__ import annotations
 
 import json
+import select
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -267,3 +269,23 @@ async def test_a_tunnel_that_nobody_asked_for_is_refused_and_the_right_one_still
             assert (await stream.receive_some(65_536)).startswith(b"HTTP/1.1 404")
         assert (await answer.wait()).endswith(b"\r\n\r\nok")
         nursery.cancel_scope.cancel()
+
+
+async def test_an_agent_that_takes_nothing_of_an_upload_learns_that_its_client_left() -> None:
+    """The end comes ahead of what is on its way: its server may be busy for hours."""
+    upload = ASK.replace(b"2\r\n\r\n{}", b"32000000\r\n\r\n" + b"x" * 32_000_000)
+    async with lying(slots=1) as agent:
+        agent.dials = False
+        host, _, port = agent.balancer.reverse_proxy.rpartition(":")
+        client = await trio.open_tcp_stream(host, int(port))
+        with trio.fail_after(PATIENCE_S):
+            await client.send_all(upload)
+            async with await dial_tunnel(agent.balancer, await agent.asked.wait()) as tunnel:
+                tunnel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+                data = b""
+                while b"/completion" not in data:
+                    data += await tunnel.receive_some(1024)
+                await client.aclose()
+                with select.epoll(1) as hang_ups:
+                    hang_ups.register(tunnel.socket, select.EPOLLRDHUP)
+                    await trio.lowlevel.wait_readable(hang_ups.fileno())

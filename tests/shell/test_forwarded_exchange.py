@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
+
 import attrs
 import pytest
 import trio
@@ -18,6 +21,7 @@ from paddler_trio.wire.trio.tunnel_frames import (
     FrameReader,
     Kind,
     RequestHead,
+    body_frames,
     end_frame,
     read_request,
     request_frame,
@@ -138,6 +142,50 @@ async def test_a_request_without_a_body_has_none_though_its_end_comes_a_read_lat
         nursery.cancel_scope.cancel()
     assert heard == [b"GET / HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n\r\n"]
     assert [kind for kind, _ in answer] == [Kind.RESPONSE, Kind.BODY, Kind.END]
+
+
+async def test_an_upload_that_is_given_up_is_noticed_behind_what_the_server_does_not_take() -> None:
+    async def takes_nothing(stream: trio.abc.Stream) -> None:
+        await trio.sleep_forever()
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.setblocking(False)
+        async with (
+            upstream(takes_nothing) as world,
+            trio.SocketStream(trio.socket.from_stdlib_socket(ours)) as stream,
+            trio.open_nursery() as nursery,
+        ):
+            tunnel = AgentTunnel(stream)
+            headers = ((b"content-length", b"99000000"),)
+            head = RequestHead(id="a", method=b"PUT", target=b"/", headers=headers, has_body=True)
+            exchange = ForwardedExchange(tunnel, world.client, ForwardedStreams(0.0), head)
+            ended: list[bool] = []
+
+            async def run() -> None:
+                ended.append(await exchange.run())
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(tunnel.run)
+            nursery.start_soon(run)
+            sent = 0
+            while (now := sent + sent_now(theirs)) > sent:
+                sent = now
+                await trio.testing.wait_all_tasks_blocked()
+            assert not ended
+            theirs.close()
+            nursery.cancel_scope.deadline = trio.current_time() + 5
+        assert ended == [False], "no other exchange"
+        assert world.num_ended == 1, "the server knows, too"
+
+
+def sent_now(sock: socket.socket) -> int:
+    """Bytes of frames of a body that fit into it."""
+    sent, data = 0, body_frames(b"x" * 65_536)
+    with suppress(BlockingIOError):
+        while True:
+            sent += sock.send(data[sent % len(data) :])
+    return sent
 
 
 async def test_a_tunnel_that_leaves_begins_no_exchange_and_ends_none() -> None:

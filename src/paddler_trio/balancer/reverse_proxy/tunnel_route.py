@@ -76,6 +76,9 @@ class TunnelRoute:
         except OSError as error:
             copy.close()
             raise ClientGoneError("the agent closed its tunnel at once") from error
+        if copy.family in (socket.AF_INET, socket.AF_INET6):
+            # a server may be busy before it reads a request: its agent says when that is too long
+            copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
         connection.release()
         carried = header(scope, CARRIES_FIELD.lower().encode())
         is_able = carried == CARRIES_WEBSOCKETS.encode()
