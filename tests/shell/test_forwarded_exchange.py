@@ -169,7 +169,7 @@ async def test_an_upload_that_is_given_up_is_noticed_behind_what_the_server_does
             nursery.start_soon(tunnel.run)
             nursery.start_soon(run)
             sent = 0
-            while (now := sent + sent_now(theirs)) > sent:
+            while (now := sent_on(theirs, sent)) > sent:
                 sent = now
                 await trio.testing.wait_all_tasks_blocked()
             assert not ended
@@ -179,12 +179,12 @@ async def test_an_upload_that_is_given_up_is_noticed_behind_what_the_server_does
         assert world.num_ended == 1, "the server knows, too"
 
 
-def sent_now(sock: socket.socket) -> int:
-    """Bytes of frames of a body that fit into it."""
-    sent, data = 0, body_frames(b"x" * 65_536)
+def sent_on(sock: socket.socket, sent: int) -> int:
+    """As many bytes of the frames of a body as fit into it, behind those that were sent."""
+    frame = body_frames(b"x" * 65_536)
     with suppress(BlockingIOError):
         while True:
-            sent += sock.send(data[sent % len(data) :])
+            sent += sock.send(frame[sent % len(frame) :])
     return sent
 
 
