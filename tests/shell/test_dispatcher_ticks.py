@@ -7,7 +7,8 @@ import trio
 from dispatch_world import DONE, LIMITS, Peer, World, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.nursery_tree.request import Failure
+from paddler_trio.nursery_tree.dispatcher import REST_S
+from paddler_trio.nursery_tree.request import Buffered, Failure
 from paddler_trio.wire.trio.trio_link import Start
 
 CUT_OFF = Failure(502, "Response channel closed before terminator")
@@ -85,6 +86,34 @@ async def test_a_request_handed_back_twice_is_placed_once(autojump_clock: MockCl
         assert other.sent() == ["start 1.2"]
         other.says("1.2", "a", done=True)
         assert await heard(request) == ("a", None)
+
+
+async def test_an_agent_that_hands_back_twice_in_a_row_leaves_the_request_to_another(
+    autojump_clock: MockClock,
+) -> None:
+    """It has free slots because it cannot use them, and would get each request again at once."""
+    async with world() as here:
+        busy = here.agent()
+        first = here.submit()
+        await wait_all_tasks_blocked()
+        broken = here.agent(slots=4)
+        request = here.submit()
+        await wait_all_tasks_blocked()
+        for _ in range(2):
+            (lease,) = broken.connection.leases()
+            here.dispatcher.hand_back(lease, "no descriptors", suspects=0)
+            await wait_all_tasks_blocked()
+        assert not broken.connection.is_accepting
+        assert isinstance(request.phase, Buffered)
+        busy.says("1.1", "a", done=True)
+        assert await heard(first) == ("a", None)
+        (lease,) = busy.connection.leases()
+        assert lease.request is request
+        busy.says(lease.wire_id, "b", done=True)
+        assert await heard(request) == ("b", None)
+        await trio.sleep(REST_S)
+        assert broken.connection.refresh_readiness(), "asked at every status"
+        assert broken.connection.is_accepting
 
 
 async def test_an_agent_that_goes_on_after_handing_back_is_not_heard(

@@ -7,6 +7,7 @@ a client's id never leaves the balancer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -145,6 +146,8 @@ class AgentConnection:
     """It deregistered: the end of the connection is no loss."""
     is_suspended: bool = attrs.field(default=False, init=False)
     """The server that it stands in front of did not answer since its last report."""
+    rests_until_s: float = attrs.field(default=-math.inf, init=False)
+    """It gave a request back twice in a row: others get a chance meanwhile."""
     is_drained: bool = attrs.field(default=False, init=False)
     """Drained by an operator: it finishes what it has and gets nothing new."""
     awaits_state: bool = attrs.field(default=False, init=False)
@@ -274,7 +277,8 @@ class AgentConnection:
             )
             self.serves_desired = serves
         is_ejected = self.health.is_ejected(self.label, now_s)
-        self.is_accepting = serves and not is_ejected and not self.is_drained
+        rests = is_ejected or self.is_drained or now_s < self.rests_until_s
+        self.is_accepting = serves and not rests
         slots = self.status.slots_total
         if self.kept_slots is not None:
             slots = min(slots, self.kept_slots)

@@ -10,6 +10,7 @@ that the request ends when the task is cancelled.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 import attrs
 import structlog
@@ -69,6 +70,9 @@ from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 log = structlog.get_logger("dispatch")
+
+REST_S: Final = 1.0
+"""For an agent that gives a request back twice in a row, and by its reports is ready for it."""
 
 
 @attrs.define(eq=False)
@@ -218,6 +222,13 @@ class Dispatcher:
         if agent.key in self.agents and agent.refresh_readiness():
             self.update(agent)
 
+    def _rest(self, agent: AgentConnection) -> None:
+        """It cannot do what it says: it lacks memory or descriptors, and has the most free slots
+        for it."""
+        agent.rests_until_s = trio.current_time() + REST_S
+        if agent.key in self.agents and agent.refresh_readiness():
+            self.update(agent)
+
     def agents_with_models(self) -> list[AgentConnection]:
         """Those that load what is desired; not those in front of a server."""
         return [agent for agent in self.agents.values() if agent.upstream is None]
@@ -360,6 +371,8 @@ class Dispatcher:
             reason=reason,
             suspects=suspects,
         )
+        if not suspects and request.agents[-2:] == [lease.agent.label] * 2:
+            self._rest(lease.agent)
         pool = self.pools.of(request)
         self._apply(pool, pool.ledger.give_back(request.key))
         self._lose_slot(request, suspects, f"handed back: {reason}")
