@@ -86,3 +86,42 @@ def test_a_demo_that_is_interrupted_before_its_answer_ends_at_once(moment: str) 
             demo.kill()
     assert demo.returncode == 0, complaints
     assert "Traceback" not in complaints
+
+
+def without(redirections: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Started by a shell that has closed descriptors."""
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirections}', "sh", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_an_output_that_is_closed_is_one_line(tmp_path: Path) -> None:
+    ended = without("1>&-", *COMMAND, "--version")
+    words = "paddler-trio: cannot write the output: Bad file descriptor\n"
+    assert (ended.returncode, ended.stderr) == (1, words)
+    file = tmp_path / "keys.json"
+    ended = without("1>&-", *COMMAND, "key", "new", "b", "--scope", "inference", "--file", file)
+    assert ended.returncode == 1
+    assert read_key_file(file).keys == (), "nobody has seen it"
+    assert without("0<&- 2>&-", *COMMAND, "--version").returncode == 0
+
+
+def test_nothing_that_is_opened_later_takes_the_place_of_a_standard_stream(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = (
+        "import os, socket, sys\n"
+        "from pathlib import Path\n"
+        "from paddler_trio.cli.standard_streams import open_missing_streams\n"
+        "open_missing_streams()\n"
+        "opened = socket.socket()\n"
+        "print('for nobody', file=sys.stderr, flush=True)\n"
+        "names = [os.readlink(f'/proc/self/fd/{number}') for number in range(3)]\n"
+        "Path(sys.argv[1]).write_text(f'{opened.fileno() > 2} {sys.stdin.read()!r} {names}')\n"
+    )
+    ended = without("0<&- 1>&- 2>&-", sys.executable, "-c", program, told)
+    assert ended.returncode == 0
+    assert told.read_text() == f"True '' {['/dev/null'] * 3}"

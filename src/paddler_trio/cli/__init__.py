@@ -16,21 +16,22 @@ from paddler_trio.cli import completion
 from paddler_trio.cli.commands import COMMANDS, command_line, needed_for
 from paddler_trio.cli.exit_codes import USAGE
 from paddler_trio.cli.paddler_v1_flags import translate
+from paddler_trio.cli.standard_streams import open_missing_streams
 from paddler_trio.cli.terminal import printable
 
 
 def main() -> None:
     """Entry of the console script."""
+    open_missing_streams()
     try:
         try:
             _run()
         finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()  # what cannot be written is known before the interpreter ends
+            sys.stdout.flush()  # what cannot be written is known before the interpreter ends
     except KeyboardInterrupt:  # while the command was being imported; commands answer for the rest
         sys.exit(128 + signal.SIGINT)
     except OSError as error:
-        if error.errno not in _UNWRITABLE or error.filename is not None or sys.stdout is None:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
             raise
         # its last flush must not complain about it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -40,7 +41,7 @@ def main() -> None:
         sys.exit(1)
 
 
-_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EPIPE})
+_UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EPIPE, errno.EBADF})
 
 
 def _run() -> None:
