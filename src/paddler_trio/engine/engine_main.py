@@ -20,7 +20,7 @@ import threading
 import traceback
 from functools import partial
 from queue import SimpleQueue
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import attrs
 
@@ -76,10 +76,15 @@ _PROGRESS_STEP = 0.02
 _CANNOT_SEE = "the model was loaded without a multimodal projection: it cannot see images"
 
 
+_ABORTABLE: Final[list[Llama]] = []
+"""The one that is loaded, once it is."""
+
+
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, _: object) -> None:
     """llama.cpp's log, each line marked with its level; the agent turns them into records."""
-    os.write(2, b"%d\t%s" % (level, text))
+    if not any(llama.is_aborting for llama in _ABORTABLE):  # it warns of passes that we abort
+        os.write(2, b"%d\t%s" % (level, text))
 
 
 @attrs.frozen(eq=False)
@@ -136,6 +141,7 @@ def run_engine(record_fd: int | None, *, gives_way: bool) -> None:
         case _Encoder():
             _only_embed(pipe, load, loaded, record)
         case _Loaded():
+            _ABORTABLE.append(loaded.llama)
             _generate(pipe, load, loaded, record)
 
 

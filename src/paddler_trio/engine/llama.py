@@ -283,9 +283,7 @@ class Llama:
           failed. After 2 and failures the touched sequences must be trimmed to what was computed
           before.
         """
-        self._abort[0] = b"\0"
-        with TURNS:
-            return int(lib.llama_decode(self._context, self.batch.raw))
+        return self._decode(self.batch)
 
     def use_threads(self, threads: int) -> None:
         """From the next pass on."""
@@ -304,16 +302,21 @@ class Llama:
         Returns:
           As :meth:`decode`.
         """
-        self._abort[0] = b"\0"
         batch = EmbeddingBatch(rows, positions=positions, stream=stream, logits=logits)
+        if not self._attends_ahead:
+            return self._decode(batch)
+        lib.llama_set_causal_attn(self._context, False)
+        try:
+            return self._decode(batch)
+        finally:
+            lib.llama_set_causal_attn(self._context, True)
+
+    def _decode(self, batch: Batch | EmbeddingBatch) -> int:
+        self._abort[0] = b"\0"
         with TURNS:
-            if not self._attends_ahead:
-                return int(lib.llama_decode(self._context, batch.raw))
-            lib.llama_set_causal_attn(self._context, False)
-            try:
-                return int(lib.llama_decode(self._context, batch.raw))
-            finally:
-                lib.llama_set_causal_attn(self._context, True)
+            code = int(lib.llama_decode(self._context, batch.raw))
+        self._abort[0] = b"\0"
+        return code
 
     @property
     def context(self) -> object:
@@ -347,6 +350,11 @@ class Llama:
     def abort(self) -> None:
         """End the pass that is being computed, if any, with code 2; from any thread."""
         self._abort[0] = b"!"
+
+    @property
+    def is_aborting(self) -> bool:
+        """The pass that is being computed is to end."""
+        return self._abort[0] != b"\0"
 
     def trim(self, stream: int, length: int) -> bool:
         """Keep only the first ``length`` tokens of a sequence; if its memory cannot be cut there,
