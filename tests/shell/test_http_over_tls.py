@@ -13,6 +13,7 @@ from http_world import over_tls
 HAVE_THEIR_OWN = {
     "test_clients_that_wait_are_accepted_several_in_a_turn_of_the_event_loop",  # before it, too
     "test_connections_over_the_cap_are_closed_at_once",  # before their handshake
+    "test_without_descriptors_clients_wait_and_the_log_says_why_once",
 }
 NOT_OF_THE_CONNECTION = {
     "test_a_flood_of_small_frames_closes_with_1008",

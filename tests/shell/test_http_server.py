@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
@@ -10,7 +11,7 @@ from functools import partial
 import pytest
 import trio
 import trio.testing
-from http_world import LARGE, Waiter, hello, serving, until
+from http_world import LARGE, PATIENCE_S, Waiter, hello, serving, until
 from quart import websocket as quart_websocket
 from quart_trio import QuartTrio
 from trio_websocket import CloseReason, ConnectionClosed, ConnectionRejected
@@ -24,7 +25,7 @@ from paddler_trio.http.connection import HttpConnection
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.listening import listen
 from paddler_trio.http.quart_adapter import fix_disconnects
-from paddler_trio.http.server import ACCEPTED_AT_ONCE, HttpServer
+from paddler_trio.http.server import ACCEPT_RETRY_S, ACCEPTED_AT_ONCE, HttpServer
 from paddler_trio.http.streaming import DirectBody, direct_body
 from paddler_trio.ready_sockets import run_ready_sockets
 
@@ -256,6 +257,27 @@ async def test_clients_that_wait_are_accepted_several_in_a_turn_of_the_event_loo
         client.close()
     assert turns < number / 2
     assert counts.refused == 1
+
+
+async def test_without_descriptors_clients_wait_and_the_log_says_why_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(hello) as served:
+        with socket.create_connection(("127.0.0.1", served.port), PATIENCE_S) as client:
+            before = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1, before[1]))
+            try:
+                await until(lambda: bool(caplog.records))
+                await trio.sleep(3.5 * ACCEPT_RETRY_S)  # it tries again, and says nothing
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            await until(lambda: served.server.statistics().accepted == 1)
+            answer = await trio.to_thread.run_sync(client.recv, 65_536)
+            assert answer.endswith(b"hello /")
+    (line,) = caplog.messages
+    assert "Too many open files" in line
+    assert "ulimit -n" in line
 
 
 async def test_a_connection_that_has_ended_is_no_garbage() -> None:

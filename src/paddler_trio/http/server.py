@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 OUT_OF_CAPACITY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 ACCEPT_RETRY_S = 0.1
 """Pause after the system refused us a descriptor: the kernel keeps the client waiting meanwhile."""
+COMPLAIN_S = 10.0
+"""Between two lines of the log about that."""
 ACCEPTED_AT_ONCE = 16
 """In one turn of the event loop, for each listener: what these cost, tokens of others wait for."""
 
@@ -181,14 +184,22 @@ class HttpServer:
         self, listener: trio.SocketListener, sock: socket.socket, connections: trio.Nursery
     ) -> None:
         """``sock`` is that of ``listener``."""
+        complained_s = -math.inf
         while True:
             try:
                 stream = await listener.accept()
             except OSError as error:
                 if error.errno not in OUT_OF_CAPACITY:
                     raise
-                reason = os.strerror(error.errno)
-                logger.error("%s cannot accept: %s; trying again", self._name, reason)
+                if trio.current_time() >= complained_s + COMPLAIN_S:
+                    complained_s = trio.current_time()
+                    reason = os.strerror(error.errno)
+                    logger.error(
+                        "%s cannot accept: %s; clients wait until there is room again. Is the "
+                        "limit of open files (ulimit -n, LimitNOFILE= of a unit) high enough?",
+                        self._name,
+                        reason,
+                    )
                 await trio.sleep(ACCEPT_RETRY_S)
                 continue
             self._start(stream, connections)
