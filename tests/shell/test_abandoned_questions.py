@@ -17,15 +17,31 @@ from paddler_trio.apis.api_router import ApiRouter
 from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.llama_server.model_routes import PIECES_AT_ONCE
+from paddler_trio.apis.prompts import MAX_TEXTS_AMONG_IDS
 from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.config import BalancerConfig
 from paddler_trio.http.asgi import Message, Scope
 from paddler_trio.http.input_budget import INPUT, DecodingThread, InputBudget
-from paddler_trio.wire.codec import dumps, loads
+from paddler_trio.nursery_tree.agent_connection import (
+    OUTGOING_FRAMES,
+    QUESTIONS_AT_ONCE,
+    AgentConnection,
+)
+from paddler_trio.wire.codec import dumps, loads, unstructure
 from paddler_trio.wire.paddler.messages import StopRespondingTo
-from paddler_trio.wire.trio.trio_link import TAG, Answer, Ask, Detokenize, parse_extension
+from paddler_trio.wire.trio.trio_link import (
+    TAG,
+    Answer,
+    Ask,
+    DescribeModel,
+    Detokenize,
+    Question,
+    Start,
+    Tokenize,
+    parse_extension,
+)
 
 TOKENS = 200_000
 T = TypeVar("T")
@@ -66,14 +82,17 @@ class Asking:
     ended: trio.Event = attrs.field(factory=trio.Event)
 
     def begin(self, tokens: int) -> None:
-        body = dumps({"content": [7] * tokens, "with_pieces": True})
+        self.ask("/tokenize", {"content": [7] * tokens, "with_pieces": True})
+
+    def ask(self, path: str, fields: dict[str, object]) -> None:
+        body = dumps(fields)
         arriving: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         room = self.budget.reservation()
         room.grow(len(body))
         scope: Scope = {
             "type": "http",
             "method": "POST",
-            "path": "/tokenize",
+            "path": path,
             "query_string": b"",
             "headers": [(b"content-type", b"application/json")],
             "extensions": {INPUT: room},
@@ -102,7 +121,6 @@ class Asking:
         assert isinstance(frame, dict)
         ask = parse_extension(frame[TAG])
         assert isinstance(ask, Ask)
-        assert isinstance(ask.question, Detokenize)
         return ask
 
     def answer(self, ask: Ask) -> None:
@@ -145,6 +163,59 @@ async def test_an_agent_that_is_asked_for_a_client_that_left_is_told_to_stop() -
         assert stop == StopRespondingTo(ask.id)
         assert client.budget.thread.steps == steps
         assert client.sent == []
+
+
+async def test_of_texts_among_token_ids_no_more_is_asked_for_a_client_that_left() -> None:
+    async with asking() as client:
+        client.ask("/v1/completions", {"prompt": [7, *["a"] * MAX_TEXTS_AMONG_IDS]})
+        for _ in range(3):
+            ask = await client.question()
+            assert isinstance(ask.question, Tokenize)
+            client.peer.connection.answer(ask.id, Answer(ask.id, {"tokens": [1]}, None, 0))
+        ask = await client.question()
+        client.left.set()
+        await client.ended.wait()
+        await wait_all_tasks_blocked()
+        assert list(client.peer.received()) == [StopRespondingTo(ask.id)]
+
+
+async def test_the_text_of_a_prompt_is_asked_for_once_for_all_its_answers() -> None:
+    async with asking() as client:
+        client.ask("/completion", {"prompt": [7, 8], "n": 5, "n_predict": 1})
+        ask = await client.question()
+        assert ask.question == Detokenize(tokens=(7, 8))
+        client.peer.connection.answer(ask.id, Answer(ask.id, {"text": "é"}, None, 0))
+        await wait_all_tasks_blocked()
+        (start,) = client.peer.received()
+        assert isinstance(start, Start), "the first answer is begun: there is one slot"
+        client.left.set()
+        await client.ended.wait()
+        client.peer.connection.scope.cancel()
+        client.here.dispatcher.leave(client.peer.connection)
+
+
+async def test_questions_that_waited_for_a_model_do_not_flood_its_agent() -> None:
+    """A queue of frames that is full means an agent that does not read: it would be cut off."""
+    answered = 0
+
+    async def ask(connection: AgentConnection) -> None:
+        nonlocal answered
+        assert await connection.ask_model(dumps(unstructure(DescribeModel(), Question))) == {}
+        answered += 1
+
+    async with world() as here:
+        peer = here.agent()
+        for _ in range(2 * OUTGOING_FRAMES):
+            here.nursery.start_soon(ask, peer.connection)
+        await wait_all_tasks_blocked()
+        while answered < 2 * OUTGOING_FRAMES:
+            under_way = list(peer.received())
+            assert 0 < len(under_way) <= QUESTIONS_AT_ONCE
+            for frame in under_way:
+                assert isinstance(frame, Ask)
+                peer.connection.answer(frame.id, Answer(frame.id, {}, None, 0))
+            await wait_all_tasks_blocked()
+        assert not peer.connection.scope.cancel_called
 
 
 async def test_of_an_answer_to_a_client_that_left_no_more_is_written_than_was_begun() -> None:

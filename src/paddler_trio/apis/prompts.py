@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 MAX_INT32 = 2**31 - 1
+MAX_TEXTS_AMONG_IDS = 1024
+"""Of one request: an agent is asked for the tokens of each."""
 
 Prompt: TypeAlias = "str | list[int | str]"
 """A text, or token ids and texts in one sequence."""
@@ -70,9 +72,23 @@ def read_prompts(value: object, limits: ApiLimits, *, param: str = "prompt") -> 
                 f"{param} has {len(value)} entries, the limit max_prompts is {limits.max_prompts}",
                 param,
             )
-        each = (_prompt(item, f"{param}[{index}]") for index, item in enumerate(value))
-        return Prompts(tuple(each), is_several=True)
-    return Prompts((_prompt(value, param),), is_several=False)
+        each = tuple(_prompt(item, f"{param}[{index}]") for index, item in enumerate(value))
+        read = Prompts(each, is_several=True)
+    else:
+        read = Prompts((_prompt(value, param),), is_several=False)
+    num_texts = sum(
+        isinstance(item, str)
+        for prompt in read.prompts
+        if not isinstance(prompt, str)
+        for item in prompt
+    )
+    if num_texts > MAX_TEXTS_AMONG_IDS:
+        raise invalid(
+            f"{param} has {num_texts} texts in lists of token ids, the limit is "
+            f"{MAX_TEXTS_AMONG_IDS}: join them, or send each as a prompt",
+            param,
+        )
+    return read
 
 
 def is_ids(prompt: Sequence[int | str]) -> TypeIs[Sequence[int]]:

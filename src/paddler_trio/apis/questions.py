@@ -62,8 +62,8 @@ async def tokens_of(
     return tokens
 
 
-async def text_of(backend: Backend, tokens: Sequence[int]) -> str:
-    text = (await ask(backend, Detokenize(tokens=tuple(tokens))))["text"]
+async def text_of(backend: Backend, tokens: Sequence[int], exchange: Exchange) -> str:
+    text = (await ask(backend, Detokenize(tokens=tuple(tokens)), exchange))["text"]
     assert isinstance(text, str)
     return text
 
@@ -94,8 +94,11 @@ async def end_tokens(backend: Backend, generate: Generate) -> list[int]:
     return tokens
 
 
-async def token_ids(backend: Backend, items: Sequence[int | str], *, param: str) -> tuple[int, ...]:
-    """Token ids and texts in one sequence, as llama-server takes them, as ids only."""
+async def token_ids(
+    backend: Backend, items: Sequence[int | str], exchange: Exchange, *, param: str
+) -> tuple[int, ...]:
+    """Token ids and texts in one sequence, as llama-server takes them, as ids only; as long as the
+    client waits."""
     if not items:
         raise invalid(f"{param} is empty", param)
     if is_ids(items):
@@ -105,5 +108,6 @@ async def token_ids(backend: Backend, items: Sequence[int | str], *, param: str)
         if isinstance(item, int):
             tokens.append(item)
         else:
-            tokens += await tokens_of(backend, Tokenize(text=item, add_special=index == 0))
+            question = Tokenize(text=item, add_special=index == 0)
+            tokens += await tokens_of(backend, question, exchange)
     return tuple(tokens)

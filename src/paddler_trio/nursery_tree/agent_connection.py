@@ -56,6 +56,9 @@ log = structlog.get_logger("agents")
 OUTGOING_FRAMES = 1024
 """Frames an agent may lag behind. Requests are few and its reader is quick: a full queue means
 that the agent does not read at all, and then the connection is given up."""
+QUESTIONS_AT_ONCE = 48
+"""To the model of one agent, which refuses more than 64; the others wait here. All that waited for
+a model would be asked when it is there."""
 OURS = frozenset({SUBPROTOCOL})
 """What an agent of ours offers, and requests need that Paddler's agents do not understand."""
 TUNNELS_BESIDE_SLOTS = 32
@@ -168,6 +171,9 @@ class AgentConnection:
     _progress: dict[str, Callable[[CacheProgress], None]] = attrs.field(factory=dict, init=False)
     """Of the queries that report it; by the same ids."""
     _num_queries: int = attrs.field(default=0, init=False)
+    _asking: trio.Semaphore = attrs.field(
+        factory=lambda: trio.Semaphore(QUESTIONS_AT_ONCE), init=False
+    )
     _sent_digest: str | None = attrs.field(default=None, init=False)
     _sent_revision: str | None = attrs.field(default=None, init=False)
     _was_applied: bool = attrs.field(default=False, init=False)
@@ -414,7 +420,8 @@ class AgentConnection:
             raise QuestionRefusedError(
                 413, f"the question has {len(frame)} bytes, at most {MAX_FRAME_BYTES} are taken"
             )
-        return self._answer_in(await self._asked(wire_id, frame))
+        async with self._asking:
+            return self._answer_in(await self._asked(wire_id, frame))
 
     async def ask_fit(self, question: FitQuestion) -> object:
         """Whether a model would fit, a ``FitReport`` as plain JSON; only for agents of ours.

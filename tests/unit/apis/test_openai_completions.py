@@ -103,6 +103,8 @@ def test_prompts_have_many_forms(value: object, prompts: Prompts) -> None:
         ({"content": "string"}, "prompt"),
         ({"content": [{"type": "unknown"}]}, "prompt.content[0]"),
         ([*["a"] * 3000], "prompt"),
+        ([1, *["a"] * 1025], "prompt"),
+        ([[1, *["a"] * 513]] * 2, "prompt"),
     ],
 )
 def test_what_is_no_prompt_is_refused_with_its_path(value: object, param: str) -> None:

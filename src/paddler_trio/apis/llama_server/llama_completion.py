@@ -42,8 +42,9 @@ async def llama_completion(backend: Backend, exchange: Exchange) -> None:
     backend = backend.routed(exchange, request.delivery.model)
     model = model_name(backend, request.delivery.model)
     must_generate(backend)
-    prompts = await native_prompts(backend, request)
-    texts = [await prompt_text(backend, each) for each in prompts for _ in range(request.n)]
+    prompts = await native_prompts(backend, exchange, request)
+    shown = [await prompt_text(backend, exchange, each) for each in prompts]
+    texts = [text for text in shown for _ in range(request.n)]
     works = request.works(prompts)
     answers = text_answers([""] * len(texts), works)
     settings = generation_settings(

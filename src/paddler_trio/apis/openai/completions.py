@@ -257,9 +257,11 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
     new_id = f"cmpl-{secrets.token_urlsafe(21)}"
     heading = attrs.evolve(heading_of(backend, request.delivery), id=new_id)
     must_generate(backend)
-    prompts = await native_prompts(backend, request)
+    prompts = await native_prompts(backend, exchange, request)
     works = request.works(prompts)
-    echoes = [await prompt_text(backend, each) if request.with_echo else "" for each in prompts]
+    echoes = [
+        await prompt_text(backend, exchange, each) if request.with_echo else "" for each in prompts
+    ]
     verbose = await verbose_of(backend, request.delivery, works[0])
     begun = [echo for echo in echoes for _ in range(request.best_of)]
     answers = text_answers(begun, works)
@@ -279,23 +281,25 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
 
 
 async def native_prompts(
-    backend: Backend, request: CompletionRequest
+    backend: Backend, exchange: Exchange, request: CompletionRequest
 ) -> list[TextPrompt | TokenPrompt]:
     """Each prompt; an agent is asked where texts and ids are mixed."""
-    return [await _native(backend, prompt) for prompt in request.prompts.prompts]
+    return [await _native(backend, exchange, prompt) for prompt in request.prompts.prompts]
 
 
-async def _native(backend: Backend, prompt: Prompt) -> TextPrompt | TokenPrompt:
+async def _native(backend: Backend, exchange: Exchange, prompt: Prompt) -> TextPrompt | TokenPrompt:
     if isinstance(prompt, str):
         return TextPrompt(text=prompt)
     most_cells = cells_at_most(backend)
     if most_cells is not None and len(prompt) > most_cells:
         raise prompt_too_long(len(prompt), most_cells, param="prompt")
-    return TokenPrompt(tokens=await token_ids(backend, prompt, param="prompt"))
+    return TokenPrompt(tokens=await token_ids(backend, prompt, exchange, param="prompt"))
 
 
-async def prompt_text(backend: Backend, prompt: TextPrompt | TokenPrompt) -> str:
+async def prompt_text(
+    backend: Backend, exchange: Exchange, prompt: TextPrompt | TokenPrompt
+) -> str:
     """The text of a prompt; an agent is asked for that of token ids."""
     if isinstance(prompt, TextPrompt):
         return prompt.text
-    return await text_of(backend, prompt.tokens)
+    return await text_of(backend, prompt.tokens, exchange)

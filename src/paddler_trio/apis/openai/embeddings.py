@@ -245,7 +245,7 @@ async def _embed(
         )
     batch_size = 256 if state is None else state.inference_parameters.embedding_batch_size
     oversize = "truncate" if "truncate_prompt_tokens" in values else "report"
-    inputs = [await _native(backend, prompt) for prompt in read.prompts]
+    inputs = [await _native(backend, prompt, exchange) for prompt in read.prompts]
     parts, starts = split(inputs, agents=len(backend.agents), batch_size=batch_size)
     works = [Embed(inputs=part, normalize=normalize, oversize=oversize) for part in parts]
     embedded: list[Embedded] = []
@@ -264,7 +264,7 @@ async def _embed(
     return embedded[0]
 
 
-async def _native(backend: Backend, prompt: Prompt) -> EmbedInput:
+async def _native(backend: Backend, prompt: Prompt, exchange: Exchange) -> EmbedInput:
     if isinstance(prompt, str):
         return TextInput(text=prompt)
-    return TokenInput(tokens=await token_ids(backend, prompt, param="input"))
+    return TokenInput(tokens=await token_ids(backend, prompt, exchange, param="input"))
