@@ -118,6 +118,20 @@ async def test_two_deployments_of_the_same_state_share_a_host(autojump_clock: Mo
         await until_served(world, "a", "twin")
 
 
+async def test_other_weights_for_two_deployments_of_the_same_hosts(
+    autojump_clock: MockClock,
+) -> None:
+    """While the one loads, what it takes is not known: that is no reason against the other."""
+    before, after = (spec("a"), spec("c", name="coder")), (spec("b"), spec("d", name="coder"))
+    async with fleet_world(*before, hosts=2, manners=Manners(memory_bytes=1000)) as world:
+        await until_served(world, "a")
+        await until_served(world, "c", "coder")
+        await world.apply(*after)
+        await until_served(world, "b")
+        await until_served(world, "d", "coder")
+        await until(world, lambda: phase(world) is RolloutPhase.COMPLETE)
+
+
 async def test_a_balancer_that_is_killed_goes_on_with_the_rollout(
     autojump_clock: MockClock,
 ) -> None:

@@ -68,28 +68,30 @@ async def text_of(backend: Backend, tokens: Sequence[int], exchange: Exchange) -
     return text
 
 
-async def rendered(backend: Backend, prompt: Prompt) -> Mapping[str, object]:
+async def rendered(backend: Backend, exchange: Exchange, prompt: Prompt) -> Mapping[str, object]:
     """What the engine would be given for ``prompt``: its text ``prompt``, and ``num_tokens``."""
-    return await ask(backend, RenderPrompt(prompt=prompt))
+    return await ask(backend, RenderPrompt(prompt=prompt), exchange)
 
 
-async def count_tokens(backend: Backend, conversation: ConversationPrompt) -> int:
+async def count_tokens(
+    backend: Backend, exchange: Exchange, conversation: ConversationPrompt
+) -> int:
     """Of the rendered prompt.
 
     Errors:
       ApiError: 400 the template refuses it, 503 no agent serves a model, 504 none answered in time.
     """
-    num_tokens = (await rendered(backend, conversation))["num_tokens"]
+    num_tokens = (await rendered(backend, exchange, conversation))["num_tokens"]
     assert isinstance(num_tokens, int)
     return num_tokens
 
 
-async def end_tokens(backend: Backend, generate: Generate) -> list[int]:
+async def end_tokens(backend: Backend, exchange: Exchange, generate: Generate) -> list[int]:
     """The tokens that ``ignore_eos`` keeps from being sampled; empty without it, or if the agent
     does not report them."""
     if not generate.sampling.ignore_eos:
         return []
-    tokens = (await ask(backend, DescribeModel())).get("end_tokens", [])
+    tokens = (await ask(backend, DescribeModel(), exchange)).get("end_tokens", [])
     assert isinstance(tokens, list)
     return tokens
 

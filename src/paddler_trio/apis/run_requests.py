@@ -11,6 +11,7 @@ come; what differs between APIs is a :class:`~paddler_trio.apis.answer.StreamEnc
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import attrs
@@ -387,13 +388,18 @@ class StepSource:
                 except HttpProblem as problem:
                     await into.send(from_problem(problem))
                     return
-                nursery.start_soon(self._copy, choice, request, into.clone(), name="choice")
+                copy = partial(self._copy, exchange, choice, request, into.clone())
+                nursery.start_soon(copy, name="choice")
                 await request.left_queue.wait()
                 if request.failure is not None:
                     return
 
     async def _copy(
-        self, choice: int, request: Request, into: trio.MemorySendChannel[Step | ApiError]
+        self,
+        exchange: Exchange,
+        choice: int,
+        request: Request,
+        into: trio.MemorySendChannel[Step | ApiError],
     ) -> None:
         async with into:
             async for results in request.outbox:
@@ -402,6 +408,7 @@ class StepSource:
                     await into.send(step)
                 if error is not None:
                     await into.send(error)
+            exchange.room.shrink(request.forget_work())  # each has a copy of what all of them say
             failure = self._failure_of(request)
             if failure is not None:
                 await into.send(failure)

@@ -316,6 +316,14 @@ class Request:
         """Over for the client: its outbox is closed."""
         return isinstance(self.phase, Stopping | Ended)
 
+    def forget_work(self) -> int:
+        """It is over, and is given to no agent any more; how many bytes its work held."""
+        work = self.work
+        assert self.is_over, "an agent may need it"
+        assert isinstance(work, EncodedWork), "nothing else is held"
+        self.work = attrs.evolve(work, body=b"", paddler_body=None)
+        return work.size_bytes
+
     @property
     def failure(self) -> Failure | None:
         """The error that ended it, if one did."""

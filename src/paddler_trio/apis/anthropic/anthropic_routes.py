@@ -269,4 +269,6 @@ async def count_message_tokens(backend: Backend, exchange: Exchange) -> None:
     conversation, model = await exchange.read(backend.limits, read_count_tokens)
     backend = backend.routed(exchange, model)
     must_generate(backend)
-    await exchange.send_json(200, {"input_tokens": await count_tokens(backend, conversation)})
+    await exchange.send_json(
+        200, {"input_tokens": await count_tokens(backend, exchange, conversation)}
+    )

@@ -52,7 +52,7 @@ async def llama_completion(backend: Backend, exchange: Exchange) -> None:
         request.generate,
         is_stream=request.delivery.is_stream,
         with_timings=request.delivery.with_timings,
-        end_tokens=await end_tokens(backend, request.generate),
+        end_tokens=await end_tokens(backend, exchange, request.generate),
     )
     watch = Stopwatch(trio.current_time)
     encoder = CompletionEncoder(request, model, texts, answers, watch, settings)

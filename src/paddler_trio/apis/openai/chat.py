@@ -328,7 +328,7 @@ async def chat_completions(backend: Backend, exchange: Exchange) -> None:
     heading = heading_of(backend, request.delivery)
     must_generate(backend)
     works = await fetch_images(request.works(), backend.settings, exchange.room)
-    verbose = await verbose_of(backend, request.delivery, works[0])
+    verbose = await verbose_of(backend, exchange, request.delivery, works[0])
     with naming_fields(prompt="messages", constraint=request.constrained_by):
         if request.delivery.is_stream:
             watch = Stopwatch(trio.current_time)
@@ -343,18 +343,20 @@ async def chat_completions(backend: Backend, exchange: Exchange) -> None:
             await exchange.send_json(200, whole.body())
 
 
-async def verbose_of(backend: Backend, delivery: Delivery, generate: Generate) -> Json | None:
+async def verbose_of(
+    backend: Backend, exchange: Exchange, delivery: Delivery, generate: Generate
+) -> Json | None:
     """What the model is given for ``generate``, if the request asks for it; an agent is asked."""
     if not delivery.is_verbose:
         return None
     return {
-        "prompt": (await rendered(backend, generate.prompt))["prompt"],
+        "prompt": (await rendered(backend, exchange, generate.prompt))["prompt"],
         "generation_settings": generation_settings(
             cluster_parameters(backend),
             generate,
             is_stream=delivery.is_stream,
             with_timings=delivery.with_timings,
-            end_tokens=await end_tokens(backend, generate),
+            end_tokens=await end_tokens(backend, exchange, generate),
         ),
     }
 

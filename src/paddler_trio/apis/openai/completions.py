@@ -262,7 +262,7 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
     echoes = [
         await prompt_text(backend, exchange, each) if request.with_echo else "" for each in prompts
     ]
-    verbose = await verbose_of(backend, request.delivery, works[0])
+    verbose = await verbose_of(backend, exchange, request.delivery, works[0])
     begun = [echo for echo in echoes for _ in range(request.best_of)]
     answers = text_answers(begun, works)
     with naming_fields(prompt="prompt", constraint=request.constrained_by):

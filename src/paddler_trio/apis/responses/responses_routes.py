@@ -94,7 +94,7 @@ class Responses:
         must_generate(backend)
         before = await self._before(request, exchange)
         conversation = request.conversation(before)
-        tokens = await count_tokens(backend, conversation)
+        tokens = await count_tokens(backend, exchange, conversation)
         body = {"object": "response.input_tokens", "input_tokens": tokens}
         await exchange.send_json(200, body)
 

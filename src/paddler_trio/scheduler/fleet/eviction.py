@@ -239,6 +239,8 @@ def never_fits(goal: Goal, placed: Placed, index: FleetIndex) -> str | None:
     stay, go = _split(state, goal, index)
     if not stay or memory.fits(goal.deployment, need, without=go):
         return None
+    if any(memory.charges.get(name, NO_BYTES) is None for name in stay):
+        return None  # what one of them takes is not known yet
     return f"the model does not fit beside {', '.join(sorted(stay))}"
 
 
