@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.held_changes import HELD, HeldChanges
 from paddler_trio.errors import ConfigurationError, StateDatabaseError
-from paddler_trio.http.asgi import Message, Receive, Scope, Send, send_text
+from paddler_trio.http.asgi import Message, Receive, Scope, Send, read_body, send_text
 from paddler_trio.joining.agent_registry import AgentRegistry
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -44,7 +45,7 @@ async def answer(app: object, method: str, path: str) -> tuple[int, dict[bytes, 
         raise AssertionError
 
     assert callable(app)
-    await app({"type": "http", "method": method, "path": path}, receive, send)
+    await app({"type": "http", "method": method, "path": path, "headers": []}, receive, send)
     body = b"".join(each.get("body", b"") for each in said[1:])
     return said[0]["status"], dict(said[0]["headers"]), body
 
@@ -79,6 +80,57 @@ async def test_changes_that_run_are_waited_for_and_new_ones_are_told_when_to_com
         assert (await answer(app, method, path))[0] == 200, "nothing is changed by it"
     held.resume()
     assert (await answer(app, "POST", "/state"))[0] == 200
+
+
+async def test_a_change_that_has_not_come_whole_is_refused_and_not_waited_for() -> None:
+    """Its body may take a minute, and the other process does not wait so long."""
+    held = HeldChanges()
+    written: list[bytes] = []
+    goes_on = trio.Event()
+
+    async def stores(scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_body(receive, limit_bytes=1000, deadline_s=60)
+        await goes_on.wait()
+        written.append(body)
+        await send_text(send, 200, "OK")
+
+    app = held.before(stores, lambda scope: True)
+
+    async def put(pieces: list[bytes], statuses: list[int], *, is_whole: bool) -> None:
+        async def receive() -> Message:
+            await trio.lowlevel.checkpoint()
+            if not pieces:
+                await trio.sleep_forever()
+            piece = pieces.pop(0)
+            more = bool(pieces) or not is_whole
+            return {"type": "http.request", "body": piece, "more_body": more}
+
+        async def send(message: Message) -> None:
+            await trio.lowlevel.checkpoint()
+            if "status" in message:
+                statuses.append(message["status"])
+
+        headers = [(b"content-length", b"100")]
+        scope = {"type": "http", "method": "PUT", "path": "/state", "headers": headers}
+        await app(scope, receive, send)
+
+    whole, partial = list[int](), list[int]()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(functools.partial(put, [b"a"], partial, is_whole=False))
+        nursery.start_soon(functools.partial(put, [b"b", b"c"], whole, is_whole=True))
+        await wait_all_tasks_blocked()
+        has_held = trio.Event()
+
+        async def hold() -> None:
+            await held.hold()
+            has_held.set()
+
+        nursery.start_soon(hold)
+        await wait_all_tasks_blocked()
+        assert (partial, whole, has_held.is_set()) == ([503], [], False)
+        goes_on.set()
+        await has_held.wait()
+    assert (partial, whole, written) == ([503], [200], [b"bc"])
 
 
 async def test_what_is_let_go_is_written_by_nobody_until_it_is_taken_back(tmp_path: Path) -> None:
@@ -176,7 +228,9 @@ async def test_a_release_after_one_that_was_broken_off_while_it_waited_for_a_cha
     app = changes.before(slow_disk, lambda scope: True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(owner.run)
-        nursery.start_soon(app, {"type": "http", "method": "PUT", "path": "/"}, receive, send)
+        nursery.start_soon(
+            app, {"type": "http", "method": "PUT", "path": "/", "headers": []}, receive, send
+        )
         await wait_all_tasks_blocked()
         with trio.move_on_after(0.01) as patience:
             await owner.release()

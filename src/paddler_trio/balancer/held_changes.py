@@ -1,7 +1,8 @@
 """While another process takes over, changes of the state are refused: they would be lost.
 
 It takes the moment in which the other one reads the state. What a client changes is stored before
-it is answered, so waiting for the requests that run is waiting for what they write.
+it is answered, so waiting for the requests that run is waiting for what they write. One whose body
+has not come whole writes nothing yet, and may take a minute to come: it is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final
 import attrs
 import trio
 
-from paddler_trio.http.asgi import App, Receive, Scope, Send, send_text
+from paddler_trio.http.asgi import App, Message, Receive, Scope, Send, header, send_text
 
 _HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LONG: Final = "/api/v2/models/"
@@ -27,6 +28,8 @@ class HeldChanges:
 
     _is_held: bool = attrs.field(default=False, init=False)
     _running: int = attrs.field(default=0, init=False)
+    _arriving: set[trio.CancelScope] = attrs.field(factory=set, init=False)
+    """Of those that wait for more of their bodies."""
     _none_runs: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def before(self, app: App, may_change: Callable[[Scope], bool]) -> App:
@@ -40,8 +43,7 @@ class HeldChanges:
             if scope["type"] != "http" or not _is_change(scope) or not may_change(scope):
                 await app(scope, receive, send)
             elif self._is_held:
-                headers = [(b"retry-after", b"1"), (b"connection", b"close")]
-                await send_text(send, 503, HELD, headers=headers)
+                await _refuse(send)
             else:
                 await self._count(app, scope, receive, send)
 
@@ -50,6 +52,8 @@ class HeldChanges:
     async def hold(self) -> None:
         """Refuse changes from now on; returns when none runs any more."""
         self._is_held = True
+        for arriving in self._arriving:
+            arriving.cancel(reason=HELD)
         while self._running:
             await self._none_runs.park()
 
@@ -58,13 +62,50 @@ class HeldChanges:
         self._is_held = False
 
     async def _count(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+        change = trio.CancelScope()
+        is_whole = not _has_body(scope)
+        has_begun = False
+
+        async def receive_body() -> Message:
+            nonlocal is_whole
+            if is_whole:
+                return await receive()
+            self._arriving.add(change)
+            try:
+                if self._is_held:
+                    change.cancel(reason=HELD)
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                message = await receive()
+            finally:
+                self._arriving.discard(change)
+            is_whole = not message.get("more_body", False)
+            return message
+
+        async def send_noted(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
         self._running += 1
         try:
-            await app(scope, receive, send)
+            with change:
+                await app(scope, receive_body, send_noted)
         finally:
             self._running -= 1
             if self._running == 0:
                 self._none_runs.unpark_all()
+        if change.cancelled_caught and not has_begun:
+            await _refuse(send)
+
+
+async def _refuse(send: Send) -> None:
+    headers = [(b"retry-after", b"1"), (b"connection", b"close")]
+    await send_text(send, 503, HELD, headers=headers)
+
+
+def _has_body(scope: Scope) -> bool:
+    length = header(scope, b"content-length")
+    return header(scope, b"transfer-encoding") is not None or length not in (None, b"0")
 
 
 def _is_change(scope: Scope) -> bool:
