@@ -18,6 +18,7 @@ from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.llama_server.model_routes import PIECES_AT_ONCE
 from paddler_trio.apis.prompts import MAX_TEXTS_AMONG_IDS
+from paddler_trio.balancer.ask_model import MAX_ASKED
 from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
@@ -216,6 +217,16 @@ async def test_questions_that_waited_for_a_model_do_not_flood_its_agent() -> Non
                 peer.connection.answer(frame.id, Answer(frame.id, {}, None, 0))
             await wait_all_tasks_blocked()
         assert not peer.connection.scope.cancel_called
+
+
+async def test_an_agent_that_answers_with_something_else_is_not_asked_for_ever() -> None:
+    async with asking() as client:
+        client.begin(1)
+        for _ in range(MAX_ASKED):
+            client.peer.connection.answer((await client.question()).id, {"Tree": {}})
+        await client.ended.wait()
+        assert client.sent[0]["status"] == 503
+        assert list(client.peer.received()) == []
 
 
 async def test_of_an_answer_to_a_client_that_left_no_more_is_written_than_was_begun() -> None:

@@ -33,6 +33,8 @@ from paddler_trio.wire.trio.work import ConversationPrompt, TextPrompt
 
 log = structlog.get_logger("asking")
 
+MAX_ASKED = 8
+"""Agents, one after the other, where each leaves or answers with something else."""
 LARGE_CHARS = 65_536
 LARGE_TOKENS = 8_192
 LARGE_MESSAGES = 64
@@ -61,7 +63,7 @@ async def ask_model(
     written = await _written(question)
     limits = dispatcher.limits
     began_s = trio.current_time()
-    while True:
+    for _ in range(MAX_ASKED):
         agent = await _serving_agent(dispatcher, deployment, began_s)
         with trio.move_on_after(limits.item_timeout_s):
             try:
@@ -76,6 +78,7 @@ async def ask_model(
         raise HttpProblem(
             504, f"agent {agent.label} did not answer within {limits.item_timeout_s:g} s"
         )
+    raise _busy(dispatcher, deployment, f"{MAX_ASKED} agents left before they answered")
 
 
 async def _written(question: Question) -> bytes:

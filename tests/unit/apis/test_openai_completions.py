@@ -19,7 +19,7 @@ from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.fields import Field, FieldSupport
 from paddler_trio.apis.generation_settings import generation_settings
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.llama_server.llama_completion import CompletionEncoder
+from paddler_trio.apis.llama_server.llama_completion import MAX_REPEATED_CHARS, CompletionEncoder
 from paddler_trio.apis.openai.chat import Heading
 from paddler_trio.apis.openai.completion_request import (
     CompletionRequest,
@@ -280,6 +280,25 @@ def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:
     several = CompletionEncoder(two, "m", ["a"], [text_answer()], watch())
     several.read(Step(0, [done()]))
     assert isinstance(several.body(), list)
+
+
+@pytest.mark.parametrize(("chars", "is_repeated"), [(1000, True), (MAX_REPEATED_CHARS, False)])
+def test_what_a_request_says_once_is_not_answered_any_number_of_times(
+    chars: int, is_repeated: bool
+) -> None:
+    prompts = ["a" * chars, "b" * chars]
+    request = read_llama_completion({"prompt": prompts, "n": 2}, LIMITS)
+    settings = generation_settings({}, request.generate)
+    texts = [prompt for prompt in prompts for _ in range(2)]
+    answers = [text_answer() for _ in texts]
+    told = CompletionEncoder(request, "m", texts, answers, watch(), settings)
+    for choice in range(4):
+        told.read(Step(choice, [done()]))
+    bodies: Any = told.body()
+    later = prompts if is_repeated else ["", ""]
+    assert [body["prompt"] for body in bodies] == [prompts[0], later[0], prompts[1], later[1]]
+    given = [body["generation_settings"] == settings for body in bodies]
+    assert given == [True, is_repeated, is_repeated, is_repeated]
 
 
 def test_an_answer_is_truncated_where_the_context_is_full() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import attrs
 import trio
@@ -33,7 +34,10 @@ from paddler_trio.apis.run_requests import gather, stream
 from paddler_trio.apis.shapes import Json
 from paddler_trio.apis.timings import Reports, Stopwatch, timings_of
 from paddler_trio.http import sse
+from paddler_trio.wire.codec import dumps
 
+MAX_REPEATED_CHARS: Final = 1024 * 1024
+"""In the answers to one request, of what it says once."""
 _STOP_TYPES = {"stop": "eos", "stop_text": "word", "length": "limit", "cells": "limit"}
 
 
@@ -68,7 +72,9 @@ async def llama_completion(backend: Backend, exchange: Exchange) -> None:
 class CompletionEncoder:
     """A :class:`~paddler_trio.apis.answer.StreamEncoder` of events, and the whole answer. Pure.
 
-    ``settings`` become ``generation_settings``.
+    ``settings`` become ``generation_settings``. They and the texts of prompts are repeated in each
+    of several answers as llama-server does it, up to ``MAX_REPEATED_CHARS`` in all; beyond that
+    settings are in the first answer only, and a prompt in the first of its own.
     """
 
     request: CompletionRequest
@@ -82,8 +88,12 @@ class CompletionEncoder:
     _num_prompt_tokens: dict[int, int] = attrs.field(factory=dict, init=False)
     """Of each choice whose agent has reported the progress of its prompt."""
     _reports: Reports = attrs.field(init=False)
+    _repeats: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        settings_chars = len(dumps(self.settings)) if len(self.answers) > 1 else 0
+        repeated = settings_chars * len(self.answers) + sum(map(len, self.prompts))
+        self._repeats = len(self.answers) == 1 or repeated <= MAX_REPEATED_CHARS
         delivery = self.request.delivery
         self._reports = Reports(self.watch, delivery.with_progress, delivery.with_timings)
 
@@ -203,8 +213,8 @@ class CompletionEncoder:
             "model": self.model,
             "tokens_predicted": completion_tokens(ended),
             "tokens_evaluated": ended.usage["prompt_tokens"],
-            "generation_settings": self.settings,
-            "prompt": self.prompts[index],
+            "generation_settings": self.settings if self._repeats or not index else {},
+            "prompt": self.prompts[index] if self._repeats or not index % self.request.n else "",
             "has_new_line": "\n" in whole,
             "truncated": ended.reason == "cells",
             "stop_type": _STOP_TYPES.get(ended.reason, "none"),
