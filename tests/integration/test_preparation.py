@@ -305,6 +305,16 @@ async def test_an_answer_that_would_end_the_link_is_refused() -> None:
             assert "the limit max_" in answer["problem"]
 
 
+async def test_a_worker_that_was_ended_while_it_was_idle_costs_no_request() -> None:
+    async with preparing() as prepare:
+        assert isinstance(await prepare(raw("hello")), PreparedGeneration)
+        await prepare.until_workers(1)
+        (idle,) = prepare.workers
+        os.kill(idle, signal.SIGKILL)
+        await until(lambda: not exists(idle))
+        assert isinstance(await prepare(raw("hello again")), PreparedGeneration)
+
+
 async def test_when_the_server_is_killed_its_workers_are_gone_and_jobs_are_told() -> None:
     workers: list[int] = []
 

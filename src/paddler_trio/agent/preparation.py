@@ -89,7 +89,7 @@ class Preparation:
             ordinal = await self._jobs_changed.wait_beyond(ordinal)
 
     async def _prepare(self, job: Job) -> Prepared:
-        worker = self._idle.pop() if self._idle else await self.server.fork()
+        worker = self._idle_worker() or await self.server.fork()
         try:
             prepared = await self._done(worker, job)
         except (WorkerDiedError, WireError) as error:
@@ -111,6 +111,15 @@ class Preparation:
         else:
             worker.kill()
         return prepared
+
+    def _idle_worker(self) -> PreparationWorker | None:
+        """One that lives, if there is any: no request is to blame for one that ended before it."""
+        while self._idle:
+            worker = self._idle.pop()
+            if not worker.has_ended:
+                return worker
+            worker.kill()
+        return None
 
     async def _done(self, worker: PreparationWorker, job: Job) -> Prepared:
         with trio.move_on_after(WALL_LIMIT_S):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 from collections.abc import Sequence
@@ -113,6 +114,13 @@ class PreparationWorker:
         self.is_reusable = False
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.setpriority(os.PRIO_PROCESS, self._pid(), niceness)
+
+    @property
+    def has_ended(self) -> bool:
+        """Somebody else ended it: the system, for want of memory, or an operator."""
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return bool(poller.poll(0))
 
     def kill(self) -> None:
         """End it now, whatever it computes. Idempotent."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
@@ -64,6 +65,9 @@ PROGRESS_INTERVAL_S = 0.5
 ISOLATED_TOKENS = 64
 """A sequence that may have killed an engine is computed by itself until so many of its tokens are
 sampled: more than were on their way to the agent when that engine died."""
+_STEADY_PASSES = 4
+_MOST_STEADY = 16
+"""Sets of sequences whose passes are remembered."""
 _MAX_FAILURES = 3
 """Sequences failed one after the other without a pass that worked between them."""
 
@@ -140,11 +144,18 @@ class DecodeLoop:
     _stopping: set[int] = attrs.field(factory=set, init=False)
     _anticipation: Anticipation = attrs.field(factory=Anticipation, init=False)
     _failures: int = attrs.field(default=0, init=False)
+    _steady: dict[frozenset[int], deque[float]] = attrs.field(factory=dict, init=False)
+    """How long the last passes took that computed the next tokens of these sequences, and nothing
+    else; seconds. It tells how long the next one should take, whatever their contexts are."""
+    _num_threads: int = attrs.field(init=False)
+    _has_copied: bool = attrs.field(default=False, init=False)
+    """llama.cpp copies a shared prefix in the pass after it was told to, and all of a region."""
     _positions: dict[int, Positions] = attrs.field(factory=dict, init=False)
     """Of what is in each stream, which is a beginning of what was placed there last."""
 
     def __attrs_post_init__(self) -> None:
         self._watchdog = PassWatchdog(self.llama.abort)
+        self._num_threads = self.threads.now
 
     def __repr__(self) -> str:
         in_pass = f", in pass: {sorted(self._in_pass)}" if self._in_pass else ""
@@ -167,6 +178,8 @@ class DecodeLoop:
     def hurry(self, key: int) -> None:
         """This sequence is to be stopped; from any thread. A pass that computes only for such
         sequences is not worth finishing and is aborted."""
+        if key not in self._requests:
+            return  # it ended by itself, or has not begun
         self._stopping.add(key)
         in_pass = self._in_pass
         if in_pass and in_pass <= self._stopping:
@@ -271,6 +284,7 @@ class DecodeLoop:
                 self.streams.lost_prefix(sequence)
         else:
             self.llama.forget(stream)
+            self._has_copied = True
             if not self.llama.copy(placement.source, stream, kept):
                 self.streams.lost_prefix(sequence)
         self.counters.now.cached_tokens += sequence.num_computed
@@ -366,15 +380,19 @@ class DecodeLoop:
         self.doing.begin_all(keys)
         ran_s = time.thread_time()
         started_s = time.perf_counter()
-        self._watchdog.begins(self._limit_s(chunks))
+        is_steady = self._is_steady(chunks)
+        self._watchdog.begins(self._limit_s() if is_steady else math.inf)
         code = call.compute()
         is_broken_off = self._watchdog.ended()
         computed_s = time.perf_counter()
         ran_s = time.thread_time() - ran_s
-        self._in_pass = frozenset()
+        computed, self._in_pass = self._in_pass, frozenset()
         self.doing.end()
         if code == 0:
             self._failures = 0
+            self._has_copied = False
+            if is_steady:
+                self._note_steady(computed, computed_s - started_s)
             self.streams.commit(chunks)
             self._measure(chunks, 1000 * (computed_s - started_s))
             self._count_threads(computed_s - started_s, ran_s, computed_s)
@@ -406,18 +424,38 @@ class DecodeLoop:
         if self.threads.passed(wall_s, ran_s, paged_in=paged_in(), now_s=now_s):
             self._use_threads()
 
-    def _limit_s(self, chunks: tuple[ScheduledChunk, ...]) -> float:
-        """How long this call may take. Of others than next tokens it is not known well enough, and
-        a sequence that cannot be cut would have to be computed from its beginning."""
-        if not self.shape.rules.can_trim:
-            return math.inf
-        for chunk in chunks:
-            if chunk.count > 1 or chunk.drafts or not chunk.sequence.num_sampled:
-                return math.inf
-        alone_ms = self.prefill_controller.alone_ms(len(chunks))
-        return self.threads.limit_s(None if alone_ms is None else alone_ms / 1000)
+    def _is_steady(self, chunks: tuple[ScheduledChunk, ...]) -> bool:
+        """Whether this call takes as long as the last one of the same sequences. Of others than
+        next tokens that is not so, and a sequence that cannot be cut would have to be computed from
+        its beginning if it were broken off."""
+        return (
+            self.shape.rules.can_trim
+            and not self._has_copied
+            and all(
+                chunk.count == 1 and not chunk.drafts and chunk.sequence.num_sampled
+                for chunk in chunks
+            )
+        )
+
+    def _limit_s(self) -> float:
+        """How long the pass that begins may take."""
+        times = self._steady.get(self._in_pass)
+        return self.threads.limit_s(min(times) if times else None)
+
+    def _note_steady(self, keys: frozenset[int], took_s: float) -> None:
+        times = self._steady.get(keys)
+        if times is None:
+            if len(self._steady) >= _MOST_STEADY:
+                self._steady.clear()
+            times = self._steady[keys] = deque(maxlen=_STEADY_PASSES)
+        times.append(took_s)
 
     def _use_threads(self) -> None:
+        fewer = self._num_threads / self.threads.now
+        self._num_threads = self.threads.now
+        if fewer > 1:  # more of them take as long at most
+            for keys, times in self._steady.items():
+                self._steady[keys] = deque((fewer * each for each in times), _STEADY_PASSES)
         self.counters.now.threads = self.threads.now
         self.llama.use_threads(self.threads.now)
         if self.draft_model is not None:

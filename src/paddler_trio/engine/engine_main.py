@@ -17,6 +17,7 @@ import mmap
 import os
 import sys
 import threading
+import time
 import traceback
 from functools import partial
 from queue import SimpleQueue
@@ -73,6 +74,8 @@ from paddler_trio.wire.engine.engine_pipe import (
 from paddler_trio.wire.engine.memory_need import MemoryUse
 
 _PROGRESS_STEP = 0.02
+_LONG_ADMISSION_S = 0.05
+"""Samplers with many sequence breakers look at each text of the vocabulary for each of them."""
 _CANNOT_SEE = "the model was loaded without a multimodal projection: it cannot see images"
 
 
@@ -246,6 +249,7 @@ def _generate(pipe: Pipe, load: LoadModel, loaded: _Loaded, record: CrashRecord)
             partial(admit, llama, shape),
             commands.put,
             record,
+            _discard,
         )
         vision.start(on_crash=partial(_give_up, record))
     _start_reading(pipe, llama, record, loop, embedder, vision)
@@ -400,6 +404,10 @@ def _start_reading(
     ).start()
 
 
+def _discard(admitted: Admitted) -> None:
+    admitted.sampler.close()
+
+
 def _read_requests(
     pipe: Pipe,
     llama: Llama,
@@ -428,8 +436,11 @@ def _read_requests(
                         vision.take(frame)
                     else:
                         doing.begin(key)
+                        began_s = time.monotonic()
                         loop.commands.put(admit(llama, loop.shape, frame))
                         doing.end()
+                        if time.monotonic() - began_s > _LONG_ADMISSION_S:
+                            pipe.send(Pong())  # a ping may wait behind many of these
                 case StopSequence():
                     if vision is not None:
                         vision.stop(frame.key)

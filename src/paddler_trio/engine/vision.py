@@ -106,6 +106,7 @@ class Vision(Generic[AdmittedT]):
       admit: makes of a sequence that is complete what the decode loop takes; may be slow.
       forward: gives that, or an ending, to the decode loop.
       record: where this thread notes the requests it works for.
+      discard: releases what ``admit`` made for a client that has left meanwhile.
     """
 
     projector: Projector
@@ -115,6 +116,7 @@ class Vision(Generic[AdmittedT]):
     admit: Callable[[StartSequence, Embeddings], AdmittedT | Ending]
     forward: Callable[[AdmittedT | Ending], None]
     record: CrashRecord = attrs.field(factory=CrashRecord.unread)
+    discard: Callable[[AdmittedT], None] = lambda _admitted: None
     _arrivals: SimpleQueue[StartSequence] = attrs.field(factory=SimpleQueue, init=False)
     _pending: set[int] = attrs.field(factory=set, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
@@ -165,6 +167,8 @@ class Vision(Generic[AdmittedT]):
             admitted = refused.ending
         if self._withdraw(start.key):
             self.forward(admitted)
+        elif not isinstance(admitted, Ending):
+            self.discard(admitted)
 
     def _withdraw(self, key: int) -> bool:
         with self._lock:

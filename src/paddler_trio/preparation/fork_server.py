@@ -12,6 +12,7 @@ import os
 import pickle
 import signal
 import socket
+import sys
 from functools import partial
 
 from paddler_trio.heap import freeze_heap
@@ -74,8 +75,16 @@ def _serve(control: socket.socket, language: Language, shared: tuple[object, ...
         message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not message:
             return
+        if not descriptors:
+            continue  # none was left here for it; who asked sees its end closed
         connection = socket.socket(fileno=descriptors[0])
-        if os.fork() == 0:
+        try:
+            pid = os.fork()
+        except OSError as error:  # the worker that was asked for is lost, the others go on
+            connection.close()
+            sys.stderr.write(f"no preparation process: {error.strerror}\n")
+            continue
+        if pid == 0:
             control.close()
             die_with_parent(parent)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -58,6 +58,7 @@ class Bench:
     projector: CountingProjector
     results: SimpleQueue[Complete | Ending] = attrs.field(factory=SimpleQueue)
     vision: Vision[Complete] = attrs.field(init=False)
+    discarded: list[Complete] = attrs.field(factory=list)
 
     def see(self, start: StartSequence) -> Complete | Ending | None:
         self.vision.take(start)
@@ -72,6 +73,7 @@ def bench(projector: Projector) -> Bench:
 
 def bench_of(projector: Projector, *, budget_bytes: int) -> Bench:
     bench = Bench(CountingProjector(projector))
+    discarded = bench.discarded
     bench.vision = Vision(
         bench.projector,  # type: ignore[arg-type]  # all of it that is used
         cells=200,
@@ -79,6 +81,7 @@ def bench_of(projector: Projector, *, budget_bytes: int) -> Bench:
         cache=ImageCache(budget_bytes),
         admit=Complete,
         forward=bench.results.put,
+        discard=discarded.append,
     )
     return bench
 
@@ -110,6 +113,20 @@ def test_what_was_seen_before_is_not_encoded_again(bench: Bench) -> None:
     assert isinstance(first, Complete)
     assert isinstance(second, Complete)
     assert first.embeddings.keys() == second.embeddings.keys()
+
+
+def test_what_was_made_for_a_client_that_left_meanwhile_is_discarded(bench: Bench) -> None:
+    """It holds memory of llama.cpp's, which nobody else releases."""
+
+    def leaves(start: StartSequence, embeddings: Embeddings) -> Complete:
+        bench.vision.stop(start.key)
+        return Complete(start, embeddings)
+
+    bench.vision.admit = leaves
+    ending = bench.see(asking(1, 10))
+    assert isinstance(ending, Ending)
+    assert ending.reason == "stopped"
+    assert [made.start.key for made in bench.discarded] == [1]
 
 
 def test_what_was_seen_is_let_go_before_the_next_one_comes(bench: Bench) -> None:
