@@ -14,6 +14,7 @@ from fleet_world import (
     phase,
     spec,
     until,
+    until_served,
 )
 from trio.testing import MockClock
 
@@ -187,6 +188,24 @@ async def test_the_second_of_two_undos_at_once_is_refused_as_any_conflict(
             nursery.start_soon(undo)
         assert refused == [409]
         assert world.keeper.current.revision == 3
+
+
+async def test_an_undo_goes_back_to_what_serves_whatever_was_tried_in_vain_since(
+    autojump_clock: MockClock,
+) -> None:
+    paused = attrs.evolve(QUICK, on_failure=OnFailure.PAUSE)
+    outcomes = {"bad": "fails", "worse": "fails"}
+    async with fleet_world(
+        spec("a", rollout=paused), hosts=1, manners=Manners(outcomes=outcomes)
+    ) as world:
+        await until_served(world, "a")
+        for model in outcomes:
+            await world.apply(spec(model, rollout=paused))
+            await until(world, lambda: phase(world) is RolloutPhase.PAUSED)
+        rollouts = FleetRollouts(world.controller)
+        await rollouts.undo(DEFAULT, author="ann")
+        assert world.keeper.current.state.find(DEFAULT) == spec("a", rollout=paused)
+        await until_served(world, "a")
 
 
 @pytest.mark.parametrize("on_failure", [OnFailure.PAUSE, OnFailure.ROLLBACK])

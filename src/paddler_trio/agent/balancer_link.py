@@ -295,6 +295,7 @@ def _describe(error: BaseException) -> str:
     ):
         # never the headers, never the token
         body = (error.body or b"").decode(errors="replace")[:300]
+        body = body or "it gave no reason; is this the balancer's management address?"
         has_advice = error.status_code != 401 or "paddler-trio join" in body
         advice = "" if has_advice else "; see --token-file, or `paddler-trio join`"
         return f"the balancer refused this agent ({error.status_code}): {body}{advice}"

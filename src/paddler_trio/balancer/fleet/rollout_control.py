@@ -14,7 +14,7 @@ from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.scheduler.fleet.fleet_values import Rollout
 from paddler_trio.scheduler.fleet.rollout_orders import aborted, paused, resumed
-from paddler_trio.wire.trio.fleet_state import FleetState
+from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState
 
 
 @attrs.frozen(eq=False)
@@ -63,30 +63,40 @@ class FleetRollouts:
         )
 
     async def undo(self, deployment: str, *, author: str) -> None:
-        """Desire what was desired of this deployment before; also StateDatabaseError."""
+        """Desire what its last rollout would go back to, or once that is complete what was desired
+        before; also StateDatabaseError."""
         keeper = self.fleet.keeper
         current = keeper.current.state
         spec = current.find(deployment)
         if spec is None:
             raise RolloutRefusedError(404, f"there is no deployment {deployment[:80]!r}")
-        for revision in keeper.history[1:]:
-            before = revision.state.find(deployment)
-            if before is not None and before != spec:
-                break
-        else:
-            raise RolloutRefusedError(
-                409, f"no other state of {deployment!r} is kept: there is nothing to undo"
-            )
+        before, number = self._before(spec)
         deployments = tuple(before if each is spec else each for each in current.deployments)
         try:
             await keeper.apply(
                 FleetState(deployments),
                 author=author,
-                note=f"undo of {deployment}: as in revision {revision.revision}",
+                note=f"undo of {deployment}: as in revision {number}",
                 expected_revision=keeper.current.revision,
             )
         except RevisionConflictError as error:
             raise RolloutRefusedError(409, str(error)) from error
+
+    def _before(self, spec: DeploymentSpec) -> tuple[DeploymentSpec, int | None]:
+        """And its revision. What was tried in vain since it was served is not gone back to."""
+        keeper, name = self.fleet.keeper, spec.name
+        rollout = self.fleet.rollouts.get(name)
+        if rollout is not None and rollout.good is not None:
+            good = keeper.spec(name, rollout.good)
+            if good is not None and good != spec:
+                return good, keeper.revision_of(name, rollout.good)
+        for revision in keeper.history[1:]:
+            before = revision.state.find(name)
+            if before is not None and before != spec:
+                return before, revision.revision
+        raise RolloutRefusedError(
+            409, f"no other state of {name!r} is kept: there is nothing to undo"
+        )
 
     def _ordered(
         self, deployment: str, done: str, order: Callable[[Rollout, float], Rollout | None]
