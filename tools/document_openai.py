@@ -19,10 +19,12 @@ import attrs
 
 from paddler_trio.apis.fields import Field, FieldSupport, Record
 from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.llama_server.llama_completion import MAX_REPEATED_CHARS
 from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
 from paddler_trio.apis.openai.chat_fields import chat_record
 from paddler_trio.apis.openai.completion_request import completion_record, llama_completion_record
 from paddler_trio.apis.openai.embeddings import embeddings_record, llama_embeddings_record
+from paddler_trio.apis.prompts import MAX_TEXTS_AMONG_IDS
 
 PAGE = Path(__file__).parents[1] / "docs" / "openai.md"
 LIMITS = ApiLimits()
@@ -56,7 +58,13 @@ def _limits() -> str:
         f"| `{field.name}` | {rows[field.name]} | {field.default:,} |"
         for field in attrs.fields(ApiLimits)
     ]
-    return "\n".join([*lines, ""])
+    fixed = (
+        f"Fixed: {MAX_TEXTS_AMONG_IDS:,} texts among the token ids of one request "
+        '(`[1, "text", 2]`). `/completion` repeats `generation_settings` and `prompt` in each of '
+        f"several answers up to {MAX_REPEATED_CHARS:,} characters in all; beyond that the settings "
+        "are in the first answer, and a prompt in the first of its own."
+    )
+    return "\n".join([*lines, "", fixed, ""])
 
 
 def _described_limits() -> Iterator[tuple[str, str]]:

@@ -22,6 +22,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     Grammar,
     Loading,
     LoadModel,
+    Pong,
     Progress,
     SampledToken,
     Sampling,
@@ -74,11 +75,13 @@ class Engine:
         self.process.stdin.flush()
 
     def receive(self) -> FromEngine | None:
+        """The next frame, but no word that it lives, which it says after a long admission."""
         assert self.process.stdout is not None
-        prefix = self.process.stdout.read(LENGTH_BYTES)
-        if len(prefix) < LENGTH_BYTES:
-            return None
-        return decode_from_engine(self.process.stdout.read(body_length(prefix)))
+        while len(prefix := self.process.stdout.read(LENGTH_BYTES)) == LENGTH_BYTES:
+            frame = decode_from_engine(self.process.stdout.read(body_length(prefix)))
+            if not isinstance(frame, Pong):
+                return frame
+        return None
 
     def load(self, load: LoadModel = LOAD) -> FromEngine | None:
         self.send(load)

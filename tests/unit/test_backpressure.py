@@ -55,7 +55,11 @@ from paddler_trio.model_store import arrival, store_connection, upload_file, upl
 from paddler_trio.models import hub_lookup
 from paddler_trio.models.partial_file import BLOCK_BYTES
 from paddler_trio.models.transfer import SPACE_BLOCKS, TransferLimits
-from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, TUNNELS_BESIDE_SLOTS
+from paddler_trio.nursery_tree.agent_connection import (
+    OUTGOING_FRAMES,
+    QUESTIONS_AT_ONCE,
+    TUNNELS_BESIDE_SLOTS,
+)
 from paddler_trio.nursery_tree.loop_lag import STALL_S
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
 from paddler_trio.preparation.limits import BASE_CPU_S, CPU_S_PER_MB, MAX_CPU_S, MEMORY_BYTES
@@ -225,6 +229,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{MAX_HISTORY} of at most {MAX_DEPLOYMENTS} deployments beside `default`, in a file "
             f"of {MAX_FLEET_FILE_BYTES // MIB} MiB"
         ),
+        "questions of a balancer to an agent": f"{QUESTIONS_AT_ONCE}",
         "questions to an agent": f"{MAX_QUESTIONS}, of which 2 are worked on",
         "questions to an agent whether a model fits": (
             f"{MAX_FIT_QUESTIONS}, of which 1 is worked on"
