@@ -265,19 +265,34 @@ class DecodeLoop:
         request = self._requests[sequence.key]
         if request.placed_s is None:
             request.placed_s = time.perf_counter()
-        positions = request.content.positions
-        self._positions[stream] = positions
-        kept = positions.at(placement.kept)
-        restored = self.stored.restore(
-            sequence, stream, better_than=placement.kept, positions=positions
-        )
-        if restored is not None:
-            self.streams.lost_prefix(sequence)
-            if restored:
-                self.streams.found_prefix(sequence, restored)
-                self.counters.now.restores += 1
-                self.counters.now.restored_tokens += restored
-        elif placement.source is None:
+        self._positions[stream] = request.content.positions
+        if not self._restore(placement):
+            self._take_from_cache(placement)
+        self.counters.now.cached_tokens += sequence.num_computed
+
+    def _restore(self, placement: Placement) -> bool:
+        """Whether the stream has been filled from the host store; else nothing was touched."""
+        sequence, stream = placement.sequence, placement.stream
+        found = self.stored.find(sequence, better_than=placement.kept)
+        if found is None:
+            return False
+        cuts = self.streams.make_room_for_prefix(sequence, length=found.length, size=found.size)
+        if cuts is None:
+            return False
+        self._cut(*cuts)
+        self.streams.lost_prefix(sequence)
+        length = self.stored.restore(found, stream, self._positions[stream])
+        if length:
+            self.streams.found_prefix(sequence, length)
+            self.counters.now.restores += 1
+            self.counters.now.restored_tokens += length
+        return True
+
+    def _take_from_cache(self, placement: Placement) -> None:
+        """Leave in the stream, or copy into it, what the cache has of the sequence."""
+        sequence, stream = placement.sequence, placement.stream
+        kept = self._positions[stream].at(placement.kept)
+        if placement.source is None:
             self.llama.forget(stream)
         elif placement.source == stream:
             if not self.llama.trim(stream, kept):
@@ -287,7 +302,6 @@ class DecodeLoop:
             self._has_copied = True
             if not self.llama.copy(placement.source, stream, kept):
                 self.streams.lost_prefix(sequence)
-        self.counters.now.cached_tokens += sequence.num_computed
 
     def _is_isolated(self, key: int) -> bool:
         request = self._requests[key]
@@ -298,7 +312,9 @@ class DecodeLoop:
         if self.draft_model is not None:
             drafting = [s for s in generating if self._may_draft(s)]
             self.doing.begin_all([sequence.key for sequence in drafting])
-            self.draft_model.guess(drafting, count=self.max_drafts)
+            self.draft_model.guess(
+                drafting, count=self.max_drafts, catch_up=self._catch_up_tokens(len(generating))
+            )
             self.doing.end()
             return
         for sequence in generating:
@@ -306,6 +322,10 @@ class DecodeLoop:
             sequence.drafts = drafts[: run_length(drafts, 0, len(drafts))]
             if sequence.drafts and is_image(sequence.drafts[0]):
                 sequence.drafts = []
+
+    def _catch_up_tokens(self, generating: int) -> int:
+        """What all streams may wait for beside so many: the draft model is the faster one."""
+        return self.prefill_controller.prefill_budget(generating, limit=self.shape.n_batch).tokens
 
     def _may_draft(self, sequence: Sequence) -> bool:
         """A draft model sees words only."""

@@ -65,20 +65,50 @@ class DraftModel:
             )
         return cls(llama, shape)
 
-    def guess(self, sequences: list[Sequence], *, count: int) -> None:
-        """Give each sequence up to ``count`` drafts: none where its tokens do not fit here."""
-        following = [
+    def guess(self, sequences: list[Sequence], *, count: int, catch_up: int) -> None:
+        """Give each sequence up to ``count`` drafts: none where its tokens do not fit here, and
+        none before all of them are computed.
+
+        Args:
+          catch_up: prompt tokens that may be computed now. All sequences wait for them, also for
+            those of one whose prompt is long.
+        """
+        fitting = [
             sequence
             for sequence in sequences
             if sequence.num_tokens + count <= self.shape.cells and sequence.stream is not None
         ]
+        written = {sequence.key: list(sequence.tokens) for sequence in fitting}
+        missing = {sequence.key: self._missing(sequence, written) for sequence in fitting}
+        following: list[Sequence] = []
+        for sequence in sorted(fitting, key=lambda sequence: missing[sequence.key]):
+            lacks = missing[sequence.key]
+            if lacks <= count + 1:  # what was accepted since the last guess
+                following.append(sequence)
+            elif lacks <= catch_up:
+                following.append(sequence)
+                catch_up -= lacks
+            elif catch_up:
+                self._catch_up(sequence, catch_up)
+                catch_up = 0
         following.sort(key=lambda sequence: sequence.stream or 0)
-        written = {sequence.key: list(sequence.tokens) for sequence in following}
         for _ in range(count):
             if not self._advance(following, written):
                 return
         for sequence in following:
             sequence.drafts = written[sequence.key][sequence.num_tokens :]
+
+    def _catch_up(self, sequence: Sequence, count: int) -> None:
+        """Compute the next ``count`` tokens of one that lags."""
+        assert sequence.stream is not None
+        computed = self._computed[sequence.stream]
+        part = sequence.tokens[len(computed) : len(computed) + count]
+        self.llama.batch.clear()
+        self.llama.batch.add(part, start=len(computed), stream=sequence.stream, logits=0)
+        if self.llama.decode() != 0:
+            self._forget([sequence])
+            return
+        computed += part
 
     def _advance(self, following: list[Sequence], written: dict[int, list[int]]) -> bool:
         """One more token for each; False if llama.cpp fails."""

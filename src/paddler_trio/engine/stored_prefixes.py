@@ -15,7 +15,7 @@ from paddler_trio.engine.host_memory import HostMemory
 from paddler_trio.engine.llama import Llama
 from paddler_trio.scheduler.batching.image_tokens import Positions
 from paddler_trio.scheduler.batching.prefill_controller import PrefillController
-from paddler_trio.scheduler.batching.prefix_store import PrefixStore
+from paddler_trio.scheduler.batching.prefix_store import Found, PrefixStore
 from paddler_trio.scheduler.batching.save_budget import SaveBudget
 from paddler_trio.scheduler.batching.sequences import Sequence
 from paddler_trio.scheduler.batching.streams import Resident, Streams
@@ -75,24 +75,23 @@ class StoredPrefixes:
         if self._is_ready_for(size) and self.budget.affords(size) and self._wants(resident, size):
             self._save(resident, size)
 
-    def restore(
-        self, sequence: Sequence, stream: int, *, better_than: int, positions: Positions
-    ) -> int | None:
-        """Put a stored prefix into the stream, if one is better than what the cache has.
-
-        Args:
-          positions: of the sequence's tokens.
-
-        Returns:
-          How many tokens of the sequence are in the cache now; None if nothing was touched.
-        """
+    def find(self, sequence: Sequence, *, better_than: int) -> Found | None:
+        """The stored prefix that is worth restoring where the cache has so many of its tokens."""
         if self.is_off:
             return None
-        found = self.store_plan.find(
+        return self.store_plan.find(
             sequence.tokens, sequence.salt, better_than=better_than + WORTH_RESTORING
         )
-        if found is None:
-            return None
+
+    def restore(self, found: Found, stream: int, positions: Positions) -> int:
+        """Put what was found into the stream, whatever that holds.
+
+        Args:
+          positions: of the tokens of the sequence that it was found for.
+
+        Returns:
+          How many tokens of that sequence are in the cache now.
+        """
         self.llama.forget(stream)
         if not self.llama.restore(stream, self.memory.view(found.offset, found.num_bytes)):
             return 0

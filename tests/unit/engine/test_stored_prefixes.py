@@ -70,14 +70,12 @@ class Bench:
         return next(e.num_cached_tokens for s in self.steps for e in s.endings if e.key == key)
 
 
-@pytest.fixture
-def bench() -> Bench:
+def make_bench(settings: EngineSettings, context_size: int = 2048) -> Bench:
     llama = WatchedLlama.load(str(BUNDLED_MODEL), n_gpu_layers=0, progress=lambda _: None)
     assert isinstance(llama, WatchedLlama)
-    settings = EngineSettings(prefix_store_bytes=STORE_BYTES)
     shape = llama.open_context(
         slots=2,
-        context_size=2048,
+        context_size=context_size,
         n_batch=512,
         k_cache_dtype="F16",
         v_cache_dtype="F16",
@@ -85,9 +83,9 @@ def bench() -> Bench:
         settings=settings,
     )
     prefill_controller = PrefillController()
-    stored = StoredPrefixes(
-        llama, HostMemory(STORE_BYTES), PrefixStore(STORE_BYTES, shape.rules), prefill_controller
-    )
+    size = settings.prefix_store_bytes
+    plan = PrefixStore(size, shape.rules)
+    stored = StoredPrefixes(llama, HostMemory(size), plan, prefill_controller)
     steps: list[Step] = []
     loop = DecodeLoop(
         llama,
@@ -101,6 +99,11 @@ def bench() -> Bench:
         SamplingPool(1, llama.n_vocab),
     )
     return Bench(llama, shape, loop, steps)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return make_bench(EngineSettings(prefix_store_bytes=STORE_BYTES))
 
 
 def prompt(number: int, length: int = 200) -> list[int]:
@@ -161,6 +164,33 @@ def test_what_has_no_time_between_passes_is_saved_once_the_engine_is_idle(bench:
     again = bench.ask(prompt(1))
     bench.run_until_idle()
     assert bench.cached(again) == len(prompt(1)) - 1
+
+
+@pytest.mark.parametrize("has_store", [True, False])
+def test_a_full_pool_makes_room_for_what_comes_back_from_host_memory(has_store: bool) -> None:
+    """Four conversations of 600 tokens, of which 300 are common to all, in a pool of 1024."""
+    bench = make_bench(
+        EngineSettings(prefix_store_bytes=STORE_BYTES if has_store else 0, unified=True),
+        context_size=1024,
+    )
+    memory = bench.loop.stored.memory
+    memory.start(on_crash=_fail)
+    memory.want(memory.num_bytes)
+    while memory.ready_bytes < memory.num_bytes:
+        time.sleep(0)
+    prompts = [prompt(1, 300) + prompt(number, 300) for number in range(2, 6)]
+    asked = []
+    for tokens in prompts * 2:
+        asked.append(bench.ask(tokens))
+        bench.run_until_idle()
+        while bench.loop.stored.save_while_idle(bench.loop.streams):
+            pass
+    again = [bench.cached(key) for key in asked[len(prompts) :]]
+    if has_store:
+        assert again == [599] * len(prompts)
+    else:
+        assert min(again) == 300, "all have the beginning"
+        assert sum(again) < 599 * len(prompts), "and not all are in the pool"
 
 
 def test_who_arrives_while_others_generate_is_computed_in_the_pass_that_runs(bench: Bench) -> None:

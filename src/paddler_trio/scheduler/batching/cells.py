@@ -7,6 +7,7 @@ all of them and stored once, so a cell is free only when the last stream release
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import ClassVar, Protocol
 
 import attrs
@@ -114,7 +115,10 @@ class UnifiedCells:
         return len(self._free)
 
     def freed_by(self, stream: int, length: int) -> int:
-        return sum(self._holders[cell] == 1 for cell in self._held[stream][length:])
+        # A stream that shares a cell shares all before it: those it holds alone are its last ones.
+        held, holders = self._held[stream], self._holders
+        first = bisect_left(held, 1, min(length, len(held)), key=lambda cell: holders[cell] == 1)
+        return len(held) - first
 
     def grow(self, stream: int, count: int) -> None:
         assert count <= len(self._free), f"{count} cells wanted, {len(self._free)} are free"

@@ -184,6 +184,27 @@ class Streams:
         stream.length = sequence.num_computed = length
         sequence.num_cached = min(length, sequence.num_prompt_tokens)
 
+    def make_room_for_prefix(
+        self, sequence: Sequence, *, length: int, size: int
+    ) -> list[Cut] | None:
+        """Before ``size`` tokens are put into its stream from elsewhere, of which it needs the
+        first ``length``: cells for them.
+
+        Returns:
+          What the engine must cut; None, and nothing was cut, if they do not fit or cost others
+          more than the sequence gains.
+        """
+        stream = self._stream_of(sequence)
+        if not self.cells.is_pooled:
+            return []
+        missing = size - self.cells.num_free - self.cells.freed_by(stream.id, 0)
+        for_nothing = (
+            size - sequence.num_tokens
+        )  # what of others goes for tokens that are cut again
+        if missing > 0 and for_nothing > length - sequence.num_computed:
+            return None
+        return None if missing > self._evictable(None) else self._evict(missing)
+
     # --------------------------------------------------------------- passes
 
     def make_room(self, prefill_budget: PrefillBudget) -> list[Cut]:

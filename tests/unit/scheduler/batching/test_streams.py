@@ -6,6 +6,8 @@ sampled after exactly its own tokens, computed once each, in order.
 
 from __future__ import annotations
 
+import copy
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -64,11 +66,13 @@ class StreamsMachine(RuleBasedStateMachine):
         fails=st.booleans(),
         tokens=st.integers(1, 24),
         refuses=st.booleans(),
+        stored=st.integers(0, CELLS),
     )
-    def run_a_pass(self, fails: bool, tokens: int, refuses: bool) -> None:
+    def run_a_pass(self, fails: bool, tokens: int, refuses: bool, stored: int) -> None:
         prefill_budget = PrefillBudget(tokens)
         while (placement := self.streams.start_next()) is not None:
-            self._settle(placement, refuses=refuses)
+            if not self._restore(placement, stored, refuses=refuses):
+                self._settle(placement, refuses=refuses)
         for sequence in self.streams.running:
             if self.memory.can_trim and sequence.is_generating and sequence.key % 2:
                 right = next_token(sequence.tokens)
@@ -117,6 +121,30 @@ class StreamsMachine(RuleBasedStateMachine):
         self._end(sorted(self.live)[choice % len(self.live)])
 
     # -------------------------------------------------------------- llama.cpp
+
+    def _restore(self, placement: Placement, size: int, *, refuses: bool) -> bool:
+        """So many of its tokens, and what followed them once, were stored elsewhere."""
+        sequence = placement.sequence
+        length = min(size, sequence.num_tokens - 1)
+        if sequence.salt is None or length <= placement.kept:
+            return False
+        others = [len(cache) for cache in self.cache]
+        cuts = self.streams.make_room_for_prefix(sequence, length=length, size=size)
+        if cuts is None:
+            return False
+        self._cut(cuts)
+        if self.unified:
+            lost = sum(others) - sum(len(cache) for cache in self.cache)
+            assert lost == 0 or size - sequence.num_tokens <= length - placement.kept
+        self.streams.lost_prefix(sequence)
+        self.cache[placement.stream] = []
+        assert not self.unified or self.cells.num_free >= size, "llama.cpp puts all of it there"
+        if not refuses:
+            self.streams.found_prefix(sequence, length)
+            self.cache[placement.stream] = sequence.tokens[:length]
+        self.salts[placement.stream] = sequence.salt
+        assert self.cache[placement.stream] == sequence.tokens[: sequence.num_computed]
+        return True
 
     def _settle(self, placement: Placement, *, refuses: bool) -> None:
         sequence = placement.sequence
@@ -189,12 +217,21 @@ class StreamsMachine(RuleBasedStateMachine):
             assert self.cells.num_used <= sum(map(len, self.cache))
             assert self.cells.num_used + self.cells.num_free == CELLS
 
+    @invariant()
+    def what_a_cut_frees_is_known_before(self) -> None:
+        for stream, cache in enumerate(self.cache):
+            for length in {0, len(cache) // 2, len(cache)}:
+                alone = copy.deepcopy(self.cells)
+                alone.trim(stream, length)
+                freed = alone.num_free - self.cells.num_free
+                assert self.cells.freed_by(stream, length) == freed
+
     def teardown(self) -> None:
         """The oldest is never preempted for good: every sequence comes to an end."""
         for _ in range(4000):
             if not self.live:
                 break
-            self.run_a_pass(False, 16, False)
+            self.run_a_pass(False, 16, False, 0)
         assert not self.live, "somebody starved"
 
 
