@@ -19,6 +19,7 @@ import numpy as np
 from paddler_trio.engine.batch import Batch, EmbeddingBatch
 from paddler_trio.engine.llama_options import model_params, read_loras, set_context_options
 from paddler_trio.engine.rpc_devices import TURNS
+from paddler_trio.engine.sampler_prototypes import SamplerPrototypes
 from paddler_trio.engine.token_trie import TokenTrie
 from paddler_trio.errors import EngineError
 from paddler_trio.llama_library import lib
@@ -84,12 +85,14 @@ class ContextShape:
 class Llama:
     """One loaded model with one context of ``slots`` separate sequences.
 
-    Not safe for use by several threads, except :meth:`token_bytes` and what only reads ``vocab``.
+    Not safe for use by several threads, except :meth:`token_bytes`, ``sampler_prototypes`` and what
+    only reads ``vocab``.
     """
 
     def __init__(self, model: object) -> None:
         self._model = model
         self.vocab = lib.llama_model_get_vocab(model)
+        self.sampler_prototypes = SamplerPrototypes()
         self.n_vocab: int = lib.llama_vocab_n_tokens(self.vocab)
         self._context: object | None = None
         self._memory: object | None = None

@@ -77,7 +77,7 @@ class SamplerChain:
                 sees_prompt = stage.name == "dry" or (
                     stage.name == "penalties" and sampling.penalize_prompt
                 )
-                sampler = stage.build(sampling, factory)
+                sampler = _built(llama, stage, sampling, factory)
                 links.append(ChainLink(sampler, stage, sees_prompt, stage.is_random))
         return cls(sampling, [*links, last], factory)
 
@@ -92,6 +92,16 @@ class SamplerChain:
             return llama_lib.llama_sampler_init_dist(seed)
         self._factory.seed = seed
         return link.stage.build(self.sampling, self._factory)
+
+
+def _built(llama: Llama, stage: SamplerStage, sampling: Sampling, factory: _Factory) -> object:
+    if not stage.is_slow_to_build:
+        return stage.build(sampling, factory)
+    parameters = tuple(getattr(sampling, parameter.name) for parameter in stage.parameters)
+    return llama.sampler_prototypes.copy(
+        (stage.name, parameters, tuple(sampling.dry_sequence_breakers), factory.cells),
+        lambda: stage.build(sampling, factory),
+    )
 
 
 def stages_of(sampling: Sampling) -> list[SamplerStage]:

@@ -91,7 +91,8 @@ class SamplerStage:
     ``name`` is llama.cpp's, ``character`` llama-server's abbreviation. ``is_on``: the stage changes
     anything with these parameters. ``build`` makes llama.cpp's sampler. ``is_random``: it samples
     with a seed of its own. ``only_lowers``: it never raises a logit, where its parameters do not
-    reward repetition, and looks at no other token's.
+    reward repetition, and looks at no other token's. ``is_slow_to_build``: it is compared with the
+    whole vocabulary when it is built.
     """
 
     name: str
@@ -101,6 +102,7 @@ class SamplerStage:
     build: Callable[[Sampling, SamplerFactory], object]
     is_random: bool = False
     only_lowers: bool = False
+    is_slow_to_build: bool = False
 
 
 def _temperature(s: Sampling, make: SamplerFactory) -> object:
@@ -154,6 +156,7 @@ _STAGES = (
             len(s.dry_sequence_breakers),
         ),
         only_lowers=True,
+        is_slow_to_build=True,
     ),
     SamplerStage(
         name="top_n_sigma",
