@@ -15,6 +15,7 @@ from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.backend import ApiSettings
 from paddler_trio.apis.image_fetch import fetch_images
 from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.http.asgi import ClientGoneError, Message, Receive
 from paddler_trio.http.input_budget import InputBudget
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 
@@ -42,13 +43,18 @@ async def image_host(*headers: bytes, body: bytes) -> AsyncIterator[str]:
         nursery.cancel_scope.cancel()
 
 
-async def fetched(host: str) -> object:
+async def stay() -> Message:
+    await trio.sleep_forever()
+    raise AssertionError("unreachable")
+
+
+async def fetched(host: str, receive: Receive = stay) -> object:
     """The URL of the image once it was fetched."""
     part = {"type": "image_url", "image_url": {"url": f"http://{host}/a.png"}}
     message = {"role": "user", "content": [part]}
     settings = ApiSettings(limits=ApiLimits(), image_hosts=frozenset({host}))
     work = Generate(prompt=ConversationPrompt(messages=(message,)))
-    (found,) = await fetch_images([work], settings, InputBudget().reservation())
+    (found,) = await fetch_images([work], settings, InputBudget().reservation(), receive)
     assert isinstance(found.prompt, ConversationPrompt)
     (message,) = found.prompt.messages
     content = message["content"]
@@ -77,3 +83,26 @@ async def test_what_is_compressed_is_refused_and_never_inflated(layers: int) -> 
         finally:
             tracemalloc.stop()
     assert peak_bytes < 8 * MIB
+
+
+async def test_nothing_is_fetched_for_a_client_that_left() -> None:
+    """The host answers never; its connection ends with the client."""
+    is_asked, has_ended = trio.Event(), trio.Event()
+
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        is_asked.set()
+        assert await stream.receive_some() == b""
+        has_ended.set()
+
+    async def leave() -> Message:
+        await is_asked.wait()
+        return {"type": "http.disconnect"}
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, answer, [listener])
+        with pytest.raises(ClientGoneError):
+            await fetched(f"127.0.0.1:{listener.socket.getsockname()[1]}", leave)
+        await has_ended.wait()
+        nursery.cancel_scope.cancel()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from functools import partial
 from urllib.parse import urlsplit
 
 import httpx
@@ -18,8 +19,10 @@ from paddler_trio.apis.api_errors import ApiError, invalid
 from paddler_trio.apis.backend import ApiSettings
 from paddler_trio.apis.shapes import Json
 from paddler_trio.h11_bounds import bound_parsing
+from paddler_trio.http.asgi import Receive
 from paddler_trio.http.input_budget import BudgetSpentError, Reservation
 from paddler_trio.http.json_body import no_room
+from paddler_trio.http.streaming import while_connected
 from paddler_trio.wire.trio.request_frame import MAX_WORK_BYTES
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 
@@ -29,14 +32,18 @@ _HEADERS = {"accept": "image/*", "accept-encoding": "identity"}
 
 
 async def fetch_images(
-    works: Sequence[Generate], settings: ApiSettings, room: Reservation
+    works: Sequence[Generate], settings: ApiSettings, room: Reservation, receive: Receive
 ) -> Sequence[Generate]:
     """The same works with every image as a data URI; the messages of all are the same.
+
+    Args:
+      receive: of the request, whose body was read: nothing is fetched for a client that left.
 
     Errors:
       ApiError: 400 for an image that cannot be had, or too many of them; 413 for more of them
         than an agent is sent at once.
       HttpProblem: 503, there is no room for one.
+      ClientGoneError: the client left first.
     """
     prompt = works[0].prompt
     if not isinstance(prompt, ConversationPrompt):
@@ -48,14 +55,18 @@ async def fetch_images(
             f"{settings.limits.max_images}",
             "messages",
         )
+    pointed = [(place, image, url) for place, image, url in places if not url.startswith("data:")]
+    if pointed:
+        await while_connected(receive, partial(_fetch_all, pointed, settings, room))
+    return works
+
+
+async def _fetch_all(
+    pointed: Sequence[tuple[str, Json, str]], settings: ApiSettings, room: Reservation
+) -> None:
     fetched_bytes = 0
-    for place, image in places:
-        url = image["url"]
-        assert isinstance(url, str)
-        if url.startswith("data:"):
-            continue
-        fetched = await _fetched(url, place, settings, room)
-        image["url"] = fetched
+    for place, image, url in pointed:
+        image["url"] = fetched = await _fetched(url, place, settings, room)
         fetched_bytes += len(fetched)
         if fetched_bytes > MAX_WORK_BYTES:
             raise ApiError(
@@ -64,20 +75,20 @@ async def fetch_images(
                 f"{MAX_WORK_BYTES} are sent to an agent: show fewer, or smaller ones",
                 param=place,
             )
-    return works
 
 
-def _images(messages: Sequence[Mapping[str, object]]) -> list[tuple[str, Json]]:
-    """Every image with its path; they are our own copies and may be changed."""
-    found: list[tuple[str, Json]] = []
+def _images(messages: Sequence[Mapping[str, object]]) -> list[tuple[str, Json, str]]:
+    """Every image with its path and its URL; they are our own copies and may be changed."""
+    found: list[tuple[str, Json, str]] = []
     for index, message in enumerate(messages):
         content = message.get("content")
         if not isinstance(content, list):
             continue
         for number, part in enumerate(content):
             match part:
-                case {"image_url": dict(image)}:
-                    found.append((f"messages[{index}].content[{number}].image_url.url", image))
+                case {"image_url": {"url": str(url)} as image}:
+                    place = f"messages[{index}].content[{number}].image_url.url"
+                    found.append((place, image, url))
     return found
 
 

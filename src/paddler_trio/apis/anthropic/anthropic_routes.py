@@ -253,7 +253,9 @@ async def messages(backend: Backend, exchange: Exchange) -> None:
     model = model_name(backend, request.model)
     heading = MessageHeading(model=model, with_thinking=request.with_thinking)
     must_generate(backend)
-    works = await fetch_images([request.generate], backend.settings, exchange.room)
+    works = await fetch_images(
+        [request.generate], backend.settings, exchange.room, exchange.receive
+    )
     reader = reader_of(request.generate)
     if request.is_stream:
         encoder = MessageStream(heading, reader)

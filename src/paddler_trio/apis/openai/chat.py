@@ -327,7 +327,7 @@ async def chat_completions(backend: Backend, exchange: Exchange) -> None:
     backend = backend.routed(exchange, request.delivery.model)
     heading = heading_of(backend, request.delivery)
     must_generate(backend)
-    works = await fetch_images(request.works(), backend.settings, exchange.room)
+    works = await fetch_images(request.works(), backend.settings, exchange.room, exchange.receive)
     verbose = await verbose_of(backend, exchange, request.delivery, works[0])
     with naming_fields(prompt="messages", constraint=request.constrained_by):
         if request.delivery.is_stream:

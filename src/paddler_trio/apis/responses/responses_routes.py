@@ -61,7 +61,7 @@ class Responses:
         before = await self._before(request, exchange)
         generate = await exchange.run(lambda: request.generate(before))
         kept = await _texts_of(request, before, exchange) if request.is_stored else None
-        works = await fetch_images([generate], backend.settings, exchange.room)
+        works = await fetch_images([generate], backend.settings, exchange.room, exchange.receive)
         watch = Stopwatch(trio.current_time)
         reports = Reports(watch, delivery.with_progress, delivery.with_timings)
         output = Output(
