@@ -116,6 +116,18 @@ async def test_history_is_newest_first_and_undo_goes_back_in_it() -> None:
         assert (await ask(balancer, "POST", "fleet/undo", {"to": 77})).status_code == 409
 
 
+async def test_an_undo_whose_body_is_not_said_to_be_json_is_no_undo_of_the_last() -> None:
+    async with running_balancer() as balancer:
+        for priority in (1, 2, 3):
+            await put(balancer, both(priority=priority))
+        url = balancer.management_url("/api/v2/fleet/undo")
+        refused = await balancer.http.post(url, content=b'{"to": 1}')
+        assert refused.status_code == 400
+        assert (await show(balancer))["revision"]["revision"] == 3
+        undone = await balancer.http.post(url, headers={"content-type": "application/json"})
+        assert undone.json()["note"] == "undo: as revision 2", "a type without a body"
+
+
 async def test_a_dry_run_names_what_would_change_and_stores_nothing() -> None:
     async with running_balancer() as balancer:
         await put(balancer, both())

@@ -98,6 +98,13 @@ async def read_body(receive: Receive, *, limit_bytes: int, deadline_s: float) ->
     raise HttpProblem(408, f"Request body incomplete after {waited_s:.3g} s ({len(body)} bytes)")
 
 
+def has_body(scope: Scope) -> bool:
+    """Whether the request announces a body of at least one byte."""
+    if header(scope, b"transfer-encoding") is not None:
+        return True
+    return int(header(scope, b"content-length") or 0) > 0  # h11 let only digits through
+
+
 def is_json_media_type(value: bytes | None) -> bool:
     """Whether a ``Content-Type`` has the subtype ``json`` or one that ends in ``+json``."""
     if value is None:

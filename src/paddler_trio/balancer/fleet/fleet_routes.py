@@ -32,7 +32,7 @@ from paddler_trio.balancer.fleet.fleet_keeper import (
 from paddler_trio.balancer.fleet.fleet_progress import FleetProgress
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.errors import StateDatabaseError
-from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, header, send_json
+from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, has_body, send_json
 from paddler_trio.http.audit_trail import audit_of
 from paddler_trio.http.client_identity import KEY_NAME
 from paddler_trio.http.json_body import json_body, structured
@@ -135,7 +135,7 @@ class FleetRoutes:
 
     async def _undo(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         order = UndoOrder()
-        if header(scope, b"content-type") is not None:
+        if has_body(scope):
             order = await json_body(scope, receive, lambda value: structured(value, UndoOrder))
         undone = partial(
             self.states.undo,
