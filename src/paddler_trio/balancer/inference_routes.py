@@ -41,6 +41,10 @@ from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 from paddler_trio.wire.trio.work import Work
 
 GENERATION_DISABLED = "Token generation is disabled while the cluster is configured for embeddings"
+ALL_DRAINED = (
+    "every agent that has a slot is drained: requests wait in the buffer; "
+    "`paddler-trio agent drain NAME --undo` gives it work again"
+)
 NDJSON_HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-cache")]
 
 PROBES = frozenset({"/health", "/livez", "/readyz"})
@@ -87,6 +91,8 @@ class InferenceRoutes:
             await send_text(send, 503, "draining: the balancer is shutting down")
         elif statistics.slots_total == 0:
             await send_text(send, 503, "no agent has a slot: requests wait in the buffer")
+        elif self.dispatcher.all_slots_are_drained:
+            await send_text(send, 503, ALL_DRAINED)
         else:
             await send_text(send, 200, "OK")
 

@@ -215,6 +215,12 @@ class Dispatcher:
         reported = sum(max(0, agent.status.slots_total) for agent in self.agents.values())
         return attrs.evolve(self.pools.statistics(), slots_total=reported)
 
+    @property
+    def all_slots_are_drained(self) -> bool:
+        """Agents have slots, and an operator has drained every one of these agents."""
+        having = [agent for agent in self.agents.values() if agent.status.slots_total > 0]
+        return bool(having) and all(agent.is_drained for agent in having)
+
     def suspend(self, agent: AgentConnection) -> None:
         """The server behind this agent did not answer: no work until the agent's next report, which
         says how it is."""
