@@ -403,6 +403,7 @@ def test_the_other_port_is_recognised(shared_fleet: Fleet) -> None:
 def test_a_drained_agent_gets_nothing_new_until_it_is_told_otherwise(fleet: Fleet) -> None:
     assert "a1 gets nothing new" in managed(fleet, "agent", "drain", "a1").stdout
     assert fleet.agent_view("a1")["is_accepting"] is False
+    assert " drained " in managed(fleet, "agents").stdout
     refused = managed(fleet, "agent", "drain", "nobody")
     assert refused.returncode == 1
     assert "no agent 'nobody' is connected; connected: a1" in refused.stderr

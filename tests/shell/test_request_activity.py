@@ -247,6 +247,34 @@ async def test_positions_in_the_queue_are_noted_once_a_second(autojump_clock: Mo
             request.stop()
 
 
+async def test_a_request_that_waits_for_drained_agents_is_told_so(
+    autojump_clock: MockClock,
+) -> None:
+    async with world(LIMITS) as here:
+        activity = watched(here)
+        agents = [here.agent().connection, here.agent().connection]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                activity.run, here.dispatcher.position, here.dispatcher.pools.obstacle
+            )
+            for agent in agents:
+                here.dispatcher.drain_agent(agent, drained=True)
+            request = here.submit()
+            await trio.sleep(1.5)
+            record = activity.in_flight[request.key]
+            assert explanation(record, trio.current_time())[1] == (
+                "It has waited 1.50 s for a slot: all of its agents were drained."
+            )
+            here.agent(slots=0)
+            await trio.sleep(1)
+            assert explanation(record, trio.current_time())[1] == (
+                "It has waited 2.50 s for a slot: none of its agents was ready, "
+                "and 2 of 3 were drained."
+            )
+            nursery.cancel_scope.cancel()
+        request.stop()
+
+
 async def test_texts_are_kept_only_if_the_operator_wants_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from paddler_trio.cli.issue_words import issues_words
+from paddler_trio.cli.issue_words import OLD_MODEL_SERVES, issues_words
 from paddler_trio.cli.management_client import AgentView, FleetView, ManagementClient
 from paddler_trio.cli.memory_words import chosen_words, memory_words
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
@@ -202,9 +202,12 @@ def phase_text(agent: AgentView) -> Text:
     elif agent.download_total:
         phase = f"downloading {agent.download_current / agent.download_total:.0%}"
         phase += _speed(agent.download or {})
-    if agent.served_state is not None and agent.served_state != agent.wanted_state:
-        phase += ", old model serves"
-    return Text(printable(phase), style=PHASE_COLOURS.get(agent.phase or "", "cyan"))
+    if agent.keeps_old_model:
+        phase += f", {OLD_MODEL_SERVES}"
+    if not agent.is_drained:
+        return Text(printable(phase), style=PHASE_COLOURS.get(agent.phase or "", "cyan"))
+    words = "drained" if phase == "serving" else f"{phase}, drained"
+    return Text(printable(words), style="yellow")
 
 
 def _speed(download: Mapping[str, object]) -> str:

@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+OLD_MODEL_SERVES: Final = "old model serves"
+"""While the agent gets, or could not load, the one that it was sent."""
 WORDS: Final[Mapping[str, str]] = {
     "CacheCannotAcquireLock": "another process holds the model cache's lock for {model_path}",
     "CacheDirectoryIsNotWritable": "the model cache cannot be written to (for {model_path})",

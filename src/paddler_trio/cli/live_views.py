@@ -57,7 +57,6 @@ class LiveAgent(AgentView):
     rates: RatesView | None = None
     ejected_until_ms: int | None = None
     engine_restarts: int = 0
-    is_drained: bool = False
     lanes: list[list[object]] = attrs.field(factory=list)
 
     @property

@@ -82,6 +82,8 @@ class AgentView:
     """``Upstream`` of ``wire/trio/upstream_messages.py``; None of an agent that runs models."""
     load_s: float | None = None
     """Seconds that the model in force took to load."""
+    is_drained: bool = False
+    """By an operator: it finishes what it has and gets nothing new."""
 
     @property
     def label(self) -> str:
@@ -92,6 +94,11 @@ class AgentView:
         """It speaks Paddler's protocol. One of ours has no ``phase`` either, until it has reported
         for the first time."""
         return self.protocol == PADDLERS_PROTOCOL
+
+    @property
+    def keeps_old_model(self) -> bool:
+        """It serves another state than the one that it was sent last."""
+        return self.served_state is not None and self.served_state != self.wanted_state
 
     @property
     def address(self) -> str | None:

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from paddler_trio.cli.columns import Column, number_order, text_order
 from paddler_trio.cli.figures import NOTHING, count, duration, part_of, rate, share
-from paddler_trio.cli.issue_words import issues_words
+from paddler_trio.cli.issue_words import OLD_MODEL_SERVES, issues_words
 from paddler_trio.cli.live_picture import LivePicture
 from paddler_trio.cli.live_views import LiveAgent, RatesView
 from paddler_trio.cli.request_views import RequestView
@@ -42,6 +42,13 @@ def agent_phase(agent: LiveAgent) -> str:
     if agent.download_total and agent.phase in {None, "downloading"}:
         return f"{phase} {agent.download_current / agent.download_total:.0%}"
     return phase
+
+
+def agent_issues(agent: LiveAgent) -> str:
+    """What is wrong with an agent, and whether it answers with the model before all the same."""
+    wrong = issues_words(agent.issues) or agent.detail or ""
+    words = (OLD_MODEL_SERVES if agent.keeps_old_model else "", wrong)
+    return "; ".join(filter(None, words)) or NOTHING
 
 
 def agent_columns(picture: LivePicture, now_ms: int) -> list[Column[LiveAgent]]:
@@ -78,7 +85,7 @@ def agent_columns(picture: LivePicture, now_ms: int) -> list[Column[LiveAgent]]:
         Column(
             "issues",
             8,
-            lambda a: issues_words(a.issues) or a.detail or NOTHING,
+            agent_issues,
             lambda a: text_order(issues_words(a.issues)),
             takes_rest=True,
             style=lambda a: "red" if a.issues or a.phase == "failed" else "dim",

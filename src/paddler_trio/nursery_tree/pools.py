@@ -171,7 +171,13 @@ class Pools:
             return pool.held.reason
         if not pool.agents:
             return "it had no agent"
-        return "" if pool.serves else "none of its agents was ready"
+        if pool.serves:
+            return ""
+        drained = sum(agent.is_drained for agent in pool.agents.values())
+        if drained == len(pool.agents):
+            return "all of its agents were drained"
+        beside = f", and {drained} of {len(pool.agents)} were drained" if drained else ""
+        return f"none of its agents was ready{beside}"
 
     def note_buffered(self, pool: Pool) -> bool:
         """Requests came into its queue or left it; False if their number is the same."""

@@ -122,6 +122,14 @@ def test_an_agent_that_keeps_the_old_model_shows_it() -> None:
     assert phase_text(serving).plain == "serving"
 
 
+def test_a_drained_agent_is_not_shown_as_serving() -> None:
+    drained = attrs.evolve(agent(None), phase="serving", is_drained=True)
+    assert phase_text(drained).plain == "drained"
+    assert " drained " in shown(drained, rates=None)
+    loading = attrs.evolve(drained, phase="loading", progress=0.4)
+    assert phase_text(loading).plain == "loading 40%, drained"
+
+
 def test_deployments_have_a_column_where_there_is_more_than_one() -> None:
     one = shown(agent(1), rates=None)
     assert "deployment" not in one

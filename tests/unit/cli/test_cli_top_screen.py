@@ -76,6 +76,16 @@ def test_a_server_behind_an_agent_has_its_address_and_what_is_wrong_with_it() ->
     assert not any("address" in line for line in drawn(seen())), "nobody has one"
 
 
+def test_an_agent_that_keeps_the_old_model_shows_it() -> None:
+    refusing = {"phase": "failed", "detail": "no memory", "wanted_state": "b", "served_state": "a"}
+    lines = drawn(seen(agents={"3": agent(3, "a1", **refusing)}))
+    (row,) = (line for line in lines if line.startswith("a1 "))
+    assert row.split()[1] == "failed"
+    assert row.rstrip().endswith("old model serves; no memory")
+    loading = {"phase": "loading", "wanted_state": "b", "served_state": None}
+    assert "old model" not in "\n".join(drawn(seen(agents={"3": agent(3, "a1", **loading)})))
+
+
 def test_a_feed_that_is_lost_keeps_the_picture_and_says_why() -> None:
     lines = drawn(seen(), link=Link("h:1", "cannot reach the balancer", 12_300))
     assert "lost for 12.3 s, tries again: cannot reach the balancer" in lines[0]
