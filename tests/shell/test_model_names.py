@@ -167,7 +167,9 @@ async def fleet(*, is_strict: bool = False) -> AsyncIterator[Fleet]:
         here.dispatcher.set_deployments(
             [
                 PoolSettings(name="default", aliases=("chat",), admissible=frozenset({digest})),
-                PoolSettings(name="coder", aliases=("qwen",), admissible=frozenset({"c1"})),
+                PoolSettings(
+                    name="coder", aliases=("qwen",), admissible=frozenset({"coder-digest"})
+                ),
                 PoolSettings(name="unused", admissible=frozenset({"u1"})),
             ]
         )
@@ -181,7 +183,7 @@ async def fleet(*, is_strict: bool = False) -> AsyncIterator[Fleet]:
         yield Fleet(
             here,
             here.agent(serves=digest),
-            here.agent(serves="c1", deployment="coder", slots=2),
+            here.agent(serves="coder-digest", deployment="coder", slots=2),
             states,
             apis,
             exact,
@@ -369,6 +371,40 @@ async def test_the_list_has_all_deployments_with_a_model_and_their_state(
         assert (await here.ask("/v1/models/unused"))[1]["status"] == {"value": "loading"}
 
 
+@pytest.mark.parametrize(
+    ("phase", "status"),
+    [
+        ("loading", {"value": "loading"}),
+        ("failed", {"value": "unloaded", "failed": True}),
+    ],
+)
+async def test_a_model_is_not_listed_as_loaded_while_the_one_before_it_answers(
+    phase: str, status: dict[str, object], autojump_clock: MockClock
+) -> None:
+    async with fleet() as here:
+        before = here.states.digest
+        general = here.general.connection
+        digest = await here.states.replace(
+            attrs.evolve(BalancerDesiredState.default(), model=LocalToAgent("/models/better.gguf"))
+        )
+        here.here.dispatcher.add_deployment(
+            PoolSettings(name="default", admissible=frozenset({before, digest}))
+        )
+        general.report = Report(phase, digest, before, "m", None, None)
+        general.refresh_readiness()
+        here.here.dispatcher.update(general)
+        assert general.is_accepting, "it answers with the model before"
+        _, listed = await here.ask("/v1/models/better")
+        assert (listed["status"], listed["meta"]) == (status, None)
+        _, props = await here.ask("/props")
+        assert props["default_generation_settings"]["n_ctx"] == 64, "of what answers"
+        general.report = Report("serving", digest, digest, "m", None, None)
+        general.refresh_readiness()
+        here.here.dispatcher.update(general)
+        _, listed = await here.ask("/v1/models/better")
+        assert (listed["status"], listed["meta"]["n_ctx"]) == ({"value": "loaded"}, 64)
+
+
 async def test_the_exact_list_has_what_openai_has_and_a_key_sees_only_its_own(
     autojump_clock: MockClock,
 ) -> None:
@@ -492,7 +528,7 @@ async def test_a_stream_hears_why_it_waits_and_a_refusal_says_when_to_come_again
 
         async def arrives() -> None:
             await trio.sleep(31)
-            here.coder = here.here.agent(serves="c1", deployment="coder")
+            here.coder = here.here.agent(serves="coder-digest", deployment="coder")
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(arrives)

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from paddler_trio.errors import PaddlerError
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool, PoolSettings
 from paddler_trio.wire.paddler.desired_state import (
@@ -181,16 +182,22 @@ class Deployments:
 
     def status(self, deployment: Deployment) -> tuple[str, bool]:
         """``loaded``, ``loading`` or ``unloaded``, as llama-server has it, and whether it is not
-        loaded because that failed."""
+        loaded because that failed. It is not loaded where only the model before it answers."""
         pool = self.dispatcher.pools.find(deployment.name)
         if pool is None:
             return "unloaded", False
-        if pool.serves:
+        if any(_serves(agent, deployment) for agent in pool.agents.values()):
             return "loaded", False
         phases = {agent.report.phase for agent in pool.agents.values() if agent.report is not None}
-        if phases & _BUSY_PHASES or (pool.held is not None and "failed" not in phases):
+        is_coming = pool.held is not None or pool.settings.coming == deployment.digest
+        if phases & _BUSY_PHASES or (is_coming and "failed" not in phases):
             return "loading", False
         return "unloaded", "failed" in phases
+
+    def is_answered(self, deployment: Deployment) -> bool:
+        """An agent answers now, with its model or with the one before."""
+        pool = self.dispatcher.pools.find(deployment.name)
+        return pool is not None and pool.serves
 
     # ------------------------------------------------------------- private
 
@@ -246,6 +253,12 @@ class Deployments:
             extras=specification.extras,
             digest=specification.digest,
         )
+
+
+def _serves(agent: AgentConnection, deployment: Deployment) -> bool:
+    """It answers with what is desired; of servers that is not known."""
+    is_desired = deployment.digest in ("", agent.revision)
+    return is_desired and agent.is_accepting and agent.usable_slots > 0
 
 
 def names_of(model: DesiredModel) -> tuple[str, tuple[str, ...]]:

@@ -91,7 +91,7 @@ async def get_model(backend: Backend, exchange: Exchange) -> None:
     elif exchange.is_exact:
         await exchange.send_json(200, _exact_model(backend, served))
     else:
-        stats = await _stats(attrs.evolve(backend, routed_to=served))
+        stats = await _own_stats(attrs.evolve(backend, routed_to=served))
         await exchange.send_json(200, _model(backend, served, stats))
 
 
@@ -138,7 +138,7 @@ async def _stats_of_all(
     stats: dict[str, Mapping[str, object]] = {}
 
     async def ask_one(deployment: Deployment) -> None:
-        stats[deployment.name] = await _stats(attrs.evolve(backend, routed_to=deployment))
+        stats[deployment.name] = await _own_stats(attrs.evolve(backend, routed_to=deployment))
 
     async with trio.open_nursery() as nursery:
         for deployment in served:
@@ -146,10 +146,16 @@ async def _stats_of_all(
     return stats
 
 
+async def _own_stats(backend: Backend) -> Mapping[str, object]:
+    """An agent's description of the desired model; empty while the one before it answers."""
+    is_loaded = backend.deployments.status(backend.deployment)[0] == "loaded"
+    return await _stats(backend) if is_loaded else {}
+
+
 async def _stats(backend: Backend) -> Mapping[str, object]:
-    """An agent's description of the model; empty while none serves it, since asking would be a
-    demand to load it."""
-    if backend.deployments.status(backend.deployment)[0] != "loaded":
+    """An agent's description of the model that answers; empty while none does, since asking would
+    be a demand to load it."""
+    if not backend.deployments.is_answered(backend.deployment):
         return {}
     with trio.move_on_after(DESCRIBE_S):
         try:
