@@ -627,6 +627,20 @@ async def test_a_request_for_a_servers_model_on_the_inference_port_goes_to_the_s
         assert "attic" in [each["id"] for each in models.json()["data"]]
 
 
+@pytest.mark.parametrize("model", ["default", "upstream", "anything"])
+async def test_without_a_model_and_a_server_requests_on_the_inference_port_wait(model: str) -> None:
+    async with proxy(buffered_request_timeout_s=0.1) as fleet:
+        balancer = fleet.balancer
+        listed = await balancer.http.get(balancer.inference_url("/v1/models"))
+        assert listed.json()["data"] == []
+        answer = await balancer.http.post(
+            balancer.inference_url("/v1/chat/completions"),
+            json={"model": model, "messages": [{"role": "user", "content": "x"}]},
+        )
+        assert answer.status_code == 504, answer.text
+        assert "Waiting for available slot timed out" in answer.text
+
+
 async def test_health_and_slots_of_all_servers_are_answered_here() -> None:
     async with (
         proxy(streams_for_ever, sends(FINE), slots=2, slots_endpoint=True) as fleet,

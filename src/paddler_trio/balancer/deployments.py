@@ -147,7 +147,8 @@ class Deployments:
         return self._of(pool)
 
     def visible(self, allowed: frozenset[str] | None = None) -> list[Deployment]:
-        """Those with a model, of those that a key is allowed to use; None: it may use all."""
+        """Those with a model or a server, of those that a key is allowed to use; None: it may use
+        all."""
         return [
             deployment
             for deployment in self._all()
@@ -215,8 +216,10 @@ class Deployments:
         return default if not default.is_empty and default.is_called(name) else None
 
     def _all(self) -> Iterator[Deployment]:
+        """Without those of servers of which none is there: nothing is known to answer for them."""
         for pool in self._pools():
-            yield self._of(pool)
+            if pool.agents or not pool.is_upstream:
+                yield self._of(pool)
 
     def _pools(self) -> list[Pool]:
         """Of all deployments that there are."""

@@ -162,7 +162,7 @@ class UpstreamFront:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         is_forwardable = scope["type"] == "http" and takes_slot(scope["method"], scope["path"])
-        if not is_forwardable or not any(pool.agents for pool in self.pools.all()):
+        if not is_forwardable or not self.pools.all():
             await self.api(scope, receive, send)
             return
         guarded = _Guarded(send)
@@ -178,7 +178,7 @@ class UpstreamFront:
         model = await model_in(scope, body)
         pool = None if model is None else self.pools.called(model)
         if pool is None and self.is_unserved():
-            pool = self.pools.any_of()
+            pool = self.pools.any_with_servers()
         if pool is None:
             await self.api(scope, _again(body, receive), send)
             return

@@ -44,6 +44,10 @@ class ServerPools:
         pools = self.all()
         return max(pools, key=lambda pool: bool(pool.agents), default=None)
 
+    def any_with_servers(self) -> Pool | None:
+        """The same; None while no server is there."""
+        return next((pool for pool in self.all() if pool.agents), None)
+
 
 async def model_in(scope: Scope, body: bytes | bytearray) -> str | None:
     """The model that a JSON body names; None if it names none, or is no JSON: the server that gets
