@@ -48,7 +48,7 @@ STATUSES = {
     403: "The key is for something else, or the page or the Host is not allowed.",
     404: "There is none.",
     408: "The body came too slowly.",
-    409: "Somebody else was first, or it is there already.",
+    409: "Somebody else was first, it is there already, or several have the name.",
     411: "An upload needs a Content-Length.",
     413: "The body is too large.",
     415: "The body is of a type or an encoding that is not taken.",

@@ -177,10 +177,10 @@ MANAGEMENT: Table = {
         "The same as it is sent to agents, or null", answer=AgentDesiredState | None
     ),
     ("GET", "/api/v1/agent/{agent_id}/model_metadata"): Operation(
-        "The metadata of an agent's model file", errors=(404, 502, 504)
+        "The metadata of an agent's model file", errors=(404, 409, 502, 504)
     ),
     ("GET", "/api/v1/agent/{agent_id}/chat_template_override"): Operation(
-        "The template that an agent uses in the place of the model's", errors=(404, 502, 504)
+        "The template that an agent uses in the place of the model's", errors=(404, 409, 502, 504)
     ),
     (WEBSOCKET, "/api/v1/agent_socket/{agent_id}"): Operation(
         "Where agents dial in", media="", status=101
@@ -197,17 +197,19 @@ MANAGEMENT: Table = {
         errors=(400,),
     ),
     ("POST", "/api/v2/agents/{agent_id}/drain"): Operation(
-        "Let an agent finish what it has and give it nothing new", errors=(404,)
+        "Let an agent finish what it has and give it nothing new", errors=(404, 409)
     ),
-    ("DELETE", "/api/v2/agents/{agent_id}/drain"): Operation("Give it work again", errors=(404,)),
+    ("DELETE", "/api/v2/agents/{agent_id}/drain"): Operation(
+        "Give it work again", errors=(404, 409)
+    ),
     ("POST", "/api/v2/agents/{agent_id}/fit"): Operation(
         "Would a model fit? Nothing changes",
         FitQuestion,
         answer=FitReport,
-        errors=(400, 404, 422, 501, 502, 503, 504),
+        errors=(400, 404, 409, 422, 501, 502, 503, 504),
     ),
     ("GET", "/api/v2/agents/{agent_id}/tree"): Operation(
-        "The running tasks of an agent", errors=(404, 501, 502, 504)
+        "The running tasks of an agent", errors=(404, 409, 501, 502, 504)
     ),
     ("GET", "/api/v2/tree"): Operation("The running tasks of the balancer"),
     ("GET", "/api/v2/balancer_desired_state"): Operation(

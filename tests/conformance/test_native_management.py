@@ -13,6 +13,7 @@ import trio
 from native_client import Json, RunningBalancer, open_answer, running_balancer
 from paddler_agent import PaddlerAgent, serving_agent
 
+DRAIN = "/api/v2/agents/{}/drain"
 STATE = "/api/v1/balancer_desired_state"
 DEFAULT_STATE = {
     "chat_template_override": None,
@@ -382,3 +383,26 @@ async def test_metrics_begin_with_paddlers_three_gauges_letter_by_letter() -> No
         "paddler_event_loop_lag_milliseconds",
         "paddler_event_loop_stalls",
     ]
+
+
+async def test_a_name_that_two_agents_have_is_refused_with_their_ids() -> None:
+    async with (
+        running_balancer() as balancer,
+        serving_agent(balancer.management, "id-1", name="twin"),
+        serving_agent(balancer.management, "id-2", name="twin"),
+        serving_agent(balancer.management, "id-3", name="other"),
+    ):
+        await balancer.wait_agents(lambda agents: len(agents) == 3)
+
+        async def drained() -> list[str]:
+            answer = await balancer.http.get(balancer.management_url("/api/v2/agents"))
+            return [each["id"] for each in answer.json()["agents"] if each["is_drained"]]
+
+        refused = await balancer.http.post(balancer.management_url(DRAIN.format("twin")))
+        assert refused.status_code == 409
+        assert refused.text == ("2 agents are called 'twin'; give the id of one: id-1 or id-2")
+        assert await drained() == []
+        for given, its in [("id-2", "id-2"), ("other", "id-3")]:
+            answer = await balancer.http.post(balancer.management_url(DRAIN.format(given)))
+            assert (answer.status_code, answer.json()["id"]) == (200, its)
+        assert await drained() == ["id-2", "id-3"]

@@ -51,6 +51,8 @@ from paddler_trio.wire.trio.desired_state_extras import ExtendedDesiredState, Ex
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 AGENT_ANSWER_S = 3.0
+MAX_IDS_SHOWN: Final = 8
+"""Of agents with the same name."""
 STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
 
 T = TypeVar("T")
@@ -277,15 +279,24 @@ class ManagementRoutes:
         return _json(snapshot_v2(agent, self.dispatcher.slots_processing(agent.key)))
 
     def _find(self, agent_id: str) -> AgentConnection:
-        """By id, else by name; HttpProblem 404 if there is none."""
+        """By id, else by name, which is that of all instances on one host: their first link.
+
+        HttpProblem 404 if there is none, 409 if several hosts have the name.
+        """
         agents = self.dispatcher.agents.values()
         for agent in agents:
             if agent.id == agent_id:
                 return agent
-        for agent in agents:
-            if agent.name == agent_id:
-                return agent
-        raise HttpProblem(404, "")
+        named = [agent for agent in agents if agent.name == agent_id]
+        if not named:
+            raise HttpProblem(404, "")
+        hosts = {agent.host: agent for agent in reversed(named)}
+        if len(hosts) > 1:
+            ids = " or ".join(sorted(agent.id for agent in hosts.values())[:MAX_IDS_SHOWN])
+            raise HttpProblem(
+                409, f"{len(hosts)} agents are called {agent_id!r}; give the id of one: {ids}"
+            )
+        return next((agent for agent in named if agent.id == agent.host), named[0])
 
     async def _asked(self, agent_id: str, query: str, tag: str) -> object:
         agent = self._find(agent_id)

@@ -357,7 +357,9 @@ def run(
 @agent.command()
 @with_tls
 def drain(
-    name: Annotated[str, typer.Argument(help="Name or id of a connected agent.")],
+    name: Annotated[
+        str, typer.Argument(help="Id of a connected agent, or its name if no other has it.")
+    ],
     undo: Annotated[bool, typer.Option("--undo", help="Give it work again.")] = False,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,

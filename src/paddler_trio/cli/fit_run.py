@@ -99,9 +99,10 @@ def _of_agents(
     fleet = client.fleet().agents
     if only is not None:
         named = [view for view in fleet if view.id == only]
-        fleet = named or [view for view in fleet if view.name == only][:1]
-        if not fleet:
-            client.fit(only, plain)  # refused, with the names of those that are connected
+        fleet = named or [view for view in fleet if view.name == only]
+        if len({view.host or view.id for view in fleet}) != 1:
+            client.fit(only, plain)  # refused, with those that there are
+        fleet = [view for view in fleet if view.id == view.host][:1] or fleet[:1]
     if not fleet:
         raise BalancerRefusedError(404, "no agent is connected; --here judges this machine")
     fleet = sorted(fleet, key=lambda view: (view.label, view.id))
