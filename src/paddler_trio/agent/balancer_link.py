@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import random
-import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ import trio
 import trio_websocket
 import wsproto.utilities
 
+from paddler_trio.agent.agent_id import new_agent_id
 from paddler_trio.agent.balancer_connection import BalancerConnection, closed_reason
 from paddler_trio.agent.balancer_dial import dial
 from paddler_trio.agent.credential_rotation import CredentialRotation
@@ -85,7 +85,7 @@ class BalancerLink:
     models: LinkModels
     requests: LinkRequests
     token_file: Path | None = None
-    id: str = attrs.field(factory=lambda: secrets.token_urlsafe(16))
+    id: str = attrs.field(factory=new_agent_id)
     placement: Callable[[], Placement | None] = lambda: None
     offer: Callable[[], Upstream | None] = lambda: None
     on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None

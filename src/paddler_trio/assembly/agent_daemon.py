@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Protocol, TypeAlias
 import attrs
 import trio
 
+from paddler_trio.agent.agent_id import new_agent_id
 from paddler_trio.agent.balancer_link import BalancerLink
 from paddler_trio.agent.credential_rotation import CredentialRotation
 from paddler_trio.agent.disk_space import DiskSpace
@@ -123,7 +123,7 @@ class _Host:
     """
 
     config: AgentConfig
-    id: str = attrs.field(factory=lambda: secrets.token_urlsafe(16), init=False)
+    id: str = attrs.field(factory=new_agent_id, init=False)
     spans: SpanExport | None = attrs.field(default=None, init=False)
     """Takes the spans of the requests of all instances."""
     statuses: dict[str, AgentStatus] = attrs.field(factory=dict, init=False)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Final
 
 import trio
 
+from paddler_trio.agent.agent_id import new_agent_id
 from paddler_trio.agent.balancer_link import BalancerLink
 from paddler_trio.agent.forwarded_streams import ForwardedStreams
 from paddler_trio.agent.status import AgentStatus
@@ -51,7 +51,7 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
     monitor = UpstreamMonitor(client, settings, bearer is not None)
     status = AgentStatus(server.slots or 1)
     shown = UpstreamShown(status, monitor, server.external_address or upstream.authority)
-    host = secrets.token_urlsafe(16)
+    host = new_agent_id()
     address = BalancerAddress(config.management_host, config.management_port, config.has_tls)
     tls = ClientTls(
         config.tls_ca, config.tls_fingerprint, config.tls_client_cert, config.tls_client_key

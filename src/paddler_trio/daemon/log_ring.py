@@ -36,7 +36,8 @@ _SECRET_NAME: Final = re.compile(
 _SECRET_TEXT: Final = re.compile(
     r"""(?ix)
     \b(?: bearer | basic ) \s+ [^\s"',;]{8,}      # of an Authorization header
-    | \b(?: pt- | sk- | hf_ ) [\w-]{16,}           # keys of ours, of OpenAI's kind, of the hub
+    | \b(?: pt- | sk- ) [\w-]{16,}                 # keys of ours, of OpenAI's kind
+    | \b(?-i: hf_ [A-Za-z0-9]{30,} )              # of the hub, which have 34; ids are shorter
     | (?<= :// ) [^/\s@]+ (?= @ )                  # user and password of a URL
     | (?<= [?&] ) (?: [\w-]* (?: token | key | signature | credential | secret | password ) )
       = [^&\s"']+

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from paddler_trio.daemon.log_ring import HIDDEN, MAX_RECORDS, LogRing
+from paddler_trio.agent.agent_id import new_agent_id
+from paddler_trio.daemon.log_ring import HIDDEN, MAX_RECORDS, LogRing, redacted
 
 KEY = "pt-" + "a1B2" * 10
 
@@ -74,6 +75,21 @@ def test_what_looks_like_a_secret_is_hidden(text: object) -> None:
     assert HIDDEN.encode() in kept
     assert b"hunter2" not in kept
     assert b"a1B2" not in kept
+
+
+@pytest.mark.parametrize(
+    "agent_id", ["Hf_1a2B3c4D5e6F7g8H9i0", "hf_1a2B3c4D5e6F7g8H9i0", "-hf_-aB"]
+)
+def test_the_id_of_an_agent_is_no_secret(agent_id: str) -> None:
+    ring = LogRing()
+    ring.add("warning", record(agent=agent_id))
+    assert entries(ring)[0]["fields"] == {"agent": agent_id}
+
+
+def test_no_id_that_is_made_here_looks_like_a_secret() -> None:
+    ids = {new_agent_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    assert all(redacted(each) == each and each.isalnum() for each in ids)
 
 
 def test_a_field_that_is_named_as_a_secret_is_hidden_and_counts_are_not() -> None:
