@@ -13,6 +13,7 @@ from functools import partial
 
 import attrs
 import pytest
+import structlog
 import trio
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, Event, Ping, Request, TextMessage
@@ -71,7 +72,7 @@ class Agent:
         self.say({"RegisterAgent": self._named(status(0))})
 
     def _named(self, snapshot: dict[str, object]) -> dict[str, object]:
-        return {"name": "a1", "slot_aggregated_status_snapshot": snapshot}
+        return {"name": "attic", "slot_aggregated_status_snapshot": snapshot}
 
     def hear(self) -> list[Event]:
         self._protocol.receive_data(self._socket.recv(65_536) or None)
@@ -223,6 +224,15 @@ async def test_an_agent_that_only_answers_pings_is_gone() -> None:
     async with balancer() as (address, dispatcher, _), dialled(address, dispatcher):
         while dispatcher.agents:
             await dispatcher.agents_changed.wait_beyond(dispatcher.agents_changed.ordinal)
+
+
+async def test_the_log_names_an_agent_that_is_silent() -> None:
+    with structlog.testing.capture_logs() as records:
+        async with balancer() as (address, dispatcher, _), dialled(address, dispatcher):
+            while dispatcher.agents:
+                await dispatcher.agents_changed.wait_beyond(dispatcher.agents_changed.ordinal)
+    (said,) = (each for each in records if each["event"] == "agent is silent: gone")
+    assert (said["agent"], said["agent_id"]) == ("attic", "a1")
 
 
 async def test_an_agent_that_was_silent_during_a_stall_is_gone_after_it() -> None:

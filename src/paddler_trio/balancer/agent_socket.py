@@ -230,12 +230,17 @@ class _Link:
             while (message := await receive())["type"] == "websocket.receive":
                 text = message.get("text")
                 if text is None:
-                    log.warning("binary frame ignored", agent=self.agent_id)
+                    log.warning("binary frame ignored", agent=self._label)
                     self._heard_s = trio.current_time()
                 elif (pending := self.take([text])) is not None:
                     await pending
         if self._problem is not None:
             raise self._problem
+
+    @property
+    def _label(self) -> str:
+        """Its name in logs; its id until it has registered."""
+        return self.agent_id if self.agent is None else self.agent.label
 
     def takes_now(self, text: str) -> bool:
         """As in ``TextSink``."""
@@ -336,7 +341,9 @@ class _Link:
                 await trio.sleep(UNREAD_POLL_S)  # the delay is ours
             else:
                 break
-        log.warning("agent is silent: gone", agent=self.agent_id, silence_s=silence_s)
+        log.warning(
+            "agent is silent: gone", agent=self._label, agent_id=self.agent_id, silence_s=silence_s
+        )
         self._reading.cancel(reason="the agent is silent")
 
     def close(self) -> None:
@@ -371,7 +378,7 @@ class _Link:
                     self._update(update)
                 case ErrorEnvelope(wire_id, error):
                     log.warning(
-                        "agent reports an error", agent=self.agent_id, id=wire_id, error=str(error)
+                        "agent reports an error", agent=self._label, id=wire_id, error=str(error)
                     )
                 case UnknownNotification(name):
                     self._ignore(name)
@@ -389,7 +396,7 @@ class _Link:
 
     def _ignore(self, name: str) -> None:
         if self.unknown.is_first(name):
-            log.warning("unknown notification ignored", agent=self.agent_id, notification=name)
+            log.warning("unknown notification ignored", agent=self._label, notification=name)
 
     def _register(self, registration: RegisterAgent) -> None:
         dispatcher = self.socket.dispatcher
