@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 
 import trio
 
-from paddler_trio.errors import LinkError
+from paddler_trio.errors import LinkError, leaves
 from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.tls.client_errors import tls_error_in, tls_problem
 from paddler_trio.tls.client_tls import ClientTls
@@ -22,9 +23,9 @@ async def dial(address: BalancerAddress, tls: ClientTls) -> trio.abc.Stream:
       ConfigurationError: a file of ``tls`` cannot be used.
     """
     if not address.is_tls:
-        return await trio.open_tcp_stream(address.host, address.port)
+        return await _connected(address)
     context = await trio.to_thread.run_sync(tls.context)
-    stream = await trio.open_tcp_stream(address.host, address.port)
+    stream = await _connected(address)
     # compatible with HTTPS: a WebSocket has a goodbye of its own, so closing waits for nothing
     encrypted = trio.SSLStream(stream, context, server_hostname=address.host, https_compatible=True)
     try:
@@ -40,3 +41,18 @@ async def dial(address: BalancerAddress, tls: ClientTls) -> trio.abc.Stream:
             await trio.aclose_forcefully(stream)
         raise
     return encrypted
+
+
+async def _connected(address: BalancerAddress) -> trio.SocketStream:
+    """OSError, with what the system said of each address that the host has: Trio's own text leaves
+    that to its cause."""
+    try:
+        return await trio.open_tcp_stream(address.host, address.port)
+    except OSError as error:
+        if not isinstance(error.__cause__, BaseExceptionGroup):
+            raise
+        said = (
+            os.strerror(each.errno) if isinstance(each, OSError) and each.errno else str(each)
+            for each in leaves(error.__cause__)
+        )
+        raise OSError(f"{error}: {', '.join(dict.fromkeys(said))}") from error
