@@ -469,6 +469,8 @@ class FleetWorld:
     database: FleetDatabase = attrs.field(factory=MemoryDatabase)
     tokens: int = 10
     hosts: dict[str, PlayedHost] = attrs.field(factory=dict)
+    names: dict[str, str] = attrs.field(factory=dict)
+    """By host, where that is not its id."""
     dispatcher: Dispatcher = attrs.field(init=False)
     keeper: FleetKeeper = attrs.field(init=False)
     controller: FleetController = attrs.field(init=False)
@@ -537,7 +539,7 @@ class FleetWorld:
         connection = AgentConnection(
             key=AgentKey(next(self._keys)),
             id=host.id if is_first else f"{host.id}.{name}",
-            name=host.id if is_first else f"{host.id}.{name}",
+            name=self.names.get(host.id, host.id) if is_first else f"{host.id}.{name}",
             speaks_trio=True,
             status=status_of(0),
             scope=trio.CancelScope(),

@@ -9,7 +9,9 @@ import trio
 from fleet_world import Manners, fleet_world, phase, spec, until, until_served
 from trio.testing import MockClock
 
+from paddler_trio.balancer.fleet.placed_hosts import FORGET_S
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
+from paddler_trio.balancer.fleet.rollout_document import rollouts_document
 from paddler_trio.nursery_tree.request import Failure
 from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
 from paddler_trio.wire.paddler.desired_state import LocalToAgent
@@ -195,6 +197,27 @@ async def test_a_newer_state_supersedes_a_rollout(autojump_clock: MockClock) -> 
         await until_served(world, "c")
         loads = [host.instances[DEFAULT].loads for host in world.hosts.values()]
         assert sum(loads) <= 3 + 2 + 3, "hosts that had not begun skip to the newest state"
+
+
+async def test_an_agent_that_is_lost_is_shown_as_gone_under_its_name_and_then_not_at_all(
+    autojump_clock: MockClock,
+) -> None:
+    async with fleet_world(spec("a"), hosts=2) as world:
+        await until_served(world, "a")
+        world.names["h3"] = "attic"
+        await world.host("h3")
+        await until_served(world, "a")
+
+        def shown() -> dict[str, str]:
+            (rollout,) = rollouts_document(world.controller)["rollouts"]  # type: ignore[misc]  # JSON
+            return {each["agent"]: each["phase"] for each in rollout["agents"]}
+
+        assert shown() == {"h1": "serving", "h2": "serving", "attic": "serving"}
+        world.hosts["h3"].kill()
+        await trio.sleep(FORGET_S / 2)
+        assert shown() == {"h1": "serving", "h2": "serving", "attic": "gone"}
+        await trio.sleep(FORGET_S)
+        assert shown() == {"h1": "serving", "h2": "serving"}
 
 
 async def test_files_are_fetched_everywhere_before_the_first_host_drains(

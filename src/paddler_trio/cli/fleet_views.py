@@ -21,7 +21,7 @@ PLACES: Final = frozenset({"replicas", "where"})
 @attrs.frozen(kw_only=True)
 class InstanceView:
     """One agent in a rollout: ``phase`` is ``waiting``, ``prefetching``, ``prefetched``,
-    ``draining``, ``loading``, ``probing``, ``serving``, ``failed`` or ``rolled_back``.
+    ``draining``, ``loading``, ``probing``, ``serving``, ``failed``, ``rolled_back`` or ``gone``.
 
     ``progress``: 0..1 of the download or of loading, None where there is none. ``download``: the
     file that is on its way, with the fields of ``CacheProgress``.

@@ -26,6 +26,7 @@ from paddler_trio.cli.terminal import printable
 BAR_COLUMNS: Final = 20
 ORDER: Final = (
     "failed",
+    "gone",
     "probing",
     "loading",
     "draining",
@@ -40,6 +41,7 @@ COLOURS: Final = {
     "serving": "green",
     "complete": "green",
     "failed": "red",
+    "gone": "red",
     "aborted": "red",
     "rolling_back": "yellow",
     "rolled_back": "yellow",

@@ -257,6 +257,8 @@ class PlacedHost:
     """Since when it has no connection."""
     left: bool = attrs.field(default=False, init=False)
     """Its agent said goodbye."""
+    _label: str = attrs.field(default="", init=False)
+    """Of its newest first connection, also after its end."""
     _sent: tuple[InstanceWanted, ...] | None = attrs.field(default=None, init=False)
 
     def __repr__(self) -> str:
@@ -265,7 +267,7 @@ class PlacedHost:
     @property
     def label(self) -> str:
         """Its name in logs."""
-        return self.first.label if self.first is not None else self.id
+        return self._label or self.id
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -332,7 +334,7 @@ class PlacedHost:
 
     def first_connected(self, agent: AgentConnection) -> None:
         """Its first connection is up (again). What it runs already stays, whoever asked for it."""
-        self.first, self._sent = agent, None
+        self.first, self._label, self._sent = agent, agent.label, None
         for deployment in agent.instances:
             self.place(deployment)
         if not agent.instances:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Final
 
 import attrs
 import trio
@@ -16,6 +17,8 @@ from paddler_trio.scheduler.fleet.fleet_values import Host, Instance, Rollout
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 
+GONE: Final = "gone"
+"""The phase of an agent that is lost: it keeps its place for a moment, and then is not shown."""
 _FINDING = frozenset({"resolving", "downloading"})
 """Phases of an agent that has no files to load yet, or looks whether they are still right."""
 
@@ -74,7 +77,7 @@ def _agent(
         "agent": host.name,
         "host": host.id,
         "deployment": rollout.deployment,
-        "phase": phase_of(rollout, host, instance),
+        "phase": phase_of(rollout, host, instance) if placed.connections else GONE,
         "detail": instance.problem or host.fetch_failed.get(rollout.target),
         "progress": None if progress is None or math.isnan(progress) else progress,
         "download": None if fetched is None or not fetched.filename else _download(fetched),
