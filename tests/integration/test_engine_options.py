@@ -64,7 +64,7 @@ def test_where_things_lie_changes_no_answer(
         (EngineSettings(lora=["/nowhere.gguf"]), ["lora", "/nowhere.gguf"]),
         (EngineSettings(lora=["/nowhere.gguf=much"]), ["lora", "number"]),
         (EngineSettings(lora=[str(BUNDLED_MODEL)]), ["LoRA adapter", str(BUNDLED_MODEL)]),
-        (EngineSettings(draft_model="/nowhere.gguf"), ["/nowhere.gguf"]),
+        (EngineSettings(draft_model="/nowhere.gguf"), ["--draft-model", "/nowhere.gguf"]),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(

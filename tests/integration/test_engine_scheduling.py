@@ -284,7 +284,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused(
     with running(vocabulary) as engine:
         failed = engine.load(attrs.evolve(LOAD, settings=settings(draft_model=str(other))))
         assert isinstance(failed, LoadFailed)
-        assert "64 tokens" in failed.reason
+        assert f"{other} (--draft-model) has 64 tokens" in failed.reason
 
 
 CHANGES = {

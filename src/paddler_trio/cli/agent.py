@@ -39,6 +39,7 @@ from paddler_trio.cli.engine_options import (
     TensorOverrideOption,
     TensorSplitOption,
     YarnOrigCtxOption,
+    draft_model_path,
     rpc_servers,
 )
 from paddler_trio.cli.engine_options import tensor_split as parse_tensor_split
@@ -315,7 +316,7 @@ def run(
             else prefix_cache_ram * MIB,
             image_cache_bytes=image_cache_ram * MIB,
             max_drafts=max_drafts or (DEFAULT_DRAFTS if draft_model is not None else 0),
-            draft_model=None if draft_model is None else str(draft_model),
+            draft_model=draft_model_path(draft_model),
             flash_attention=flash_attention.value,
             split_mode=split_mode.value,
             main_gpu=main_gpu,

@@ -15,6 +15,7 @@ from paddler_trio.wire.engine.engine_settings import MAX_STREAM_INTERVAL_MS
 
 PANEL = "Engine"
 MIB = 1024 * 1024
+GGUF_MAGIC = b"GGUF"
 DEFAULT_DRAFTS = 4
 """Guessed by a draft model, if the operator names no number."""
 
@@ -206,3 +207,21 @@ def rpc_servers(text: str | None) -> list[str]:
         except ConfigurationError as error:
             raise typer.BadParameter(str(error), param_hint="--rpc") from error
     return servers
+
+
+def draft_model_path(path: Path | None) -> str | None:
+    """As the engine is given it; typer.BadParameter for what is no GGUF file here. Whether it has
+    the vocabulary of a model, shows when that is loaded."""
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(GGUF_MAGIC))
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--draft-model") from error
+    if magic != GGUF_MAGIC:
+        raise typer.BadParameter(
+            f"{path} is no GGUF file: give a small model of the same vocabulary",
+            param_hint="--draft-model",
+        )
+    return str(path)

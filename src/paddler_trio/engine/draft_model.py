@@ -37,17 +37,24 @@ class DraftModel:
     ) -> DraftModel:
         """As :meth:`load`, without the first pass; ``no_alloc`` as of :meth:`Llama.load`."""
         settings = attrs.evolve(load.settings, unified=False, lora=[], tensor_overrides=[])
-        llama = Llama.load(
-            path,
-            n_gpu_layers=load.n_gpu_layers,
-            progress=lambda _: None,
-            settings=settings,
-            no_alloc=no_alloc,
-        )
+        try:
+            llama = Llama.load(
+                path,
+                n_gpu_layers=load.n_gpu_layers,
+                progress=lambda _: None,
+                settings=settings,
+                no_alloc=no_alloc,
+            )
+        except EngineError as error:
+            raise EngineError(
+                f"the draft model (--draft-model): {error}",
+                permanent=error.permanent,
+                kind=error.kind,
+            ) from error
         if llama.n_vocab != target.n_vocab:
             raise EngineError(
-                f"the draft model {path} has {llama.n_vocab} tokens, the model it is to guess for "
-                f"has {target.n_vocab}: use one of the same family",
+                f"the draft model {path} (--draft-model) has {llama.n_vocab} tokens, the model it "
+                f"is to guess for has {target.n_vocab}: use one of the same family",
                 permanent=True,
             )
         shape = llama.open_context(
@@ -61,7 +68,8 @@ class DraftModel:
         )
         if not shape.rules.can_trim:
             raise EngineError(
-                f"the draft model {path} is recurrent: it cannot take a guess back", permanent=True
+                f"the draft model {path} (--draft-model) is recurrent: it cannot take a guess back",
+                permanent=True,
             )
         return cls(llama, shape)
 

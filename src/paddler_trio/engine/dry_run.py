@@ -175,8 +175,15 @@ class _Headers:
         before, self._known = self._known, {}
         headers = {
             path: self._of_file(path, present.get(path), before)
-            for path in (load.model_path, *question.parts, *drafts)
+            for path in (load.model_path, *question.parts)
         }
+        for path in drafts:
+            try:
+                headers[path] = self._of_file(path, present.get(path), before)
+            except MemoryUnknownError as error:
+                raise MemoryUnknownError(
+                    error.kind, f"the draft model (--draft-model): {error}"
+                ) from error
         if load.projection_path is not None:
             with contextlib.suppress(MemoryUnknownError):
                 path = load.projection_path
