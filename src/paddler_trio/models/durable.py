@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 _SYNC_FILE_RANGE_WRITE: Final = 2
+_FRESH: Final = ".fresh"
+_LEFT_S: Final = 3600.0
+"""So old is no file that is still to be renamed."""
 
 
 def durably_replace(source: Path, target: Path) -> None:
@@ -19,14 +24,45 @@ def durably_replace(source: Path, target: Path) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a small file, or replace it, as a whole."""
+    """Write a small file, or replace it, as a whole. What writers of it left that were killed is
+    removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name[:200]}.{os.getpid()}.fresh")
+    fresh = _fresh(path, str(os.getpid()))
     try:
         fresh.write_bytes(data)
         durably_replace(fresh, path)
     finally:
         fresh.unlink(missing_ok=True)
+    with suppress(OSError):  # the next writer tries again
+        _remove_leftovers(path)
+
+
+def _fresh(path: Path, writer: str) -> Path:
+    return path.with_name(f".{path.name[:200]}.{writer}{_FRESH}")
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Of processes that are no more, and old: the number of one in another container says nothing
+    here, but it has renamed its file long ago."""
+    start = _fresh(path, "").name.removesuffix(_FRESH)
+    with os.scandir(path.parent) as entries:
+        for entry in entries:
+            if not (entry.name.startswith(start) and entry.name.endswith(_FRESH)):
+                continue
+            writer = entry.name.removeprefix(start).removesuffix(_FRESH)
+            age_s = time.time() - entry.stat(follow_symlinks=False).st_mtime
+            if writer.isdecimal() and age_s > _LEFT_S and not _is_alive(int(writer)):
+                Path(entry.path).unlink(missing_ok=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def sync(path: Path) -> None:
