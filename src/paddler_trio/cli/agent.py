@@ -90,6 +90,13 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.wire.engine.engine_settings import STREAM_INTERVAL_MS, EngineSettings
 
+MISSING = {
+    "--management-addr": "give host:port of the balancer's management service, such as "
+    f"{DEFAULT_MANAGEMENT_ADDR}, or let this machine join one with `paddler-trio join`",
+    "--slots": f"give how many requests run at once, 1 to {MAX_SLOTS}",
+}
+"""What to give for options that are required, mostly."""
+
 agent = typer.Typer(
     cls=DaemonGroup,
     invoke_without_command=True,
@@ -269,7 +276,7 @@ def run(
         metrics_addr = None if metrics_addr is None else told_address(metrics_addr)
     if management_addr is None or (slots is None and server is None):
         missing = "--management-addr" if management_addr is None else "--slots"
-        raise typer.BadParameter(f"Missing option {missing!r}.")
+        raise typer.BadParameter(f"Missing option {missing!r}: {MISSING[missing]}")
     if server is None:
         with one_line_errors():
             require_llama()

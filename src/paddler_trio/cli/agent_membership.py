@@ -65,7 +65,7 @@ def membership(
             )
     else:
         try:
-            folder = AgentFolder((state_dir or default_folder()).absolute())
+            folder = folder_of(state_dir)
         except ConfigurationError:
             return Membership(management_addr, name)
     joined = folder.joined()
@@ -91,6 +91,20 @@ def membership(
         ca_file=folder.ca if folder.ca.exists() else None,
         fingerprint=joined.fingerprint,
     )
+
+
+def folder_of(state_dir: Path | None) -> AgentFolder:
+    """The one of ``--state-dir``, else the default; a usage error if it is a file.
+
+    Errors:
+      ConfigurationError: there is no default.
+    """
+    if state_dir is not None and state_dir.exists() and not state_dir.is_dir():
+        raise typer.BadParameter(
+            f"{state_dir} is no folder: give one, which is made if it is not there",
+            param_hint="--state-dir",
+        )
+    return AgentFolder((state_dir or default_folder()).absolute())
 
 
 def _is_same(one: str, other: str) -> bool:

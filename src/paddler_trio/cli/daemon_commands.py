@@ -2,7 +2,8 @@
 
 The name of a variable follows from that of its flag, for each option that typer finds. Typer would
 write it beside each flag, which makes the help twice as long; one sentence below the help says the
-rule instead. An error about a variable's value does name it.
+rule instead. An error about a variable's value does name it, and each names the value, which not
+every version of typer does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ EPILOG: Final = (
     "Every flag is also an environment variable (--drain-timeout: PADDLER_TRIO_DRAIN_TIMEOUT) and "
     "a key in the file of --config. A flag counts before a variable, a variable before the file."
 )
+
+
+MAX_VALUE_CHARS: Final = 80
+"""Of a value that is refused."""
 
 
 class DaemonCommand(TyperCommand):
@@ -64,4 +69,17 @@ def _naming_a_bad_variable(
             source = context.get_parameter_source(option.name)
             if source is not None and source.name == "ENVIRONMENT":
                 error.param_hint = f"{option.opts[0]!r} (environment variable {option.envvar!r})"
+        error.message += _got(error)
         raise
+
+
+def _got(error: typer.BadParameter) -> str:
+    """The value that was refused, if the message lacks it: newer versions of typer leave that to
+    what caused it."""
+    problems: Callable[[], list[dict[str, object]]] = getattr(error.__cause__, "errors", list)
+    for problem in problems()[:1]:
+        value = problem.get("input")
+        shown = repr(str(value)[:MAX_VALUE_CHARS])
+        if isinstance(value, str | int | float) and shown not in error.message:
+            return f", got {shown}"
+    return ""

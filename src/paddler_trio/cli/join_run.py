@@ -11,10 +11,11 @@ from pathlib import Path
 
 import attrs
 
+from paddler_trio.cli.agent_membership import folder_of
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
 from paddler_trio.daemon.secret_file import MAX_SECRET_CHARS, read_secret
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.joining.agent_folder import AgentFolder, default_folder
+from paddler_trio.joining.agent_folder import AgentFolder
 from paddler_trio.joining.join_request import JoinResult
 from paddler_trio.joining.join_request import join as request_joining
 from paddler_trio.joining.join_token import JoinToken
@@ -34,9 +35,9 @@ def join_here(
 ) -> None:
     """Join, print what came of it, and become the agent if ``slots`` says so.
 
-    ConfigurationError.
+    ConfigurationError; a usage error for a ``state_dir`` that is a file.
     """
-    folder = AgentFolder((state_dir or default_folder()).absolute())
+    folder = folder_of(state_dir)
     token = JoinToken.parse(read_secret(token_file) if token_file is not None else _token())
     result = request_joining(
         token,

@@ -80,6 +80,9 @@ def test_its_agent_asks_for_two_flags_and_so_does_ours(
     ended = invoke("agent", *words)
     assert ended.exit_code == 2
     assert f"Missing option '--{missing}'" in ended.stderr
+    words = " ".join(ended.stderr.replace("│", " ").split())
+    said = {"management-addr": "such as 127.0.0.1:8060", "slots": "1 to 4096"}
+    assert said[missing] in words
 
 
 def test_repeatable_flags_are_repeatable() -> None:
@@ -114,6 +117,7 @@ def test_help_has_a_short_flag_everywhere(
         ("max-buffered-requests", "-1"),
         ("statsd-reporting-interval", "0"),
         ("buffered-request-timeout", "10s"),
+        ("max-buffered-requests", "four"),
     ],
 )
 def test_what_is_refused_is_refused_with_the_limit(flag: str, argument: str) -> None:
@@ -121,6 +125,7 @@ def test_what_is_refused_is_refused_with_the_limit(flag: str, argument: str) -> 
     assert ended.exit_code == 2
     assert f"'--{flag}'" in ended.stderr
     assert "Input should be" in ended.stderr
+    assert repr(argument) in ended.stderr
 
 
 def test_the_guide_speaks_of_every_flag() -> None:

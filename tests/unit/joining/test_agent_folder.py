@@ -59,6 +59,14 @@ def test_a_machine_that_has_not_joined_has_joined_nothing(tmp_path: Path) -> Non
     assert member(folder) == Membership(None, None)
 
 
+def test_a_file_that_is_given_as_the_folder_is_refused_by_the_options_name(tmp_path: Path) -> None:
+    file = tmp_path / "state"
+    file.touch()
+    with pytest.raises(typer.BadParameter, match="state is no folder") as raised:
+        member(AgentFolder(file))
+    assert raised.value.param_hint == "--state-dir"
+
+
 def test_half_of_joining_is_none(folder: AgentFolder) -> None:
     folder.credential.unlink()
     assert folder.joined() is None
