@@ -1,15 +1,19 @@
-"""Which files of a store the desired models are: what must stay. Blocking."""
+"""Which files of a store the desired models are: what must stay. Blocking.
+
+Anybody who may manage names models, and what they name need not exist. An error here would end the
+store, again and again, so a name that leads nowhere is no file.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from pathlib import PurePosixPath
 from urllib.parse import urldefrag, urlsplit, urlunsplit
 
+from paddler_trio.errors import WireError
 from paddler_trio.model_store.layout import StoreLayout, is_sha256
 from paddler_trio.models.hub_cache import HubCache, name_problem
 from paddler_trio.models.hub_choice import part_names
+from paddler_trio.models.pushed_model import read_manifest
 from paddler_trio.models.url_cache import UrlFile
 from paddler_trio.wire.paddler.desired_state import DesiredModel, HuggingFaceModel, UrlModel
 
@@ -38,9 +42,11 @@ def _of_hub(layout: StoreLayout, model: HuggingFaceModel) -> Iterator[str]:
     if commit is None:
         return
     for name in part_names(model.filename):
-        pointer = repository.pointer(commit, name)
-        if pointer.is_symlink():
-            yield layout.key(repository.blob(pointer.readlink().name))
+        try:
+            blob = repository.pointer(commit, name).readlink().name
+        except OSError:  # no link is there, or its path is longer than any can be
+            continue
+        yield layout.key(repository.blob(blob))
 
 
 def _of_url(layout: StoreLayout, url: str) -> Iterator[str]:
@@ -58,16 +64,14 @@ def _of_url(layout: StoreLayout, url: str) -> Iterator[str]:
 
 def _of_pushed(layout: StoreLayout, url: str) -> Iterator[str]:
     """``store://sha256/<hex of the manifest>/<first file's name>``: the manifest and its files."""
-    _, _, rest = url.partition("://sha256/")
-    sha256 = PurePosixPath(rest).parts[0] if rest else ""
+    sha256 = url.partition("://sha256/")[2].partition("/")[0]
     if not is_sha256(sha256):
         return
-    manifest = layout.manifest(sha256)
-    yield layout.key(manifest)
+    path = layout.manifest(sha256)
+    yield layout.key(path)
     try:
-        fields = json.loads(manifest.read_bytes())
-    except (OSError, ValueError):
+        manifest = read_manifest(path.read_bytes())
+    except (OSError, WireError):
         return
-    files = [*fields["files"], *([fields["projection"]] if fields["projection"] else [])]
-    for file in files:
-        yield layout.key(layout.pushed_blob(file["sha256"]))
+    for file in manifest.all_files:
+        yield layout.key(layout.pushed_blob(file.sha256))
