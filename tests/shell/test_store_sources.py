@@ -14,8 +14,10 @@ import trio
 from store_world import Answered, answered, hub_path, store_world, url_path
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
+from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.download_errors import Subject
 from paddler_trio.models.store_errors import stores_error
+from paddler_trio.models.url_cache import UrlFile, UrlRecord
 
 MIB = 1 << 20
 DATA = b"GGUF" + random.Random(1).randbytes(6 * MIB + 123)
@@ -128,6 +130,27 @@ async def test_what_is_no_model_is_not_handed_out(
         assert b"no GGUF file" in answer.body
         await world.settled()
         assert not [path for path in (tmp_path / "urls").rglob("credentials") if path.is_file()]
+
+
+async def test_what_is_no_model_and_was_left_by_a_store_that_ended_is_not_handed_out(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    """A download that ends behind its renaming has not looked at what came."""
+    secret = b"secret" * 100
+    hub.stored["credentials"] = secret
+    url = f"{hub.storage_url}/storage/credentials"
+    left = tmp_path / "left"
+    left.write_bytes(secret)
+    async with store_world(tmp_path, hub) as world:
+        file = UrlFile.of(world.store.layout.urls, url)
+        file.ours.mkdir(parents=True)
+        digest = ContentHash("sha256", sha256(secret))
+        file.publish(left, UrlRecord(len(secret), digest, '"1"', url))
+        answer = await world.ask(url_path(url))
+        assert (answer.status, b"secret" in answer.body) == (400, False)
+        assert b"no GGUF file" in answer.body
+        await world.settled()
+        assert not file.path.exists()
 
 
 async def test_revisions_with_slashes_branches_and_commits(hub: HubServer, tmp_path: Path) -> None:

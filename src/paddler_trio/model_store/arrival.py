@@ -223,9 +223,7 @@ class Arrivals:
                 if problem is not None:
                     raise CacheFullError(arrival.subject, str(problem))
             path = await download.fetch_file(model)
-            if arrival.must_be_checked and await trio.to_thread.run_sync(_first_bytes, path) != (
-                GGUF_MAGIC
-            ):
+            if arrival.must_be_checked and not await trio.to_thread.run_sync(is_gguf, path):
                 await trio.to_thread.run_sync(remove_file, self.store.layout, arrival.key)
                 raise no_model(arrival.subject)
             return path
@@ -267,6 +265,10 @@ def no_model(subject: Subject) -> RequestRejectedError:
     return RequestRejectedError(subject, "it is no GGUF file, and the model store has no others")
 
 
-def _first_bytes(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(len(GGUF_MAGIC))
+def is_gguf(path: Path) -> bool:
+    """Whether the file begins as a model does; False if it is gone. Blocking, OSError."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
+    except FileNotFoundError:
+        return False

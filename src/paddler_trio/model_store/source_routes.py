@@ -20,7 +20,7 @@ import trio
 
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.http.router import Params
-from paddler_trio.model_store.arrival import Arrivals
+from paddler_trio.model_store.arrival import Arrivals, is_gguf
 from paddler_trio.model_store.hub_metadata import FRESH_S, STEADY_S, HubMetadata
 from paddler_trio.model_store.send_arriving import send_arriving
 from paddler_trio.model_store.send_stored import begin_file, send_stored
@@ -104,8 +104,10 @@ class SourceRoutes:
 
         def whole() -> tuple[Path, str] | None:
             record = file.cached()
-            fits = record is not None and expected in {None, record.hash}
-            return (file.path, record.etag) if record is not None and fits else None
+            if record is None or expected not in {None, record.hash}:
+                return None
+            # its download may have ended between the renaming and the look at the content
+            return (file.path, record.etag) if is_gguf(file.path) else None
 
         await self._send(
             connection,
