@@ -13,6 +13,7 @@ import trio
 from store_world import StoreWorld, hub_path, store_world, url_path
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
+from paddler_trio.model_store.layout import StoreLayout
 from paddler_trio.model_store.store_messages import PassedRequest
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
@@ -220,8 +221,11 @@ async def test_a_full_disk_is_room_that_others_make_or_a_clear_refusal(
     async with store_world(tmp_path, hub) as world:
         await world.ask(hub_path("a.gguf"))
         await world.settled()
-        lacks = {"bytes": MIB // 2}
-        monkeypatch.setattr("paddler_trio.model_store.store.disk_lacks", lambda *_: lacks["bytes"])
+
+        def lacks(layout: StoreLayout, key: str, size_bytes: int) -> int:
+            return MIB // 2 if (layout.root / key_of("a.gguf")).exists() else 0
+
+        monkeypatch.setattr("paddler_trio.model_store.store.disk_lacks", lacks)
         assert (await world.ask(hub_path("b.gguf"))).body == FILES["b.gguf"]
         assert await names(world) == {"b.gguf"}, "the disk needed the room, not the budget"
         monkeypatch.setattr(

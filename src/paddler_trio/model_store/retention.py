@@ -4,7 +4,8 @@ The order of uses counts and no clock: one that is set anew, by years, changes n
 
 A file is *held* (on the disk, whole or not) or *claimed* (arriving: its full size counts at once).
 It is *kept* while it is pinned, desired, in use or arriving; nothing that is kept ever goes. What
-is claimed and does not fit, even without everything that may go, is refused, and then nothing goes.
+is claimed and does not fit, in the budget or on the disk, even without everything that may go, is
+refused, and then nothing goes.
 """
 
 from __future__ import annotations
@@ -25,13 +26,20 @@ class Room:
 
 @attrs.frozen
 class NoRoom:
-    """There is none. ``kept_bytes`` are what may not go, beside the file that was to arrive."""
+    """There is none. ``kept_bytes`` are what may not go, beside the file that was to arrive;
+    ``disk_lacks_bytes`` is not 0 if the budget would do and the disk would not, whatever went."""
 
     size_bytes: int
     budget_bytes: int
     kept_bytes: int
+    disk_lacks_bytes: int = 0
 
     def __str__(self) -> str:
+        if self.disk_lacks_bytes:
+            return (
+                f"the file has {self.size_bytes} bytes, and the disk of the model store would lack "
+                f"{self.disk_lacks_bytes} of them, whatever went"
+            )
         return (
             f"the model store may take {self.budget_bytes} bytes: {self.kept_bytes} of them are "
             f"desired, pinned or in use, and the file has {self.size_bytes}"
@@ -110,9 +118,11 @@ class Retention:
         own = self._claimed.get(key, 0) or self._size(key)
         excess = self.used_bytes - own + size_bytes - self.budget_bytes
         removable = sum(self._held[other].size_bytes for other in others)
+        kept_bytes = self.used_bytes - own - removable
         if excess > removable:
-            kept_bytes = self.used_bytes - own - removable
             return NoRoom(size_bytes, self.budget_bytes, kept_bytes)
+        if disk_lacks_bytes > removable:
+            return NoRoom(size_bytes, self.budget_bytes, kept_bytes, disk_lacks_bytes - removable)
         evicted = self._evict(others, max(excess, disk_lacks_bytes))
         self._held.pop(key, None)
         self._claimed[key] = size_bytes

@@ -45,19 +45,24 @@ class RetentionMachine(RuleBasedStateMachine):
         self.now_s += 1
         return self.now_s
 
-    @rule(key=KEYS, size=SIZES, lacks=st.sampled_from([0, 0, 0, 10, 1000]))
+    @rule(key=KEYS, size=SIZES, lacks=st.sampled_from([0, 0, 0, 10, 60, 1000]))
     def claim(self, key: str, size: int, lacks: int) -> None:
         on_disk = {k: v for k, v in self.disk.items() if k != key and k not in self.arriving}
         kept_bytes = sum(v for k, v in on_disk.items() if self.kept(k))
         kept_bytes += sum(v for k, v in self.arriving.items() if k != key)
         free_before = BUDGET - self.retention.used_bytes
         own = self.arriving.get(key, self.disk.get(key, 0))
+        loose_bytes = sum(v for k, v in on_disk.items() if not self.kept(k))
         match self.retention.claim(key, size, disk_lacks_bytes=lacks):
-            case NoRoom(asked, budget, kept):
+            case NoRoom(asked, budget, kept, 0):
                 assert (asked, budget, kept) == (size, BUDGET, kept_bytes)
                 assert kept_bytes + size > BUDGET, "there was room, or could have been made"
+            case NoRoom(asked, budget, kept, still_lacks):
+                assert (asked, budget, kept) == (size, BUDGET, kept_bytes)
+                assert still_lacks == lacks - loose_bytes, "the disk had room, or would have had it"
             case Room(evicted):
                 assert kept_bytes + size <= BUDGET
+                assert lacks <= loose_bytes, "they would go in vain"
                 sizes = [self.disk[k] for k in evicted]
                 needed = max(size - own - free_before, lacks)
                 assert sum(sizes[:-1]) < needed or not evicted, "more went than was needed"
@@ -139,3 +144,16 @@ def test_the_refusal_says_the_numbers() -> None:
         "the model store may take 100 bytes: 70 of them are desired, pinned or in use, and the "
         "file has 50"
     )
+
+
+def test_nothing_goes_for_a_file_that_the_disk_never_holds() -> None:
+    retention = Retention(1000)
+    retention.hold("a", 70)
+    problem = retention.claim("b", 500, disk_lacks_bytes=400)
+    assert str(problem) == (
+        "the file has 500 bytes, and the disk of the model store would lack 330 of them, whatever "
+        "went"
+    )
+    assert retention.holds("a")
+    assert not retention.is_arriving("b")
+    assert retention.claim("b", 100, disk_lacks_bytes=70) == Room(("a",))
