@@ -108,7 +108,8 @@ class KeyFile:
         return found
 
     def having(self, key: StoredKey) -> KeyFile:
-        """With one more key; ConfigurationError if its name is taken, or there are too many."""
+        """With one more key; ConfigurationError if its name is taken, there are too many, or the
+        file would be too large to be read again."""
         if any(other.name == key.name for other in self.keys):
             raise ConfigurationError(
                 f"there is a key named {key.name!r} already; revoke it first or choose another name"
@@ -117,7 +118,14 @@ class KeyFile:
             raise ConfigurationError(
                 f"the file holds {len(self.keys)} keys, the limit is {MAX_KEYS}; revoke some"
             )
-        return KeyFile((*self.keys, key), self.guarded | key.scopes)
+        longer = KeyFile((*self.keys, key), self.guarded | key.scopes)
+        size_bytes = len(longer.render().encode())
+        if size_bytes > MAX_FILE_BYTES:
+            raise ConfigurationError(
+                f"the file would have {size_bytes} bytes, the limit is {MAX_FILE_BYTES}; revoke "
+                "keys, or limit fewer of them to many deployments"
+            )
+        return longer
 
     def without(self, name: str) -> KeyFile:
         """Without this key, its scopes still guarded; ConfigurationError if there is none."""

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from paddler_trio.daemon.secret_file import MAX_SECRET_CHARS, read_secret
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.http.api_keys import (
+    MAX_DEPLOYMENTS,
+    MAX_FILE_BYTES,
     MAX_KEYS,
     KeyFile,
     KeyScope,
@@ -67,6 +69,21 @@ def test_revoking_the_last_key_leaves_its_scope_guarded() -> None:
     left = KeyFile.parse(content.without("a").without("b").render())
     assert left.keys == ()
     assert left.guarded == INFERENCE | MANAGEMENT
+
+
+def test_no_key_makes_the_file_too_large_to_be_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    many = frozenset(f"{place:02}" + "d" * 61 for place in range(MAX_DEPLOYMENTS))
+    long = attrs.evolve(stored(new_secret()), deployments=many)
+    keys = [attrs.evolve(long, name=f"k{place:04}") for place in range(MAX_KEYS)]
+    one, two = (len(KeyFile(tuple(keys[:count])).render()) for count in (1, 2))
+    room = 1 + (MAX_FILE_BYTES - one) // (two - one)
+    content = KeyFile(tuple(keys[:room]))
+    with pytest.raises(ConfigurationError, match="the limit is 1048576; revoke"):
+        content.having(keys[room])
+    write_key_file(path, content)
+    assert read_key_file(path).keys == content.keys
+    assert len(content.having(stored(new_secret(), "short")).keys) == room + 1, "it still fits"
 
 
 def test_names_are_unique_known_and_plain() -> None:
