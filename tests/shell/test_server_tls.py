@@ -12,8 +12,13 @@ import trio
 
 from certificates import Authority, Pair
 from paddler_trio.config import BalancerConfig
-from paddler_trio.tls.server_context import TlsFiles
-from paddler_trio.tls.server_tls import LOOK_S, ServerTls, server_tls
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.tls.server_context import (
+    ServerCertificate,
+    TlsFiles,
+    read_server_certificate,
+)
+from paddler_trio.tls.server_tls import LOOK_S, RETRY_S, ServerTls, server_tls, signature
 
 DAY_S = 86_400.0
 
@@ -126,6 +131,41 @@ async def test_bad_files_are_reported_once_and_good_ones_read_later(
     assert (tls.reloads, tls.failed_reloads) == (0, 1)
     install(pairs[1], files)
     await waiting_until(lambda: tls.reloads == 1)
+
+
+async def test_what_was_wrong_need_not_have_been_in_the_files(
+    files: TlsFiles,
+    pairs: tuple[Pair, Pair],
+    nursery: trio.Nursery,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A certificate that is not valid yet, say: it is taken once it is, and reported once."""
+    tls = ServerTls.read(files)
+    nursery.start_soon(tls.run)
+    is_early = True
+
+    def read(files: TlsFiles) -> ServerCertificate:
+        if is_early:
+            raise ConfigurationError("it is valid from tomorrow on")
+        return read_server_certificate(files)
+
+    monkeypatch.setattr("paddler_trio.tls.server_tls.read_server_certificate", read)
+    with structlog.testing.capture_logs() as records:
+        install(pairs[1], files)
+        await waiting_until(lambda: tls.failed_reloads == 3)
+        is_early = False
+        await waiting_until(lambda: tls.reloads == 1)
+        await trio.sleep(3 * RETRY_S)
+    assert [record["log_level"] for record in records] == ["error", "info"]
+    assert (tls.reloads, tls.failed_reloads) == (1, 3)
+
+
+def test_other_rights_are_a_change(files: TlsFiles) -> None:
+    """Whoever renews may make the files readable some time later."""
+    before = signature(files)
+    files.key.chmod(0o640)
+    assert signature(files) != before
 
 
 async def test_the_end_of_the_certificate_is_announced(

@@ -2,7 +2,8 @@
 
 The files are read again on SIGHUP and when they have changed. Connections keep the context that
 they began with. Files that cannot be used change nothing: the old context stays, and the log has
-the reason.
+the reason. They are tried again now and then, since what was wrong need not have been in them: a
+certificate that begins to be valid in an hour, or a process without a descriptor left.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Final, TypeAlias
 
 import attrs
@@ -27,9 +29,11 @@ log = structlog.get_logger("tls")
 LOOK_S: Final = 0.5
 """Between two looks at the files. A change is read at the second look that finds it: of a pair the
 files are replaced one after the other."""
+RETRY_S: Final = 30.0
+"""After a reading that failed, of files that have not changed since."""
 HANDSHAKE_THREADS: Final = 4
 
-Signature: TypeAlias = tuple[tuple[int, int, int] | None, ...]
+Signature: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
 
 
 @attrs.define(eq=False)
@@ -51,6 +55,10 @@ class ServerTls:
     )
     """For the threads that do handshakes, those of all ports together."""
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False, repr=False)
+    _problem: str | None = attrs.field(default=None, init=False)
+    """Why the latest reading failed; None if it did not."""
+    _retry_s: float = attrs.field(default=inf, init=False)
+    """On trio's clock."""
     _expiry: ExpiryWatch = attrs.field(factory=ExpiryWatch, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -123,18 +131,25 @@ class ServerTls:
                 async with self._turn:
                     if found != self._seen:
                         await self._read_again()
+            elif found == self._seen and trio.current_time() >= self._retry_s:
+                async with self._turn:
+                    await self._read_again(is_retry=True)
             before = found
 
-    async def _read_again(self) -> None:
+    async def _read_again(self, *, is_retry: bool = False) -> None:
         seen = await trio.to_thread.run_sync(signature, self.files)
         try:
             current = await trio.to_thread.run_sync(read_server_certificate, self.files)
         except ConfigurationError as error:
             self.failed_reloads += 1
-            log.error("certificate not read again, the old one stays", reason=str(error))
+            reason = str(error)
+            if not is_retry or reason != self._problem:
+                log.error("certificate not read again, the old one stays", reason=reason)
+            self._problem, self._retry_s = reason, trio.current_time() + RETRY_S
             return
         finally:
             self._seen = seen
+        self._problem, self._retry_s = None, inf
         self._current = current
         self.reloads += 1
         log.info(
@@ -155,15 +170,17 @@ def server_tls(config: BalancerConfig) -> ServerTls | None:
 
 
 def signature(files: TlsFiles) -> Signature:
-    """What differs when a file was written or replaced; None for one that is not there."""
-    found: list[tuple[int, int, int] | None] = []
+    """What differs when a file was written, replaced or given to another owner; None for one that
+    is not there."""
+    found: list[tuple[int, int, int, int] | None] = []
     for path in files.paths:
         try:
             status = path.stat()
         except OSError:
             found.append(None)  # the reading says why
         else:
-            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+            times = status.st_mtime_ns, status.st_ctime_ns
+            found.append((*times, status.st_size, status.st_ino))
     return tuple(found)
 
 
