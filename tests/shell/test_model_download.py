@@ -355,6 +355,28 @@ async def test_a_server_that_hides_the_length(world: World, hub: HubServer) -> N
     assert {p.total_bytes for p in world.progress if p is not None} == {None}
 
 
+async def test_what_came_without_a_length_does_not_stay_when_it_breaks_off(
+    world: World, hub: HubServer
+) -> None:
+    """Nobody could go on with it, and it may have filled the disk."""
+    hub.stored["x.gguf"] = DATA
+    hub.misbehave = lambda seen: Misbehaviour(
+        ignores_range=True, hides_length=True, drops_after=3 * MIB
+    )
+    with pytest.raises(TransferInterruptedError):
+        await world.fetch(world.url("x.gguf"))
+    (partial,) = (world.root / "urls").rglob("*.partial")
+    assert partial.stat().st_blocks == 0
+    hub.misbehave = lambda seen: Misbehaviour(
+        ignores_range=True, hides_length=True, falls_silent_after=3 * MIB
+    )
+    with trio.move_on_after(1) as patience:
+        await world.fetch(world.url("x.gguf"))
+    assert patience.cancelled_caught
+    assert max(p.current_bytes for p in world.progress if p is not None) >= 2 * MIB
+    assert partial.stat().st_blocks == 0
+
+
 @pytest.mark.parametrize(
     "content_range",
     [

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial as bound
 from math import inf
 from typing import Final
@@ -269,7 +269,8 @@ class Transfer:
         return hashing.fetched()
 
     async def _endless(self, answer: Answer) -> Fetched:
-        """A body whose end nobody announced: nothing of it can be continued later."""
+        """A body whose end nobody announced: nothing of it can be continued later, so nothing of it
+        stays if it breaks off."""
         await trio.to_thread.run_sync(self.partial.truncate)
         kind = "sha256" if self.remote.expected is None else self.remote.expected.kind
         digest = new_hash(kind, 0)
@@ -284,15 +285,21 @@ class Transfer:
             for piece in data:
                 digest.update(piece)
 
-        while piece := await next_piece(answer, self.remote.subject):
-            self.meter.add(len(piece))
-            pending.append(piece)
-            pending_bytes += len(piece)
-            if pending_bytes >= BLOCK_BYTES:
-                await trio.to_thread.run_sync(flush, position, pending)
-                position, pending, pending_bytes = position + pending_bytes, [], 0
-                self._check_reason(position)
-        await trio.to_thread.run_sync(flush, position, pending)
+        try:
+            while piece := await next_piece(answer, self.remote.subject):
+                self.meter.add(len(piece))
+                pending.append(piece)
+                pending_bytes += len(piece)
+                if pending_bytes >= BLOCK_BYTES:
+                    await trio.to_thread.run_sync(flush, position, pending)
+                    position, pending, pending_bytes = position + pending_bytes, [], 0
+                    self._check_reason(position)
+            await trio.to_thread.run_sync(flush, position, pending)
+        except BaseException:
+            # it may have filled the disk, and nobody goes on with it
+            with trio.CancelScope(shield=True), suppress(OSError):
+                await trio.to_thread.run_sync(self.partial.truncate)
+            raise
         return Fetched(
             position + pending_bytes, ContentHash(kind, digest.hexdigest()), _etag(answer)
         )
