@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,10 +25,10 @@ def durably_replace(source: Path, target: Path) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a small file, or replace it, as a whole. What writers of it left that were killed is
-    removed."""
+    """Write a small file, or replace it, as a whole; of several at once the last one counts. What
+    writers of it left that were killed is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = _fresh(path, str(os.getpid()))
+    fresh = _fresh(path, f"{os.getpid()}.{threading.get_native_id()}")
     try:
         fresh.write_bytes(data)
         durably_replace(fresh, path)
@@ -49,9 +50,11 @@ def _remove_leftovers(path: Path) -> None:
         for entry in entries:
             if not (entry.name.startswith(start) and entry.name.endswith(_FRESH)):
                 continue
-            writer = entry.name.removeprefix(start).removesuffix(_FRESH)
+            pid, _, thread = entry.name[len(start) : -len(_FRESH)].partition(".")
+            if not pid or not (pid + thread).isdecimal():
+                continue
             age_s = time.time() - entry.stat(follow_symlinks=False).st_mtime
-            if writer.isdecimal() and age_s > _LEFT_S and not _is_alive(int(writer)):
+            if age_s > _LEFT_S and not _is_alive(int(pid)):
                 Path(entry.path).unlink(missing_ok=True)
 
 

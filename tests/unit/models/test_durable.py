@@ -1,13 +1,19 @@
-"""Small files are written as a whole, and what a killed writer left does not stay."""
+"""Small files are written as a whole, also by several threads at once, and what a killed writer
+left does not stay."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from paddler_trio.models import durable
 from paddler_trio.models.durable import write_durably
 
 KILLED = """
@@ -50,6 +56,7 @@ def test_what_may_still_be_written_and_what_is_not_ours_stays(tmp_path: Path) ->
     alive = tmp_path / f".memory.json.{os.getppid()}.fresh"
     others = [
         tmp_path / ".memory.json.old.fresh",
+        tmp_path / ".memory.json..7.fresh",
         tmp_path / f".memory.json.bak.{2**22}.fresh",
         tmp_path / f".other.json.{2**22}.fresh",
     ]
@@ -58,3 +65,21 @@ def test_what_may_still_be_written_and_what_is_not_ours_stays(tmp_path: Path) ->
         age(file, 7200)
     write_durably(path, b"whole")
     assert all(file.exists() for file in (young, alive, *others))
+
+
+def test_two_threads_write_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have written before one of them renames."""
+    path, both = tmp_path / "folder" / "file", threading.Barrier(2)
+    sync = durable.sync
+
+    def sync_together(place: Path) -> None:
+        sync(place)
+        if place.is_file():
+            both.wait(10)
+
+    monkeypatch.setattr(durable, "sync", sync_together)
+    texts = [b"one" * 1000, b"two" * 2000]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda text: write_durably(path, text), texts))
+    assert path.read_bytes() in texts
+    assert list(path.parent.iterdir()) == [path], "nothing else is left"
