@@ -108,7 +108,9 @@ class PartialFile:
             "etag": journal.etag,
             "boot_id": journal.boot_id,
         }
-        header = json.dumps(fields).encode().ljust(HEADER_BYTES - 1) + b"\n"
+        # an escape of a byte of Latin-1, as an ETag may have them, takes three times the room
+        text = json.dumps(fields, ensure_ascii=False)
+        header = text.encode().ljust(HEADER_BYTES - 1) + b"\n"
         assert len(header) == HEADER_BYTES
         fresh = self.journal_path.with_suffix(".fresh")
         remove(fresh)

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from paddler_trio.models import partial_file
-from paddler_trio.models.partial_file import HEADER_BYTES, PartialFile, read_journal
+from paddler_trio.models.partial_file import (
+    HEADER_BYTES,
+    MAX_VALIDATOR_CHARS,
+    PartialFile,
+    read_journal,
+)
 
 
 def opened(folder: Path, *, knows_hash: bool = True) -> PartialFile:
@@ -32,6 +37,17 @@ def test_blocks_that_were_written_are_here_in_the_next_process(tmp_path: Path) -
     assert partial.read_into(10, space) == 10
     assert bytes(space) == b"0123456789"
     partial.close()
+
+
+@pytest.mark.parametrize("letter", ["\xff", '"', "\\", "\t", "e"])
+def test_an_etag_of_any_letters_fits_into_the_header(tmp_path: Path, letter: str) -> None:
+    partial = opened(tmp_path)
+    partial.begin(25, letter * 5000, block_bytes=10)
+    partial.close()
+    journal = read_journal(tmp_path / "key.journal")
+    assert journal is not None
+    assert journal.etag == letter * MAX_VALIDATOR_CHARS
+    assert (tmp_path / "key.journal").stat().st_size == HEADER_BYTES + 3
 
 
 @pytest.mark.parametrize(
