@@ -41,6 +41,8 @@ class KeyRing:
     _file: KeyFile = attrs.field(factory=KeyFile, repr=False)
     _by_name: dict[str, StoredKey] = attrs.field(init=False, repr=False)
     _watchers: list[Callable[[], None]] = attrs.field(factory=list, init=False, repr=False)
+    _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False, repr=False)
+    """Of readings: what was read before a key was revoked must not come in force after it."""
 
     def __attrs_post_init__(self) -> None:
         self._by_name = {key.name: key for key in self._file.keys}
@@ -76,8 +78,12 @@ class KeyRing:
         if self.path is None:
             log.info("nothing to read again: there is no --api-key-file")
             return
+        async with self._turn:
+            await self._read_again(self.path)
+
+    async def _read_again(self, path: Path) -> None:
         try:
-            file = await trio.to_thread.run_sync(read_key_file, self.path)
+            file = await trio.to_thread.run_sync(read_key_file, path)
         except ConfigurationError as error:
             log.error("keys not read again, the old ones stay", reason=str(error))
             return

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import stat
+import threading
 from pathlib import Path
 
 import attrs
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -190,6 +192,37 @@ async def test_reading_again_takes_new_keys_and_drops_revoked_ones(tmp_path: Pat
     assert found is not None
     assert found.name == "new"
     assert ring.guarded == INFERENCE | MANAGEMENT
+
+
+async def test_a_slow_reading_brings_no_revoked_key_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal comes while a key is revoked over HTTP: the file was read before and after it."""
+    path, secret = tmp_path / "keys.json", new_secret()
+    alice, bob = stored(secret, "alice"), stored(new_secret(), "bob")
+    write_key_file(path, KeyFile((alice, bob)))
+    ring = KeyRing.read(path)
+    has_read, may_go_on = threading.Event(), threading.Event()
+
+    def read_slowly(path: Path) -> KeyFile:
+        content = read_key_file(path)
+        if not has_read.is_set():
+            has_read.set()
+            may_go_on.wait(10)
+        return content
+
+    monkeypatch.setattr("paddler_trio.http.key_ring.read_key_file", read_slowly)
+    is_read = trio.Event()
+    ring.on_reload(is_read.set)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ring.reload)
+        await trio.to_thread.run_sync(has_read.wait, 10)
+        write_key_file(path, KeyFile((bob,)))
+        nursery.start_soon(ring.reload)
+        with trio.move_on_after(0.1):
+            await is_read.wait()
+        may_go_on.set()
+    assert ring.find(secret.encode()) is None
 
 
 async def test_a_file_that_broke_changes_nothing(tmp_path: Path) -> None:
