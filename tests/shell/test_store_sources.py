@@ -14,6 +14,7 @@ import trio
 from store_world import Answered, answered, hub_path, store_world, url_path
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
+from paddler_trio.model_store.source_routes import MAX_LISTINGS
 from paddler_trio.models.content_hash import ContentHash
 from paddler_trio.models.download_errors import Subject
 from paddler_trio.models.store_errors import stores_error
@@ -151,6 +152,30 @@ async def test_what_is_no_model_and_was_left_by_a_store_that_ended_is_not_handed
         assert b"no GGUF file" in answer.body
         await world.settled()
         assert not file.path.exists()
+
+
+async def test_lists_of_repositories_are_small_and_few_at_once(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anybody may make a repository of a hundred thousand files, and ask for it often."""
+    gate = threading.Event()
+    hub.hub_misbehave = lambda seen: Misbehaviour(status=500, waits_for=gate)
+    path = "/hf/api/models/org/repo/revision/main"
+    async with store_world(tmp_path, hub) as world:
+        clients = [await world.open(path) for _ in range(3 * MAX_LISTINGS)]
+        with trio.fail_after(10):
+            while len(hub.seen) < MAX_LISTINGS:  # noqa: ASYNC110  # a server in a thread
+                await trio.sleep(0.01)
+        await trio.sleep(0.2)
+        assert len(hub.seen) == MAX_LISTINGS
+        for client in clients:
+            await client.aclose()
+        gate.set()
+        hub.hub_misbehave = lambda seen: None
+        assert (await world.ask(path)).status == 200, "those that left hold no place"
+        monkeypatch.setattr("paddler_trio.model_store.source_routes.MAX_LISTING_BYTES", 50)
+        refused = await world.ask(path)
+        assert (refused.status, b"over the limit of 50 bytes" in refused.body) == (502, True)
 
 
 async def test_revisions_with_slashes_branches_and_commits(hub: HubServer, tmp_path: Path) -> None:

@@ -35,13 +35,16 @@ from paddler_trio.models.download_errors import (
     TransferInterruptedError,
 )
 from paddler_trio.models.hub_cache import HubCache, name_problem, size_of
-from paddler_trio.models.hub_client import HubFile, hub_subject
+from paddler_trio.models.hub_client import HubFile, HubListing, hub_subject
+from paddler_trio.models.hub_lookup import MAX_LISTING_BYTES
 from paddler_trio.models.model_download import ModelDownload
 from paddler_trio.models.url_cache import UrlFile
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 MAX_TURNS: Final = 5
 """A file may be removed, or given up, in the moment in which it is asked for."""
+MAX_LISTINGS: Final = 4
+"""That are asked for at once: decoding one takes a multiple of its bytes. Others wait."""
 
 
 @attrs.frozen(eq=False)
@@ -51,6 +54,9 @@ class SourceRoutes:
     store: ModelStore
     metadata: HubMetadata
     arrivals: Arrivals
+    _listings: trio.Semaphore = attrs.field(
+        factory=lambda: trio.Semaphore(MAX_LISTINGS), init=False
+    )
 
     async def hub_file(self, connection: StoreConnection, params: Params) -> None:
         """``/{org}/{repo}/resolve/{revision}/{file}``, as the hub answers it without redirects."""
@@ -90,10 +96,15 @@ class SourceRoutes:
         problem = name_problem("/".join(segments[:at]), "any", "/".join(segments[at + 1 :]))
         if problem is not None:
             raise HttpProblem(400, problem)
-        download = ModelDownload(self.arrivals.settings, lambda progress: None)
-        listing = await download.listing("/".join(segments[:at]), "/".join(segments[at + 1 :]))
+        repo_id, revision = "/".join(segments[:at]), "/".join(segments[at + 1 :])
+        listing = await connection.while_reader(partial(self._listing, repo_id, revision))
         siblings = [{"rfilename": path} for path in listing.files]
         await connection.send_json(200, {"sha": listing.commit, "siblings": siblings})
+
+    async def _listing(self, repo_id: str, revision: str) -> HubListing:
+        async with self._listings:
+            download = ModelDownload(self.arrivals.settings, lambda progress: None)
+            return await download.listing(repo_id, revision, max_bytes=MAX_LISTING_BYTES)
 
     async def url_file(self, connection: StoreConnection, params: Params) -> None:
         """``/{base64url of the URL}``; ``#sha256=…`` at its end has the content compared."""

@@ -42,6 +42,7 @@ from paddler_trio.models.http_exchange import Location
 from paddler_trio.models.hub_cache import HubCache, RepositoryCache, size_of
 from paddler_trio.models.hub_choice import part_names
 from paddler_trio.models.hub_client import (
+    MAX_LISTING_BYTES,
     HubFile,
     HubListing,
     check_names,
@@ -179,9 +180,11 @@ class ModelDownload:
         finally:
             self._meter.end()
 
-    async def listing(self, repo_id: str, revision: str) -> HubListing:
+    async def listing(
+        self, repo_id: str, revision: str, *, max_bytes: int = MAX_LISTING_BYTES
+    ) -> HubListing:
         """The repository's paths at a commit: the hub's, or the cached ones if it cannot be
-        asked; DownloadError."""
+        asked, or answers with more than ``max_bytes``; DownloadError."""
         subject = Subject(f"{repo_id}/{revision}", is_hub=True)
 
         def cached() -> HubListing | None:
@@ -195,7 +198,12 @@ class ModelDownload:
             try:
                 async with open_client_of(self.settings) as client:
                     return await list_repository(
-                        client, self.settings.endpoint, repo_id, revision, token
+                        client,
+                        self.settings.endpoint,
+                        repo_id,
+                        revision,
+                        token,
+                        max_bytes=max_bytes,
                     )
             except (ServerUnreachableError, ServerFailedError):
                 listing = await trio.to_thread.run_sync(cached)
