@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 from collections.abc import Iterator
@@ -169,3 +170,23 @@ async def test_a_prune_without_clear_rules_removes_nothing(
         assert answer.status == 400
         assert words in answer.body.decode()
         assert await there(world) == set(NAMES)
+
+
+@pytest.mark.parametrize("is_pinned", [True, False])
+async def test_what_cannot_be_written_is_not_pinned_and_not_unpinned(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_pinned: bool
+) -> None:
+    """Whoever is told that it failed finds it as it was, now and after a restart."""
+    source = "hf:org/repo:Q4_K_M"
+    async with store_world(tmp_path, hub) as world:
+        await fill(world)
+        if is_pinned:
+            assert (await pins(world, "PUT", source))[0] == 200
+        before = set(world.store.retention.pinned)
+
+        def full(path: Path, data: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("paddler_trio.model_store.store.write_durably", full)
+        assert (await pins(world, "DELETE" if is_pinned else "PUT", source))[0] == 500
+        assert world.store.retention.pinned == before

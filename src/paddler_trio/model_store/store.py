@@ -188,17 +188,23 @@ class ModelStore:
 
     async def pin(self, keys: Collection[str], *, pinned: bool) -> None:
         """These files stay until they are unpinned; HttpProblem if one is not there, or too many
-        are."""
+        are. OSError: the list cannot be written, and all is as before."""
         for key in keys if pinned else ():
             if not self.retention.holds(key) and not self.retention.is_arriving(key):
                 raise HttpProblem(404, f"the store has no {key[:200]!r}")
         pins = self.retention.pinned | set(keys) if pinned else self.retention.pinned - set(keys)
         if pinned and len(pins) > MAX_PINS:
             raise HttpProblem(409, f"{len(pins)} files would be pinned, the limit is {MAX_PINS}")
+        changed = self.retention.pinned ^ pins
         self.retention.pinned = pins
         async with self._writes:
             text = json.dumps(sorted(self.retention.pinned)).encode()
-            await trio.to_thread.run_sync(write_durably, self.layout.pins, text)
+            try:
+                await trio.to_thread.run_sync(write_durably, self.layout.pins, text)
+            except OSError:  # the operator is told so, and a restart would forget it
+                now = self.retention.pinned
+                self.retention.pinned = now - changed if pinned else now | changed
+                raise
 
     # -------------------------------------------------------------------- inside
 
