@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,11 @@ import trio
 from store_world import StoreWorld, hub_path, store_world, url_path
 
 from hub_server import HubServer, Repository, hub_server, sha256
-from paddler_trio.model_store.store_messages import RequestEnded
+from paddler_trio.model_store.store_messages import (
+    RequestEnded,
+    decode_message,
+    encode_message,
+)
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel
 
 KIB = 1024
@@ -190,3 +195,21 @@ async def test_what_cannot_be_written_is_not_pinned_and_not_unpinned(
         monkeypatch.setattr("paddler_trio.model_store.store.write_durably", full)
         assert (await pins(world, "DELETE" if is_pinned else "PUT", source))[0] == 500
         assert world.store.retention.pinned == before
+
+
+async def test_the_removal_of_a_name_that_is_no_unicode_is_reported(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    """As a copy of another folder may have it."""
+    uploads = tmp_path / "pushed" / "uploads"
+    uploads.mkdir(parents=True)
+    left = uploads / os.fsdecode(b"\xff.partial")
+    left.write_bytes(b"left")
+    os.utime(left, (0, 0))
+    async with store_world(tmp_path, hub) as world:
+        await prune(world, newest=1)
+        assert not await world.store.files()
+        with trio.fail_after(10):
+            message = await world.reports.receive()
+        assert decode_message(encode_message(message)) == message
+        assert message.changed == "pushed/blobs/?"

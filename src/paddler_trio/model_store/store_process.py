@@ -213,7 +213,9 @@ class StoreServing:
             try:
                 await connection.close()
             finally:
-                ended = RequestEnded(request.id, connection.status, connection.changed)
+                # a file that was copied here may have a name that is no Unicode
+                changed = connection.changed.encode(errors="replace").decode()
+                ended = RequestEnded(request.id, connection.status, changed)
                 self._reports.send_nowait(ended)
 
     async def _handle(self, connection: StoreConnection) -> None:
