@@ -300,3 +300,25 @@ async def test_caches_are_cut_to_what_both_models_leave(tmp_path: Path) -> None:
         agent.dry_runs.free = 500 * MIB
         agent.server.set_desired(state(agent.file("new.gguf")))
         assert (await agent.loaded(2)).settings.prefix_store_bytes == 500 * MIB - NEEDED
+
+
+async def test_a_model_that_came_back_and_leaves_again_has_a_whole_deadline(
+    tmp_path: Path,
+) -> None:
+    async with serving_old(tmp_path, drain_s=1.5) as world:
+        agent, engines = world.agent, world.engines
+        old = await world.serves("old.gguf")
+        engines.may_come_up.set()
+        with old.uses.one():
+            agent.server.set_desired(state(agent.file("new.gguf")))
+            await world.serves("new.gguf")
+            await trio.sleep(0.8)
+            agent.server.set_desired(state(agent.file("old.gguf")))
+            await world.serves("old.gguf")
+            await world.one_engine_is_left()
+            agent.server.set_desired(state(agent.file("new.gguf")))
+            new = await world.serves("new.gguf")
+            left_s = trio.current_time()
+            await world.one_engine_is_left()
+            assert trio.current_time() - left_s > 1.4
+            assert engines.alive == [new.engine]

@@ -37,6 +37,15 @@ class PlacesOwner(ModelOwner, Protocol):
         """Another model is offered, or none."""
 
 
+@attrs.frozen(eq=False)
+class _Departure:
+    """``draining`` is cancelled when the model is offered again: if it leaves once more, its
+    requests have a whole deadline."""
+
+    model: LoadedModel
+    draining: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+
+
 @attrs.define(eq=False)
 class ModelPlaces:
     """See the module docstring.
@@ -60,6 +69,8 @@ class ModelPlaces:
     _coming: LoadedModel | None = attrs.field(default=None, init=False)
     _leaving: LoadedModel | None = attrs.field(default=None, init=False)
     _has_left: Changes = attrs.field(factory=Changes, init=False)
+    _departure: _Departure | None = attrs.field(default=None, init=False)
+    """Of the one that leaves, also while it is wanted again and not offered yet."""
 
     @property
     def newest(self) -> LoadedModel | None:
@@ -137,9 +148,11 @@ class ModelPlaces:
                     "the engine of the new model died before it could take over",
                 )
             before, self._coming, self.current = self.current, None, model
+            if self._departure is not None and self._departure.model is model:
+                self._departure.draining.cancel(reason="the model is offered again")
             if before is not None:
-                self._leaving = before
-                engines.start_soon(self._let_go, before, name="model before")
+                self._leaving, self._departure = before, _Departure(before)
+                engines.start_soon(self._let_go, self._departure, name="model before")
         self.offered = model
 
     async def clear(self) -> None:
@@ -216,10 +229,14 @@ class ModelPlaces:
             and not current.load.settings.rpc
         )
 
-    async def _let_go(self, model: LoadedModel) -> None:
+    async def _let_go(self, departure: _Departure) -> None:
         """Requests that began on it finish there, for a while; then it ends."""
-        await self._drain(model)
-        if model is not self._leaving:
+        model = departure.model
+        with departure.draining:
+            await self._drain(model)
+        if self._departure is departure:
+            self._departure = None
+        if departure.draining.cancel_called or model is not self._leaving:
             return  # it came back
         await model.stop()
         if model is self._leaving:
