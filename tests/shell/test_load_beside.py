@@ -322,3 +322,36 @@ async def test_a_model_that_came_back_and_leaves_again_has_a_whole_deadline(
             await world.one_engine_is_left()
             assert trio.current_time() - left_s > 1.4
             assert engines.alive == [new.engine]
+
+
+@pytest.mark.parametrize("why", ["its template is refused", "a third one is wanted", "none is"])
+async def test_a_model_that_is_called_back_in_vain_goes_on_leaving(
+    why: str, tmp_path: Path
+) -> None:
+    async with serving_old(tmp_path, drain_s=60) as world:
+        agent, engines = world.agent, world.engines
+        old = await world.serves("old.gguf")
+        world.languages.refused = {"{% broken"}
+        engines.may_come_up.set()
+        with old.uses.one():
+            agent.server.set_desired(state(agent.file("new.gguf")))
+            await world.serves("new.gguf")
+            called_back = attrs.evolve(
+                state(agent.file("old.gguf")), chat_template_override=ChatTemplate("{% broken")
+            )
+            agent.server.set_desired(called_back)
+            await world.serves("new.gguf", phase="failed")
+            if why == "a third one is wanted":
+                agent.server.set_desired(state(agent.file("third.gguf")))
+            elif why == "none is":
+                agent.server.set_desired(state(NoModel()))
+                await agent.reach(lambda status: status.phase == "waiting")
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert old.engine in engines.alive, "a request still runs on it"
+            assert old.engine not in agent.lost
+        with trio.fail_after(10):
+            while old.engine in engines.alive:
+                await engines.ends.wait_beyond(engines.ends.ordinal)
+        if why == "a third one is wanted":
+            await world.serves("third.gguf")
+        assert engines.most_alive == 2

@@ -161,9 +161,15 @@ class ModelPlaces:
         await self._drain_and_stop()
 
     async def abandon_coming(self) -> None:
-        """What is loaded beside the current one is not wanted any more."""
-        if self._coming is not None:
-            await self.drop(self._coming)
+        """What is loaded beside the current one is not wanted any more. One that was called back
+        goes on leaving: requests still run on it."""
+        coming = self._coming
+        if coming is None:
+            return
+        if self._departure is not None and self._departure.model is coming:
+            self._coming, self._leaving = None, coming
+        else:
+            await self.drop(coming)
 
     async def drop(self, model: LoadedModel) -> None:
         """End it at once. Cancellation: it ends all the same, and its place is kept until the next
@@ -237,7 +243,7 @@ class ModelPlaces:
         if self._departure is departure:
             self._departure = None
         if departure.draining.cancel_called or model is not self._leaving:
-            return  # it came back
+            return  # it came back, or may yet
         await model.stop()
         if model is self._leaving:
             self._has_gone()
