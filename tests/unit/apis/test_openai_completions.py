@@ -6,6 +6,7 @@ import base64
 import itertools
 import json
 import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -421,7 +422,7 @@ def embedded(*, count: int = 3) -> Embedded:
 
 
 def test_inputs_keep_their_places_whoever_embeds_them() -> None:
-    body: Any = openai_body(embedded(), model="m", values={})
+    body: Any = json.loads(openai_body(embedded(), model="m", values={}))
     assert [entry["index"] for entry in body["data"]] == [0, 1, 2]
     assert body["data"][2]["embedding"] == [0.0, 1.0]
     assert body["data"][0]["embedding"] == pytest.approx([0.6, 0.8])
@@ -430,16 +431,30 @@ def test_inputs_keep_their_places_whoever_embeds_them() -> None:
 
 
 def test_base64_is_little_endian_floats() -> None:
-    body: Any = openai_body(embedded(), model="m", values={"encoding_format": "base64"})
+    body: Any = json.loads(openai_body(embedded(), model="m", values={"encoding_format": "base64"}))
     data = base64.b64decode(body["data"][0]["embedding"])
     assert struct.unpack("<2f", data) == pytest.approx((0.6, 0.8))
 
 
 def test_dimensions_cut_and_make_the_length_one_again() -> None:
-    body: Any = openai_body(embedded(), model="m", values={"dimensions": 1})
+    body: Any = json.loads(openai_body(embedded(), model="m", values={"dimensions": 1}))
     assert [entry["embedding"] for entry in body["data"]] == [[1.0], [1.0], [0.0]]
     with pytest.raises(ApiError, match=r"dimensions is 3, the model's vectors have 2"):
         openai_body(embedded(), model="m", values={"dimensions": 3})
+
+
+def test_vectors_are_written_one_by_one() -> None:
+    """All their numbers as objects of Python would take more than the text itself."""
+    told, width = Embedded(100, [0]), 4096
+    told.vectors = {place: np.full(width, 1 / 3, np.float32) for place in range(100)}
+    tracemalloc.start()
+    try:
+        body = openai_body(told, model="m", values={})
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert list(json.loads(body)) == ["object", "data", "model", "usage"]
+    assert most_bytes < 2.2 * len(body)
 
 
 def test_parts_of_embeddings_cover_every_input_once() -> None:

@@ -30,7 +30,9 @@ from paddler_trio.apis.shapes import Integer, Json, OneOf, Text
 from paddler_trio.http.input_budget import BudgetSpentError
 from paddler_trio.http.json_body import no_room
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
+from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_limits import VALUE_BYTES
+from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.work import Embed, EmbedInput, TextInput, TokenInput
 
 Vector = npt.NDArray[np.float32]
@@ -163,24 +165,25 @@ def _too_large(start: int, excess: Mapping[str, object]) -> ApiError:
     )
 
 
-def openai_body(embedded: Embedded, *, model: str, values: Mapping[str, object]) -> Json:
-    """OpenAI's list of embeddings."""
+def openai_body(embedded: Embedded, *, model: str, values: Mapping[str, object]) -> bytes:
+    """OpenAI's list of embeddings, written: each vector by itself, since its numbers are ten times
+    as large as objects of Python."""
     dimensions = values.get("dimensions")
     is_base64 = values.get("encoding_format") == "base64"
-    data: list[Json] = []
+    pieces = [b'{"object":"list","data":[']
     for index, vector in enumerate(embedded.in_order()):
         short = _cut(vector, dimensions) if isinstance(dimensions, int) else vector
         encoded = base64.b64encode(short.astype("<f4").tobytes()).decode() if is_base64 else None
-        data.append(
-            {
-                "object": "embedding",
-                "index": index,
-                "embedding": short.tolist() if encoded is None else encoded,
-            }
-        )
+        entry: Json = {
+            "object": "embedding",
+            "index": index,
+            "embedding": short.tolist() if encoded is None else encoded,
+        }
+        pieces += [b"," if index else b"", dumps_in_runs(entry)]
     tokens = embedded.num_tokens
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return {"object": "list", "data": data, "model": model, "usage": usage}
+    rest = dumps({"model": model, "usage": usage}).removeprefix(b"{")
+    return b"".join([*pieces, b"],", rest])
 
 
 def _cut(vector: Vector, dimensions: int) -> Vector:
@@ -211,7 +214,7 @@ async def embeddings(backend: Backend, exchange: Exchange) -> None:
     model = model_name(backend, asked)
     embedded = await _embed(backend, exchange, values, normalize="l2", per_token=False)
     body = await exchange.run(lambda: openai_body(embedded, model=model, values=values))
-    await exchange.send_json(200, body)
+    await exchange.send_written(200, body)
 
 
 async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
