@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from hub_server import HubServer, Misbehaviour, Seen, hub_server
 from paddler_trio.errors import MemoryUnknownError
@@ -149,6 +150,21 @@ async def test_a_connection_that_breaks_off_is_no_reason_to_give_up(
         fetch = HeaderFetch(client)
         await fetch.begin(path, location(hub), SUBJECT, 64 * KIB)
     assert path.read_bytes()[: 64 * KIB] == DATA[: 64 * KIB]
+
+
+async def test_headers_that_take_too_long_are_given_up(hub: HubServer, tmp_path: Path) -> None:
+    """Were it for a server that sends a byte now and then, and is never silent for long."""
+    hub.misbehave = lambda seen: (
+        Misbehaviour(falls_silent_after=1000) if len(hub.seen) > 1 else None
+    )
+    path = tmp_path / "m.gguf"
+    async with open_client(Timeouts(silence_s=60)) as client:
+        fetch = HeaderFetch(client, budget_s=0.5)
+        await fetch.begin(path, location(hub), SUBJECT, 64 * KIB)
+        with trio.fail_after(10), pytest.raises(MemoryUnknownError) as raised:
+            await fetch.grow(str(path), 256 * KIB)
+    assert raised.value.kind == "unreachable"
+    assert "a model did not arrive within 0.5 s" in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The headers of a model's files from a server, in growing ranges, into sparse files.
 
 A sparse file has the size of the whole one and holds its first bytes; the rest takes no space and
-is never read. All files of a model share one budget of bytes.
+is never read. All files of a model share one budget of bytes, and one of time.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ FIRST_BYTES: Final = 4 << 20
 much."""
 FIRST_BYTES_OF_PART: Final = 64 << 10
 """Of a further part of a model, whose header is a list of tensors."""
+FETCHING_S: Final = 80.0
+"""For all headers of a model. Meanwhile no other model of this agent is judged, so none is loaded:
+a source that sends a byte now and then must not hold them up."""
 MAX_ATTEMPTS: Final = 3
 """At one range, while connections break off."""
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
@@ -60,9 +63,11 @@ class HeaderFetch:
 
     client: HttpClient
     budget_bytes: int = MAX_FETCHED_BYTES
+    budget_s: float = FETCHING_S
     fetched_bytes: int = attrs.field(default=0, init=False)
     headers: dict[str, RemoteHeader] = attrs.field(factory=dict, init=False)
     """By the path of the sparse file."""
+    _took_s: float = attrs.field(default=0.0, init=False)
 
     @property
     def present(self) -> dict[str, int]:
@@ -104,16 +109,16 @@ class HeaderFetch:
                 f"{self.budget_bytes >> 20} MiB, the limit",
             )
         stop = min(stop, header.here_bytes + left, header.size_bytes or stop)
-        attempts = 1
+        began_s = trio.current_time()
         try:
-            while True:
-                try:
-                    await self._ask(header, ByteRange(header.here_bytes, stop))
-                    return
-                except TransferInterruptedError:
-                    attempts += 1
-                    if attempts > MAX_ATTEMPTS or self.fetched_bytes >= self.budget_bytes:
-                        raise
+            with trio.fail_after(max(0.0, self.budget_s - self._took_s)):
+                await self._ask_up_to(header, stop)
+        except trio.TooSlowError as error:
+            raise MemoryUnknownError(
+                "unreachable",
+                f"the headers of {header.subject.model_path} did not arrive within "
+                f"{self.budget_s:g} s",
+            ) from error
         except DownloadError as error:
             raise MemoryUnknownError(
                 "unreachable", f"{header.subject.model_path}: {error.cause}"
@@ -122,6 +127,20 @@ class HeaderFetch:
             raise MemoryUnknownError(
                 "unreachable", f"{header.path} cannot be written: {error.strerror}"
             ) from error
+        finally:
+            self._took_s += trio.current_time() - began_s
+
+    async def _ask_up_to(self, header: RemoteHeader, stop: int) -> None:
+        """Again while connections break off; DownloadError, OSError."""
+        attempts = 1
+        while True:
+            try:
+                await self._ask(header, ByteRange(header.here_bytes, stop))
+                return
+            except TransferInterruptedError:
+                attempts += 1
+                if attempts > MAX_ATTEMPTS or self.fetched_bytes >= self.budget_bytes:
+                    raise
 
     async def _ask(self, header: RemoteHeader, wanted: ByteRange) -> None:
         headers = {"Range": wanted.header}
