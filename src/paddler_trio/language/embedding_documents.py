@@ -5,7 +5,8 @@ Pure and blocking: it belongs into preparation processes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -35,6 +36,7 @@ _NORMS: dict[str, NormalizationMethod] = {
     "rms": RmsNorm(_RMS_EPSILON),
     "none": NoNormalization(),
 }
+_PLACES = re.compile(r"\{query\}|\{document\}")
 _OVERSIZE = ("report", "truncate", "chunk")
 
 
@@ -151,6 +153,12 @@ def _even_chunks(tokens: list[int], room: int) -> list[list[int]]:
     return [tokens[start:end] for start, end in pairwise(bounds)]
 
 
+def _filled(template: str, texts: Mapping[str, str]) -> str:
+    """What the texts themselves spell is no place for another one: a query full of ``{document}``
+    would be a thousand documents long."""
+    return _PLACES.sub(lambda place: texts[place[0]], template)
+
+
 def _pairs(
     query: str, texts: Sequence[str], vocabulary: Vocabulary, max_tokens: int
 ) -> list[PreparedDocument]:
@@ -161,7 +169,7 @@ def _pairs(
         return [
             _prepare(
                 str(index),
-                TextInput(text=template.replace("{query}", query).replace("{document}", text)),
+                TextInput(text=_filled(template, {"{query}": query, "{document}": text})),
                 vocabulary,
                 max_tokens,
                 "report",

@@ -209,6 +209,22 @@ def test_a_query_and_a_document_are_a_pair_with_the_separator_between(encoder: V
         prepare_documents(Rank(query="", documents=("sea",)), encoder, N_CTX_TRAIN)
 
 
+def test_a_query_cannot_spell_the_document(
+    encoder: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        encoder.metadata, "tokenizer.chat_template.rerank", "red {query} blue {document}"
+    )
+    red, blue, sun, sea = (5 + WORDS.index(word) for word in ("red", "blue", "sun", "sea"))
+    work = Rank(query="sun", documents=("sea",))
+    assert prepare_documents(work, encoder, N_CTX_TRAIN) == [
+        PreparedDocument("0", ((CLS, red, sun, blue, sea, SEP),))
+    ]
+    spelling = Rank(query="{document} " * 3, documents=("sea", "{query}"))
+    for prepared in prepare_documents(spelling, encoder, N_CTX_TRAIN):
+        assert sea not in prepared.chunks[0][:-2], "it is where the template has it, and once"
+
+
 # ------------------------------------------------------------------------- from the engine
 
 
