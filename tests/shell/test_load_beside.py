@@ -15,6 +15,7 @@ from fit_world import Agent, Languages, LivingEngines, state
 from dry_run_double import MIB, DryRunDouble
 from paddler_trio.agent import model_server
 from paddler_trio.agent.engine_process import LoadFailedError
+from paddler_trio.agent.memory_promises import MemoryPromises
 from paddler_trio.agent.model_fit import Held
 from paddler_trio.agent.serving import Serving
 from paddler_trio.wire.engine.engine_settings import EngineSettings
@@ -355,3 +356,26 @@ async def test_a_model_that_is_called_back_in_vain_goes_on_leaving(
         if why == "a third one is wanted":
             await world.serves("third.gguf")
         assert engines.most_alive == 2
+
+
+async def test_memory_stays_promised_to_an_engine_that_loads_whatever_else_is_wanted(
+    tmp_path: Path,
+) -> None:
+    """Another agent of this machine would take what this engine has not touched yet."""
+    engines = LivingEngines()
+    agent = Agent(tmp_path, engines=engines, languages=Languages())
+    assert agent.server.gate is not None
+    other = MemoryPromises(agent.server.gate.promises.folder)
+    model = agent.file("m.gguf")
+    async with agent.running():
+        agent.server.set_desired(state(model))
+        await agent.loaded(1)
+        assert other.of_others() == {"host": NEEDED}
+        agent.server.set_desired(state(model, temperature=0.1))  # the same weights and context
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert len(engines.loads) == 1, "the same engine goes on"
+        assert other.of_others() == {"host": NEEDED}
+        engines.may_come_up.set()
+        await agent.reach(lambda status: status.phase == "serving")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert other.of_others() == {}, "it has been taken"

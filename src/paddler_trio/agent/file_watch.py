@@ -33,11 +33,11 @@ async def returns_before(
     return not ended.is_set()
 
 
-async def wait_first(*waits: Callable[[], Awaitable[None]]) -> None:
+async def wait_first(*waits: Callable[[], Awaitable[object]]) -> None:
     """Return when one of them does; the others are cancelled."""
     async with trio.open_nursery() as nursery:
 
-        async def watch(wait: Callable[[], Awaitable[None]]) -> None:
+        async def watch(wait: Callable[[], Awaitable[object]]) -> None:
             await wait()
             nursery.cancel_scope.cancel(reason="another one returned")
 

@@ -16,6 +16,7 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.agent.file_watch import wait_first
 from paddler_trio.agent.fit_gate import FitGate
 from paddler_trio.agent.loaded_model import Children, LoadedModel, ModelOwner, WantedLoad
 from paddler_trio.agent.model_errors import ModelNotServableError, load_issues
@@ -71,6 +72,8 @@ class ModelPlaces:
     _has_left: Changes = attrs.field(factory=Changes, init=False)
     _departure: _Departure | None = attrs.field(default=None, init=False)
     """Of the one that leaves, also while it is wanted again and not offered yet."""
+    _promised: LoadedModel | None = attrs.field(default=None, init=False)
+    """The one that takes the memory which was promised to it."""
 
     @property
     def newest(self) -> LoadedModel | None:
@@ -198,6 +201,7 @@ class ModelPlaces:
                 serves=self.offered is not None and self.offered.serving is not None,
                 loads_now=True,
             )
+            self._promised = None  # nothing takes it yet
             if judged is not None and self.may_stay(load, desired):
                 beside = await self.gate.beside(judged)
         is_beside = beside is not None and self.may_stay(load, desired)
@@ -217,7 +221,24 @@ class ModelPlaces:
             self.current = model
         self.shown.loading(beside=is_beside)
         engines.start_soon(model.run, name="engine")
+        self._promised = model
+        engines.start_soon(self._until_taken, model, name="memory promise")
         return model
+
+    def end_promise(self) -> None:
+        """An effort has ended. What an engine takes at this moment stays promised to it: it goes on
+        loading though the effort was broken off."""
+        if self.gate is not None and self._promised is None:
+            self.gate.loaded()
+
+    async def _until_taken(self, model: LoadedModel) -> None:
+        """Its engine has its memory, or never will."""
+        try:
+            await wait_first(model.loaded, model.keeper.ended.wait)
+        finally:
+            if self._promised is model:
+                self._promised = None
+                self.end_promise()
 
     def may_stay(self, load: LoadModel, desired: AgentDesiredState) -> bool:
         """The current model may stay while ``load`` is done, if both fit. One that answers

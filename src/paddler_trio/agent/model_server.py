@@ -317,8 +317,7 @@ class ModelServer:
                 model.start_language(source, engines)
             await self._places.proved(model, desired, engines)
         finally:
-            if self.gate is not None:
-                self.gate.loaded()
+            self._places.end_promise()
         try:
             await self._put_in_force(model, desired, extras, engines)
         except ModelNotServableError:
