@@ -82,6 +82,18 @@ class Call:
         return [json.loads(line)["Error"]["error"] for line in lines if "Error" in line]
 
 
+def embedding(revision: str, source: str) -> RawResult:
+    """One vector, whose first number tells the revision."""
+    return {
+        "Embedding": {
+            "embedding": [VALUES[revision], 1.0],
+            "normalization_method": "None",
+            "pooling_type": "Last",
+            "source_document_id": source,
+        }
+    }
+
+
 @attrs.define(eq=False)
 class Rollout:
     """Of a fleet that makes embeddings: an agent with the old state and one with the new."""
@@ -106,17 +118,7 @@ class Rollout:
         work: Any = frame.request
         inputs = getattr(work, "input_batch", None)
         names = [each.id for each in inputs] if inputs else list(map(str, range(len(work.inputs))))
-        results: list[RawResult] = [
-            {
-                "Embedding": {
-                    "embedding": [VALUES[name], 1.0],
-                    "normalization_method": "None",
-                    "pooling_type": "Last",
-                    "source_document_id": source,
-                }
-            }
-            for source in names
-        ]
+        results = [embedding(name, source) for source in names]
         lease.deliver("Embedding", [*results, "Done"], ends=True)
 
 
@@ -203,6 +205,30 @@ async def test_what_was_begun_to_be_sent_ends_with_a_line_that_names_the_revisio
         assert [error["code"] for error in errors] == [502, 502]
         assert all("begun with revision old" in error["description"] for error in errors)
         assert call.body.endswith('"Done"}}}\n')
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_part_that_loses_its_agent_in_the_middle_is_computed_anew(
+    autojump_clock: MockClock,
+) -> None:
+    """Nothing of the call has been sent, so the client need not know."""
+    async with rollout() as here, trio.open_nursery() as nursery:
+        call = Call("/v1/embeddings")
+        other = here.here.agent(serves="old", slots=0)
+        nursery.start_soon(call.run, here.apps["/v1/embeddings"])
+        await wait_all_tasks_blocked()
+        (start,) = (frame for frame in here.old.received() if isinstance(frame, Start))
+        here.old.lease(start.id).deliver("Embedding", [embedding("old", "0")], ends=False)
+        await wait_all_tasks_blocked()
+        here.here.dispatcher.leave(here.old.connection)
+        here.old = other
+        give_slots(here, other, 1)
+        for _ in TEXTS:
+            assert await here.answer("old") == 1
+        await wait_all_tasks_blocked()
+        assert call.errors() == []
+        assert call.body.count("embedding") == 2 * len(TEXTS), "each of them once"
+        assert call.values() == {1.0}
         nursery.cancel_scope.cancel()
 
 

@@ -48,9 +48,10 @@ async def gather(
     take: Callable[[Step], None],
     *,
     pin: RevisionPin | None = None,
+    is_repeatable: bool = False,
 ) -> None:
     """Run all of ``works`` to their ends, giving each step to ``take``; with a ``pin``, on one
-    revision of the model.
+    revision of the model. ``is_repeatable``: steps of one that lost its agent may come again.
 
     Errors:
       ApiError: one of them failed; the others are stopped.
@@ -61,7 +62,7 @@ async def gather(
         while (step := await source.receive()) is not None:
             take(step)
 
-    await _watched(backend, exchange, works, read, pin=pin)
+    await _watched(backend, exchange, works, read, pin=pin, is_repeatable=is_repeatable)
 
 
 async def gather_on_one_revision(
@@ -72,15 +73,16 @@ async def gather_on_one_revision(
 ) -> None:
     """As :func:`gather`; all are answered by one revision of the model.
 
-    If no agent serves that one any more before all have ended, all are asked again.
+    If no agent serves that one any more before all have ended, all are asked again. One that lost
+    its agent is computed anew.
 
     Args:
-      begin: what takes the steps of an attempt, empty each time.
+      begin: what takes the steps of an attempt, empty each time; some may come again.
     """
     for attempt in range(MAX_ATTEMPTS):
         pin = RevisionPin() if len(works) > 1 else None
         try:
-            await gather(backend, exchange, works, begin(), pin=pin)
+            await gather(backend, exchange, works, begin(), pin=pin, is_repeatable=True)
         except ApiError:
             if pin is None or not pin.is_lost or attempt + 1 == MAX_ATTEMPTS:
                 raise
@@ -167,11 +169,12 @@ async def _watched(
     read: Callable[[StepSource], Awaitable[None]],
     *,
     pin: RevisionPin | None = None,
+    is_repeatable: bool = False,
 ) -> None:
     """Submit ``works`` and ``read`` their steps while the client is connected; stop all then."""
     failure: ApiError | None = None
     is_complete = False
-    source = StepSource(backend.dispatcher, backend.deployment.name, pin)
+    source = StepSource(backend.dispatcher, backend.deployment.name, pin, is_repeatable)
 
     async def answer(choices: trio.Nursery | None) -> None:
         nonlocal failure, is_complete
@@ -212,6 +215,7 @@ class StepSource:
     dispatcher: Dispatcher
     deployment: str = DEFAULT_DEPLOYMENT
     pin: RevisionPin | None = None
+    is_repeatable: bool = False
     _requests: list[Request] = attrs.field(factory=list, init=False)
     _progress: dict[int, Mapping[str, object]] = attrs.field(factory=dict, init=False)
     _ahead: list[Step] = attrs.field(factory=list, init=False)
@@ -370,6 +374,7 @@ class StepSource:
             trace=trace_of(exchange.scope),
             user=exchange.user,
             account=account_of(exchange.scope),
+            is_repeatable=self.is_repeatable,
         )
         self._requests.append(request)
         return request

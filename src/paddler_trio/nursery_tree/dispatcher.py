@@ -127,6 +127,7 @@ class Dispatcher:
         trace: TraceContext | None = None,
         user: str = "",
         account: str = "",
+        is_repeatable: bool = False,
     ) -> Request:
         """Take a request in; the order of these calls is the order of arrival.
 
@@ -148,6 +149,7 @@ class Dispatcher:
             trace=trace,
             account=account,
             pin=pin,
+            is_repeatable=is_repeatable,
             buffered_timeout_s=self.limits.buffered_timeout_s,
         )
         request.observer = self.observer
@@ -410,8 +412,9 @@ class Dispatcher:
 
     def _refusal(self, request: Request, suspects: int) -> str | None:
         """Why another agent may not go on with it; None if one may."""
+        has_output = request.num_results > 0 or bool(request.tokens)
         loss = Loss(
-            has_output=request.num_results > 0 or bool(request.tokens),
+            has_output=has_output and not request.is_repeatable,
             is_continuable=request.is_continuable,
             continuations=request.continuations,
             suspicions=request.suspicions,

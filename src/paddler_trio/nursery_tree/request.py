@@ -195,6 +195,8 @@ class Request:
       account: the name of the API key that its tokens are charged to; empty for none.
       trace: the trace it belongs to; only requests of tests have none.
       pin: shared with the other requests of its call, which must be answered by one revision.
+      is_repeatable: its consumer keeps results until it has all of them: another agent may begin it
+        anew, whatever was produced.
       buffered_timeout_s: how long each stay in the queue may last.
     """
 
@@ -208,6 +210,7 @@ class Request:
     trace: TraceContext | None = None
     account: str = ""
     pin: RevisionPin | None = None
+    is_repeatable: bool = False
     buffered_timeout_s: float = math.inf
     outbox: trio.MemoryReceiveChannel[Results] = attrs.field(init=False)
     phase: Phase = attrs.field(init=False)

@@ -122,8 +122,7 @@ class Embedded:
             match result:
                 case {"Embedding": {"embedding": vector, "source_document_id": str(name)}}:
                     found = np.asarray(vector, np.float32)
-                    self.hold(found.nbytes)
-                    self.vectors[start + int(name)] = found
+                    self._keep(start + int(name), found, found.nbytes)
                 case {"TokenEmbeddings": {"embeddings": vectors, "source_document_id": str(name)}}:
                     if not self.per_token:
                         raise ApiError(
@@ -133,8 +132,8 @@ class Embedded:
                             code="no_pooling",
                         )
                     found = np.asarray(vectors, np.float32)
-                    self.hold(found.nbytes + found.size * VALUE_BYTES)  # they are written as well
-                    self.vectors[start + int(name)] = found
+                    written_bytes = found.size * VALUE_BYTES
+                    self._keep(start + int(name), found, found.nbytes + written_bytes)
                 case {"Usage": {"prompt_tokens": int(tokens)}}:
                     self.num_tokens += tokens
                 case {"DocumentExceedsBatchSize": dict(excess)}:
@@ -142,6 +141,12 @@ class Embedded:
                 case {"DocumentRefused": {"problem": str(why), "source_document_id": str(name)}}:
                     place = f"input[{start + int(name)}]"
                     raise invalid(renamed(why, f"document {name!r}", place), place)
+
+    def _keep(self, place: int, found: Vector, held_bytes: int) -> None:
+        """It may come again, from another agent: it is held once."""
+        if place not in self.vectors:
+            self.hold(held_bytes)
+        self.vectors[place] = found
 
     def in_order(self) -> Iterator[Vector]:
         """ApiError 500 if one is missing."""
