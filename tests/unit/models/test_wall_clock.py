@@ -31,6 +31,7 @@ SUBJECT = Subject("https://host/m.gguf", is_hub=False)
 DATES_OUTLIVE = {
     ("agent/cache_answers.py", "prune_answer"): "of files, whose last use is on the disk",
     ("agent/cache_answers.py", "_listed_local"): "shown to people",
+    ("models/durable.py", "_remove_leftovers"): "of files that killed writers left",
     ("models/cache_place.py", "note_verified"): "of a file's last verification",
     ("model_store/inventory.py", "note_use"): "of a file's last use",
     ("model_store/store_prune.py", "planned"): "of files, whose last use is on the disk",
