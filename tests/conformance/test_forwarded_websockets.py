@@ -478,7 +478,12 @@ async def test_over_tls_on_every_way(tmp_path: Path) -> None:
     pair = authority.sign()
     early = bytes(range(256)) * 1200
     async with (
-        running_balancer(**PORT, tls_cert=pair.cert, tls_key=pair.key) as balancer,
+        running_balancer(
+            **PORT,
+            tls_cert=pair.cert,
+            tls_key=pair.key,
+            buffered_request_timeout_s=PATIENCE_S,  # the agent is a process that takes its time
+        ) as balancer,
         scripted_server(raw_echo) as server,
         trio.open_nursery() as nursery,
     ):

@@ -28,7 +28,7 @@ FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 PORT: dict[str, Json] = {
     "reverseproxy_addr": "127.0.0.1:0",
     "allowed_hosts": ("api.example", "h"),

@@ -40,7 +40,7 @@ Json: TypeAlias = Any
 ASK = b"POST /completion HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n{}"
 BESIDE = b"GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 SMUGGLED = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil"
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 READY = {"Trio": {"Upstream": {"phase": "ready", "models": ["m"]}}}
 EVENTS = ((b"Content-Type", b"text/event-stream"),)
 

@@ -27,7 +27,7 @@ from paddler_trio.http.router import Params, Router
 from paddler_trio.http.server import HttpServer
 from paddler_trio.http.streaming import direct_body, watch_disconnect
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 WEBSOCKET = [
     b"GET /socket HTTP/1.1",

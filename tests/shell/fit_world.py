@@ -202,13 +202,13 @@ class Agent:
 
     async def reach(self, is_there: Callable[[AgentStatus], bool]) -> None:
         ordinal = self.status.changes.ordinal
-        with trio.fail_after(10):
+        with trio.fail_after(50):
             while not is_there(self.status):
                 ordinal = await self.status.changes.wait_beyond(ordinal)
 
     async def loaded(self, count: int) -> LoadModel:
         """The newest load, when there were so many."""
-        with trio.fail_after(10):
+        with trio.fail_after(50):
             await self.engines.changes.wait_beyond(count - 1)
         assert len(self.engines.loads) == count
         return self.engines.loads[-1]

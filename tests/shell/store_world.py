@@ -34,7 +34,7 @@ from paddler_trio.model_store.store_process import StoreLink, StoreServing, prep
 from paddler_trio.model_store.store_routes import store_routes
 from paddler_trio.models.hub_settings import HubSettings, Timeouts
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 @attrs.frozen

@@ -57,7 +57,7 @@ async def test_a_bug_has_its_traceback_and_ends_one_agent(
             registration = render(RegisterAgent(name, AgentStatus(1).snapshot()))
             await socket.get_message()  # the version
             await socket.send_message(registration.decode())
-        with trio.fail_after(10), pytest.raises(trio_websocket.ConnectionClosed) as closed:
+        with trio.fail_after(50), pytest.raises(trio_websocket.ConnectionClosed) as closed:
             await sockets["a1"].get_message()
         assert closed.value.reason is not None
         assert closed.value.reason.code == 1011

@@ -31,7 +31,7 @@ from paddler_trio.nursery_tree.dispatcher import Dispatcher
 
 pytestmark = pytest.mark.thorough
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 SILENCE_S = 0.4
 BUSY_SILENCE_S = 1.2
 """For tests in which a busy machine, too, must let a thread say something in less time."""

@@ -129,7 +129,7 @@ async def test_another_name_ends_the_link(world: World, name: str) -> None:
 
 async def test_a_new_secret_is_answered_once_it_is_stored(world: World) -> None:
     async with world.link("h1", registers("gpu"), wish()) as socket:
-        with trio.fail_after(5):
+        with trio.fail_after(50):
             while "Rotated" not in (text := await socket.get_message()):
                 pass
         assert json.loads(text) == {"Trio": {"Rotated": {"sha256": NEW.hex()}}}

@@ -49,7 +49,7 @@ class Running:
 
     async def until_it_waits(self) -> None:
         """For a successor; what the one before left undone has gone back."""
-        with trio.fail_after(5):
+        with trio.fail_after(50):
             while "waits" not in repr(self.bequest) or not self.is_writing:  # noqa: ASYNC110
                 await trio.sleep(0.001)
 

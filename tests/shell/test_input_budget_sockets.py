@@ -26,7 +26,7 @@ from paddler_trio.http.router import Params, Router
 from paddler_trio.http.server import HttpServer
 from paddler_trio.wire.json_limits import DEFAULT_LIMITS, decoded_bytes
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 JSON = b"Content-Type: application/json\r\n"
 
 

@@ -81,7 +81,7 @@ async def test_over_tls_too(
 ) -> None:
     """Deadlines of silence and of closing hold, and no end waits for a goodbye of TLS."""
     monkeypatch.setattr(balancer_link, "CLOSE_S", 0.2)
-    with trio.fail_after(10):
+    with trio.fail_after(50):
         (first, *_) = reasons(await dial(peer, context, ClientTls(ca_file=authority.cert)))
     assert reason in first
 

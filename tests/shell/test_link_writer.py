@@ -98,7 +98,7 @@ def test_every_frame_arrives_whole_once_in_order(
             nursery.start_soon(ends.writer.run)
 
             async def read_one() -> None:
-                with trio.fail_after(5):
+                with trio.fail_after(50):
                     read.append(cast("str", await ends.balancer.get_message()))
 
             for what, sizes in todo:
@@ -119,7 +119,7 @@ def test_every_frame_arrives_whole_once_in_order(
                         await read_one()
             while len(read) < len(expected) + len(others):
                 await read_one()
-            with trio.fail_after(5):
+            with trio.fail_after(50):
                 await ends.writer.sent()
             assert ends.writer.num_unsent == 0
             nursery.cancel_scope.cancel()
@@ -181,7 +181,7 @@ async def test_a_write_that_is_cancelled_in_a_frame_leaves_a_link_that_closes_in
         assert writing.cancelled_caught
         assert ends.stream.has_unsent
         nursery.start_soon(ends.agent.aclose)
-        with trio.fail_after(5):
+        with trio.fail_after(50):
             read, reason = await everything(ends.balancer)
         assert set(read) == {"x" * DIRECT_BYTES}
         assert reason is not None

@@ -60,7 +60,7 @@ async def prune(world: StoreWorld, **rules: object) -> dict[str, Any]:
 async def changes(world: StoreWorld, count: int) -> list[tuple[int, str]]:
     """What the balancer is told of the next so many requests that changed something."""
     found: list[tuple[int, str]] = []
-    with trio.fail_after(10):
+    with trio.fail_after(50):
         while len(found) < count:
             message = await world.reports.receive()
             assert isinstance(message, RequestEnded)
@@ -209,7 +209,7 @@ async def test_the_removal_of_a_name_that_is_no_unicode_is_reported(
     async with store_world(tmp_path, hub) as world:
         await prune(world, newest=1)
         assert not await world.store.files()
-        with trio.fail_after(10):
+        with trio.fail_after(50):
             message = await world.reports.receive()
         assert decode_message(encode_message(message)) == message
         assert message.changed == "pushed/blobs/?"

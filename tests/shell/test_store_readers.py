@@ -41,7 +41,7 @@ async def names(world: StoreWorld) -> set[str]:
 
 async def ended(world: StoreWorld) -> int:
     """The next request that the balancer is told has ended."""
-    with trio.fail_after(10):
+    with trio.fail_after(50):
         message = await world.reports.receive()
     return message.id
 

@@ -69,7 +69,7 @@ async def reading(number: int = 1) -> AsyncIterator[tuple[list[Pair], trio.Nurse
             for pair in pairs:
                 pair.ours.setblocking(False)
             await trio.testing.wait_all_tasks_blocked()
-            with trio.fail_after(5):
+            with trio.fail_after(50):
                 yield pairs, nursery
             nursery.cancel_scope.cancel()
     finally:
@@ -167,7 +167,7 @@ async def test_a_task_that_is_cancelled_leaves_its_socket_to_the_next() -> None:
 async def test_what_is_watched_when_the_service_ends_is_waited_for_by_its_own_task() -> None:
     pair = Pair(*socket.socketpair())
     pair.ours.setblocking(False)
-    with pair.ours, pair.theirs, trio.fail_after(5):
+    with pair.ours, pair.theirs, trio.fail_after(50):
         async with trio.open_nursery() as requests, trio.open_nursery() as services:
             services.start_soon(run_ready_sockets)
             await trio.testing.wait_all_tasks_blocked()
@@ -191,7 +191,7 @@ async def test_where_trio_does_not_wait_with_epoll_a_task_waits_for_its_own(
 async def test_without_the_service_a_task_waits_for_its_own() -> None:
     pair = Pair(*socket.socketpair())
     pair.ours.setblocking(False)
-    with pair.ours, pair.theirs, trio.fail_after(5):
+    with pair.ours, pair.theirs, trio.fail_after(50):
         pair.theirs.send(b"last")
         await read_while(pair.descriptor, pair.read)
         assert pair.got == [b"last"]

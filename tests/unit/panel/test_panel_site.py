@@ -366,7 +366,7 @@ async def test_what_a_session_reads_ends_with_it(
     app = access(endless, otherwise=Authentication(ring, MANAGER))
     host = (b"host", b"panel.local:8062")
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [host, cookie]}
-    with trio.fail_after(10):
+    with trio.fail_after(50):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(app, scope, receive, send)
             await began.wait()
