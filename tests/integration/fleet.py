@@ -282,6 +282,7 @@ class Fleet:
                 "agent",
                 f"--management-addr={self.management}",
                 f"--slots={slots}",
+                "--threads=1",  # more spin while they wait for each other, and cores are few
                 f"--name={name}",
                 "--drain-timeout=2000",
                 "--fit=off",  # a process more for each load of each test; tests of fits say on

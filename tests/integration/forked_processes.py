@@ -189,13 +189,16 @@ def run(
 @functools.cache
 def _server(package: str) -> socket.socket:
     """The socket of this process's server for ``package``, which is started now."""
+    from paddler_trio.agent.engine_process import PATIENT_WAITING  # not while tests are collected
+
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MAX_REQUEST_BYTES)
     with theirs:
         server = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno()), package, "-" * _LINE_BYTES],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # forks have no threads but one
+            # forks have no threads but one, and OpenMP has read its variables before there are any
+            env={**PATIENT_WAITING, **os.environ, "OPENBLAS_NUM_THREADS": "1"},
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # Ctrl-C reaches the test, which ends it in order
         )

@@ -10,6 +10,8 @@ import trio
 from fleet import Fleet
 from streams import CONVERSATION, Heard, listen, story
 
+from paddler_trio.config import default_threads
+
 STREAMS = 64
 SLOTS = 8
 
@@ -17,7 +19,12 @@ SLOTS = 8
 def test_64_streams_over_8_slots_all_complete_and_are_counted() -> None:
     options = ("--max-buffered-requests=100", "--buffered-request-timeout=100000")
     patient = ("--agent-silence=100000",)
-    with Fleet.start(agents=1, slots=SLOTS, balancer_options=(*options, *patient)) as fleet:
+    with Fleet.start(
+        agents=1,
+        slots=SLOTS,
+        balancer_options=(*options, *patient),
+        agent_options=[f"--threads={default_threads()}"],
+    ) as fleet:
         all_heard = [Heard() for _ in range(STREAMS)]
         counted: list[tuple[int, int]] = []
 
