@@ -78,7 +78,7 @@ class Daemon:
     @classmethod
     def start(cls, name: str, arguments: Sequence[str], env: Mapping[str, str]) -> Daemon:
         """A fork, which has imported everything; what only an interpreter reads needs a new one."""
-        if any(variable.startswith("PYTHON") for variable in env):
+        if any(variable.startswith("PYTHON") and variable != "PYTHONPATH" for variable in env):
             return cls.start_command(name, arguments, env)
         process = forked_processes.start(
             "paddler_trio", arguments, env={**os.environ, **env}, stderr=subprocess.PIPE

@@ -4,7 +4,8 @@
 comes on the socket ``FD``. The child takes over the arguments, the environment, the folder and the
 standard streams of its request, leads a session of its own and runs ``python -m PACKAGE`` to its
 end: a process like any other, with its own sockets, signals and line in ``/proc/PID/cmdline``. Only
-its memory is larger, by what it does not need.
+its memory is larger, by what it does not need. A ``sitecustomize`` that its ``PYTHONPATH`` brings
+is run first, as an interpreter runs it.
 
 The processes that it starts by ``python -m MODULE`` are forked from it in turn, where the module is
 one of ours: engines, preparation servers, dry runs and model stores.
@@ -280,8 +281,10 @@ def _become(request: _Request, package: str) -> None:
     os.environ.update(request.env)
     os.chdir(request.folder)
     sys.argv[1:] = request.arguments
-    _show_command_line([sys.executable, "-m", package, *request.arguments])
+    command = [sys.executable, "-m", package, *request.arguments]
+    _show_command_line(command)
     subprocess.Popen = _ForkingPopen  # type: ignore[misc]
+    _customize(command)
 
 
 class _ForkingPopen(subprocess.Popen[bytes]):
@@ -330,11 +333,23 @@ def _run_child(args: Sequence[str], pass_fds: Sequence[int], env: Mapping[str, s
     _show_command_line(args)
     try:
         sys.modules.pop(_CHILDREN[args[2]], None)
+        _customize(args)
         _run(args[2])
     except BaseException:  # noqa: BLE001  # nothing of the parent's goes on in this process
         traceback.print_exc()
     finally:
         os._exit(1)
+
+
+def _customize(command: Sequence[str]) -> None:
+    """Run the ``sitecustomize`` of a folder in ``PYTHONPATH``, if there is one."""
+    sys.orig_argv[:] = command
+    for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        if Path(folder, "sitecustomize.py").exists():
+            sys.path.insert(0, folder)
+            sys.modules.pop("sitecustomize", None)
+            importlib.import_module("sitecustomize")
+            return
 
 
 def _descriptor_limit() -> int:

@@ -17,9 +17,9 @@ IN_PYTHON = 664
 def make_engine_vulnerable() -> None:
     import attrs
 
-    from paddler_trio.engine import admitted, decode_loop
+    from paddler_trio.engine import decode_loop, engine_main
 
-    fill, admit = decode_loop.fill, admitted.admit
+    fill, admit = decode_loop.fill, engine_main.admit
 
     def deadly_fill(llama: Any, shares: Any, contents: Any) -> Any:
         call = fill(llama, shares, contents)
@@ -35,7 +35,7 @@ def make_engine_vulnerable() -> None:
         return admit(llama, shape, start, *more)
 
     decode_loop.fill = deadly_fill
-    admitted.admit = deadly_admit
+    engine_main.admit = deadly_admit
 
 
 def make_agent_vulnerable() -> None:
