@@ -1,4 +1,4 @@
-"""A real ``paddler-trio rpc-server`` as a child process, for tests that compute on one."""
+"""A real ``paddler-trio rpc-server`` as a process, for tests that compute on one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
+import forked_processes
 import llama_cpp.llama_cpp as lib
 import pytest
+from forked_processes import ForkedProcess
 
 from paddler_trio.engine.ggml import ggml_function
 
-ANNOUNCEMENT = re.compile(r"RPC server on (127\.0\.0\.1:[1-9]\d*) lends (\S.*)\n")
+ANNOUNCEMENT = re.compile(rb"RPC server on (127\.0\.0\.1:[1-9]\d*) lends (\S.*)\n")
+ENVIRONMENT = {"TERMINAL_WIDTH": "200"}
 
 _has_rpc = bool(ggml_function("ggml_backend_reg_by_name", ctypes.c_char_p)(b"RPC"))
 needs_rpc = pytest.mark.skipif(
@@ -31,7 +34,7 @@ lacks_rpc = pytest.mark.skipif(_has_rpc, reason="this build of llama.cpp has RPC
 class RpcServer:
     """``address`` is ``host:port``, ``lent`` what it says that it lends."""
 
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes] | ForkedProcess
     address: str
     lent: str
 
@@ -46,21 +49,33 @@ class RpcServer:
         return self.process.wait()
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+def start(*arguments: str, is_command: bool = False) -> subprocess.Popen[bytes] | ForkedProcess:
+    """``is_command``: with an interpreter of its own, as in real life, and slower by a second."""
+    environment = {**os.environ, **ENVIRONMENT}
+    if not is_command:
+        return forked_processes.start(
+            "paddler_trio",
+            ["rpc-server", *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
     return subprocess.Popen(
         [sys.executable, "-m", "paddler_trio", "rpc-server", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TERMINAL_WIDTH": "200"},
+        env=environment,
     )
 
 
 @contextmanager
-def rpc_server(address: str = "127.0.0.1:0", *arguments: str) -> Iterator[RpcServer]:
+def rpc_server(
+    address: str = "127.0.0.1:0", *arguments: str, is_command: bool = False
+) -> Iterator[RpcServer]:
     """Returns when it listens; it is gone when the block is left."""
-    with start(f"--addr={address}", "--threads=1", *arguments) as process:
+    words = [f"--addr={address}", "--threads=1", *arguments]
+    with start(*words, is_command=is_command) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
@@ -69,6 +84,6 @@ def rpc_server(address: str = "127.0.0.1:0", *arguments: str) -> Iterator[RpcSer
                 process.kill()
                 assert process.stderr is not None
                 pytest.fail(f"it said {line!r}, and on standard error {process.stderr.read()!r}")
-            yield RpcServer(process, *said.groups())
+            yield RpcServer(process, *(group.decode() for group in said.groups()))
         finally:
             process.kill()

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
 
+import forked_processes
 import pytest
-from rpc_client import lacks_rpc, needs_rpc, rpc_server, start
+from rpc_client import ENVIRONMENT, lacks_rpc, needs_rpc, rpc_server
 
 from paddler_trio.engine.rpc_greeting import PROTOCOL, greet, split_server
 from paddler_trio.errors import EngineError
 
 
+def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A server that does not start."""
+    return forked_processes.run("rpc-server", *arguments, env=ENVIRONMENT)
+
+
 def refusal(*arguments: str) -> str:
-    """The one line of a server that does not start."""
-    process = start(*arguments)
-    answer, said = process.communicate()
-    assert process.returncode == 1, said
-    assert answer == ""
-    [line] = said.splitlines()
+    """Its one line."""
+    process = ended(*arguments)
+    assert process.returncode == 1, process.stderr
+    assert process.stdout == ""
+    [line] = process.stderr.splitlines()
     assert line.startswith("paddler-trio: ")
     return line
 
@@ -36,7 +42,7 @@ def say_hello(address: str) -> bytes:
 
 @needs_rpc
 def test_it_says_where_it_serves_when_it_does_and_speaks_the_protocol_we_expect() -> None:
-    with rpc_server() as server:
+    with rpc_server(is_command=True) as server:
         answer = say_hello(server.address)
         assert answer[:8] == (28).to_bytes(8, "little")
         assert tuple(answer[8:10]) == PROTOCOL
@@ -72,8 +78,8 @@ def test_what_llama_cpp_prints_is_no_answer_of_ours() -> None:
         server.kill()
         assert server.process.stdout is not None
         assert server.process.stderr is not None
-        assert server.process.stdout.read() == ""
-        assert "Accepted client connection" in server.process.stderr.read()
+        assert server.process.stdout.read() == b""
+        assert b"Accepted client connection" in server.process.stderr.read()
 
 
 def test_strangers_are_kept_out_unless_they_are_meant_to_come_in() -> None:
@@ -92,11 +98,10 @@ def test_strangers_are_kept_out_unless_they_are_meant_to_come_in() -> None:
     ],
 )
 def test_an_address_that_cannot_be_served_is_named(arguments: list[str], words: list[str]) -> None:
-    process = start(*arguments)
-    answer, said = process.communicate()
-    assert (process.returncode, answer) == (1, "")
+    process = ended(*arguments)
+    assert (process.returncode, process.stdout) == (1, "")
     for word in words:
-        assert word in said
+        assert word in process.stderr
 
 
 @needs_rpc
@@ -110,7 +115,6 @@ def test_a_build_without_rpc_says_how_to_get_one() -> None:
 
 
 def test_no_threads_is_a_wrong_command_line() -> None:
-    process = start("--threads=0")
-    _, said = process.communicate()
+    process = ended("--threads=0")
     assert process.returncode == 2
-    assert "--threads" in said
+    assert "--threads" in process.stderr
