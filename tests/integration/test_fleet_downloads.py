@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import forked_processes
 import httpx
 import pytest
 from fleet import BUNDLED_MODEL, Fleet, FleetView
@@ -44,14 +45,7 @@ def what_is_served_is_kept(fleet: Fleet, source: str) -> None:
 
 
 def managed(fleet: Fleet, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "paddler_trio", *arguments]
-    return subprocess.run(
-        [*command, "--management-addr", fleet.management],
-        env={**os.environ, **fleet.env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return forked_processes.run(*arguments, "--management-addr", fleet.management, env=fleet.env)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import attrs
+import forked_processes
 import httpx
 import pytest
 from fleet import BUNDLED_MODEL, Daemon, Fleet
@@ -97,8 +98,8 @@ def command(address: str, *arguments: object) -> list[str]:
 
 
 def run(address: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    words = command(address, *arguments)
-    return subprocess.run(words, capture_output=True, text=True, timeout=2 * PATIENCE_S)
+    words = ("model", *arguments, "--management-addr", address)
+    return forked_processes.run(*words, timeout_s=2 * PATIENCE_S)
 
 
 def store_options(folder: Path) -> list[str]:

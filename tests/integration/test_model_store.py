@@ -7,13 +7,12 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import attrs
+import forked_processes
 import httpx
 import pytest
 from fleet import Daemon, children
@@ -50,8 +49,8 @@ class Stored:
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     root = tmp_path_factory.mktemp("store")
     keys = root / "keys.json"
-    new = [sys.executable, "-m", "paddler_trio", "key", "new", "ops", "--scope=management"]
-    made = subprocess.run([*new, f"--file={keys}"], stdout=subprocess.PIPE, text=True, check=True)
+    made = forked_processes.run("key", "new", "ops", "--scope=management", f"--file={keys}")
+    made.check_returncode()
     blobs = root / "models" / "pushed" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / SHA256).write_bytes(DATA)
@@ -180,13 +179,12 @@ def test_a_store_without_a_size_or_with_a_folder_that_is_none_is_refused_at_the_
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
-    command = [sys.executable, "-m", "paddler_trio", "balancer", "--inference-addr=127.0.0.1:0"]
-    command += ["--management-addr=127.0.0.1:0", "--model-store"]
+    ports = ["--inference-addr=127.0.0.1:0", "--management-addr=127.0.0.1:0"]
     for options, reason in (
         ([str(tmp_path / "file" / "in"), "--model-store-size=1GB"], "Not a directory"),
         ([str(tmp_path / "store")], "--model-store-size"),
         ([str(tmp_path / "store"), "--model-store-size=much"], "no size"),
     ):
-        ended = subprocess.run([*command, *options], stderr=subprocess.PIPE, text=True, timeout=60)
+        ended = forked_processes.run("balancer", *ports, "--model-store", *options)
         assert ended.returncode != 0
         assert reason in ended.stderr
