@@ -197,8 +197,8 @@ def test_a_sequence_that_fills_the_pool_alone_ends_there(vocabulary: Vocabulary)
 
 def test_a_long_prompt_that_is_not_wanted_any_more_is_aborted(vocabulary: Vocabulary) -> None:
     with running(vocabulary) as engine:
-        engine.load(attrs.evolve(LOAD, slots=1, context_size=8192, n_batch=8192))
-        tokens = [token % 1500 for token in range(7000)]
+        engine.load(attrs.evolve(LOAD, slots=1, context_size=4096, n_batch=4096))
+        tokens = [token % 1500 for token in range(3500)]
         started_s = time.perf_counter()
         engine.start(1, tokens, max_tokens=1)
         engine.until_ended(1)
@@ -220,8 +220,8 @@ def test_a_long_prompt_that_is_not_wanted_any_more_is_aborted(vocabulary: Vocabu
 
 def test_a_long_prompt_is_told_how_far_it_is(vocabulary: Vocabulary) -> None:
     with running(vocabulary) as engine:
-        engine.load(attrs.evolve(LOAD, slots=1, context_size=8192, n_batch=64))
-        tokens = [token % 1500 for token in range(6000)]
+        engine.load(attrs.evolve(LOAD, slots=1, context_size=4096, n_batch=64))
+        tokens = [token % 1500 for token in range(3000)]
         engine.start(1, tokens, max_tokens=1)
         engine.start(2, "short", max_tokens=1)
         engine.until_ended(1, 2)
@@ -231,8 +231,8 @@ def test_a_long_prompt_is_told_how_far_it_is(vocabulary: Vocabulary) -> None:
         computed = [progress.computed for progress in told]
         assert computed == sorted(set(computed))
         assert len(computed) > 1
-        assert computed[-1] == 6000
-        assert all(0 < progress.computed <= progress.total == 6000 for progress in told)
+        assert computed[-1] == 3000
+        assert all(0 < progress.computed <= progress.total == 3000 for progress in told)
 
 
 # ------------------------------------------------------------------------------------- drawing
