@@ -67,6 +67,14 @@ def document(fleet: Fleet) -> Any:
     return answer.json()
 
 
+@pytest.fixture(scope="module")
+def schema(document: Any) -> Any:
+    import schemathesis  # slow: not while tests are collected
+    from schemathesis.config import SchemathesisConfig
+
+    return schemathesis.openapi.from_dict(document, config=SchemathesisConfig())
+
+
 def test_every_operation_is_tried(document: Any) -> None:
     described = {
         (method.upper(), path)
@@ -85,12 +93,10 @@ def test_every_operation_is_tried(document: Any) -> None:
     ],
 )
 def test_an_operation_does_what_is_written(
-    fleet: Fleet, document: Any, method: str, path: str, mode: str
+    fleet: Fleet, document: Any, schema: Any, method: str, path: str, mode: str
 ) -> None:
     import schemathesis  # slow: not while tests are collected
-    from schemathesis.config import SchemathesisConfig
 
-    schema = schemathesis.openapi.from_dict(document, config=SchemathesisConfig())
     operation = schema[path][method]
     wanted = getattr(schemathesis.GenerationMode, mode.upper())
 
