@@ -107,7 +107,7 @@ def test_an_engine_that_dies_under_a_batch_costs_no_document_that_was_not_out(
     embedding_fleet: Fleet,
 ) -> None:
     """Sub-batches without a result go on elsewhere; others end with one error. None hangs."""
-    texts = ["the sea and the sky " * 25] * LONG
+    texts = ["the sea and the sky " * 10] * LONG
     victim = embedding_fleet.agents["a1"].engine_pid
     assert victim is not None
     body = batch("d", texts).model_dump(mode="json")
