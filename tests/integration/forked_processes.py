@@ -56,6 +56,7 @@ _MODULES = MappingProxyType(
     {
         "paddler_trio": (
             "paddler_trio.cli.daemons",
+            "paddler_trio.cli.management_client",
             "paddler_trio.assembly.agent_daemon",
             "paddler_trio.assembly.balancer_daemon",
             "paddler_trio.engine.engine_main",
@@ -367,6 +368,8 @@ def _show_command_line(args: Sequence[str]) -> None:
 def _main(descriptor: str, package: str, _line: str) -> None:
     for module in _MODULES[package]:
         importlib.import_module(module)
+    if package == "paddler_trio":
+        _import_commands()
     sys.modules.pop(f"{package}.__main__", None)  # it is run below, under another name
     gc.collect()
     gc.freeze()  # a collection in a child copies none of these pages
@@ -376,6 +379,15 @@ def _main(descriptor: str, package: str, _line: str) -> None:
         control.detach()
         _become(request, package)
         _run(package)
+
+
+def _import_commands() -> None:
+    """The modules of all commands, and what Typer imports when it reads the first command line."""
+    from paddler_trio.cli.commands import command_line
+
+    command_line()
+    with contextlib.suppress(ImportError):  # not every version of it has that
+        importlib.import_module("typer._adapters")
 
 
 def _run(package: str) -> None:
