@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -18,13 +19,14 @@ from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.llama_server.model_routes import PIECES_AT_ONCE
 from paddler_trio.apis.prompts import MAX_TEXTS_AMONG_IDS
+from paddler_trio.apis.responses.responses_request import Item, ResponsesRequest
 from paddler_trio.balancer.ask_model import MAX_ASKED
 from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.config import BalancerConfig
 from paddler_trio.http.asgi import Message, Scope
-from paddler_trio.http.input_budget import INPUT, DecodingThread, InputBudget
+from paddler_trio.http.input_budget import INLINE_BYTES, INPUT, DecodingThread, InputBudget
 from paddler_trio.nursery_tree.agent_connection import (
     OUTGOING_FRAMES,
     QUESTIONS_AT_ONCE,
@@ -43,6 +45,7 @@ from paddler_trio.wire.trio.trio_link import (
     Tokenize,
     parse_extension,
 )
+from paddler_trio.wire.trio.work import ConversationPrompt
 
 TOKENS = 200_000
 T = TypeVar("T")
@@ -241,6 +244,27 @@ async def test_of_an_answer_to_a_client_that_left_no_more_is_written_than_was_be
         assert 1 <= thread.steps - before <= 3, "of nearly a hundred"
         assert client.sent == []
         assert client.budget.held_bytes == 0
+
+
+async def test_the_conversation_of_a_long_count_is_made_off_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_loop: list[bool] = []
+    conversation = ResponsesRequest.conversation
+
+    def watched(request: ResponsesRequest, before: Sequence[Item]) -> ConversationPrompt:
+        on_loop.append(threading.current_thread() is threading.main_thread())
+        return conversation(request, before)
+
+    monkeypatch.setattr(ResponsesRequest, "conversation", watched)
+    for size in (10, 2 * INLINE_BYTES):
+        async with asking() as client:
+            client.ask("/v1/responses/input_tokens", {"model": "m", "input": "a" * size})
+            ask = await client.question()
+            client.peer.connection.answer(ask.id, Answer(ask.id, {"num_tokens": 7}, None, 0))
+            await client.ended.wait()
+            assert client.sent[0]["status"] == 200
+    assert on_loop == [True, False]
 
 
 async def test_a_long_answer_to_a_short_request_is_written_off_the_event_loop() -> None:

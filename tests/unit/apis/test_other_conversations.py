@@ -185,6 +185,21 @@ def test_items_of_one_turn_are_one_message() -> None:
     assert (messages[5]["reasoning_content"], messages[5]["content"]) == ("aha", "a")
 
 
+def test_thoughts_in_a_row_are_joined_once() -> None:
+    """Each of thousands that copied those before it would take minutes of a long request."""
+    size, number = 4096, 256
+    text = "a" * size
+    items = [{"type": "reasoning", "content": [{"text": text}]} for _ in range(number)]
+    tracemalloc.start()
+    try:
+        (message,) = messages_of([*items, call(1)])
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert message["reasoning_content"] == text * number
+    assert most_bytes < 1.5 * size * number, "what is joined, and no copy of it beside that"
+
+
 def test_two_answers_in_a_row_stay_two() -> None:
     messages = messages_of([said("assistant", "a"), said("assistant", "b")])
     assert [message["content"] for message in messages] == ["a", "b"]

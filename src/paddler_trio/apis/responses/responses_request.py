@@ -51,7 +51,10 @@ def messages_of(items: Iterable[Item]) -> list[Json]:
         match item.get("type", "message"):
             case "reasoning":
                 turn = _assistant_turn(messages, unless=("content", "tool_calls"))
-                turn["reasoning_content"] = str(turn.get("reasoning_content", "")) + _thought(item)
+                # joined at the end: there may be thousands of long ones in a row
+                thoughts = turn.setdefault("reasoning_content", [])
+                assert isinstance(thoughts, list)
+                thoughts.append(_thought(item))
             case "function_call":
                 calls = _assistant_turn(messages).setdefault("tool_calls", [])
                 assert isinstance(calls, list)
@@ -69,6 +72,9 @@ def messages_of(items: Iterable[Item]) -> list[Json]:
                 messages.append({"role": role, "content": _content(item["content"])})
     for message in messages:
         message.setdefault("content", "")
+        thoughts = message.get("reasoning_content")
+        if isinstance(thoughts, list):
+            message["reasoning_content"] = "".join(thoughts)
     return messages
 
 

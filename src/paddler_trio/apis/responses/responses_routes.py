@@ -93,7 +93,7 @@ class Responses:
         backend = backend.routed(exchange, request.delivery.model)
         must_generate(backend)
         before = await self._before(request, exchange)
-        conversation = request.conversation(before)
+        conversation = await exchange.run(lambda: request.conversation(before))
         tokens = await count_tokens(backend, exchange, conversation)
         body = {"object": "response.input_tokens", "input_tokens": tokens}
         await exchange.send_json(200, body)
