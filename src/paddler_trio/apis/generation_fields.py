@@ -45,6 +45,8 @@ from paddler_trio.wire.trio.work import (
 )
 
 MAX_INT32 = 2**31 - 1
+MAX_DIGITS = 20
+"""Of the id of a token in a name, zeros before it included."""
 _SPECULATIVE: dict[str, Shape] = {
     "type": Text(64),
     "n_max": Integer(0, MAX_INT32),
@@ -285,6 +287,11 @@ def _stages(value: object) -> tuple[str, ...]:
     return tuple(_STAGES_BY_CHARACTER[character] for character in value)
 
 
+def _is_token(name: str) -> bool:
+    """Whether it is the id of a token. Python reads no number of thousands of digits."""
+    return len(name) <= MAX_DIGITS and name.isdecimal() and int(name) <= MAX_INT32
+
+
 def _biases(value: object) -> tuple[LogitBias, ...]:
     pairs = value.items() if isinstance(value, Mapping) else value
     assert not isinstance(pairs, str)
@@ -297,7 +304,7 @@ def _biases(value: object) -> tuple[LogitBias, ...]:
         number = None if bias is False else bias
         if isinstance(target, int):
             biases.append(LogitBias(token=target, bias=number))
-        elif isinstance(value, Mapping) and target.isdecimal() and int(target) <= MAX_INT32:
+        elif isinstance(value, Mapping) and _is_token(target):
             biases.append(LogitBias(token=int(target), bias=number))
         else:
             biases.append(LogitBias(text=target, bias=number))

@@ -341,6 +341,12 @@ def test_biases_may_be_written_in_every_way() -> None:
     assert third[0].text == "cat"
 
 
+def test_what_no_token_has_as_its_id_is_a_text() -> None:
+    for name in (str(2**31), "9" * 5000):
+        (bias,) = generate(logit_bias={name: 1}).sampling.logit_bias
+        assert (bias.token, bias.text) == (None, name)
+
+
 def test_samplers_may_be_letters() -> None:
     assert generate(samplers="kt").sampling.samplers == ("top_k", "temperature")
 

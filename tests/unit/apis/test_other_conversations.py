@@ -16,6 +16,7 @@ from paddler_trio.apis.anthropic.anthropic_request import read_messages
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.responses.responses_request import Item, messages_of, read_responses
+from paddler_trio.apis.responses.responses_routes import _page
 from paddler_trio.apis.responses.responses_store import (
     ENTRY_BYTES,
     ResponseStore,
@@ -258,6 +259,17 @@ def test_a_response_is_there_for_its_own_key_alone() -> None:
     assert not store.drop("a", owner="bob")
     assert store.drop("a", owner="alice")
     assert store.num_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("limit", "0"), ("limit", "101"), ("limit", "9" * 5000), ("order", "x" * 5000)],
+)
+def test_a_page_that_cannot_be_is_refused_in_a_few_words(name: str, value: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        _page(stored("resp_1"), {name: [value]})
+    assert (refused.value.status, refused.value.param) == (400, name)
+    assert len(refused.value.message) < 200
 
 
 def test_who_has_most_of_the_store_makes_room() -> None:

@@ -183,16 +183,16 @@ def _page(stored: StoredResponse, query: Mapping[str, list[str]]) -> Json:
     order = query.get("order", ["desc"])[-1]
     limit = query.get("limit", ["20"])[-1]
     if order not in ("asc", "desc"):
-        raise invalid(f"order is {order!r}, must be asc or desc", "order")
-    if not limit.isdecimal() or not 1 <= int(limit) <= 100:
-        raise invalid(f"limit is {limit!r}, must be a whole number from 1 to 100", "limit")
+        raise invalid(f"order is {order[:40]!r}, must be asc or desc", "order")
+    if not (limit.isdecimal() and len(limit) <= 3 and 1 <= int(limit) <= 100):
+        raise invalid(f"limit is {limit[:40]!r}, must be a whole number from 1 to 100", "limit")
     items = stored.input_items
     items = items if order == "asc" else items[::-1]
     after = query.get("after", [""])[-1]
     if after:
         ids = [item.get("id") for item in items]
         if after not in ids:
-            raise invalid(f"after is {after!r}, which is no item of this response", "after")
+            raise invalid(f"after is {after[:100]!r}, which is no item of this response", "after")
         items = items[ids.index(after) + 1 :]
     page = items[: int(limit)]
     return {
