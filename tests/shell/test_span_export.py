@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -99,6 +101,38 @@ async def test_what_waits_at_the_end_is_still_sent(receiver: OtlpReceiver) -> No
         nursery.cancel_scope.cancel()
     assert len(receiver.spans) == 200 == export.num_exported
     assert len(receiver.raw) == 4, "32 requests at a time"
+
+
+async def test_of_an_answer_without_an_end_no_more_is_read_than_a_collector_has_to_say() -> None:
+    """requests would hold all of it."""
+    num_sent = 0
+    ended = threading.Event()
+    piece = b"a" * 65_536
+
+    def answer(listener: socket.socket) -> None:
+        nonlocal num_sent
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65_536)
+            head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+            try:
+                connection.sendall(head)
+                while num_sent < 10_000:
+                    connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+                    num_sent += 1
+            except OSError:
+                ended.set()  # it is hung up on
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, args=(listener,), daemon=True).start()
+        exporter = open_exporter(
+            f"http://127.0.0.1:{listener.getsockname()[1]}", service="s", instance="i"
+        )
+        made = spans()
+        problem = await trio.to_thread.run_sync(lambda: exporter.export(made, wall_offset_s=0.0))
+        assert problem is None, "it has taken them"
+        assert await trio.to_thread.run_sync(ended.wait, 10)
+        assert num_sent < 1000, "as much as lies in the buffers of the sockets"
 
 
 async def test_a_collector_that_hangs_is_not_waited_for_and_what_waits_is_bounded(

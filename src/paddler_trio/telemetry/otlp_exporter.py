@@ -7,10 +7,11 @@ it reads them: ``OTEL_EXPORTER_OTLP_HEADERS``, ``_TIMEOUT``, ``_CERTIFICATE``, `
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import attrs
@@ -20,6 +21,7 @@ from paddler_trio.telemetry.span_data import SpanData
 from paddler_trio.wire.trace_parent import TraceContext
 
 if TYPE_CHECKING:
+    import requests
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.trace.export import SpanExporter as SdkExporter
     from opentelemetry.trace import SpanContext
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 TRACES_PATH: Final = "/v1/traces"
 GRPC_PORT: Final = 4317
 MAX_REASON_CHARS: Final = 300
+MAX_ANSWER_BYTES: Final = 65_536
+"""Of a collector; more of it is not read. One says a few bytes, or why it takes nothing."""
 MISSING: Final = (
     "--otlp-endpoint needs OpenTelemetry, which is not installed: "
     "pip install 'paddler-trio[tracing]'"
@@ -87,7 +91,28 @@ def open_exporter(endpoint: str, *, service: str, instance: str) -> OtlpExporter
     for name in ("opentelemetry.exporter", "opentelemetry.sdk"):
         logger = logging.getLogger(name)
         logger.handlers[:], logger.propagate = [reasons], False
-    return OtlpExporter(OTLPSpanExporter(url), _span_maker(own), reasons)
+    exporter = OTLPSpanExporter(url, session=_bounded_session())
+    return OtlpExporter(exporter, _span_maker(own), reasons)
+
+
+def _bounded_session() -> requests.Session:
+    """One that reads no more of an answer than ``MAX_ANSWER_BYTES``: requests holds all of it."""
+    import requests
+    from requests.adapters import HTTPAdapter
+
+    class Bounded(HTTPAdapter):
+        def send(self, *args: Any, **options: Any) -> requests.Response:
+            response = super().send(*args, **options)
+            with response.raw as answer:  # a connection with more on it is closed with it
+                beginning = answer.read(MAX_ANSWER_BYTES, decode_content=False)
+            response.raw = io.BytesIO(beginning)
+            return response
+
+    session = requests.Session()
+    session.headers["accept-encoding"] = "identity"  # what is read is what there is
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, Bounded())
+    return session
 
 
 class _Reasons(logging.Handler):
