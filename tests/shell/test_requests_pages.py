@@ -31,7 +31,7 @@ def balancer(*, known: int) -> Iterator[tuple[str, list[dict[str, str]]]]:
             page: Json = {
                 "now_ms": NOW_MS,
                 "time": TIME,
-                "requests": [request(key, client=f"=c{key}") for key in keys],
+                "requests": [request(key, client=f"=c{key}", id="\x1b]0;é\a") for key in keys],
                 "next": keys[-1] if keys and keys[-1] > 1 else None,
             }
             body = json.dumps(page).encode()
@@ -97,6 +97,14 @@ def test_csv_has_no_formulas() -> None:
         ended = invoke("requests", "--csv", "--management-addr", address)
     (row,) = csv.DictReader(io.StringIO(ended.stdout))
     assert (row["key"], row["client"], row["arrived"]) == ("1", "'=c1", "2026-03-01T11:59:57.000Z")
+
+
+def test_control_characters_in_csv_reach_no_terminal() -> None:
+    """A client chooses what its request is called."""
+    with balancer(known=1) as (address, _):
+        ended = invoke("requests", "--csv", "--management-addr", address)
+    (row,) = csv.DictReader(io.StringIO(ended.stdout))
+    assert row["id"] == "\ufffd]0;é\ufffd"
 
 
 def test_csv_and_json_exclude_each_other() -> None:

@@ -10,7 +10,7 @@ import typer
 from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.terminal import one_line_errors, print_json, stderr, stdout
+from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stderr, stdout
 from paddler_trio.cli.tls_options import with_tls
 from paddler_trio.config import DEFAULT_MANAGEMENT_ADDR
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
@@ -108,7 +108,7 @@ def requests(
             )
         elif as_csv:
             for line in csv_lines(page):
-                print(line)
+                print(printable(line))
         elif not page.requests:
             stdout().print("no request is known that is so; see --state, or send one")
         else:
