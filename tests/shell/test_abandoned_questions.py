@@ -20,6 +20,7 @@ from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.llama_server.model_routes import PIECES_AT_ONCE
 from paddler_trio.apis.prompts import MAX_TEXTS_AMONG_IDS
 from paddler_trio.apis.responses.responses_request import Item, ResponsesRequest
+from paddler_trio.apis.responses.responses_response import MANY_LOGPROBS
 from paddler_trio.balancer.ask_model import MAX_ASKED
 from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
@@ -32,6 +33,7 @@ from paddler_trio.nursery_tree.agent_connection import (
     QUESTIONS_AT_ONCE,
     AgentConnection,
 )
+from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.wire.codec import dumps, loads, unstructure
 from paddler_trio.wire.paddler.messages import StopRespondingTo
 from paddler_trio.wire.trio.trio_link import (
@@ -283,6 +285,39 @@ async def test_a_long_answer_to_a_short_request_is_written_off_the_event_loop() 
         await exchange.send_json(200, answer)
         assert budget.thread.steps == steps
         assert json.loads(sent[-1]["body"]) == answer
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_response_with_what_is_known_of_many_tokens_is_made_off_the_event_loop(
+    is_stream: bool,
+) -> None:
+    """Its last events repeat all of it."""
+    entry = {"token": "a", "logprob": -0.5, "bytes": [97], "top": []}
+    usage = {"prompt_tokens": 1, "content_tokens": 1}
+    for num_tokens, is_long in ((3, False), (MANY_LOGPROBS + 1, True)):
+        async with asking() as client:
+            body = {"model": "m", "input": "x", "top_logprobs": 1, "stream": is_stream}
+            client.ask("/v1/responses", body)
+            await wait_all_tasks_blocked()
+            (start,) = client.peer.received()
+            assert isinstance(start, Start)
+            lease = client.peer.lease(start.id)
+            thread = client.budget.thread
+            for _ in range(num_tokens):
+                step: list[RawResult] = [{"Logprobs": entry}, {"ContentToken": "a"}]
+                lease.deliver("GeneratedToken", step, ends=False, tokens=[1])
+                client.peer.connection.flush()
+                await wait_all_tasks_blocked()
+            assert thread.steps == 0, "a token is short"
+            lease.deliver("GeneratedToken", [{"Done": {"usage": usage}}], ends=True, tokens=[])
+            client.peer.connection.flush()
+            await client.ended.wait()
+            assert (thread.steps > 0) == is_long
+            text = b"".join(message.get("body", b"") for message in client.sent)
+            data = text.rpartition(b"data: ")[2]
+            response = json.loads(data)["response"] if is_stream else json.loads(data)
+            (part,) = response["output"][0]["content"]
+            assert (part["text"], len(part["logprobs"])) == ("a" * num_tokens, num_tokens)
 
 
 async def _never() -> Message:

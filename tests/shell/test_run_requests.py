@@ -6,7 +6,9 @@ The dispatcher is the real one; agents and clients are played, in virtual time.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 import attrs
@@ -62,6 +64,12 @@ class Client:
     def text(self) -> str:
         bodies = [message["body"] for message in self.sent if "body" in message]
         return b"".join(bodies).decode()
+
+    async def until(self, text: str) -> None:
+        """It was sent."""
+        with trio.fail_after(30):
+            while text not in self.text:  # noqa: ASYNC110  # a thread makes it
+                await trio.sleep(0.001)
 
     @property
     def status(self) -> int | None:
@@ -187,6 +195,52 @@ async def test_who_waits_hears_where_in_the_queue(autojump_clock: MockClock) -> 
             agent.says(wire_id, "y", done=True)
         assert first.is_over
     assert client.text.endswith('data: "end"\n\ndata: [DONE]\n\n')
+
+
+async def test_long_events_are_made_in_a_thread_and_come_in_order() -> None:
+    in_thread: list[str] = []
+
+    class Watched(Words):
+        def opening(self) -> bytes:
+            return self.note("begin", super().opening())
+
+        def take(self, step: Step) -> bytes:
+            return self.note(str(step.tokens), super().take(step))
+
+        def closing(self) -> bytes:
+            return self.note("end", super().closing())
+
+        def note(self, what: str, events: bytes) -> bytes:
+            if threading.current_thread() is not threading.main_thread():
+                in_thread.append(what)
+            return events
+
+    def is_long(steps: Sequence[Step]) -> bool:
+        return not steps or any(len(step.tokens) == 3 for step in steps)
+
+    client = Client()
+    async with world() as here, trio.open_nursery() as nursery:
+        agent = here.agent()
+        answer = partial(stream, is_long=is_long)
+        nursery.start_soon(answer, backend_of(here), client.exchange(), (WORK,), Watched())
+        await wait_all_tasks_blocked()
+        (wire_id,) = wire_ids(agent)
+        agent.says(wire_id, "a")
+        await client.until('"a"')
+        agent.says(wire_id, "b", "c", "d")
+        agent.says(wire_id, "e")
+        await client.until('"e"')
+        agent.says(wire_id, "f")
+        await client.until('"f"')
+        agent.says(wire_id, done=True)
+    told = [line for line in client.text.split("\n\n") if line.startswith("data: ")]
+    assert [line[-3] for line in told[1:7]] == ['"'] * 6
+    assert [line.split('"')[3] for line in told[1:7]] == ["a", "b", "c", "d", "e", "f"]
+    assert told[-2:] == ['data: "end"', "data: [DONE]"]
+    assert in_thread[0] == "begin"
+    assert "[98, 99, 100]" in in_thread
+    assert "[102]" not in in_thread
+    assert in_thread[-1] == "end"
 
 
 class Mute(Words):

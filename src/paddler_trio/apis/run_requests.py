@@ -97,12 +97,14 @@ async def stream(
     encoder: StreamEncoder,
     *,
     keep_alive_s: float | None = None,
+    is_long: Callable[[Sequence[Step]], bool] = lambda steps: False,
 ) -> None:
     """Answer with server-sent events, from the status to the last byte.
 
     The status waits for the first token, but not longer than ``limits.hold_start_s``: an early
     refusal has a status of its own. ``keep_alive_s`` replaces that of the limits; infinite for
-    none.
+    none. ``is_long``: whether the events of these steps, or without any those of the beginning and
+    the end, are to be made off the event loop.
 
     Errors:
       ApiError: it failed before anything was sent.
@@ -115,16 +117,24 @@ async def stream(
     problems: list[Exception] = []
 
     def events_of(steps: Sequence[Step]) -> bytes:
+        return b"".join([encoder.take(step) for step in steps])
+
+    def noted(events: bytes) -> bytes:
         nonlocal written_s
-        events = b"".join([encoder.take(step) for step in steps])
         if events:
             written_s = trio.current_time()
         return events
 
+    async def made(make: Callable[[], bytes], steps: Sequence[Step] = ()) -> bytes:
+        return await exchange.room.off_loop(make) if is_long(steps) else make()
+
     def render(steps: Sequence[Step]) -> bytes | None:
-        """What cannot be rendered is raised by the reader, whom an empty step wakes."""
+        """None for what the reader makes, and what cannot be rendered: it is raised by the reader,
+        whom an empty step wakes."""
+        if is_long(steps):
+            return None
         try:
-            return events_of(steps)
+            return noted(events_of(steps))
         except Exception as error:  # noqa: BLE001  # not in the task that delivers
             problems.append(error)
             return None
@@ -136,7 +146,7 @@ async def stream(
         await exchange.begin(200, sse.HEADERS)
         write = body_writer(exchange.scope, exchange.send)
         waiting = b"" if source.has_steps else sse.comment(source.progress_text())
-        await write(waiting + encoder.opening())
+        await write(waiting + await made(encoder.opening))
         written_s = trio.current_time()
         source.write_directly(exchange, render)
         try:
@@ -149,12 +159,13 @@ async def stream(
                     raise problems[0]
                 if is_over:
                     break
-                events = events_of(source.take_all())
+                steps = source.take_all()
+                events = noted(await made(partial(events_of, steps), steps))
                 if not events and trio.current_time() >= written_s + pause_s:
                     events = sse.comment(source.progress_text())  # not every step has an event
                     written_s = trio.current_time()
                 await write(events)
-            ending = encoder.closing()
+            ending = await made(encoder.closing)
         except ApiError as error:
             ending = encoder.failed(error)
 

@@ -19,7 +19,12 @@ from paddler_trio.apis.anthropic.anthropic_routes import (
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.responses.responses_request import read_responses
-from paddler_trio.apis.responses.responses_response import Output, ResponseHeading, ResponseStream
+from paddler_trio.apis.responses.responses_response import (
+    MANY_LOGPROBS,
+    Output,
+    ResponseHeading,
+    ResponseStream,
+)
 from paddler_trio.apis.timings import Stopwatch
 
 Result = dict[str, Any]
@@ -136,6 +141,40 @@ def test_a_whole_response_is_that_of_its_stream(results: list[Result]) -> None:
     for result in results:
         list(loud.take([result]))
     assert without_ids(quiet) == without_ids(loud)
+
+
+def test_what_ends_a_text_with_much_known_of_its_tokens_is_long() -> None:
+    encoder, _ = response_stream()
+    encoder.output.with_logprobs = True
+    token = {"ContentToken": "a"}
+    known = {"token": "a", "logprob": -1.0, "bytes": [97], "top": []}
+
+    def is_long(*results: Result) -> bool:
+        return encoder.is_long([Step(0, results)] if results else ())
+
+    encoder.opening()
+    for _ in range(MANY_LOGPROBS):
+        encoder.take(Step(0, [{"Logprobs": known}, token]))
+    assert not is_long(done())
+    assert not is_long()
+    encoder.take(Step(0, [{"Logprobs": known}, token]))
+    assert is_long(done())
+    assert is_long(token, done())
+    assert is_long(), "the whole response has it, too"
+    assert not is_long(token)
+    start = {"ToolCallDelta": {"index": 0, "id": "c", "name": "f", "arguments": ""}}
+    assert is_long(start)
+    encoder.take(Step(0, [start]))
+    assert not is_long(start), "a call has nothing of the kind"
+    assert is_long()
+
+
+def test_events_that_repeat_a_large_request_are_long() -> None:
+    encoder, _ = response_stream()
+    encoder.is_large = True
+    assert encoder.is_long(())
+    assert encoder.is_long([Step(0, [{"Progress": {"total": 9, "cached": 4, "computed": 4}}])])
+    assert not encoder.is_long([Step(0, [{"ContentToken": "a"}, done()])])
 
 
 def test_an_error_is_numbered_too_and_has_what_clients_raise() -> None:

@@ -30,7 +30,15 @@ from paddler_trio.apis.shapes import Json
 from paddler_trio.apis.timings import Reports, Stopwatch, timings_of
 from paddler_trio.http import sse
 from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.wire.json_text import dumps_in_runs
+from paddler_trio.wire.paddler.results import result_tag
 
+MANY_LOGPROBS = 64
+"""Tokens with up to twenty alternatives each."""
+_GROWING = frozenset(
+    {"ContentToken", "Logprobs", "Progress", "ToolCallToken", "UndeterminableToken"}
+)
+"""Results that end no text."""
 _PREFIXES = {"reasoning": "rs_", "message": "msg_", "function_call": "fc_"}
 _PARTS = {"reasoning": "reasoning_text", "message": "output_text"}
 
@@ -60,6 +68,8 @@ class Output:
     _text: list[str] = attrs.field(factory=list, init=False)
     """Of the newest item."""
     _logprobs: list[Mapping[str, object]] = attrs.field(factory=list, init=False)
+    num_logprobs: int = attrs.field(default=0, init=False)
+    """Of all items."""
 
     def take(self, results: Iterable[RawResult]) -> Iterator[Json]:
         """The events of these results."""
@@ -74,6 +84,7 @@ class Output:
                     yield from self._part("message")
                     entries = logprobs if self.with_logprobs else ()
                     self._logprobs += entries
+                    self.num_logprobs += len(entries)
                     bare = _without_bytes(entries)
                     yield self._grow("response.output_text.delta", text, logprobs=bare)
                 case ToolCallStart(_, call_id, name):
@@ -87,6 +98,11 @@ class Output:
                     yield from self._close("incomplete" if cut else "completed")
                 case Prefilled():
                     pass
+
+    @property
+    def num_logprobs_of_newest(self) -> int:
+        """Of the newest item."""
+        return len(self._logprobs)
 
     @property
     def _index(self) -> int:
@@ -266,7 +282,21 @@ class ResponseStream:
     output: Output
     finish: Callable[[], Json]
     watch: Stopwatch
+    is_large: bool = False
+    """The request is: events with its response are long, which repeats much of it."""
     _number: int = attrs.field(default=0, init=False)
+
+    def is_long(self, steps: Sequence[Step]) -> bool:
+        """Whether events of these steps, or without any that of the whole response, have very much
+        in them: an item that ends is repeated whole, with what is known of each of its tokens."""
+        output = self.output
+        if not steps:
+            return self.is_large or output.num_logprobs > MANY_LOGPROBS
+        may_end = output.num_logprobs_of_newest > MANY_LOGPROBS
+        if not (may_end or self.is_large):
+            return False
+        tags = {result_tag(result) for step in steps for result in step.results}
+        return (may_end and not tags <= _GROWING) or (self.is_large and "Progress" in tags)
 
     def opening(self) -> bytes:
         response = self.heading.body("in_progress", self.output)
@@ -304,4 +334,7 @@ class ResponseStream:
         kind = event.pop("type")
         numbered = {"type": kind, "sequence_number": self._number, **event}
         self._number += 1
-        return sse.event(numbered, name=str(kind))
+        if "delta" in event:
+            return sse.event(numbered, name=str(kind))
+        # in a thread the event loop has its turn between two runs
+        return b"event: %b\n" % str(kind).encode() + sse.data_event(dumps_in_runs(numbered))

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qs
 
 import attrs
-import trio
 
 from paddler_trio.apis.answer import Step, reader_of
 from paddler_trio.apis.api_errors import ApiError, invalid, naming_fields
@@ -37,6 +36,8 @@ from paddler_trio.http.json_body import no_room
 from paddler_trio.wire.json_text import dumps_in_runs
 
 INPUT_ITEMS = "/input_items"
+MANY_STEPS = 64
+"""Of an answer; what is made of more than these is made off the event loop."""
 
 
 @attrs.define(eq=False)
@@ -62,13 +63,18 @@ class Responses:
         generate = await exchange.run(lambda: request.generate(before))
         kept = await _texts_of(request, before, exchange) if request.is_stored else None
         works = await fetch_images([generate], backend.settings, exchange.room, exchange.receive)
-        watch = Stopwatch(trio.current_time)
+        watch = Stopwatch(time.monotonic)  # it is read in threads, too
         reports = Reports(watch, delivery.with_progress, delivery.with_timings)
         output = Output(
             reader_of(generate), with_logprobs=request.logprobs is not None, reports=reports
         )
 
+        steps: list[Step] = []
+
         def finish() -> Json:
+            for step in steps:
+                for _ in output.take(step.results):
+                    pass  # the items grow; the events have no reader
             response = heading.finished(output, now=int(time.time()))
             if kept is not None:
                 stored = StoredResponse.of(_owner(exchange), response, *kept)
@@ -76,17 +82,22 @@ class Responses:
                     response["store"] = False
             return response
 
-        def take(step: Step) -> None:
-            for _ in output.take(step.results):
-                pass  # the items grow; the events have no reader
-
         with naming_fields(prompt="input", constraint="text.format"):
             if delivery.is_stream:
-                encoder = ResponseStream(heading, output, finish, watch)
-                await stream(backend, exchange, works, encoder, keep_alive_s=delivery.ping_s)
+                encoder = ResponseStream(heading, output, finish, watch, exchange.is_large)
+                await stream(
+                    backend,
+                    exchange,
+                    works,
+                    encoder,
+                    keep_alive_s=delivery.ping_s,
+                    is_long=encoder.is_long,
+                )
             else:
-                await gather(backend, exchange, works, take)
-                await exchange.send_json(200, finish())
+                await gather(backend, exchange, works, steps.append)
+                is_large = exchange.is_large or len(steps) > MANY_STEPS
+                response = await exchange.room.off_loop(finish) if is_large else finish()
+                await exchange.send_json(200, response)
 
     async def count_tokens(self, backend: Backend, exchange: Exchange) -> None:
         request = await exchange.read(backend.limits, read_input_tokens)

@@ -7,6 +7,7 @@ push out what others go on with.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 
 import attrs
@@ -14,7 +15,8 @@ import attrs
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.responses.responses_request import Item
 from paddler_trio.apis.shapes import Json
-from paddler_trio.wire.codec import dumps, loads
+from paddler_trio.wire.codec import loads
+from paddler_trio.wire.json_text import dumps_in_runs
 
 ENTRY_BYTES = 1024
 """The size of an entry beside its texts, rounded up: objects, keys, its place in the store."""
@@ -44,7 +46,7 @@ class StoredResponse:
         return cls(
             id=str(response["id"]),
             owner=owner,
-            response_json=dumps(response),
+            response_json=dumps_in_runs(response),
             before_json=before_json,
             items_json=items_json,
             weight_bytes=weight_bytes,
@@ -88,6 +90,8 @@ class ResponseStore:
     max_bytes: int
     _owners: dict[str, _Owned] = attrs.field(factory=dict, init=False)
     """Those that have a response here."""
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    """Long responses are finished, and kept, in a thread."""
 
     def __len__(self) -> int:
         return sum(len(owned.kept) for owned in self._owners.values())
@@ -100,21 +104,27 @@ class ResponseStore:
         """False if it alone is too large; else older ones make room for it."""
         if stored.size_bytes > self.max_bytes or self.max_responses == 0:
             return False
-        self._owners.setdefault(stored.owner, _Owned()).add(stored)
-        while len(self) > self.max_responses or self.num_bytes > self.max_bytes:
-            self._make_room(stored)
+        with self._lock:
+            self._owners.setdefault(stored.owner, _Owned()).add(stored)
+            while len(self) > self.max_responses or self.num_bytes > self.max_bytes:
+                self._make_room(stored)
         return True
 
     def get(self, response_id: str, *, owner: str) -> StoredResponse | None:
         """None if there is none, or it has another owner; using it keeps it longer."""
-        owned = self._owners.get(owner)
-        if owned is None or response_id not in owned.kept:
-            return None
-        owned.kept.move_to_end(response_id)
-        return owned.kept[response_id]
+        with self._lock:
+            owned = self._owners.get(owner)
+            if owned is None or response_id not in owned.kept:
+                return None
+            owned.kept.move_to_end(response_id)
+            return owned.kept[response_id]
 
     def drop(self, response_id: str, *, owner: str) -> bool:
         """Whether it was there."""
+        with self._lock:
+            return self._drop(response_id, owner)
+
+    def _drop(self, response_id: str, owner: str) -> bool:
         owned = self._owners.get(owner)
         if owned is None or response_id not in owned.kept:
             return False
@@ -134,7 +144,7 @@ class ResponseStore:
 
         owner = max(self._owners, key=share)
         oldest = next(iter(self._owners[owner].kept))
-        self.drop(oldest, owner=owner)
+        self._drop(oldest, owner)
 
 
 @attrs.define
