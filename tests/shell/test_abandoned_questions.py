@@ -14,13 +14,13 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import wait_all_tasks_blocked
 
+from paddler_trio.apis.answer import MANY_LOGPROBS
 from paddler_trio.apis.api_router import ApiRouter
 from paddler_trio.apis.api_routes import api_routers
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.llama_server.model_routes import PIECES_AT_ONCE
 from paddler_trio.apis.prompts import MAX_TEXTS_AMONG_IDS
 from paddler_trio.apis.responses.responses_request import Item, ResponsesRequest
-from paddler_trio.apis.responses.responses_response import MANY_LOGPROBS
 from paddler_trio.balancer.ask_model import MAX_ASKED
 from paddler_trio.balancer.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
@@ -318,6 +318,38 @@ async def test_a_response_with_what_is_known_of_many_tokens_is_made_off_the_even
             response = json.loads(data)["response"] if is_stream else json.loads(data)
             (part,) = response["output"][0]["content"]
             assert (part["text"], len(part["logprobs"])) == ("a" * num_tokens, num_tokens)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "logprobs": True},
+        ),
+        ("/v1/completions", {"prompt": "x", "logprobs": 1}),
+        ("/completion", {"prompt": "x", "n_probs": 1}),
+    ],
+)
+async def test_a_whole_answer_with_what_is_known_of_many_tokens_is_made_off_the_event_loop(
+    path: str, body: dict[str, object]
+) -> None:
+    entry = {"token": "a", "logprob": -0.5, "bytes": [97], "id": 1, "top": []}
+    usage = {"prompt_tokens": 1, "content_tokens": 1}
+    for num_tokens in (3, MANY_LOGPROBS + 1):
+        async with asking() as client:
+            client.ask(path, body)
+            await wait_all_tasks_blocked()
+            (start,) = client.peer.received()
+            assert isinstance(start, Start)
+            known: list[RawResult] = [{"Logprobs": entry}, {"ContentToken": "a"}]
+            results = [*known * num_tokens, {"Done": {"usage": usage}}]
+            lease = client.peer.lease(start.id)
+            lease.deliver("GeneratedToken", results, ends=True, tokens=[1] * num_tokens)
+            client.peer.connection.flush()
+            await client.ended.wait()
+            assert client.sent[0]["status"] == 200
+            assert (client.budget.thread.steps > 0) == (num_tokens > MANY_LOGPROBS)
 
 
 async def _never() -> Message:

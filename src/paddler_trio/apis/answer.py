@@ -13,7 +13,7 @@ neither: the answer has begun a call, and no more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import attrs
 
@@ -24,6 +24,10 @@ from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.results import result_tag
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate
+
+MANY_LOGPROBS: Final = 64
+"""Log probabilities of tokens, each with up to twenty alternatives: more of them are not turned
+into an answer on the event loop."""
 
 
 @attrs.frozen

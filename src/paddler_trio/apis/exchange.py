@@ -108,7 +108,11 @@ class Exchange:
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of ``work``, computed off the event loop if the request is large."""
-        return await self.room.off_loop(work) if self.is_large else work()
+        return await self.run_long(work, is_long=False)
+
+    async def run_long(self, work: Callable[[], T], *, is_long: bool) -> T:
+        """The same; ``is_long``: it takes long even if the request is small."""
+        return await self.room.off_loop(work) if is_long or self.is_large else work()
 
     async def read(
         self, limits: ApiLimits, read: Callable[[dict[str, object], ApiLimits, IgnoredFields], T]

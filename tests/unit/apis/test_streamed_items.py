@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.apis.answer import Answer, AnswerReader, Step
+from paddler_trio.apis.answer import MANY_LOGPROBS, Answer, AnswerReader, Step
 from paddler_trio.apis.anthropic.anthropic_routes import (
     MessageHeading,
     MessageStream,
@@ -20,7 +20,6 @@ from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.responses.responses_request import read_responses
 from paddler_trio.apis.responses.responses_response import (
-    MANY_LOGPROBS,
     Output,
     ResponseHeading,
     ResponseStream,

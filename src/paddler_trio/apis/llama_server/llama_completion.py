@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from paddler_trio.apis.answer import (
+    MANY_LOGPROBS,
     ContentDelta,
     Ended,
     Prefilled,
@@ -65,7 +66,9 @@ async def llama_completion(backend: Backend, exchange: Exchange) -> None:
             await stream(backend, exchange, works, encoder, keep_alive_s=request.delivery.ping_s)
         else:
             await gather(backend, exchange, works, encoder.read)
-            await exchange.send_json(200, encoder.body())
+            num_logprobs = sum(len(answer.logprobs) for answer in answers)
+            body = await exchange.run_long(encoder.body, is_long=num_logprobs > MANY_LOGPROBS)
+            await exchange.send_json(200, body)
 
 
 @attrs.define

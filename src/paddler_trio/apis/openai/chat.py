@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from paddler_trio.apis.answer import (
+    MANY_LOGPROBS,
     Answer,
     AnswerReader,
     ArgumentsDelta,
@@ -340,7 +341,9 @@ async def chat_completions(backend: Backend, exchange: Exchange) -> None:
             answers = [Answer(reader) for reader in request.readers()]
             whole = WholeChat(heading, request.delivery, answers, verbose)
             await gather(backend, exchange, works, whole.take)
-            await exchange.send_json(200, whole.body())
+            num_logprobs = sum(len(answer.logprobs) for answer in answers)
+            body = await exchange.run_long(whole.body, is_long=num_logprobs > MANY_LOGPROBS)
+            await exchange.send_json(200, body)
 
 
 async def verbose_of(

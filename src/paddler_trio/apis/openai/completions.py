@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from paddler_trio.apis.answer import (
+    MANY_LOGPROBS,
     AnswerReader,
     ContentDelta,
     Ended,
@@ -277,7 +278,9 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
                 heading, request.delivery, answers, request.n, request.best_of, verbose
             )
             await gather(backend, exchange, works, whole.take)
-            await exchange.send_json(200, whole.body())
+            num_logprobs = sum(len(answer.logprobs) for answer in answers)
+            body = await exchange.run_long(whole.body, is_long=num_logprobs > MANY_LOGPROBS)
+            await exchange.send_json(200, body)
 
 
 async def native_prompts(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import attrs
 
 from paddler_trio.apis.answer import (
+    MANY_LOGPROBS,
     AnswerReader,
     ArgumentsDelta,
     ContentDelta,
@@ -33,8 +34,6 @@ from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.paddler.results import result_tag
 
-MANY_LOGPROBS = 64
-"""Tokens with up to twenty alternatives each."""
 _GROWING = frozenset(
     {"ContentToken", "Logprobs", "Progress", "ToolCallToken", "UndeterminableToken"}
 )

@@ -95,8 +95,7 @@ class Responses:
                 )
             else:
                 await gather(backend, exchange, works, steps.append)
-                is_large = exchange.is_large or len(steps) > MANY_STEPS
-                response = await exchange.room.off_loop(finish) if is_large else finish()
+                response = await exchange.run_long(finish, is_long=len(steps) > MANY_STEPS)
                 await exchange.send_json(200, response)
 
     async def count_tokens(self, backend: Backend, exchange: Exchange) -> None:
