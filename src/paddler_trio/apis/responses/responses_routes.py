@@ -37,7 +37,7 @@ from paddler_trio.wire.json_text import dumps_in_runs
 
 INPUT_ITEMS = "/input_items"
 MANY_STEPS = 64
-"""Of an answer; what is made of more than these is made off the event loop."""
+"""Of an answer with log probabilities; a longer one is made off the event loop."""
 
 
 @attrs.define(eq=False)
@@ -69,12 +69,16 @@ class Responses:
             reader_of(generate), with_logprobs=request.logprobs is not None, reports=reports
         )
 
-        steps: list[Step] = []
+        known: list[Step] = []
+        """What is known of each token is long: the items that end with it are made at the end."""
+
+        def take(step: Step) -> None:
+            for _ in output.take(step.results):
+                pass  # the items grow; the events have no reader
 
         def finish() -> Json:
-            for step in steps:
-                for _ in output.take(step.results):
-                    pass  # the items grow; the events have no reader
+            for step in known:
+                take(step)
             response = heading.finished(output, now=int(time.time()))
             if kept is not None:
                 stored = StoredResponse.of(_owner(exchange), response, *kept)
@@ -94,8 +98,10 @@ class Responses:
                     is_long=encoder.is_long,
                 )
             else:
-                await gather(backend, exchange, works, steps.append)
-                response = await exchange.run_long(finish, is_long=len(steps) > MANY_STEPS)
+                await gather(
+                    backend, exchange, works, known.append if output.with_logprobs else take
+                )
+                response = await exchange.run_long(finish, is_long=len(known) > MANY_STEPS)
                 await exchange.send_json(200, response)
 
     async def count_tokens(self, backend: Backend, exchange: Exchange) -> None:
