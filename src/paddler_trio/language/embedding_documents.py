@@ -38,6 +38,8 @@ _NORMS: dict[str, NormalizationMethod] = {
 }
 _PLACES = re.compile(r"\{query\}|\{document\}")
 _OVERSIZE = ("report", "truncate", "chunk")
+_WORD = "a"
+"""What the vocabulary puts around this, it puts around every text."""
 
 
 def form_of(work: EmbeddingWork, shape: EmbeddingShape, asked_pooling: PoolingType) -> Form:
@@ -166,16 +168,7 @@ def _pairs(
     ``rerank`` template says, which has ``{query}`` and ``{document}`` in it."""
     template = vocabulary.chat_template("rerank")
     if template is not None:
-        return [
-            _prepare(
-                str(index),
-                TextInput(text=_filled(template, {"{query}": query, "{document}": text})),
-                vocabulary,
-                max_tokens,
-                "report",
-            )
-            for index, text in enumerate(texts)
-        ]
+        return _filled_in(template, query, texts, vocabulary, max_tokens)
     try:
         opening = vocabulary.tokenize(query, add_special=True, parse_special=False)
         bare = vocabulary.tokenize(query, add_special=False, parse_special=False)
@@ -192,6 +185,33 @@ def _pairs(
             prepared.append(PreparedDocument(str(index), problem=f"documents[{index}]: {error}"))
             continue
         tokens = (*opening, *vocabulary.pair_separator, *document, *closing)
+        if len(tokens) <= max_tokens:
+            prepared.append(PreparedDocument(str(index), (tokens,)))
+        else:
+            prepared.append(PreparedDocument(str(index), oversize=len(tokens)))
+    return prepared
+
+
+def _filled_in(
+    template: str, query: str, texts: Sequence[str], vocabulary: Vocabulary, max_tokens: int
+) -> list[PreparedDocument]:
+    """All control tokens are the template's and the vocabulary's: one that a query or a document
+    spells is text, or a document could end its turn and say how well it fits."""
+    before, _, after = _taken_apart(
+        vocabulary.tokenize(_WORD, add_special=True, parse_special=False),
+        vocabulary.tokenize(_WORD, add_special=False, parse_special=False),
+    )
+    escape = vocabulary.escaping.escape
+    places = {"{query}": escape(query)}
+    prepared = []
+    for index, text in enumerate(texts):
+        places["{document}"] = escape(text)
+        try:
+            middle = vocabulary.tokenize_part(_filled(template, places))
+        except TokenizationError as error:
+            prepared.append(PreparedDocument(str(index), problem=f"document '{index}': {error}"))
+            continue
+        tokens = (*before, *middle, *after)
         if len(tokens) <= max_tokens:
             prepared.append(PreparedDocument(str(index), (tokens,)))
         else:
