@@ -384,6 +384,8 @@ class AgentRequests:
         async with self._turns.turn(frame, running.reply):
             job = Job(frame, key, ready)
             prepared = await serving.preparation.prepare(job, client=frame.client)
+        if running.is_stopped:
+            return  # after the last read of the result, which no cancellation ends any more
         running.times.prepared_s = trio.current_time()
         running.reply.acknowledge(running.wire_id, serving.in_force.fingerprint)
         if not isinstance(prepared, PreparedGeneration):
