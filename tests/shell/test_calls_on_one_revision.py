@@ -19,7 +19,8 @@ from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.inference_routes import InferenceRoutes
 from paddler_trio.config import BalancerConfig
-from paddler_trio.http.asgi import App, Message
+from paddler_trio.http.asgi import App, Message, Scope
+from paddler_trio.http.input_budget import INPUT, InputBudget, Reservation
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.pool import PoolSettings
 from paddler_trio.nursery_tree.request import RawResult
@@ -39,13 +40,15 @@ class Call:
     """One call of three documents, of which each is a request of its own."""
 
     path: str
+    texts: list[str] = attrs.field(factory=lambda: TEXTS)
     sent: list[Message] = attrs.field(factory=list)
+    room: Reservation = attrs.field(factory=lambda: InputBudget().reservation())
 
     async def run(self, app: App) -> None:
-        documents = [{"id": text, "content": text} for text in TEXTS]
+        documents = [{"id": text[:1], "content": text} for text in self.texts]
         body: object = {"input_batch": documents, "normalization_method": "None"}
         if self.path != NATIVE:
-            body = {"input": TEXTS, "model": "any"}
+            body = {"input": self.texts, "model": "any"}
         arriving: list[Message] = [{"type": "http.request", "body": dumps(body)}]
 
         async def receive() -> Message:
@@ -59,7 +62,8 @@ class Call:
             self.sent.append(message)
 
         headers = [(b"content-type", b"application/json")]
-        scope = {"type": "http", "method": "POST", "path": self.path, "headers": headers}
+        scope: Scope = {"type": "http", "method": "POST", "path": self.path, "headers": headers}
+        scope["extensions"] = {INPUT: self.room}
         await app(scope, receive, send)
 
     @property
@@ -185,6 +189,31 @@ async def test_a_call_of_which_nothing_was_sent_is_begun_again_on_the_other_revi
         assert call.values() == {2.0}
         assert call.body.count("2.0") == 3
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("path", "counts_body"), [(NATIVE, False), ("/v1/embeddings", True)])
+async def test_an_attempt_in_vain_holds_nothing_of_the_input_budget(
+    path: str, autojump_clock: MockClock, *, counts_body: bool
+) -> None:
+    part_bytes = 7000
+    async with rollout() as here, trio.open_nursery() as nursery:
+        call = Call(path, [text * part_bytes for text in TEXTS])
+        nursery.start_soon(call.run, here.apps[path])
+        await wait_all_tasks_blocked()
+        give_slots(here, here.new, 4)
+        old = here.old.connection
+        assert old.report is not None
+        old.report = attrs.evolve(old.report, served_state="new")  # and it finishes what it has
+        old.refresh_readiness()
+        here.here.dispatcher.update(old)
+        await trio.sleep(4)
+        held_bytes = call.room.used_bytes
+        assert await here.answer("new") == len(TEXTS), "the call was begun again"
+        assert await here.answer("old") == 1
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    frames_bytes = held_bytes - counts_body * len(TEXTS) * part_bytes
+    assert frames_bytes < 4 * part_bytes, "three frames, and none of those in vain"
 
 
 async def test_what_was_begun_to_be_sent_ends_with_a_line_that_names_the_revision(

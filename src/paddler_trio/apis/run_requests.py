@@ -27,6 +27,7 @@ from paddler_trio.balancer.work_encoding import encoded
 from paddler_trio.http import sse
 from paddler_trio.http.asgi import ClientGoneError, HttpProblem
 from paddler_trio.http.client_identity import account_of
+from paddler_trio.http.input_budget import Reservation
 from paddler_trio.http.streaming import body_writer, while_client_stays
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import NOTHING, Request, Results, RevisionPin
@@ -205,7 +206,7 @@ async def _watched(
                     await answer(choices)
                     choices.cancel_scope.cancel(reason="the response is complete")
     finally:
-        source.stop()
+        source.stop(exchange.room)
     if failure is not None:
         raise failure
     if not is_complete:
@@ -270,11 +271,12 @@ class StepSource:
             into, self._merged = trio.open_memory_channel[Step | ApiError](0)
             nursery.start_soon(self._feed, exchange, works, into, nursery, name="choices")
 
-    def stop(self) -> None:
-        """All of them have ended, or are to."""
+    def stop(self, room: Reservation) -> None:
+        """All of them have ended, or are to; ``room`` has again what their work held of it."""
         self._direct = None
         for request in self._requests:
             request.stop()
+            room.shrink(request.forget_work())
 
     def write_directly(
         self, exchange: Exchange, render: Callable[[Sequence[Step]], bytes | None]

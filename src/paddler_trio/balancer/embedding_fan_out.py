@@ -117,7 +117,7 @@ class EmbeddingFanOut:
                     )
                     self._copied.add(request)
                     nursery.start_soon(
-                        self._copy, request, lines, attempt, name="embedding sub-batch"
+                        self._copy, request, lines, room, attempt, name="embedding sub-batch"
                     )
                     await request.left_queue.wait()
                     while sum(each.is_over for each in self._copied) > MAX_UNREAD:
@@ -140,6 +140,7 @@ class EmbeddingFanOut:
         self,
         request: Request,
         lines: trio.MemorySendChannel[bytes],
+        room: Reservation,
         attempt: trio.CancelScope,
     ) -> None:
         """The lines of one sub-batch, without its own ``Done``; or the end of the attempt."""
@@ -163,5 +164,6 @@ class EmbeddingFanOut:
                 await lines.send(line + b"\n")
         finally:
             request.stop()
+            room.shrink(request.forget_work())
             self._copied.discard(request)
             self._was_read.unpark_all()
