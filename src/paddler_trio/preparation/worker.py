@@ -8,6 +8,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 
@@ -35,6 +36,10 @@ class Worker:
     def run(self) -> None:
         """Send the process's descriptor, then do jobs until there are no more."""
         limit_memory()
+        with suppress(ConnectionError):  # the client that it was forked for may have left by now
+            self._do_jobs()
+
+    def _do_jobs(self) -> None:
         own = os.pidfd_open(os.getpid())
         socket.send_fds(self.connection, [b"."], [own])
         os.close(own)
