@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ MAX_NOTES: Final = 64
 """Looked at; there are not as many agents on one machine."""
 MAX_NOTE_BYTES: Final = 16 * 1024
 FOLDER_LOCK: Final = "lock"
+LOCK_S: Final = 5.0
+"""For the others' looks, which take moments."""
+LOCK_LOOK_S: Final = 0.01
 
 
 @attrs.define(eq=False)
@@ -32,7 +36,8 @@ class MemoryPromises:
     """Of one agent, in the ``folder`` that it shares with the others. Blocking; one call at a
     time, but :meth:`drop` may be called whenever no other call is made.
 
-    Where the folder cannot be used, everything is promised and nothing is noted.
+    Where the folder cannot be used, or another process keeps its lock, everything is promised and
+    nothing is noted.
     """
 
     folder: Path
@@ -70,7 +75,7 @@ class MemoryPromises:
     def _alone(self) -> Iterator[None]:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / FOLDER_LOCK).open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _lock(lock)
             yield
 
     def _write(self, needed: Mapping[str, int]) -> None:
@@ -99,6 +104,21 @@ class MemoryPromises:
                 else:
                     path.unlink(missing_ok=True)
         return total
+
+
+def _lock(file: BinaryIO) -> None:
+    """BlockingIOError if another process keeps it: one that was stopped in its look must not stop
+    the others, and no signal ends a thread that waits."""
+    give_up_s = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > give_up_s:
+                raise
+            time.sleep(LOCK_LOOK_S)
+        else:
+            return
 
 
 def _sizes(data: bytes) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paddler_trio.agent import memory_promises
 from paddler_trio.agent.memory_promises import FOLDER_LOCK, MAX_NOTES, MemoryPromises
 
 NEEDED = {"host": 100, "GPU0": 7}
@@ -85,3 +87,19 @@ def test_notes_are_looked_at_up_to_a_limit(folder: Path) -> None:
     assert MemoryPromises(folder).of_others() == {"host": MAX_NOTES}
     for each in all_promises:
         each.drop()
+
+
+def test_a_process_that_keeps_the_lock_stops_nobody(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been stopped in the middle of its look."""
+    monkeypatch.setattr(memory_promises, "LOCK_S", 0.0)
+    folder.mkdir(parents=True)
+    promises = MemoryPromises(folder)
+    with (folder / FOLDER_LOCK).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert promises.promise(NEEDED, always)
+        assert promises.of_others() == {}
+    assert promises.promise(NEEDED, always)
+    assert MemoryPromises(folder).of_others() == NEEDED
+    promises.drop()
