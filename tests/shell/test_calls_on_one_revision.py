@@ -86,11 +86,11 @@ class Call:
         return [json.loads(line)["Error"]["error"] for line in lines if "Error" in line]
 
 
-def embedding(revision: str, source: str) -> RawResult:
+def embedding(revision: str, source: str, *, width: int = 2) -> RawResult:
     """One vector, whose first number tells the revision."""
     return {
         "Embedding": {
-            "embedding": [VALUES[revision], 1.0],
+            "embedding": [VALUES[revision], *[1.0] * (width - 1)],
             "normalization_method": "None",
             "pooling_type": "Last",
             "source_document_id": source,
@@ -214,6 +214,27 @@ async def test_an_attempt_in_vain_holds_nothing_of_the_input_budget(
         nursery.cancel_scope.cancel()
     frames_bytes = held_bytes - counts_body * len(TEXTS) * part_bytes
     assert frames_bytes < 4 * part_bytes, "three frames, and none of those in vain"
+
+
+async def test_vectors_of_an_attempt_in_vain_are_held_no_more(autojump_clock: MockClock) -> None:
+    width = 10_000
+    async with rollout() as here, trio.open_nursery() as nursery:
+        call = Call("/v1/embeddings")
+        nursery.start_soon(call.run, here.apps["/v1/embeddings"])
+        await wait_all_tasks_blocked()
+        give_slots(here, here.new, 4)
+        (start,) = (frame for frame in here.old.received() if isinstance(frame, Start))
+        wide = embedding("old", "0", width=width)
+        here.old.lease(start.id).deliver("Embedding", [wide, "Done"], ends=True)
+        await wait_all_tasks_blocked()
+        assert call.room.used_bytes > 4 * width
+        here.here.dispatcher.leave(here.old.connection)
+        await trio.sleep(4)
+        held_bytes = call.room.used_bytes
+        assert await here.answer("new") == len(TEXTS), "the call was begun again"
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert held_bytes < 4 * width
 
 
 async def test_what_was_begun_to_be_sent_ends_with_a_line_that_names_the_revision(

@@ -257,14 +257,20 @@ async def _embed(
     parts, starts = split(inputs, agents=len(backend.agents), batch_size=batch_size)
     works = [Embed(inputs=part, normalize=normalize, oversize=oversize) for part in parts]
     embedded: list[Embedded] = []
+    held_bytes = 0
 
     def hold(size_bytes: int) -> None:
+        nonlocal held_bytes
         try:
             exchange.room.grow(size_bytes)
         except BudgetSpentError as spent:
             raise no_room(spent) from spent
+        held_bytes += size_bytes
 
     def begin() -> Callable[[Step], None]:
+        nonlocal held_bytes
+        exchange.room.shrink(held_bytes)  # the vectors of an attempt in vain
+        held_bytes = 0
         embedded[:] = [Embedded(len(inputs), starts, per_token=per_token, hold=hold)]
         return embedded[0].take
 
