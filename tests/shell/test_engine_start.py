@@ -20,7 +20,7 @@ from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
 from paddler_trio.agent.preparation_server import PreparationServer
 from paddler_trio.errors import EngineError, PreparationError, leaves
 from paddler_trio.language.model_language import LanguageSource
-from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
+from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready, StopSequence
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     InferenceParameters,
@@ -101,6 +101,20 @@ async def test_an_engine_that_dies_of_its_first_decode_never_serves() -> None:
     error = await failure_of(heard.engine(READY + "import os; os.abort()"))
     assert heard.events == ["loaded"]
     assert str(error).startswith("the engine died at its first decode (signal SIGABRT)")
+
+
+async def test_an_engine_that_answers_pings_and_ends_nothing_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_process, "PING_S", 0.01)
+    monkeypatch.setattr(engine_process, "STOP_S", 0.05)
+    script = READY + PROVED + "while True: take(); send(Pong())"
+    heard = Heard()
+    engine = heard.engine(script)
+    engine.on_ready = lambda ready: engine.send(StopSequence(7))
+    error = await failure_of(engine)
+    assert "no pass ended for 0.05 s after a stop: killed" in str(error)
+    assert error.kind == "unresponsive"
 
 
 async def test_an_engine_that_hangs_in_its_first_decode_is_killed(

@@ -8,6 +8,7 @@ whose text carries the last lines it wrote, so that the operator sees the cause 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -58,6 +59,9 @@ PING_S = 2.0
 HUNG_AFTER_S = 15.0
 """An engine answers pings in a thread of its own, however long a pass takes: one that does not is
 stopped, swapped out or dead-locked, and its answers go on elsewhere sooner than it comes back."""
+STOP_S = 120.0
+"""After a stop, for any pass to end: they take seconds. The thread that answers pings sees nothing
+of one that never ends, since a lent device stands still, or a GPU hangs."""
 PROBE_S = 60.0
 """For the first decode, on whatever machine; an engine that takes longer serves no one."""
 THREAD_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
@@ -105,6 +109,8 @@ class EngineProcess:
     """As long as it is being proved."""
     _is_proved: trio.Event = attrs.field(factory=trio.Event, init=False)
     _pong: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _stop_asked_s: float = attrs.field(default=math.inf, init=False)
+    """When a sequence was stopped after the last pass; infinite if none was."""
     _was_hung: bool = attrs.field(default=False, init=False)
     """It was killed because it did not answer."""
     _last_words: deque[str] = attrs.field(factory=lambda: deque(maxlen=_CAUSE_LINES), init=False)
@@ -115,6 +121,8 @@ class EngineProcess:
     def send(self, frame: StopSequence | EmbedDocuments | StopEmbedding) -> None:
         """Queue a frame; EngineError if the engine does not take any."""
         self.send_encoded(encode(frame))
+        if isinstance(frame, StopSequence):
+            self._stop_asked_s = min(self._stop_asked_s, trio.current_time())
 
     def send_encoded(self, frame: bytes) -> None:
         """As ``send``, of a whole frame."""
@@ -231,6 +239,8 @@ class EngineProcess:
     def _handle(self, frame: FromEngine) -> EngineError | None:
         match frame:
             case Step() | EmbeddingStep():
+                if isinstance(frame, Step):
+                    self._stop_asked_s = math.inf
                 if self._probe is not None:
                     return self._judge(self._probe, frame)
                 self.on_step(frame)
@@ -288,8 +298,13 @@ class EngineProcess:
                 self._frames.send_nowait(encode(Ping()))
             with trio.move_on_after(HUNG_AFTER_S) as patience:
                 await self._pong.wait()
+            problem = ""
             if patience.cancelled_caught:
-                self._last_words.append(f"no answer to a ping for {HUNG_AFTER_S:g} s: killed")
+                problem = f"no answer to a ping for {HUNG_AFTER_S:g} s"
+            elif trio.current_time() > self._stop_asked_s + STOP_S:
+                problem = f"no pass ended for {STOP_S:g} s after a stop"
+            if problem:
+                self._last_words.append(f"{problem}: killed")
                 self._was_hung = True
                 process.kill()
                 return
