@@ -282,6 +282,26 @@ async def test_a_part_that_loses_its_agent_in_the_middle_is_computed_anew(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_part_that_is_computed_anew_is_counted_once(autojump_clock: MockClock) -> None:
+    usage: RawResult = {"Usage": {"prompt_tokens": 5}}
+    async with rollout() as here, trio.open_nursery() as nursery:
+        call = Call("/v1/embeddings", TEXTS[:1])
+        other = here.here.agent(serves="old", slots=0)
+        nursery.start_soon(call.run, here.apps["/v1/embeddings"])
+        await wait_all_tasks_blocked()
+        (start,) = (frame for frame in here.old.received() if isinstance(frame, Start))
+        results = [embedding("old", "0"), usage]
+        here.old.lease(start.id).deliver("Embedding", results, ends=False)
+        here.here.dispatcher.leave(here.old.connection)
+        give_slots(here, other, 1)
+        await wait_all_tasks_blocked()
+        (start,) = (frame for frame in other.received() if isinstance(frame, Start))
+        other.lease(start.id).deliver("Embedding", [*results, "Done"], ends=True)
+        await wait_all_tasks_blocked()
+        assert json.loads(call.body)["usage"] == {"prompt_tokens": 5, "total_tokens": 5}
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_call_is_begun_again_only_so_often(autojump_clock: MockClock) -> None:
     async with rollout() as here, trio.open_nursery() as nursery:
         call = Call(NATIVE)

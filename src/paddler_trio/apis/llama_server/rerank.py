@@ -81,7 +81,8 @@ class Ranking:
 
     request: RerankRequest
     starts: Sequence[int]
-    num_tokens: int = 0
+    usage: dict[int, int] = attrs.field(factory=dict)
+    """Tokens of each request, by its number: one that is computed anew is counted once."""
     scores: dict[int, float] = attrs.field(factory=dict)
 
     def take(self, step: Step) -> None:
@@ -92,7 +93,7 @@ class Ranking:
                 case {"Rank": {"index": int(index), "score": float() | int() as score}}:
                     self.scores[start + index] = float(score)
                 case {"Usage": {"prompt_tokens": int(tokens)}}:
-                    self.num_tokens += tokens
+                    self.usage[step.choice] = tokens
                 case {"DocumentRefused": {"problem": str(why), "source_document_id": str(name)}}:
                     place = f"documents[{start + int(name)}]"
                     raise invalid(renamed(why, f"documents[{name}]", place), place)
@@ -108,7 +109,8 @@ class Ranking:
         results = [self._result(place) for place in order[: self.request.top_n]]
         if self.request.is_tei:
             return results
-        usage = {"prompt_tokens": self.num_tokens, "total_tokens": self.num_tokens}
+        num_tokens = sum(self.usage.values())
+        usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
         return {"model": model, "object": "list", "usage": usage, "results": results}
 
     def _result(self, place: int) -> Json:

@@ -110,7 +110,8 @@ class Embedded:
     starts: Sequence[int]
     per_token: bool = False
     hold: Callable[[int], None] = lambda _: None
-    num_tokens: int = 0
+    usage: dict[int, int] = attrs.field(factory=dict)
+    """Tokens of each sub-batch, by its number: one that is computed anew is counted once."""
     vectors: dict[int, Vector] = attrs.field(factory=dict)
     """By place: one vector, or one for each token."""
 
@@ -135,12 +136,16 @@ class Embedded:
                     written_bytes = found.size * VALUE_BYTES
                     self._keep(start + int(name), found, found.nbytes + written_bytes)
                 case {"Usage": {"prompt_tokens": int(tokens)}}:
-                    self.num_tokens += tokens
+                    self.usage[step.choice] = tokens
                 case {"DocumentExceedsBatchSize": dict(excess)}:
                     raise _too_large(start, excess)
                 case {"DocumentRefused": {"problem": str(why), "source_document_id": str(name)}}:
                     place = f"input[{start + int(name)}]"
                     raise invalid(renamed(why, f"document {name!r}", place), place)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.usage.values())
 
     def _keep(self, place: int, found: Vector, held_bytes: int) -> None:
         """It may come again, from another agent: it is held once."""
