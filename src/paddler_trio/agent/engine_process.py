@@ -59,9 +59,10 @@ PING_S = 2.0
 HUNG_AFTER_S = 15.0
 """An engine answers pings in a thread of its own, however long a pass takes: one that does not is
 stopped, swapped out or dead-locked, and its answers go on elsewhere sooner than it comes back."""
-STOP_S = 120.0
-"""After a stop, for any pass to end: they take seconds. The thread that answers pings sees nothing
-of one that never ends, since a lent device stands still, or a GPU hangs."""
+STOP_S = 300.0
+"""After a stop, for any pass to end: they take seconds, the first one of a huge model on a slow
+machine minutes. The thread that answers pings sees nothing of one that never ends, since a lent
+device stands still, or a GPU hangs."""
 PROBE_S = 60.0
 """For the first decode, on whatever machine; an engine that takes longer serves no one."""
 THREAD_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
