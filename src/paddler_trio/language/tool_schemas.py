@@ -124,6 +124,9 @@ class ToolSchema:
             findings.append(self._finding(str(error)))
         except Unresolvable as error:
             findings.append(self._finding(f"schema: $ref: {error.ref!r} does not exist"))
+        except Exception as error:  # noqa: BLE001  # the library raises anything where $ref leads
+            reason = f"{type(error).__name__}: {error}"
+            findings.append(self._finding(f"schema cannot be applied: {reason}"))
         return findings
 
     def _finding(self, text: str) -> str:

@@ -50,3 +50,21 @@ def test_only_the_items_of_short_arrays_are_compared_with_each_other() -> None:
     assert findings({}, distinct, uniqueItems=True) == []
     assert len(findings({}, [*distinct, {"x": 1}], uniqueItems=True)) == 1
     assert findings({}, [*distinct, *twice], uniqueItems=True) == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "value"),
+    [
+        ({"allOf": [{"$ref": "#/properties/x/allOf/y"}]}, 1),
+        ({"enum": ["a"], "$ref": "#/properties/x/enum/0"}, 1),
+        ({"const": {"type": 5}, "$ref": "#/properties/x/const"}, 1),
+        ({"multipleOf": 0.5}, 10**400),
+        ({"multipleOf": 10**400}, 1.5),
+    ],
+    ids=["no index", "no schema", "no type", "long number", "long factor"],
+)
+def test_what_the_library_cannot_apply_is_a_finding(rules: JsonSchema, value: object) -> None:
+    """Whatever is raised in the agent's event loop ends the agent, with all its answers."""
+    schema = ToolSchema("f", {"type": "object", "properties": {"x": rules}})
+    *_, finding = schema.findings({"x": value})
+    assert finding.startswith("tool 'f': schema cannot be applied: ")
