@@ -79,6 +79,7 @@ class SectionReader:
         recipient: str | None = None,
     ) -> None:
         """``recipient``: the tool that the section's marker named; the section is its arguments."""
+        self.recipient = recipient
         self._sink = emit
         self._has_found = False
         self._schemas = schemas
@@ -103,13 +104,24 @@ class SectionReader:
             self._source.feed(text)
             self._resume()
 
+    @property
+    def text(self) -> str:
+        """All of the section so far."""
+        return "".join(self._text)
+
+    def catch_up(self, text: str) -> None:
+        """Read again what another reader of this section has read; nothing of it is emitted."""
+        sink, self._sink = self._sink, _ignore
+        self.feed(text)
+        self._sink = sink
+
     def end(self, *, is_cut_off: bool = False) -> None:
         """No more will come, because the section is complete or cut off; raises as ``feed``."""
         self._source.ended = True
         self._source.is_cut_off = is_cut_off
         if self._reading is not None:
             self._resume()
-        rest = "".join(self._text)[self._lost_at or 0 :].strip()
+        rest = self.text[self._lost_at or 0 :].strip()
         rest = rest.lstrip(",; ") if self._has_found else rest
         is_lost = self._lost_at is not None and bool(rest)
         if is_lost or not (self._has_found or _NOTHING.fullmatch(rest)):
@@ -146,7 +158,7 @@ class SectionReader:
             return
         if ended.ended and ended.is_cut_off:  # inside a value, which may speak about calls
             return
-        rest = "".join(self._text)[self._lost_at :]
+        rest = self.text[self._lost_at :]
         source = self._source = Source(rest, ended=ended.ended, taken=self._lost_at)
         yield from source.peek()
         lost = [source.take(1)]  # the same call again would be lost again
@@ -295,6 +307,10 @@ class SectionReader:
         """Whether a name alone is a call without arguments here."""
         is_such = self._syntax == self._tags_after_name()
         return is_such and (name in self._schemas or not self._source.is_cut_off)
+
+
+def _ignore(_event: ReadEvent) -> None:
+    pass
 
 
 def _starters_of(syntax: CallSyntax | None) -> dict[str, CallSyntax]:

@@ -125,6 +125,10 @@ def _tool_set(tools: Sequence[Mapping[str, object]] | ToolSet) -> ToolSet:
     return tools if isinstance(tools, ToolSet) else ToolSet(tools)
 
 
+_State: TypeAlias = "tuple[dict[str, object], tuple[str, str | None] | None]"
+"""Of a reader on its way: everything else, then the text and the recipient of its section."""
+
+
 @attrs.define(slots=False, eq=False)
 class ToolCallReader:
     """Reads the tool calls of one answer.
@@ -162,6 +166,25 @@ class ToolCallReader:
         self._findings_of_section: list[str] = []
         self._unread: list[ToolCallOutcome] = []
 
+    def __getstate__(self) -> _State:
+        """A section that is being read travels as its text: what reads it is a generator."""
+        reader = self._reader if self._failure is None else None
+        read = None if reader is None else (reader.text, reader.recipient)
+        return {**self.__dict__, "_reader": None}, read
+
+    def __setstate__(self, state: _State) -> None:
+        others, read = state
+        self.__dict__.update(others)
+        if read is not None:
+            text, recipient = read
+            self._reader = self._reader_of_section(recipient)
+            self._reader.catch_up(text)
+
+    def _reader_of_section(self, recipient: str | None) -> SectionReader:
+        return SectionReader(
+            self._take, self._tools.schemas, syntax=self._syntax, recipient=recipient
+        )
+
     def feed(self, text: str, recipient: str | None = None) -> None:
         """More text of the section that is open; past the limit it is counted, not read.
 
@@ -171,9 +194,7 @@ class ToolCallReader:
         if self._section_chars > self._max_section_chars or self._failure is not None:
             return
         if self._reader is None:
-            self._reader = SectionReader(
-                self._take, self._tools.schemas, syntax=self._syntax, recipient=recipient
-            )
+            self._reader = self._reader_of_section(recipient)
         try:
             self._reader.feed(text)
         except (TooDeepError, RecursionError):

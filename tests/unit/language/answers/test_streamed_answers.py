@@ -19,6 +19,7 @@ from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult
 from paddler_trio.language.answers.tool_calls import reader_of_calls
+from paddler_trio.preparation.messages import LENGTH, frame_of, read_result
 from paddler_trio.wire.engine.engine_pipe import Ending
 
 pytestmark = pytest.mark.thorough
@@ -37,17 +38,25 @@ def automaton_of(case: Case) -> Automaton:
 
 def results_of(case: Case, *, reason: str = "stop", is_extended: bool = True) -> list[RawResult]:
     """The results an agent sends for an answer whose tokens are characters."""
-    automaton = automaton_of(case)
-    processor = OutputProcessor(
-        automaton,
-        reader_of_calls(format_of_case(case), TOOL_SET),
+    processor = processor_of(case, is_extended=is_extended)
+    results = taken(processor, case.raw)
+    return results + processor.end(Ending(0, reason, 1, 0))
+
+
+def processor_of(case: Case, *, is_extended: bool = True) -> OutputProcessor:
+    return OutputProcessor(
+        automaton_of(case),
+        reader_of_calls(format_of_case(case), TOOL_SET, seed=1),
         is_extended=is_extended,
         without_layout_from=0 if is_extended else None,
     )
+
+
+def taken(processor: OutputProcessor, text: str) -> list[RawResult]:
     results: list[RawResult] = []
-    for character in case.raw:
+    for character in text:
         results += processor.take(character.encode(), ends_turn=False)
-    return results + processor.end(Ending(0, reason, 1, 0))
+    return results
 
 
 def read_results(results: list[RawResult]) -> Answer:
@@ -81,6 +90,19 @@ def test_an_answer_that_was_cut_off_is_only_short(case: Case, *, is_extended: bo
         assert answer.content.startswith(expected.content.rstrip())
         assert answer.reasoning.startswith(expected.reasoning)
         assert len(answer.calls) >= len(expected.tool_calls)
+
+
+@pytest.mark.parametrize("case", STREAMED)
+def test_an_answer_goes_on_wherever_it_travels_to_another_process(case: Case) -> None:
+    shared = (format_of_case(case).rules,)
+    ending = Ending(0, "stop", 1, 0)
+    for length in places_in(case.raw):
+        here = processor_of(case)
+        taken(here, case.raw[:length])
+        there = read_result(frame_of(here, shared)[LENGTH.size :], shared)
+        assert isinstance(there, OutputProcessor)
+        rest = case.raw[length:]
+        assert taken(there, rest) + there.end(ending) == taken(here, rest) + here.end(ending)
 
 
 TEXTS = st.sampled_from(["", " ", "\n", "\n\n", "a", "b c", " d", "e \n", "{", '"', "<"])
