@@ -38,6 +38,8 @@ own limit the ``RecursionError`` may be raised inside a map that is written in R
 MAX_COMPARISONS = 5_000_000
 """Of values, in one validation, about 0.1 s; 2000 objects of two typed fields take a million."""
 MAX_UNIQUE_ITEMS = 256
+MAX_UNIQUE_VALUES = 2048
+"""Of all values in the items together, at any depth: each may be compared with every item."""
 MAX_FINDINGS = 8
 _MAX_FINDING_CHARS = 300
 
@@ -60,6 +62,10 @@ _NOT_CHECKED = ("pattern", "patternProperties", "unevaluatedItems", "unevaluated
 _CHOICES = ("allOf", "anyOf", "oneOf")
 _RULE_COMPARISONS, _CHOICE_COMPARISONS = 100, 400
 """What applying one keyword, and one alternative, costs beside what it compares."""
+_VALUE_COMPARISONS = 10
+"""What comparing a value with another, or writing it into an error, costs."""
+_WRITTEN_CHARS = 64
+"""So many characters of a text are written into an error in the time of one value."""
 _TOO_MANY_REFERENCES = f"schema follows more than {MAX_REFERENCES} references"
 _TOO_MANY_COMPARISONS = f"schema takes more than {MAX_COMPARISONS} comparisons to judge this"
 _NO_FORMATS = FormatChecker(formats=())
@@ -143,7 +149,7 @@ class ToolSchema:
         )
         if "uniqueItems" in rules:  # every item of an array may be compared with every other
             rules["uniqueItems"] = _where(
-                lambda instance, _: _size(instance) <= MAX_UNIQUE_ITEMS, rules["uniqueItems"]
+                lambda instance, _: _are_few(instance, _weight(instance)), rules["uniqueItems"]
             )
         limited = {keyword: self._limited(keyword, rule) for keyword, rule in rules.items()}
         return cast("type[Validator]", extend(draft, limited))  # type: ignore[no-untyped-call]
@@ -154,19 +160,27 @@ class ToolSchema:
         def rule(
             validator: Validator, value: object, instance: object, schema: JsonSchema
         ) -> Iterator[ValidationError]:
-            self._comparisons += _RULE_COMPARISONS + each * _size(value) + _size(instance)
-            if self._comparisons > MAX_COMPARISONS:
-                raise _LimitError(_TOO_MANY_COMPARISONS)
+            self._spend(_RULE_COMPARISONS + each * _size(value) + _size(instance))
+            self._spend(_VALUE_COMPARISONS * _compared(keyword, value, instance))
             self._references += keyword in _REFERENCES
             if self._references > MAX_REFERENCES or self._depth == MAX_NESTED_RULES:
                 raise _LimitError(_TOO_MANY_REFERENCES)
             self._depth += 1
             try:
-                yield from check(validator, value, instance, schema)
+                for error in check(validator, value, instance, schema):
+                    if not isinstance(error.validator, str):  # of this rule, not of one inside it
+                        written = _weight(value) + _weight(instance)
+                        self._spend(_VALUE_COMPARISONS * written)
+                    yield error
             finally:
                 self._depth -= 1
 
         return rule
+
+    def _spend(self, comparisons: int) -> None:
+        self._comparisons += comparisons
+        if self._comparisons > MAX_COMPARISONS:
+            raise _LimitError(_TOO_MANY_COMPARISONS)
 
 
 class _LimitError(Exception):
@@ -175,6 +189,43 @@ class _LimitError(Exception):
 
 def _size(value: object) -> int:
     return len(value) if isinstance(value, list | dict) else 0
+
+
+def _compared(keyword: str, value: object, instance: object) -> int:
+    """How many values, at any depth, a keyword that compares whole values compares at most."""
+    if keyword == "uniqueItems":
+        weight = _weight(instance)
+        return weight + (_size(instance) * weight // 2 if _are_few(instance, weight) else 0)
+    if keyword == "enum":
+        times = _size(value)
+    elif keyword == "const":
+        times = 1
+    else:
+        return 0
+    if not isinstance(instance, list | dict):
+        return times
+    return times + min(_weight(value), times * _weight(instance))
+
+
+def _are_few(items: object, weight: int) -> bool:
+    """Whether each item may be compared with every other."""
+    return _size(items) <= MAX_UNIQUE_ITEMS and weight <= MAX_UNIQUE_VALUES
+
+
+def _weight(value: object) -> int:
+    """How many values there are inside, at any depth, a long text as several."""
+    total, waiting = 0, [value]
+    while waiting:
+        each = waiting.pop()
+        total += 1
+        if isinstance(each, str):
+            total += len(each) // _WRITTEN_CHARS
+        elif isinstance(each, dict):
+            waiting += each
+            waiting += each.values()
+        elif isinstance(each, list):
+            waiting += each
+    return total
 
 
 def _where(applies: Callable[[object, JsonSchema], bool], check: _Rule) -> _Rule:
