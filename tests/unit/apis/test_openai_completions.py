@@ -42,6 +42,7 @@ from paddler_trio.apis.openai.embeddings import (
 )
 from paddler_trio.apis.prompts import Prompts, read_prompts
 from paddler_trio.apis.timings import Stopwatch
+from paddler_trio.http import sse
 from paddler_trio.wire.trio.work import TextInput, TextPrompt
 
 LIMITS = ApiLimits()
@@ -264,6 +265,18 @@ def test_a_stream_of_a_completion_echoes_first_and_ends_once() -> None:
     assert [event["choices"][0]["finish_reason"] for event in texts] == [None, None, None, "length"]
     assert last["choices"] == []
     assert last["usage"]["prompt_tokens"] == 11
+
+
+def test_nothing_is_echoed_before_an_agent_has_taken_the_prompt() -> None:
+    """It may wait, or be too long for every agent, and each choice repeats it."""
+    request = read(stream=True, echo=True, n=2)
+    answers = [text_answer("Once"), text_answer("Once")]
+    told = CompletionStream(HEADING, request.delivery, watch(), answers, 1)
+    assert told.opening() == b""
+    progress = {"Progress": {"total": 9, "cached": 0, "computed": 9}}
+    (event,) = chunks(told.take(Step(1, [progress])) + sse.DONE)
+    assert (event["choices"][0]["index"], event["choices"][0]["text"]) == (1, "Once")
+    assert told.take(Step(1, [])) == b""
 
 
 def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:

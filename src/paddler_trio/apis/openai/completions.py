@@ -183,18 +183,16 @@ class CompletionStream(ChunkStream):
     kind = "text_completion"
     answers: list[TextAnswer]
     num_prompts: int
+    _begun: set[int] = attrs.field(factory=set, init=False)
+    """The choices of which something was told."""
 
     def opening(self) -> bytes:
-        return b"".join(
-            self._chunk(index, answer.text)
-            for index, answer in enumerate(self.answers)
-            if answer.text
-        )
+        return b""
 
     def take(self, step: Step) -> bytes:
+        chunks = self._echo(step.choice)
         self.watch.passed(len(step.tokens))
         answer = self.answers[step.choice]
-        chunks = b""
         length = len(answer.text)
         for piece in answer.take(step):
             for members in self._reports.before(step.choice, piece):
@@ -223,6 +221,14 @@ class CompletionStream(ChunkStream):
     def closing(self) -> bytes:
         endings = [answer.ended for answer in self.answers]
         return self._closing(endings, prompts=self.num_prompts)
+
+    def _echo(self, choice: int) -> bytes:
+        """The prompt, once an agent has taken it: one that fits nowhere is not repeated."""
+        if choice in self._begun:
+            return b""
+        self._begun.add(choice)
+        text = self.answers[choice].text
+        return self._chunk(choice, text) if text else b""
 
     def _chunk(
         self,
