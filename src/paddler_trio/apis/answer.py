@@ -28,6 +28,8 @@ from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 MANY_LOGPROBS: Final = 64
 """Log probabilities of tokens, each with up to twenty alternatives: more of them are not turned
 into an answer on the event loop."""
+MAX_REPEATED_CHARS: Final = 1024 * 1024
+"""In the answers to one request, of what it says once."""
 
 
 @attrs.frozen

@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_values import USAGE, chunks, done, logprob, text_answer
 
-from paddler_trio.apis.answer import Step
+from paddler_trio.apis.answer import MAX_REPEATED_CHARS, Step
 from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.fields import Field, FieldSupport
 from paddler_trio.apis.generation_settings import generation_settings
 from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.llama_server.llama_completion import MAX_REPEATED_CHARS, CompletionEncoder
+from paddler_trio.apis.llama_server.llama_completion import CompletionEncoder
 from paddler_trio.apis.openai.chat import Heading
 from paddler_trio.apis.openai.completion_request import (
     CompletionRequest,
@@ -41,6 +41,7 @@ from paddler_trio.apis.openai.embeddings import (
     split,
 )
 from paddler_trio.apis.prompts import Prompts, read_prompts
+from paddler_trio.apis.shapes import Json
 from paddler_trio.apis.timings import Stopwatch
 from paddler_trio.http import sse
 from paddler_trio.wire.trio.work import TextInput, TextPrompt
@@ -277,6 +278,19 @@ def test_nothing_is_echoed_before_an_agent_has_taken_the_prompt() -> None:
     (event,) = chunks(told.take(Step(1, [progress])) + sse.DONE)
     assert (event["choices"][0]["index"], event["choices"][0]["text"]) == (1, "Once")
     assert told.take(Step(1, [])) == b""
+
+
+@pytest.mark.parametrize(("chars", "is_repeated"), [(1000, True), (MAX_REPEATED_CHARS, False)])
+def test_what_the_model_was_given_is_told_at_every_end_while_it_is_short(
+    chars: int, is_repeated: bool
+) -> None:
+    answers = [text_answer() for _ in range(3)]
+    verbose: Json = {"prompt": "a" * chars}
+    delivery = read(stream=True, n=3).delivery
+    told = CompletionStream(HEADING, delivery, watch(), answers, 1, verbose=verbose)
+    stream = b"".join(told.take(Step(choice, [done()])) for choice in (2, 0, 1))
+    events = chunks(stream + told.closing())
+    assert [event.get("__verbose") == verbose for event in events] == [True, *[is_repeated] * 2]
 
 
 def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:

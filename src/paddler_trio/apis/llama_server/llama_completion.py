@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import attrs
 import trio
 
 from paddler_trio.apis.answer import (
     MANY_LOGPROBS,
+    MAX_REPEATED_CHARS,
     ContentDelta,
     Ended,
     Prefilled,
@@ -37,8 +37,6 @@ from paddler_trio.apis.timings import Reports, Stopwatch, timings_of
 from paddler_trio.http import sse
 from paddler_trio.wire.codec import dumps
 
-MAX_REPEATED_CHARS: Final = 1024 * 1024
-"""In the answers to one request, of what it says once."""
 _STOP_TYPES = {"stop": "eos", "stop_text": "word", "length": "limit", "cells": "limit"}
 
 

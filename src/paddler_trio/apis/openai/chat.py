@@ -13,6 +13,7 @@ import trio
 
 from paddler_trio.apis.answer import (
     MANY_LOGPROBS,
+    MAX_REPEATED_CHARS,
     Answer,
     AnswerReader,
     ArgumentsDelta,
@@ -150,7 +151,8 @@ class ChunkStream:
 
     Args:
       watch: for timings in every chunk, where the request asks for them.
-      verbose: the prompt and the settings of the model, for the last chunk of a choice.
+      verbose: the prompt and the settings of the model, for the last chunk of a choice; of what
+        is long only the first one that ends has it.
     """
 
     kind: ClassVar[str]
@@ -160,6 +162,8 @@ class ChunkStream:
     watch: Stopwatch
     verbose: Json | None = attrs.field(default=None, kw_only=True)
     _reports: Reports = attrs.field(init=False)
+    _verbose_chars: int = attrs.field(default=0, init=False)
+    _repeated_chars: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         delivery = self.delivery
@@ -183,7 +187,16 @@ class ChunkStream:
     def _end_members(self, ended: Ended) -> Json:
         """The members of the last chunk of a choice alone."""
         timings = {} if self.delivery.with_usage else timings_beside(self.delivery, ended)
-        return timings | verbosely(self.verbose)
+        return timings | self._verbosely()
+
+    def _verbosely(self) -> Json:
+        if self.verbose is None:
+            return {}
+        if self._verbose_chars:
+            self._repeated_chars += self._verbose_chars
+        else:
+            self._verbose_chars = len(dumps(self.verbose))
+        return {} if self._repeated_chars > MAX_REPEATED_CHARS else verbosely(self.verbose)
 
     def _event(
         self, choice: Json, more: Mapping[str, object] | None, *, with_timings: bool = True
