@@ -114,12 +114,18 @@ class _TokenGrammar:
             for row in np.unique(rows[tokens]).tolist():
                 if not may_complete(automaton, automaton.stacks_of(row), cut):
                     fits[tokens[rows[tokens] == row]] = False
+        refused = set()  # a rule may name thousands, and each would be a look at the vocabulary
         for text, _ in automaton.tokens_next(stacks):
             token = self._tokens[text]
             if text.is_negated:
-                fits |= trie.is_text & (np.arange(len(fits)) != token)
+                refused.add(token)
             else:
                 fits[token] |= trie.is_text[token]
+        if refused:
+            others = trie.is_text.copy()
+            if len(refused) == 1:  # of several, each takes what the others refuse
+                others[list(refused)] = False
+            fits |= others
         return fits
 
     def _after_whole_token(self, stacks: Stacks, token: int) -> list[Stacks]:

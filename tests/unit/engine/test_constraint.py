@@ -18,6 +18,8 @@ from paddler_trio.engine.constraint import (
     Constraint,
     GrammarInvalidError,
     GrammarRejectedError,
+    _State,
+    _TokenGrammar,
 )
 from paddler_trio.engine.llama import Llama
 from paddler_trio.engine.proof import BUNDLED_MODEL
@@ -28,6 +30,7 @@ from paddler_trio.language.grammars.gbnf_conversion import (
     inspect_gbnf,
     json_schema_to_gbnf,
 )
+from paddler_trio.language.grammars.pushdown_automaton import compile_gbnf
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Grammar, Thoughts
 
@@ -88,6 +91,7 @@ def llama_cpp_sampler(llama: Llama, gbnf: str) -> Iterator[object]:
         'root ::= [^"\\n]* "é" .',
         'root ::= (word (" " word)*)?\nword ::= [a-z]+ | [^\\x00-\\x7F]',
         'root ::= x | y\nx ::= "a"\ny ::= x{2,3} | <[120]> "b" | !<[130]>',
+        'root ::= "b" | !<[130]> | !<[131]> "a" | !<[130]> "b"',
         'root ::= e* more\nmore ::= "a" more | e\ne ::= "x"?',
         'root ::= [あ-ん]+ | [é-ü]* "z"',
         'root ::= "1" root "]" | "1" root "}" | "2"',
@@ -128,6 +132,21 @@ def test_every_token_is_taken_exactly_when_the_mask_leaves_it(llama: Llama) -> N
         fits = fitting(constraint, llama)
         assert fits.tolist() == [constraint.takes(token) for token in range(llama.n_vocab)]
         assert follows(constraint, llama, text)
+
+
+def test_a_grammar_that_names_thousands_of_tokens_looks_at_the_vocabulary_once() -> None:
+    num_tokens, num_names = 150_000, 20_000
+    trie = TokenTrie.of([b"%d" % number for number in range(num_tokens)])
+    automaton = compile_gbnf(
+        "root ::= " + " | ".join(f"!<[{n}]>" for n in range(num_names)), "root"
+    )
+    ids = {text: int(text.text[2:-2]) for text in automaton.tokens}
+    grammar = _TokenGrammar(automaton, trie, frozenset([0]), ids, trie.classes_in(automaton))
+    automaton.begin()
+    began_s = time.thread_time()
+    fits = grammar.mask(_State(automaton.start))
+    assert time.thread_time() - began_s < 0.6  # a look for each name takes more than a second
+    assert fits.tolist() == [False] + [True] * (num_tokens - 1)
 
 
 ALTERNATIVES = " | ".join(f'"alternative {n}"' for n in range(9000))
