@@ -83,6 +83,8 @@ def _text_in(path: Path) -> str:
             text = data.read(MAX_TEMPLATE_BYTES + 1)
     except OSError as error:
         raise WireError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise WireError(f"{str(path)!r} is no path: {error}") from error
     if len(text) > MAX_TEMPLATE_BYTES:
         raise WireError(f"{path} is too large, the limit is {MAX_TEMPLATE_BYTES} bytes")
     try:

@@ -109,6 +109,8 @@ def parameters_of_file(file: Path) -> dict[str, object]:
             raise typer.BadParameter(f"{file} is neither .toml nor .json", param_hint=hint)
     except OSError as error:
         raise typer.BadParameter(f"{file}: {error.strerror}", param_hint=hint) from error
+    except RecursionError as error:
+        raise typer.BadParameter(f"{file} is nested too deeply", param_hint=hint) from error
     except ValueError as error:  # both parsers' errors, and text that is not UTF-8
         raise typer.BadParameter(f"{file}: {error}", param_hint=hint) from error
     if not isinstance(given, dict):

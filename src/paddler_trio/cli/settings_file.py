@@ -186,7 +186,10 @@ def _type_problem(given: object, read: object) -> str | None:
 
 def _shown(value: object) -> str:
     """As TOML would have it, but for dates and tables."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except ValueError:  # TOML has hexadecimal numbers of any length; Python writes no such number
+        text = "a number of thousands of digits"
     return _cut(text, MAX_SHOWN_CHARS)
 
 

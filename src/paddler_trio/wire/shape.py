@@ -37,6 +37,8 @@ OMITTED: Final[Mapping[object, object]] = MappingProxyType({"omitted": True})
 
 CONVERTER: Final = cattrs.Converter()
 
+MAX_SHOWN_BITS: Final = 4096
+"""Of a number. TOML has hexadecimal ones of any length, which Python does not write in digits."""
 _ABSENT: Final = object()
 
 
@@ -53,6 +55,8 @@ def describe(value: object) -> str:
             return "an object"
         case list():
             return "an array"
+        case int() if value.bit_length() > MAX_SHOWN_BITS:
+            return f"a number of {value.bit_length()} bits"
         case _:
             return str(value)[:40]
 

@@ -144,6 +144,11 @@ def test_all_problems_are_reported_together() -> None:
     ]
 
 
+def test_a_number_that_python_does_not_write_is_a_problem() -> None:
+    (found,) = judged("[balancer]\ndrain-timeout = 0x" + "f" * 6_000).problems
+    assert "integers of TOML have 64 bits" in str(found)
+
+
 def test_a_long_value_is_cut_in_the_report() -> None:
     (found,) = judged(f"[balancer]\nlog-level = '{'x' * 5000}'").problems
     assert len(found.value) < 100

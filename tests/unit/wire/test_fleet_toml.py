@@ -148,6 +148,8 @@ def test_a_source_that_is_named_often_is_asked_for_once() -> None:
     [
         ("x =", "not valid TOML: "),
         ("x = " + "[" * 100_000, "TOML nested too deeply"),
+        ("x = " + "1" * 5_000, "not valid TOML: "),
+        ("note = 0x" + "f" * 6_000, "expected a string, got a number of 24000 bits @ $.note"),
         ("color = 1", "unknown field 'color', expected deployments or note @ $"),
         ("note = 1", "expected a string, got 1 @ $.note"),
         (f'note = "{"x" * 1025}"', "1025 characters, the limit is 1024 @ $.note"),
@@ -188,6 +190,10 @@ def test_a_source_that_is_named_often_is_asked_for_once() -> None:
         (
             "[[deployments]]\nname = 'a'\nmodel = '/m'\nidle_ttl = 2026-01-01",
             "deployment 'a': expected a number, got 2026-01-01 @ $.deployments[0].idle_ttl",
+        ),
+        (
+            "[[deployments]]\nname='a'\nmodel='/m'\nreplicas=0x" + "f" * 6_000,
+            "got a number of 24000 bits @ $.deployments[0].replicas",
         ),
         (
             "[[deployments]]\nname='a'\nmodel='/m'\nextras=1\nparameters.context_size = 'auto'",

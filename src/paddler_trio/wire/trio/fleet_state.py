@@ -28,6 +28,7 @@ from paddler_trio.wire.paddler.desired_state import (
 from paddler_trio.wire.paddler.status import ChatTemplate
 from paddler_trio.wire.scalars import Float32, IntRange, float32
 from paddler_trio.wire.shape import (
+    MAX_SHOWN_BITS,
     Reader,
     ShapeError,
     Writer,
@@ -160,7 +161,7 @@ ALL_REPLICAS: Final = ReplicaRange(0, None)
 
 
 def _read_replicas(value: object, _: object) -> ReplicaRange:
-    if type(value) is int:
+    if type(value) is int and value.bit_length() <= MAX_SHOWN_BITS:
         return ReplicaRange(value, value)
     if value == "all":
         return ALL_REPLICAS

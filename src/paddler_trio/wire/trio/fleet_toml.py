@@ -70,7 +70,7 @@ def fleet_of_toml(text: str, *, read_source: ReadSource, read_file: ReadFile) ->
         document = tomllib.loads(text)
     except RecursionError:
         raise WireError("TOML nested too deeply") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # that of TOML, and that of numbers with thousands of digits
         raise WireError(f"not valid TOML: {error}") from error
     for key in document:
         if key not in ("deployments", "note"):
