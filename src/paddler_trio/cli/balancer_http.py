@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 from collections.abc import Iterator
@@ -25,6 +26,10 @@ CONNECT_S = 5.0
 ANSWER_S = 10.0
 CAUSE_CHARS = 200
 """Of what httpx says, which quotes what it cannot read."""
+
+
+REFUSAL_CHARS = 8_000
+"""Of what a balancer says when it refuses; what is no balancer may say a page."""
 
 
 class BalancerUnreachableError(PaddlerError):
@@ -109,6 +114,14 @@ def _refuse_tls(error: Exception, address: str) -> None:
         raise BalancerUnreachableError(tls_problem(problem, parse_address(address))) from error
 
 
+def read_json(text: str) -> object:
+    """What a balancer answered; ValueError for what is no JSON, or is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON nested too deeply") from None
+
+
 def refuse_unless_success(answer: httpx.Response) -> None:
     """BalancerRefusedError with the server's text, or the status if it said nothing."""
     if answer.is_success:
@@ -118,7 +131,7 @@ def refuse_unless_success(answer: httpx.Response) -> None:
         phrase = HTTPStatus(answer.status_code).phrase
     except ValueError:
         phrase = "no known status"
-    said = text or phrase
+    said = (text if len(text) <= REFUSAL_CHARS else f"{text[:REFUSAL_CHARS]}…") or phrase
     if answer.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         said += "; give --key-file or PADDLER_TRIO_KEY_FILE"
     raise BalancerRefusedError(

@@ -155,7 +155,7 @@ def _take(line: str, answer: Answer, writer: _Writer) -> None:
             raise AnswerFailedError(f"the answer failed ({error['code']}): {error['description']}")
         answer.generated_by = message["Response"]["generated_by"]
         ((kind, value),) = message["Response"]["response"]["GeneratedToken"].items()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise AnswerFailedError(f"the balancer sent what is no answer: {line[:120]}") from error
     match kind, value:
         case "Done", {"usage": usage}:

@@ -5,7 +5,6 @@ The feed goes on where it was after a gap: the balancer sends what was missed, o
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Final
@@ -23,6 +22,7 @@ from paddler_trio.cli.balancer_http import (
     clear_errors,
     http_context,
     key_headers,
+    read_json,
     refuse_unless_success,
 )
 from paddler_trio.cli.management_client import SILENCE_S, Json
@@ -126,7 +126,7 @@ class FeedLink:
 
     def _object(self, text: str) -> Json:
         try:
-            value = json.loads(text)
+            value = read_json(text)
         except ValueError as error:
             raise BalancerVersionError(f"{self.address} sent no JSON: {error}") from error
         if not isinstance(value, dict):

@@ -6,7 +6,6 @@ for ``--json``.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from paddler_trio.cli.balancer_http import (
     BalancerVersionError,
     clear_errors,
     open_http,
+    read_json,
     refuse_unless_success,
 )
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
@@ -285,7 +285,7 @@ class ManagementClient:
             refuse_unless_success(answer)
             for line in answer.iter_lines():
                 if line:
-                    yield json.loads(line)
+                    yield self._object(line, path)
 
     def tree(self, agent: str | None = None) -> tuple[TreeView, Json]:
         """The running tree of the balancer, or of the agent of this id or name; also as it came."""
@@ -300,7 +300,7 @@ class ManagementClient:
         with self._naming(agent), clear_errors(self.address):
             answer = self._http.request("POST" if drained else "DELETE", path)
             refuse_unless_success(answer)
-        raw: Json = answer.json()
+        raw = self._object(answer.text, path)
         return self.structured(raw, AgentView), raw
 
     def fit(self, agent: str, question: Mapping[str, object]) -> Json:
@@ -310,8 +310,7 @@ class ManagementClient:
         with self._naming(agent), clear_errors(self.address):
             answer = self._http.post(path, json=question, timeout=FIT_ANSWER_S)
             refuse_unless_success(answer)
-        raw: Json = answer.json()
-        return raw
+        return self._object(answer.text, path)
 
     @contextmanager
     def _naming(self, agent: str | None) -> Iterator[None]:
@@ -336,7 +335,7 @@ class ManagementClient:
 
     def _object(self, text: str, path: str) -> Json:
         try:
-            value = json.loads(text)
+            value = read_json(text)
         except ValueError as error:
             raise BalancerUnreachableError(f"{self.address} speaks no JSON: {error}") from error
         if not isinstance(value, dict):

@@ -14,6 +14,7 @@ from paddler_trio.cli.balancer_http import (
     BalancerRefusedError,
     clear_errors,
     open_http,
+    read_json,
     refuse_unless_success,
 )
 from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
@@ -119,14 +120,15 @@ class StoreClient:
             answer = self._http.get(STORE_PATH)
         if answer.status_code in {404, 501}:
             return None
-        refuse_unless_success(answer)
-        value = answer.json()
-        return value if isinstance(value, dict) else None
+        return _object(answer)
 
 
 def _object(answer: httpx.Response) -> dict[str, object]:
     refuse_unless_success(answer)
-    value = answer.json()
+    try:
+        value = read_json(answer.text)
+    except ValueError as error:
+        raise BalancerRefusedError(200, f"the store sent no JSON: {error}") from error
     if not isinstance(value, dict):
         raise BalancerRefusedError(200, "the store sent JSON that is no object")
     return value
