@@ -23,9 +23,10 @@ PLAIN_WIDTH = 10_000
 """Columns of a pipe: nothing is wrapped or cut for a machine."""
 
 _ALLOWED_CONTROLS = "\n\t"
+# lone surrogates too, which JSON can name and no output can be written with
 _CONTROLS = {
     code: "\N{REPLACEMENT CHARACTER}"
-    for code in (*range(0x20), *range(0x7F, 0xA0))
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000))
     if chr(code) not in _ALLOWED_CONTROLS
 }
 
@@ -48,7 +49,8 @@ def _console(*, stderr: bool) -> Console:
 
 
 def printable(text: str) -> str:
-    """``text`` with every control character but tab and line feed made visible and harmless."""
+    """``text`` with every control character but tab and line feed, and every half of a surrogate
+    pair, made visible and harmless."""
     return text.translate(_CONTROLS)
 
 

@@ -11,6 +11,7 @@ import pytest
 from paddler_trio.cli.balancer_http import REFUSAL_CHARS, BalancerRefusedError
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.store_client import StoreClient
+from paddler_trio.cli.terminal import printable
 from paddler_trio.errors import PaddlerError
 
 DEEP: Final = '{"a":' * 100_000
@@ -45,3 +46,7 @@ def test_a_refusal_is_no_page() -> None:
     with client_of(500, "x" * 1_000_000) as http, pytest.raises(BalancerRefusedError) as caught:
         ManagementClient("here", http).fleet()
     assert len(str(caught.value)) < REFUSAL_CHARS + 100
+
+
+def test_half_of_a_surrogate_pair_is_shown_as_what_it_is_not() -> None:
+    assert printable("a\ud800b\udfff") == "a\ufffdb\ufffd"
