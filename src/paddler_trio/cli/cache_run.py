@@ -233,8 +233,11 @@ def result_code(results: Sequence[AgentResult], *, named: bool, as_json: bool) -
     if not as_json:
         for result in failed:
             stderr().print(Text(printable(f"{result.label}: {result.problem}")))
-        if not results:
-            stderr().print("no agent is connected; start one with `paddler-trio agent`")
+    if not results:
+        # an agent in front of a server is none; with --json nothing else would say it
+        stderr().print(
+            "no agent that keeps models is connected; start one with `paddler-trio agent`"
+        )
     if not results or len(failed) == len(results):
         return 1
     return 1 if any(named or result.code != UNABLE for result in failed) else 0

@@ -161,6 +161,16 @@ def test_an_agent_that_cannot_is_no_failure_unless_it_was_named() -> None:
     assert result_code([], named=False, as_json=True) == 1
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_without_agents_the_reason_of_the_failure_is_told(
+    capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    assert result_code([], named=False, as_json=as_json) == 1
+    told = capsys.readouterr()
+    assert not told.out
+    assert told.err.startswith("no agent that keeps models is connected")
+
+
 def progress(phase: str, done: int) -> dict[str, object]:
     fields = {"phase": phase, "filename": "m.gguf", "source": "host", "current_bytes": done}
     return {"agent": "a1", "progress": {**fields, "total_bytes": 100, "file_count": 1}}
