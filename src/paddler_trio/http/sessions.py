@@ -25,6 +25,8 @@ import trio
 
 from paddler_trio.http.api_keys import StoredKey
 
+SESSION_COOKIE: Final = "paddler_panel"
+"""What the name of a cookie with a token begins with; the port of the page may follow."""
 MAX_SESSIONS: Final = 1000
 """The one used least recently makes room for another."""
 MAX_AGE_S: Final = 12 * 3600.0

@@ -26,11 +26,10 @@ from paddler_trio.http.client_identity import KEY_DEPLOYMENTS, KEY_NAME, LIMITED
 from paddler_trio.http.key_ring import KeyRing
 from paddler_trio.http.origins import READS
 from paddler_trio.http.router import refuse_upgrade
-from paddler_trio.http.sessions import Session, Sessions, csrf_token
+from paddler_trio.http.sessions import SESSION_COOKIE, Session, Sessions, csrf_token
 
 log = structlog.get_logger("panel")
 
-COOKIE: Final = "paddler_panel"
 CSRF_HEADER: Final = b"x-csrf-token"
 MAX_COOKIES: Final = 4
 """Of our name in one request: pages at several paths of one host have one each."""
@@ -132,7 +131,8 @@ def cookie_name(scope: Scope) -> str:
     """What the cookie is called for a page under the ``Host`` of this request."""
     host = (header(scope, b"host") or b"").decode("latin-1")
     port = host.rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
-    return f"{COOKIE}_{port}" if port.isascii() and port.isdigit() and len(port) < 6 else COOKIE
+    has_port = port.isascii() and port.isdigit() and len(port) < 6
+    return f"{SESSION_COOKIE}_{port}" if has_port else SESSION_COOKIE
 
 
 def _tokens(scope: Scope) -> Iterator[bytes]:

@@ -15,6 +15,7 @@ import attrs
 
 from paddler_trio.errors import WireError
 from paddler_trio.http.end_user import USER_HEADER
+from paddler_trio.http.sessions import SESSION_COOKIE
 from paddler_trio.wire.trio.tunnel_frames import SWITCHING, Headers, ResponseHead
 
 CONNECTION_FIELDS: Final = frozenset(
@@ -40,6 +41,7 @@ _FORWARDED_FOR: Final = b"x-forwarded-for"
 _FORWARDED_HOST: Final = b"x-forwarded-host"
 _FORWARDED_PROTO: Final = b"x-forwarded-proto"
 _KEYS: Final = frozenset({b"authorization", b"x-api-key"})
+_SESSION_COOKIE: Final = SESSION_COOKIE.encode()
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _MAX_FORWARDED_BYTES: Final = 1024
 """Of addresses that proxies before this one have noted; more is not believed."""
@@ -76,6 +78,10 @@ def request_headers(
             continue
         if name in dropped:
             continue
+        if name == b"cookie" and _SESSION_COOKIE in value:
+            value = _others_cookies(value)
+            if not value:
+                continue
         host = value if name == b"host" else host
         has_host |= name == _FORWARDED_HOST
         has_proto |= name == _FORWARDED_PROTO
@@ -93,6 +99,13 @@ def request_headers(
     if upgrades:
         passed += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
     return tuple(passed)
+
+
+def _others_cookies(value: bytes) -> bytes:
+    """Without the sessions of the panel, which sign anybody in who sees them: browsers send the
+    cookies of a host to all of its ports."""
+    pairs = (pair.strip() for pair in value.split(b";"))
+    return b"; ".join(pair for pair in pairs if not pair.startswith(_SESSION_COOKIE))
 
 
 class Framing(Enum):

@@ -103,6 +103,21 @@ def test_keys_for_the_balancer_are_not_shown_to_servers() -> None:
     assert {b"authorization", b"x-api-key"} <= dict(sent(keys)).keys()
 
 
+@pytest.mark.parametrize(
+    ("cookies", "passed"),
+    [
+        (b"a=1;paddler_panel_8060=token; b=2", b"a=1; b=2"),
+        (b"paddler_panel=token", None),
+        (b"a=1;b=paddler_panel", b"a=1; b=paddler_panel"),
+        (b"a=1;b=2", b"a=1;b=2"),
+    ],
+)
+def test_sessions_of_the_panel_are_not_shown_to_servers(
+    cookies: bytes, passed: bytes | None
+) -> None:
+    assert dict(sent([(b"cookie", cookies)])).get(b"cookie") == passed
+
+
 def test_a_body_is_announced_by_its_length_however_it_came() -> None:
     for came in ((b"content-length", b"5"), (b"transfer-encoding", b"chunked")):
         passed = sent([came], body_bytes=5)
