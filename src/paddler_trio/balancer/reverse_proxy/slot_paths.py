@@ -27,7 +27,8 @@ _WITH_AND_WITHOUT_VERSION: Final = (
     "images/generations",
     "images/edits",
 )
-_LLAMA_SERVER: Final = ("/completion", "/infill", "/embedding")
+_LLAMA_SERVER: Final = ("/completion", "/infill", "/embedding", "/predict")
+"""The last one where it serves as Google Cloud wants it, with ``AIP_MODE=PREDICTION``."""
 _OLLAMA: Final = ("/api/generate", "/api/chat", "/api/embed", "/api/embeddings")
 _LM_STUDIO: Final = ("/api/v0/chat/completions", "/api/v0/completions", "/api/v0/embeddings")
 _TGI: Final = ("/generate", "/generate_stream", "/embed")

@@ -13,6 +13,7 @@ from paddler_trio.balancer.reverse_proxy.slot_paths import slot_of, takes_slot
         ("POST", "/v1/chat/completions", True),
         ("POST", "/completion", True),
         ("POST", "/infill", True),
+        ("POST", "/predict", True),
         ("POST", "/api/chat", True),
         ("POST", "/api/v0/chat/completions", True),
         ("POST", "/generate_stream", True),
