@@ -134,7 +134,7 @@ def answer_head(
     is_http_1_1: bool,
     must_close: bool,
     upgrades: bool = False,
-    extra: Iterable[tuple[bytes, bytes]] = (),
+    extra: Sequence[tuple[bytes, bytes]] = (),
 ) -> AnswerHead:
     """The head of a server's answer for a client.
 
@@ -159,6 +159,7 @@ def answer_head(
     elif not is_http_1_1:
         framing = Framing.CLOSE
     dropped = _connection_fields((name.lower(), value) for name, value in head.headers)
+    dropped |= {name.lower() for name, _ in extra}  # a server does not speak for us
     if framing is Framing.CHUNKS:
         dropped -= {b"trailer"}  # they follow
     if framing in (Framing.CHUNKS, Framing.CLOSE):
@@ -179,7 +180,7 @@ def answer_head(
 
 
 def _switching_head(
-    head: ResponseHead, extra: Iterable[tuple[bytes, bytes]], *, upgrades: bool
+    head: ResponseHead, extra: Sequence[tuple[bytes, bytes]], *, upgrades: bool
 ) -> AnswerHead:
     """What follows it is of another protocol, and ends with the connection."""
     fields = [(name.lower(), value) for name, value in head.headers]
@@ -187,6 +188,7 @@ def _switching_head(
     if not upgrades or switched != [b"websocket"]:
         raise WireError("a response switches to a protocol that nobody asked for @ tunnel")
     dropped = _connection_fields(fields) - {b"upgrade"} | {b"content-length"}
+    dropped |= {name.lower() for name, _ in extra}
     passed = [pair for pair in head.headers if pair[0].lower() not in dropped]
     fields = [*passed, (b"Connection", b"Upgrade"), *extra]
     lines = [b"%b: %b\r\n" % pair for pair in fields]

@@ -97,6 +97,16 @@ def test_the_name_of_an_agent_is_one_line(name: str, value: bytes) -> None:
     assert field_text(name) == value
 
 
+@pytest.mark.parametrize("status", [200, 101])
+def test_a_server_does_not_say_that_another_one_answered(status: int) -> None:
+    headers = ((b"Upgrade", b"websocket"), (b"X-Paddler-Agent", b"another"))
+    extra = ((b"x-paddler-agent", b"this"),)
+    data, _ = answered(headers, status=status, upgrades=status == 101, extra=extra)
+    assert [line for line in data.lower().split(b"\r\n") if b"agent" in line] == [
+        b"x-paddler-agent: this"
+    ]
+
+
 def test_keys_for_the_balancer_are_not_shown_to_servers() -> None:
     keys = [(b"authorization", b"Bearer x"), (b"x-api-key", b"x")]
     assert not {b"authorization", b"x-api-key"} & dict(sent(keys, keeps_keys=False)).keys()
