@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import typer
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
+from paddler_trio.cli.given_file import bytes_of
 from paddler_trio.cli.model_change import Change, shown
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import loads, structure, unstructure
@@ -24,10 +24,7 @@ def extras_in(file: Path) -> Extras:
     """The extras object of a JSON file, ``-`` for standard input; typer.BadParameter names what is
     wrong with it."""
     try:
-        text = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-        return structure(loads(text), Extras)
-    except OSError as error:
-        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint=HINT) from error
+        return structure(loads(bytes_of(file, HINT, may_be_stdin=True)), Extras)
     except WireError as error:
         raise typer.BadParameter(f"{file}: {error}", param_hint=HINT) from error
 

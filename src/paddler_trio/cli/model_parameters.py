@@ -15,6 +15,7 @@ from typing import Final
 import attrs
 import typer
 
+from paddler_trio.cli.given_file import text_of_file
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
@@ -99,19 +100,17 @@ def _judge(name: str, value: object, *, hint: str, label: str = "") -> None:
 def parameters_of_file(file: Path) -> dict[str, object]:
     """What a ``.toml`` or ``.json`` file gives; typer.BadParameter names what is wrong with it."""
     hint = "--file"
+    text = text_of_file(file, hint)
     try:
-        text = file.read_text()
         if file.suffix == ".toml":
             given: object = tomllib.loads(text)
         elif file.suffix == ".json":
             given = json.loads(text)
         else:
             raise typer.BadParameter(f"{file} is neither .toml nor .json", param_hint=hint)
-    except OSError as error:
-        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint=hint) from error
     except RecursionError as error:
         raise typer.BadParameter(f"{file} is nested too deeply", param_hint=hint) from error
-    except ValueError as error:  # both parsers' errors, and text that is not UTF-8
+    except ValueError as error:  # of both parsers
         raise typer.BadParameter(f"{file}: {error}", param_hint=hint) from error
     if not isinstance(given, dict):
         raise typer.BadParameter(f"{file} holds no parameters by name", param_hint=hint)

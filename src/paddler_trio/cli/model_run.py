@@ -15,6 +15,7 @@ from rich.text import Text
 from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.exit_codes import DONE, FAILED, TIMED_OUT
 from paddler_trio.cli.fleet_client import FleetClient
+from paddler_trio.cli.given_file import text_of_file
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.memory_words import chosen_words
 from paddler_trio.cli.model_change import Change, changes, described
@@ -82,7 +83,7 @@ class ModelRunOptions:
             )
         template: ChatTemplate | Literal[False] | None = None
         if template_file is not None:
-            template = _template_in(template_file)
+            template = template_in(template_file)
         elif no_template:
             template = False
         model, projection_model = sources_of(source, projection)
@@ -245,12 +246,9 @@ def _named(hint: str, source: str) -> DesiredModel | HubRepository:
         raise typer.BadParameter(error.message, param_hint=hint) from error
 
 
-def _template_in(file: Path) -> ChatTemplate:
-    try:
-        return ChatTemplate(file.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise typer.BadParameter(f"{file}: {reason}", param_hint="--chat-template") from error
+def template_in(file: Path) -> ChatTemplate:
+    """The template in a file, as it stands; typer.BadParameter."""
+    return ChatTemplate(text_of_file(file, "--chat-template"))
 
 
 def state_of(raw: Mapping[str, object]) -> BalancerDesiredState:

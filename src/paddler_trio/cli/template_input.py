@@ -6,12 +6,12 @@ The commands read files and go the same way as an agent from there on.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from paddler_trio.cli.given_file import text_of_file
 from paddler_trio.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -218,12 +218,4 @@ def _read_json(file: str, hint: str) -> object:
 
 
 def _read(file: str, hint: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
-    except OSError as error:
-        raise typer.BadParameter(f"{file}: {error.strerror}", param_hint=hint) from error
-    try:
-        # as it stands: no translation of line ends, they are part of a template
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{file} is not UTF-8: {error}", param_hint=hint) from error
+    return text_of_file(Path(file), hint, may_be_stdin=True)
