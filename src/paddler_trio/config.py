@@ -236,9 +236,20 @@ def split_address(address: str) -> tuple[str, int]:
         host = host[1:-1]
     elif any(each in host for each in ":[]"):
         host = ""
-    if not (host and digits.isascii() and digits.isdigit() and int(digits) <= 65_535):
+    is_port = digits.isascii() and digits.isdigit() and len(digits) <= 5 and int(digits) <= 65_535
+    if not (host and is_port and _can_be_looked_up(host)):
         raise ConfigurationError(
             f"{address!r} is not an address: write host:port or [ipv6]:port with a port from 0 to "
             "65535, such as 127.0.0.1:8060"
         )
     return host, int(digits)
+
+
+def _can_be_looked_up(host: str) -> bool:
+    """Whether the resolver takes the name: it crashes on empty labels and on those over 63 bytes,
+    also where a name that is not found would only be tried again."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
