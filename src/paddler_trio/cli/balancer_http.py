@@ -100,7 +100,7 @@ def clear_errors(address: str) -> Iterator[None]:
         ) from error
     except httpx.TimeoutException as error:
         raise BalancerUnreachableError(f"the balancer at {address} does not answer") from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last of "xn--…"
         _refuse_tls(error, address)
         raise BalancerUnreachableError(
             f"lost the balancer at {address}: {_cause(error, address)}"

@@ -50,3 +50,11 @@ def test_a_refusal_is_no_page() -> None:
 
 def test_half_of_a_surrogate_pair_is_shown_as_what_it_is_not() -> None:
     assert printable("a\ud800b\udfff") == "a\ufffdb\ufffd"
+
+
+def test_a_name_that_httpx_cannot_decode_is_an_error_of_one_line() -> None:
+    with (
+        ManagementClient.open("xn--zzzzzz--:8060") as client,
+        pytest.raises(PaddlerError, match=r"xn--zzzzzz--:8060: A-label must not end"),
+    ):
+        client.fleet()
