@@ -294,7 +294,11 @@ class AgentRequests:
             if running is None or running.output is None or running.is_over:
                 continue
             replies[id(running.reply)] = running.reply
-            self._pass_on(running, running.output, sampled.get(key, []), endings.get(key))
+            try:
+                self._pass_on(running, running.output, sampled.get(key, []), endings.get(key))
+            except Exception:  # what one model writes for one request must not end all the others
+                log.exception("an answer cannot be read", request=running.wire_id)
+                _give_up(running)
         for reply in replies.values():
             reply.flush()
 
@@ -434,6 +438,16 @@ class AgentRequests:
         """A request that waits for a model does not count: the swap must not wait for it (W16)."""
         running = sum(not request.waits_for_model for request in self._running.values())
         self.status.set_running(generations=running)
+
+
+def _give_up(running: RunningRequest) -> None:
+    """End a request whose answer cannot be read: another agent could not read it either."""
+    if running.engine is not None and not running.is_stopped:
+        assert running.key is not None
+        _send(running.engine, StopSequence(running.key))
+        running.engine = None
+    running.times.ending = "failed"
+    running.finish([], [{"SamplerError": "the answer cannot be read: see the agent's log"}])
 
 
 def _nothing_done(frame: RequestFrame) -> RawResult:

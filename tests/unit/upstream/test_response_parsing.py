@@ -150,7 +150,7 @@ def test_blanks_in_a_line_cost_no_more_than_other_bytes(filler: bytes) -> None:
     start = time.perf_counter()
     with pytest.raises(MalformedAnswerError):
         parse_head(b"HTTP/1.1 200 OK\r\n" + line + b"\r\n\r\n")
-    assert time.perf_counter() - start < 0.5  # a pattern that backtracks takes more than ten
+    assert time.perf_counter() - start < 5  # a pattern that backtracks takes more than ten
 
 
 CHUNKS = st.lists(st.binary(min_size=1, max_size=40), max_size=6)

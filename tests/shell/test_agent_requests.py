@@ -1,4 +1,4 @@
-"""A stop that comes in the very step in which the preparation of its request ends."""
+"""The requests of an agent between its link and its engine, which are both doubles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import cast
 
 import attrs
 import pytest
+import structlog
 import trio
+import trio.testing
 
 from paddler_trio.agent.model_server import ModelServer
 from paddler_trio.agent.requests import AgentRequests
@@ -15,7 +17,7 @@ from paddler_trio.agent.serving import Uses
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult
 from paddler_trio.preparation.messages import Job, PreparedGeneration
-from paddler_trio.wire.engine.engine_pipe import StopSequence
+from paddler_trio.wire.engine.engine_pipe import SampledToken, Step, StopSequence, TokenLogprob
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import RequestFrame
@@ -54,10 +56,17 @@ class Link:
 
 
 class Begun:
-    """The output of an answer that has no token yet."""
+    """The output of an answer, whose reader has a defect."""
 
     is_complete = False
     num_sampled = 0
+
+    def take(
+        self, text: bytes, *, ends_turn: bool, logprobs: list[TokenLogprob]
+    ) -> list[RawResult]:
+        if text == b"bad":
+            raise ZeroDivisionError
+        return [{"ContentToken": text.decode()}]
 
 
 @attrs.define(eq=False)
@@ -126,7 +135,7 @@ async def test_what_was_stopped_before_it_began_is_not_given_to_the_engine(
             requests.stop(FRAME.id, link)
 
     serving.preparation.meanwhile = stop
-    with trio.fail_after(5):
+    with trio.fail_after(50):
         async with trio.open_nursery() as nursery:
             requests.open(nursery, cast("ModelServer", models))
             requests.start(FRAME, link)
@@ -134,3 +143,31 @@ async def test_what_was_stopped_before_it_began_is_not_given_to_the_engine(
     assert serving.uses.count == 0
     assert len(link.endings) == (0 if link_ends else 1)
     assert "handed back" not in link.endings
+
+
+async def test_an_answer_that_cannot_be_read_ends_alone() -> None:
+    requests, models, link = AgentRequests(AgentStatus(4)), Models(), Link()
+    serving = models.serving
+    serving.preparation.meanwhile = lambda: None
+    with trio.fail_after(50):
+        async with trio.open_nursery() as nursery:
+            requests.open(nursery, cast("ModelServer", models))
+            for name in ("r1", "r2"):
+                requests.start(attrs.evolve(FRAME, id=name), link)
+                await trio.testing.wait_all_tasks_blocked()
+            assert serving.engine.running == 2
+            with structlog.testing.capture_logs() as records:
+                requests.on_step(
+                    Step([SampledToken(1, 5, b"bad"), SampledToken(2, 5, b"good")], [])
+                )
+            await trio.testing.wait_all_tasks_blocked()
+            assert serving.engine.running == 1, "its sequence was stopped"
+            requests.on_step(Step([SampledToken(1, 6, b"late"), SampledToken(2, 6, b"better")], []))
+            requests.stop_all_of(link)
+    assert serving.uses.count == 0
+    said = records[0]
+    assert (said["event"], said["request"]) == ("an answer cannot be read", "r1")
+    assert said["exc_info"]
+    (failed,) = (each for each in link.endings if "SamplerError" in each)
+    link.endings.remove(failed)
+    assert link.endings == [{"ContentToken": "good"}, {"ContentToken": "better"}]
