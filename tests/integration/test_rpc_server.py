@@ -93,7 +93,7 @@ def test_strangers_are_kept_out_unless_they_are_meant_to_come_in() -> None:
     [
         (["--addr=here"], ["'here'", "host:port"]),
         (["--addr=[::1]:0"], ["[::1]:0", "IPv4"]),
-        (["--addr=no..name:1"], ["no..name:1", "IPv4"]),
+        (["--addr=no..name:1"], ["no..name:1", "host:port"]),
         (["--addr=192.0.2.1:0", "--insecure-rpc"], ["192.0.2.1", "no such address"]),
     ],
 )
