@@ -107,12 +107,13 @@ class DraftModel:
             sequence.drafts = written[sequence.key][sequence.num_tokens :]
 
     def _catch_up(self, sequence: Sequence, count: int) -> None:
-        """Compute the next ``count`` tokens of one that lags."""
+        """Compute the next ``count`` tokens of one that lags, or as many as fit into one call."""
         assert sequence.stream is not None
         computed = self._computed[sequence.stream]
-        part = sequence.tokens[len(computed) : len(computed) + count]
+        start = len(computed)
+        part = sequence.tokens[start : start + min(count, self.shape.n_batch)]
         self.llama.batch.clear()
-        self.llama.batch.add(part, start=len(computed), stream=sequence.stream, logits=0)
+        self.llama.batch.add(part, start=start, stream=sequence.stream, logits=0)
         if self.llama.decode() != 0:
             self._forget([sequence])
             return

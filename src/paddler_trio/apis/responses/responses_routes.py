@@ -69,8 +69,8 @@ class Responses:
             reader_of(generate), with_logprobs=request.logprobs is not None, reports=reports
         )
 
+        # what is known of each token is long: the items that end with it are made at the end
         known: list[Step] = []
-        """What is known of each token is long: the items that end with it are made at the end."""
 
         def take(step: Step) -> None:
             for _ in output.take(step.results):

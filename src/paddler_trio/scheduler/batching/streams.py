@@ -198,9 +198,7 @@ class Streams:
         if not self.cells.is_pooled:
             return []
         missing = size - self.cells.num_free - self.cells.freed_by(stream.id, 0)
-        for_nothing = (
-            size - sequence.num_tokens
-        )  # what of others goes for tokens that are cut again
+        for_nothing = size - sequence.num_tokens  # cells of others, for tokens that are cut again
         if missing > 0 and for_nothing > length - sequence.num_computed:
             return None
         return None if missing > self._evictable(None) else self._evict(missing)
