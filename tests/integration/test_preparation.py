@@ -19,6 +19,7 @@ import attrs
 import pytest
 import trio
 
+from paddler_trio.agent import preparation
 from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_server import LanguageRefusedError, PreparationServer
 from paddler_trio.errors import PreparationError, leaves
@@ -305,7 +306,10 @@ async def test_an_answer_that_would_end_the_link_is_refused() -> None:
             assert "the limit max_" in answer["problem"]
 
 
-async def test_a_worker_that_was_ended_while_it_was_idle_costs_no_request() -> None:
+async def test_a_worker_that_was_ended_while_it_was_idle_costs_no_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preparation, "LOWER_PRIORITY_AFTER_S", 60.0)  # a slow job ends its worker
     async with preparing() as prepare:
         assert isinstance(await prepare(raw("hello")), PreparedGeneration)
         await prepare.until_workers(1)
