@@ -133,6 +133,22 @@ async def test_what_is_no_model_is_not_handed_out(
         assert not [path for path in (tmp_path / "urls").rglob("credentials") if path.is_file()]
 
 
+@pytest.mark.parametrize("hides_length", [False, True])
+async def test_nothing_goes_from_the_store_for_what_is_no_model(
+    hub: HubServer, tmp_path: Path, hides_length: bool
+) -> None:
+    hub.stored["image.iso"] = b"CD001" + bytes(6 * MIB)
+    hub.misbehave = lambda seen: Misbehaviour(hides_length=hides_length)
+    async with store_world(tmp_path, hub, budget_bytes=8 * MIB) as world:
+        assert (await world.ask(hub_path(NAME))).body == DATA
+        refused = await world.ask(url_path(f"{hub.storage_url}/storage/image.iso"))
+        assert refused.status == 400
+        await world.settled()
+        num_fetches = len(hub.seen_by_storage())
+        assert (await world.ask(hub_path(NAME))).body == DATA
+        assert len(hub.seen_by_storage()) == num_fetches, "it is still here"
+
+
 async def test_what_is_no_model_and_was_left_by_a_store_that_ended_is_not_handed_out(
     hub: HubServer, tmp_path: Path
 ) -> None:

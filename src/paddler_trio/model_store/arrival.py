@@ -3,7 +3,8 @@
 The readers of an arrival follow its blocks. It ends with the download; and when nobody has waited
 for it for a while, unless it is desired: what is here of it stays for the next time.
 
-A URL may be any, also one that only this machine reaches: what is no GGUF file is not handed out.
+A URL may be any, also one that only this machine reaches: what is no GGUF file is not fetched, and
+not handed out. Nothing goes from the store for it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,6 @@ class Arrival:
     outcome: Path | DownloadError | None = attrs.field(default=None, init=False)
     """The whole file, or why it did not come."""
     num_readers: int = attrs.field(default=0, init=False)
-    is_refused: bool = attrs.field(default=False, init=False)
     is_given_up: bool = attrs.field(default=False, init=False)
     """It ends because nobody waited; ask again when it has ended."""
 
@@ -106,16 +106,9 @@ class Arrival:
         self.outcome = outcome
         self.changes.notify()
 
-    @property
-    def must_be_checked(self) -> bool:
-        """Its first bytes must be seen before any are handed out."""
-        return not self.subject.is_hub
-
-    def check(self, first_bytes: bytes) -> None:
-        """RequestRejectedError, and the end of the download, if it is no GGUF file."""
-        if first_bytes != GGUF_MAGIC:
-            self.is_refused = True
-            self.changes.notify()
+    def check_start(self, first_bytes: bytes) -> None:
+        """RequestRejectedError if this is no GGUF file, and the source may be any."""
+        if not self.subject.is_hub and not first_bytes.startswith(GGUF_MAGIC):
             raise no_model(self.subject)
 
 
@@ -213,6 +206,7 @@ class Arrivals:
             self.settings,
             lambda progress: None,
             claim=partial(self._claim, arrival.key),
+            check_start=arrival.check_start,
             on_change=arrival.follow,
             on_void=arrival.begin_anew,
         )
@@ -223,7 +217,7 @@ class Arrivals:
                 if problem is not None:
                     raise CacheFullError(arrival.subject, str(problem))
             path = await download.fetch_file(model)
-            if arrival.must_be_checked and not await trio.to_thread.run_sync(is_gguf, path):
+            if not arrival.subject.is_hub and not await trio.to_thread.run_sync(is_gguf, path):
                 await trio.to_thread.run_sync(remove_file, self.store.layout, arrival.key)
                 raise no_model(arrival.subject)
             return path
@@ -244,14 +238,11 @@ class Arrivals:
         """Cancel the download when nobody has waited for it for a while, and nobody desires it."""
         while True:
             ordinal = arrival.changes.ordinal
-            if arrival.is_refused:
-                download.cancel(reason="it is no model")
-                return
             if arrival.num_readers or arrival.key in self.store.retention.desired:
                 await arrival.changes.wait_beyond(ordinal)
                 continue
             with trio.move_on_after(UNWANTED_S) as patience:
-                while not arrival.num_readers and not arrival.is_refused:
+                while not arrival.num_readers:
                     ordinal = await arrival.changes.wait_beyond(ordinal)
             if patience.cancelled_caught and arrival.key not in self.store.retention.desired:
                 log.info("arrival given up: nobody waits for it", key=arrival.key)

@@ -15,7 +15,7 @@ from typing import Final
 import attrs
 import trio
 
-from paddler_trio.model_store.arrival import GGUF_MAGIC, Arrival
+from paddler_trio.model_store.arrival import Arrival
 from paddler_trio.model_store.byte_ranges import Unsatisfiable
 from paddler_trio.model_store.send_stored import asked_range, begin_file, open_regular
 from paddler_trio.model_store.store_connection import (
@@ -116,9 +116,6 @@ async def _send(
         validator = arrival.validator
     elif opened.generation:  # what came before was wrong: it must not be continued with this
         validator = f'{validator[:-1]}.{opened.generation}"'
-    if arrival.must_be_checked:
-        await opened.until_here(0)
-        arrival.check(os.pread(opened.descriptor, len(GGUF_MAGIC), 0))
     asked = asked_range(connection, size_bytes, validator)
     if not isinstance(asked, Unsatisfiable):
         start = 0 if asked is None else asked.start

@@ -85,6 +85,18 @@ class Answer:
         with self._named_errors():
             return await self._receive(PIECE_BYTES)
 
+    async def peek(self, count: int) -> bytes:
+        """What comes next of the body, ``count`` bytes or more; fewer if it ends there. It comes
+        again. BodyBrokenError."""
+        seen = b""
+        with self._named_errors():
+            while len(seen) < count and (piece := await self._receive(PIECE_BYTES)):
+                seen += piece
+        self._buffered = seen
+        if self._remaining is not None:
+            self._remaining += len(seen)
+        return seen
+
     async def receive_into(self, space: memoryview) -> int:
         """Write what comes next of the body to the beginning of ``space``, which is not empty;
         returns how many bytes, 0 at the end. BodyBrokenError.

@@ -108,6 +108,14 @@ async def next_bytes(answer: Answer, subject: Subject, space: memoryview) -> int
         raise TransferInterruptedError(subject, str(error)) from error
 
 
+async def first_bytes(answer: Answer, subject: Subject, count: int) -> bytes:
+    """The first bytes of an unread body, fewer if it has no more; they are still to be read."""
+    try:
+        return (await answer.peek(count))[:count]
+    except BodyBrokenError as error:
+        raise TransferInterruptedError(subject, str(error)) from error
+
+
 async def _final_answer(
     client: HttpClient,
     method: str,

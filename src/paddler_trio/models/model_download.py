@@ -120,7 +120,7 @@ class ModelDownload:
       publish: gets the progress, at most four times a second; None when nothing is under way.
       claim: called before bytes are written, in a thread, with how many bytes the file will have;
         CacheFullError if they may not be written.
-      on_change, on_void: see :class:`Transfer`.
+      check_start, on_change, on_void: see :class:`Transfer`.
       elsewhere: transfers files over SMALL_BYTES; None has this process do it.
     """
 
@@ -128,6 +128,7 @@ class ModelDownload:
     publish: Callable[[DownloadProgress | None], None]
     limits: TransferLimits = attrs.field(factory=TransferLimits)
     claim: Callable[[Subject, int], None] = lambda subject, size_bytes: None
+    check_start: Callable[[bytes], None] | None = None
     on_change: Callable[[Transfer], None] = lambda transfer: None
     on_void: Callable[[], None] = lambda: None
     elsewhere: CarryOut | None = None
@@ -477,6 +478,7 @@ class ModelDownload:
             meter=self._meter,
             limits=self.limits,
             check_space=self._space_check(partial, remote.subject),
+            check_start=self.check_start,
             most_bytes=most_bytes,
             on_change=self.on_change,
             on_void=self.on_void,

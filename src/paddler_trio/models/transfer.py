@@ -34,7 +34,13 @@ from paddler_trio.models.download_errors import (
 )
 from paddler_trio.models.download_progress import ProgressMeter
 from paddler_trio.models.http_client import Answer, HttpClient
-from paddler_trio.models.http_exchange import Location, exchange, next_bytes, next_piece
+from paddler_trio.models.http_exchange import (
+    Location,
+    exchange,
+    first_bytes,
+    next_bytes,
+    next_piece,
+)
 from paddler_trio.models.partial_file import BLOCK_BYTES, PartialFile
 
 log = structlog.get_logger("download")
@@ -52,6 +58,8 @@ HASH_CHUNK_BYTES: Final = 16 << 20
 """In one go of the thread. Between two, it waits for a turn of the event loop that receives: with
 4 MiB the hash of a fast download was done a third of a second behind the last byte of each GB."""
 HASH_PIECE_BYTES: Final = 256 * 1024
+START_BYTES: Final = 4
+"""By which a file is known for a model; see ``Transfer.check_start``."""
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 
 
@@ -115,6 +123,8 @@ class Transfer:
     Args:
       check_space: called with the bytes still to be written before the first one is, blocking;
         raises CacheFullError.
+      check_start: called with the first START_BYTES of the file, before room is asked for the rest;
+        may raise a DownloadError.
       most_bytes: LargeFileError as soon as it is known that the file has more; None for no limit.
       on_change: called when there is another plan, and at each block that arrived.
       on_void: called before what is here of the file is given up: the plan counts no more.
@@ -126,6 +136,7 @@ class Transfer:
     meter: ProgressMeter
     limits: TransferLimits
     check_space: Callable[[int], None]
+    check_start: Callable[[bytes], None] | None = None
     most_bytes: int | None = None
     on_change: Callable[[Transfer], None] = lambda transfer: None
     on_void: Callable[[], None] = lambda: None
@@ -271,6 +282,7 @@ class Transfer:
     async def _endless(self, answer: Answer) -> Fetched:
         """A body whose end nobody announced: nothing of it can be continued later, so nothing of it
         stays if it breaks off."""
+        await self._check_start(answer)
         await trio.to_thread.run_sync(self.partial.truncate)
         kind = "sha256" if self.remote.expected is None else self.remote.expected.kind
         digest = new_hash(kind, 0)
@@ -366,6 +378,7 @@ class Transfer:
 
     async def _begin(self, size_bytes: int, answer: Answer) -> None:
         self._check_size(size_bytes)
+        await self._check_start(answer)
         etag = _etag(answer)
         self.on_void()
 
@@ -402,6 +415,10 @@ class Transfer:
         self._check_reason(size_bytes)
         if self.most_bytes is not None and size_bytes > self.most_bytes:
             raise LargeFileError
+
+    async def _check_start(self, answer: Answer) -> None:
+        if self.check_start is not None:
+            self.check_start(await first_bytes(answer, self.remote.subject, START_BYTES))
 
     def _check_reason(self, size_bytes: int) -> None:
         if size_bytes > MAX_FILE_BYTES:
