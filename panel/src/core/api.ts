@@ -61,14 +61,7 @@ export async function request(path: string, init: RequestInit = {}): Promise<Res
       headers,
     });
   } catch (error) {
-    if (error instanceof DOMException && error.name === "AbortError") {
-      throw error;
-    }
-    const isLate = error instanceof DOMException && error.name === "TimeoutError";
-    throw new ApiError(
-      0,
-      isLate ? "The balancer did not answer in time." : "The balancer cannot be reached.",
-    );
+    throw withoutAnswer(error, "The balancer cannot be reached.");
   }
   if (!response.ok) {
     throw await errorOf(response);
@@ -78,7 +71,12 @@ export async function request(path: string, init: RequestInit = {}): Promise<Res
 
 async function json<T>(path: string, init: RequestInit): Promise<T> {
   const response = await request(path, { signal: AbortSignal.timeout(ANSWER_MS), ...init });
-  const text = await response.text();
+  let text: string;
+  try {
+    text = await response.text();
+  } catch (error) {
+    throw withoutAnswer(error, "The balancer broke off its answer.");
+  }
   if (text === "") {
     return undefined as T; // 204
   }
@@ -138,6 +136,15 @@ export async function loadInfo(): Promise<Info> {
 /** Whether pages may show data. */
 export function isSignedIn(found: Session | null): boolean {
   return found !== null && (!found.required || found.signed_in);
+}
+
+/** Why there is no whole answer; who gave the request up gets their own error back. */
+function withoutAnswer(error: unknown, words: string): unknown {
+  if (error instanceof DOMException && error.name === "AbortError") {
+    return error;
+  }
+  const isLate = error instanceof DOMException && error.name === "TimeoutError";
+  return new ApiError(0, isLate ? "The balancer did not answer in time." : words);
 }
 
 async function errorOf(response: Response): Promise<ApiError> {
