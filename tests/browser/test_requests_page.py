@@ -13,7 +13,7 @@ import httpx
 import pytest
 from feed_reader import FeedReader
 from fleet import Fleet
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from singing import PATIENCE_S, give_long_contexts, singing
 from streams import CONVERSATION, story
 from viewer import PHONE, Viewer
@@ -181,6 +181,22 @@ def test_a_telephone_shows_requests_without_scrolling_sideways(
             ".map(each => each.scrollWidth - each.clientWidth)"
         )
         assert widths == [0, 0], route
+
+
+def test_an_answer_that_is_slow_is_waited_for(viewer: Viewer, panel: str) -> None:
+    page = viewer.page
+    page.clock.install()
+    viewer.open(panel, "requests?state=finished&client=early")
+    expect(row(page, RECENT, "early").first).to_be_visible()
+    asked: list[Route] = []
+    one = re.compile(r"/api/v2/requests/\d+$")
+    page.route(one, lambda route: asked.append(route))
+    with page.expect_request(one):
+        row(page, RECENT, "early").first.get_by_role("link").click()
+    page.clock.run_for(5000)
+    (only,) = asked
+    only.continue_()
+    expect(page.get_by_role("rowheader", name="Ending")).to_be_visible()
 
 
 def test_a_request_that_is_not_there_any_more(viewer: Viewer, panel: str) -> None:

@@ -1,8 +1,8 @@
 import { useEffect, useState } from "preact/hooks";
 import { api, ApiError } from "../../core/api";
 import { store } from "../../core/store";
-import { second } from "../../core/time";
 import type { RequestDetail } from "../../types";
+import { useDue } from "./use_due";
 
 export interface LoadedRequest {
   detail: RequestDetail | null;
@@ -11,7 +11,7 @@ export interface LoadedRequest {
   reload: () => void;
 }
 
-/** One request with all that is known of it; anew every second while it is in flight. */
+/** One request with all that is known of it; anew a second after each answer while it is in flight. */
 export function useRequest(name: string): LoadedRequest {
   const [detail, setDetail] = useState<RequestDetail | null>(null);
   const [error, setError] = useState<unknown>(null);
@@ -19,13 +19,13 @@ export function useRequest(name: string): LoadedRequest {
   const isOver = detail?.request.phase === "ended";
   const isLive = store.connection.value.state === "live";
   const started = store.balancer.value?.started;
-  const turn = isOver ? -1 : second.value;
+  const { isDue, answered } = useDue(isOver || isGone(error) ? Number.POSITIVE_INFINITY : 1, `${name} ${started} ${tries}`);
   useEffect(() => {
     setDetail(null);
     setError(null);
   }, [name, started]);
   useEffect(() => {
-    if (!isLive || (error !== null && tries === 0 && isGone(error))) {
+    if (!isLive || !isDue) {
       return;
     }
     const left = new AbortController();
@@ -33,15 +33,17 @@ export function useRequest(name: string): LoadedRequest {
       (found) => {
         setDetail(found);
         setError(null);
+        answered();
       },
       (failure: unknown) => {
         if (!left.signal.aborted) {
           setError(failure);
+          answered();
         }
       },
     );
     return () => left.abort();
-  }, [name, started, turn, tries, isLive]);
+  }, [name, started, isDue, tries, isLive]);
   return { detail, error, reload: () => setTries((count) => count + 1) };
 }
 

@@ -3,10 +3,10 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { api } from "../../core/api";
 import { store } from "../../core/store";
-import { second } from "../../core/time";
 import type { RequestList, RequestView } from "../../types";
 import { type Filter, listPath, matches } from "./filter";
 import { NOTHING, type Recent, withEnded, withPage } from "./recent";
+import { useDue } from "./use_due";
 
 export const PAGE = 100;
 /** What the balancer lists at once. */
@@ -34,10 +34,10 @@ export function useInFlight(filter: Filter, enabled: boolean): Shown {
   const partial = enabled && expected > 2000 && live.length < expected / 2;
   const [listed, setListed] = useState<readonly RequestView[]>([]);
   const [error, setError] = useState<unknown>(null);
-  const turn = Math.floor(second.value / REFRESH_S);
   const path = listPath(filter, { limit: MOST });
+  const { isDue, answered } = useDue(REFRESH_S, path);
   useEffect(() => {
-    if (!partial) {
+    if (!partial || !isDue) {
       return;
     }
     const ended = new AbortController();
@@ -45,11 +45,17 @@ export function useInFlight(filter: Filter, enabled: boolean): Shown {
       (list) => {
         setListed(list.requests);
         setError(null);
+        answered();
       },
-      (failure: unknown) => ended.signal.aborted || setError(failure),
+      (failure: unknown) => {
+        if (!ended.signal.aborted) {
+          setError(failure);
+          answered();
+        }
+      },
     );
     return () => ended.abort();
-  }, [partial, turn, path]);
+  }, [partial, isDue, path]);
   const source = partial ? listed : live;
   const views = useMemo(() => source.filter((view) => matches(view, filter)), [source, filter]);
   return {
