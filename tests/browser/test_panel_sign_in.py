@@ -44,10 +44,14 @@ def test_a_wrong_key_is_refused_at_its_field_and_then_too_many(
         viewer.expect_error(REFUSED)
         viewer.expect_error(r"status of 429")
         viewer.open(balancer.url())
-        for key in ("pt-wrong", balancer.secrets["app"]):
+        for key, why in (
+            ("pt-wrong", "this key is not known here"),
+            (balancer.secrets["app"], "the key 'app' is not for management"),
+        ):
             viewer.sign_in(key)
             field = viewer.page.get_by_label("Management key")
             expect(field).to_have_attribute("aria-invalid", "true")
+            expect(viewer.page.get_by_text(why)).to_be_visible()
         for _ in range(8):
             httpx.post(f"{balancer.url()}session", json={"key": "pt-wrong"}, trust_env=False)
         viewer.sign_in(balancer.secrets["ops"])

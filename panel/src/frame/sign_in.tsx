@@ -53,9 +53,6 @@ function wordsOf(error: unknown): string {
   if (!(error instanceof ApiError)) {
     return String(error);
   }
-  if (error.status === 401) {
-    return "No management key of this balancer is this one.";
-  }
   if (error.status === 429) {
     return `Too many tries. Please wait${error.retryAfter_s ? ` ${error.retryAfter_s} s` : " a moment"}.`;
   }
