@@ -127,6 +127,23 @@ def test_an_undo_asks_first_and_is_a_revision_of_its_own(model_page: Viewer, fle
     assert stored(fleet)["priority"] == 0
 
 
+def test_escape_time_and_again_drops_no_template(model_page: Viewer) -> None:
+    """After some in a row a browser closes a dialog, whatever the page says to it."""
+    model_page.expect_error("status of 400")
+    page = model_page.page
+    page.get_by_role("button", name="Write another").click()
+    editor = page.get_by_role("textbox", name="Template")
+    editor.fill("{{ messages }}")
+    leaving = page.get_by_role("dialog", name="Leave without this template?")
+    for _ in range(6):
+        page.keyboard.press("Escape")
+        expect(leaving).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(leaving).to_have_count(0)
+        expect(editor).to_be_visible()
+    expect(editor).to_have_value("{{ messages }}")
+
+
 def test_a_template_is_tried_while_it_is_written(model_page: Viewer, fleet: Fleet) -> None:
     model_page.expect_error("status of 400")  # what the agents make of a template that is wrong
     page = model_page.page

@@ -49,6 +49,12 @@ export function Dialog({
         event.preventDefault();
         leave();
       }}
+      onClose={(event) => {
+        // after some Escapes in a row a browser closes it whatever was said: what is mounted stays open
+        if (event.currentTarget.isConnected && !event.currentTarget.open) {
+          event.currentTarget.showModal();
+        }
+      }}
       onMouseDown={(event) => {
         if (event.target === event.currentTarget) {
           leave();
