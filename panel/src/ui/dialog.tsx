@@ -4,6 +4,7 @@ import { Button } from "./button";
 
 /**
  * A modal window over the page, while it is mounted. Escape and a click beside it close it, unless `mayClose` says no.
+ * With `stays` only its actions do: for what is shown once.
  *
  * `actions` stand at its lower edge, the main one last.
  */
@@ -14,6 +15,7 @@ export function Dialog({
   children,
   size = "normal",
   mayClose,
+  stays = false,
 }: {
   title: string;
   close: () => void;
@@ -21,6 +23,7 @@ export function Dialog({
   children: ComponentChildren;
   size?: "small" | "normal" | "wide";
   mayClose?: () => boolean;
+  stays?: boolean;
 }) {
   const element = useRef<HTMLDialogElement>(null);
   const heading = useId();
@@ -36,7 +39,7 @@ export function Dialog({
     };
   }, []);
   const leave = (): void => {
-    if (mayClose === undefined || mayClose()) {
+    if (!stays && (mayClose === undefined || mayClose())) {
       close();
     }
   };
@@ -64,7 +67,7 @@ export function Dialog({
       <div class="dialog-box">
         <header>
           <h2 id={heading}>{title}</h2>
-          <Button kind="quiet" icon="close" aria-label="Close" onClick={leave} />
+          {stays ? null : <Button kind="quiet" icon="close" aria-label="Close" onClick={leave} />}
         </header>
         <div class="dialog-body">{children}</div>
         {actions ? <footer>{actions}</footer> : null}

@@ -300,6 +300,7 @@ function ShowKey({ made, close }: { made: NewKey; close: () => void }) {
     <Dialog
       title={`The key ${made.name}`}
       size="small"
+      stays
       close={close}
       actions={
         <Button kind="primary" onClick={close}>
