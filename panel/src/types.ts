@@ -402,6 +402,8 @@ export interface Session {
 export interface Info {
   version: string;
   addresses: Record<"inference" | "management" | "openai" | "panel", string | string[] | null>;
+  /** Whether these addresses speak TLS. */
+  encrypted: boolean;
   join: { address: string | null; problem: string | null; needs_key: boolean };
   capture: boolean;
 }

@@ -30,6 +30,7 @@ INFO: Final = {
         "panel": ["0.0.0.0:8062"],
     },
     "join": {"address": "balancer.lan:8060", "problem": None, "needs_key": True},
+    "encrypted": False,
     "capture": False,
 }
 

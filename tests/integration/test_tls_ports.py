@@ -75,6 +75,7 @@ def test_the_panel_is_at_https_and_gives_agents_that_address(balancer: TlsBalanc
     management = balancer.addresses["management"]
     document = balancer.get("web_admin_panel", "/info").json()
     assert document["join"]["address"] == f"https://{management}"
+    assert document["encrypted"] is True  # the page writes https:// before the other addresses
 
 
 # ------------------------------------------------------------------------------------- openssl

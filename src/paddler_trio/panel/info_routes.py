@@ -1,6 +1,6 @@
 """``info``: what the page has to know of its balancer before it shows anything.
 
-{"version", "addresses": {"inference", "management", "openai", "panel"},
+{"version", "addresses": {"inference", "management", "openai", "panel"}, "encrypted",
  "join": {"address", "problem", "needs_key"}, "capture"}
 """
 
@@ -24,7 +24,7 @@ class InfoRoutes:
       addresses: of all listeners, ``host:port`` each.
       agents_need_key: whether an agent that dials in has to bring one.
       captures: whether the balancer keeps the beginnings of prompts and answers.
-      is_encrypted: the management port has TLS.
+      is_encrypted: the ports have TLS.
     """
 
     addresses: Mapping[str, Sequence[str]]
@@ -41,6 +41,7 @@ class InfoRoutes:
         document = {
             "version": __version__,
             "addresses": {name: list(each) for name, each in self.addresses.items()},
+            "encrypted": self.is_encrypted,
             "join": {**attrs.asdict(join), "needs_key": self.agents_need_key()},
             "capture": self.captures,
         }

@@ -86,14 +86,15 @@ export function pythonOf(value: unknown, depth: number): string {
 }
 
 /** The base URL that a client of the inference port uses. A wildcard address is no destination. */
-export function inferenceAddress(addresses: readonly string[], pageHost: string): string | null {
+export function inferenceAddress(addresses: readonly string[], pageHost: string, isEncrypted: boolean): string | null {
   const address = addresses[0];
   if (address === undefined) return null;
+  const scheme = isEncrypted ? "https" : "http";
   const parts = /^(.*):(\d+)$/.exec(address);
-  if (parts === null) return `http://${address}`;
+  if (parts === null) return `${scheme}://${address}`;
   const [host, port] = [parts[1] ?? "", parts[2] ?? ""];
   const isWildcard = ["0.0.0.0", "[::]", "::", "*", ""].includes(host);
-  return `http://${isWildcard ? pageHost : host}:${port}`;
+  return `${scheme}://${isWildcard ? pageHost : host}:${port}`;
 }
 
 /** A JSON string is a Python string, but for surrogates that stand alone. */

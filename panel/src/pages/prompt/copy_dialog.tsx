@@ -36,7 +36,7 @@ export function CopyAs({ request, close }: { request: CopyRequest; close: () => 
 
   const inference = info.value?.addresses.inference;
   const addresses = typeof inference === "string" ? [inference] : (inference ?? []);
-  const address = inferenceAddress(addresses, location.hostname);
+  const address = inferenceAddress(addresses, location.hostname, info.value?.encrypted === true);
   const needsKey = session.value?.required === true;
   const target: Target = {
     address: address ?? "http://BALANCER:8061",

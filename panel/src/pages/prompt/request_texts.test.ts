@@ -33,10 +33,14 @@ test("JSON values are Python literals", () => {
 });
 
 test("an address that is every interface is reached at the page's host", () => {
-  assert.equal(inferenceAddress(["0.0.0.0:8061"], "gpu7.example"), "http://gpu7.example:8061");
-  assert.equal(inferenceAddress(["[::]:8061"], "gpu7.example"), "http://gpu7.example:8061");
-  assert.equal(inferenceAddress(["10.0.0.5:8061"], "gpu7.example"), "http://10.0.0.5:8061");
-  assert.equal(inferenceAddress([], "x"), null);
+  assert.equal(inferenceAddress(["0.0.0.0:8061"], "gpu7.example", false), "http://gpu7.example:8061");
+  assert.equal(inferenceAddress(["[::]:8061"], "gpu7.example", false), "http://gpu7.example:8061");
+  assert.equal(inferenceAddress(["10.0.0.5:8061"], "gpu7.example", false), "http://10.0.0.5:8061");
+  assert.equal(inferenceAddress([], "x", false), null);
+});
+
+test("an address of a balancer with TLS says so", () => {
+  assert.equal(inferenceAddress(["0.0.0.0:8061"], "gpu7.example", true), "https://gpu7.example:8061");
 });
 
 test("JSON that is wrong is shown with line and column", () => {
