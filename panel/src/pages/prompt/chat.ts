@@ -12,6 +12,7 @@ import {
   added,
   copyOfPath,
   last,
+  mustHaveRoom,
   path,
   pathTo,
   withAnswer,
@@ -81,10 +82,13 @@ export function change(some: Partial<Settings>): void {
   settings.value = { ...settings.value, ...some };
 }
 
-/** Send what was written to all sides that are shown. */
+/** Send what was written to all sides that are shown; an Error, and it stays, where one has no room for it. */
 export function send(deployments: readonly string[]): void {
   const text = draft.value;
   const sent = pictures.value;
+  for (const side of shownSides.value) {
+    mustHaveRoom(side.conversation.value, 2); // it and its answer
+  }
   batch(() => {
     draft.value = "";
     pictures.value = [];
@@ -103,6 +107,7 @@ export function edit(side: Side, id: number, text: string, deployment: string): 
   if (before?.role !== "user") {
     return;
   }
+  mustHaveRoom(side.conversation.value, 2);
   const turn = added(side.conversation.value, before.parent, {
     role: "user",
     text,
@@ -116,6 +121,7 @@ export function edit(side: Side, id: number, text: string, deployment: string): 
 
 /** The results of an answer's calls, and the answer to them. */
 export function sendResults(side: Side, id: number, results: readonly ToolResult[], deployment: string): void {
+  mustHaveRoom(side.conversation.value, 2);
   const turn = added(side.conversation.value, id, { role: "tool", results });
   batch(() => {
     side.conversation.value = turn.conversation;

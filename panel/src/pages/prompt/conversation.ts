@@ -98,15 +98,21 @@ export function branches(conversation: Conversation, id: number): number[] {
     .map((turn) => turn.id);
 }
 
+/** An Error unless so many turns can be added. */
+export function mustHaveRoom(conversation: Conversation, turns: number): void {
+  const count = conversation.turns.size;
+  if (count + turns > MAX_TURNS) {
+    throw new Error(`the conversation has ${count} turns, the limit is ${MAX_TURNS}: export it, and begin a new one`);
+  }
+}
+
 /** With a turn after `parent` (null: as a first one), which is shown from now on. */
 export function added(
   conversation: Conversation,
   parent: number | null,
   turn: NewTurn,
 ): { conversation: Conversation; id: number } {
-  if (conversation.turns.size >= MAX_TURNS) {
-    throw new Error(`the conversation has ${MAX_TURNS} turns, which is the limit: export it, and begin a new one`);
-  }
+  mustHaveRoom(conversation, 1);
   const id = conversation.nextId;
   const turns = new Map(conversation.turns).set(id, { ...turn, id, parent } as Turn);
   const chosen = new Map(conversation.chosen).set(parent ?? BEGINNING, id);

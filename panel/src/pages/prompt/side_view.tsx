@@ -21,11 +21,13 @@ export function SideView({
   const turns = path(conversation);
   const end = useEnd(conversation);
   const isRunning = side.running.value !== null;
-  const guarded = (work: () => void): void => {
+  const guarded = (work: () => void): boolean => {
     try {
       work();
+      return true;
     } catch (error) {
       toast("bad", error instanceof Error ? error.message : String(error));
+      return false;
     }
   };
   return (
@@ -103,7 +105,8 @@ function UserView({
   turn: UserTurn;
   nav: preact.ComponentChildren;
   mayEdit: boolean;
-  send: (text: string) => void;
+  /** False: it was not sent. */
+  send: (text: string) => boolean;
 }) {
   const [text, setText] = useState<string | null>(null);
   const isLong = turn.text.length > LONG_CHARS;
@@ -125,8 +128,9 @@ function UserView({
           class="edit"
           onSubmit={(event) => {
             event.preventDefault();
-            send(text);
-            setText(null);
+            if (send(text)) {
+              setText(null);
+            }
           }}
         >
           <TextArea aria-label="Edited message" value={text} onValue={setText} rows={3} />
