@@ -300,7 +300,7 @@ class _ForkingPopen(subprocess.Popen[bytes]):
         **options: Any,
     ) -> None:
         match args:
-            case [sys.executable, "-m", module, *_] if module in _CHILDREN:
+            case [sys.executable, "-P", "-m", module, *_] if module in _CHILDREN:
                 options["preexec_fn"] = functools.partial(_run_child, args, pass_fds, env)
         super().__init__(args, pass_fds=pass_fds, env=env, **options)
 
@@ -330,12 +330,12 @@ def _run_child(args: Sequence[str], pass_fds: Sequence[int], env: Mapping[str, s
     sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
     gc.freeze()
-    sys.argv[1:] = args[3:]
+    sys.argv[1:] = args[4:]
     _show_command_line(args)
     try:
-        sys.modules.pop(_CHILDREN[args[2]], None)
+        sys.modules.pop(_CHILDREN[args[3]], None)
         _customize(args)
-        _run(args[2])
+        _run(args[3])
     except BaseException:  # noqa: BLE001  # nothing of the parent's goes on in this process
         traceback.print_exc()
     finally:

@@ -212,3 +212,16 @@ def test_no_two_modules_of_tests_have_one_name() -> None:
     files = [p for p in Path(__file__).parents[1].rglob("*.py") if p.name != "conftest.py"]
     twice = {name: n for name, n in Counter(p.name for p in files).items() if n > 1}
     assert not twice
+
+
+def test_child_processes_import_nothing_from_the_folder_they_are_started_in() -> None:
+    """`-m` alone puts it before everything else, the standard library too; `-P` leaves it out."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.List | ast.Tuple):
+                words = [each.value if isinstance(each, ast.Constant) else "" for each in node.elts]
+                if "-m" in words:
+                    found.append((path.name, words[: words.index("-m")]))
+    assert found
+    assert [name for name, before in found if "-P" not in before] == []

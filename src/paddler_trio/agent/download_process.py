@@ -64,7 +64,7 @@ _ERRORS: Final[dict[str, type[DownloadError]]] = {
     )
 }
 """Of a transfer."""
-_COMMAND: Final = (sys.executable, "-m", "paddler_trio.agent.download_child")
+_COMMAND: Final = (sys.executable, "-P", "-m", "paddler_trio.agent.download_child")
 _RECEIVE_BYTES: Final = 16 * 1024
 
 

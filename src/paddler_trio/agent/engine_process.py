@@ -73,7 +73,7 @@ PATIENT_WAITING = THREAD_WAITING | {"GOMP_SPINCOUNT": "100000"}
 for some milliseconds, in which an event loop has had its turn on the core of another thread."""
 _READ_BYTES = 65536
 _CAUSE_LINES = 12
-_ENGINE_COMMAND = (sys.executable, "-m", "paddler_trio.engine")
+_ENGINE_COMMAND = (sys.executable, "-P", "-m", "paddler_trio.engine")
 
 
 @attrs.define(eq=False)

@@ -158,7 +158,7 @@ class ModelStoreChild:
                 for end in (ours, theirs):
                     end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
                 process = await trio.lowlevel.open_process(
-                    [sys.executable, "-m", "paddler_trio.model_store", str(theirs.fileno())],
+                    [sys.executable, "-P", "-m", "paddler_trio.model_store", str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,

@@ -63,7 +63,7 @@ def join_here(
         stderr().print(f"start it with `{' '.join(command)}`")
         return
     sys.stdout.flush()
-    program = [sys.executable, "-m", "paddler_trio", *command[1:]]
+    program = [sys.executable, "-P", "-m", "paddler_trio", *command[1:]]
     os.execv(sys.executable, program)  # noqa: S606  # this very program
 
 

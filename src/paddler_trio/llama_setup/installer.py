@@ -62,18 +62,18 @@ class Pip:
 def open_pip() -> Iterator[Pip]:
     """This environment's pip, or one that is made for it and removed again."""
     if find_spec("pip") is not None:
-        yield Pip((sys.executable, "-m", "pip"))
+        yield Pip((sys.executable, "-P", "-m", "pip"))
         return
     with tempfile.TemporaryDirectory(prefix="paddler-trio-pip-") as scratch:
         folder = Path(scratch) / "venv"
         python = folder / "bin" / "python"
         _make_environment(folder)
-        yield Pip((str(python), "-m", "pip"), target=("--python", sys.executable))
+        yield Pip((str(python), "-P", "-m", "pip"), target=("--python", sys.executable))
 
 
 def _make_environment(folder: Path) -> None:
     """A virtual environment that has pip, by the standard library or by uv."""
-    attempts = [[sys.executable, "-m", "venv", str(folder)]]
+    attempts = [[sys.executable, "-P", "-m", "venv", str(folder)]]
     if uv := shutil.which("uv"):
         attempts.append([uv, "venv", "--quiet", "--seed", "--python", sys.executable, str(folder)])
     said = ""

@@ -36,7 +36,7 @@ from paddler_trio.wire.engine.dry_run_frames import (
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import MemoryNeed
 
-DRY_RUN_COMMAND: Final = (sys.executable, "-m", "paddler_trio.engine.dry_run")
+DRY_RUN_COMMAND: Final = (sys.executable, "-P", "-m", "paddler_trio.engine.dry_run")
 ANSWER_WITHIN_S: Final = 120.0
 """On the clock. The process gives itself 30 s of processor time, but is nice: beside engines that
 take every core, a second of it may last most of a minute."""
