@@ -206,6 +206,7 @@ def install_around(root: Path) -> None:
     settings.mkdir(parents=True)
     for name in SETTINGS:
         shutil.copyfile(PARTS / name, settings / name)
+        (settings / name).chmod(0o640)  # systemd reads them as root; one may hold a hub's token
     commands = root / "usr" / "bin"
     commands.mkdir(parents=True)
     (commands / "paddler-trio").symlink_to("../lib/paddler-trio/bin/paddler-trio")

@@ -139,6 +139,7 @@ def test_a_key_is_made_shown_once_used_and_revoked(viewer: Viewer, keyed: KeyedB
     dialog.get_by_role("button", name="Make the key").click()
     expect(dialog.get_by_label("Name")).to_have_attribute("aria-invalid", "true")
     dialog.get_by_label("Name").fill("web-1")
+    page.keyboard.press("Escape")  # what was typed stays
     dialog.get_by_role("button", name="Make the key").click()
     shown = page.get_by_role("dialog", name="The key web-1").locator("code")
     expect(shown).to_be_visible()
@@ -224,7 +225,8 @@ def test_a_machine_joins_with_a_token_of_the_panel(
         agent = Daemon.start("newcomer", ["agent", "--slots=1", f"--state-dir={folder}"], {})
         started.callback(agent.end)
         expect(dialog).to_contain_text("Joined: newcomer.")
-        page.keyboard.press("Escape")
+        page.keyboard.press("Escape")  # the token is shown only now
+        dialog.get_by_role("button", name="Done").click()
         viewer.go("keys")
         table = page.get_by_role("region", name="Credentials of agents")
         expect(table.get_by_role("row", name=re.compile("newcomer.*connected"))).to_be_visible()

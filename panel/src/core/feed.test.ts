@@ -146,6 +146,19 @@ test("a feed that is paused has no stream, and goes on after its last event", as
   world.feed.stop();
 });
 
+test("a network that is back gives no stream to a feed that is paused", async () => {
+  const { world, stream } = await live();
+  const lost = world.lost();
+  stream.end();
+  await lost;
+  world.feed.pause();
+  world.feed.retryNow();
+  assert.equal(world.hasMore, false);
+  world.feed.resume();
+  await world.stream();
+  world.feed.stop();
+});
+
 test("a balancer that began anew is followed from its full event on", async () => {
   const { world, stream } = await live();
   const lost = world.lost();

@@ -111,10 +111,10 @@ export class Feed {
     }
   }
 
-  /** Try at once: the viewer asked for it, or the network is back. */
+  /** Try at once: the viewer asked for it, or the network is back. Nobody looks at a paused one. */
   retryNow(): void {
     const known = this.connection.value;
-    if (this.#running && known.state === "lost" && known.retryAt !== null) {
+    if (this.#running && !this.#isPaused && known.state === "lost" && known.retryAt !== null) {
       this.#attempt = 0;
       this.#connect(this.#topics, true);
     }

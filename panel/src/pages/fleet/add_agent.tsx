@@ -1,7 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { info, loadInfo } from "../../core/api";
 import type { Info } from "../../types";
-import { Copy, Dialog, Field, Input, Note, Problem } from "../../ui";
+import { Button, Copy, Dialog, Field, Input, Note, Problem } from "../../ui";
 import { JoinTokens } from "./join_tokens";
 
 const MAX_SLOTS = 4096;
@@ -13,6 +13,7 @@ export function AddAgent({ close }: { close: () => void }) {
   const [failure, setFailure] = useState<unknown>(null);
   const [name, setName] = useState("");
   const [slots, setSlots] = useState("4");
+  const [showsToken, setShowsToken] = useState(false);
   const load = (): void => {
     setFailure(null);
     loadInfo().then(setFound, setFailure);
@@ -21,7 +22,18 @@ export function AddAgent({ close }: { close: () => void }) {
   const slotsAreWrong = !/^\d+$/.test(slots) || Number(slots) < 1 || Number(slots) > MAX_SLOTS;
   const nameIsWrong = name !== "" && !NAME.test(name);
   return (
-    <Dialog title="Add an agent" close={close}>
+    <Dialog
+      title="Add an agent"
+      stays={showsToken}
+      close={close}
+      actions={
+        showsToken ? (
+          <Button kind="primary" onClick={close}>
+            Done
+          </Button>
+        ) : undefined
+      }
+    >
       <p>
         Run this on a machine with a model or a GPU. The agent dials in by itself, is sent the model, and shows up here; nothing
         has to be opened on its side.
@@ -50,7 +62,7 @@ export function AddAgent({ close }: { close: () => void }) {
             </Field>
           </div>
           {nameIsWrong || slotsAreWrong ? null : found.join.needs_key ? (
-            <JoinTokens name={name} slots={slots} />
+            <JoinTokens name={name} slots={slots} onShown={setShowsToken} />
           ) : found.join.address === null ? null : (
             <Copy text={commandOf(found, name, slots)} label="Copy the command" />
           )}

@@ -15,8 +15,16 @@ const LIFETIMES = [
 ] as const;
 const MAX_USES = 10_000;
 
-/** Makes tokens for new machines; without a `name` each chooses its own. */
-export function JoinTokens({ name, slots }: { name: string; slots: string }) {
+/** Makes tokens for new machines; without a `name` each chooses its own. `onShown` hears whether one is in sight. */
+export function JoinTokens({
+  name,
+  slots,
+  onShown,
+}: {
+  name: string;
+  slots: string;
+  onShown: (isShown: boolean) => void;
+}) {
   const [list, setList] = useState<JoinTokenList | null>(null);
   const [problem, setProblem] = useState<unknown>(null);
   const [lifetime, setLifetime] = useState<string>(LIFETIMES[0].value);
@@ -31,6 +39,7 @@ export function JoinTokens({ name, slots }: { name: string; slots: string }) {
     }
   };
   useEffect(() => void load(), []);
+  useEffect(() => onShown(made !== null), [made]);
   const usesAreWrong = !/^\d+$/.test(uses) || Number(uses) < 1 || Number(uses) > MAX_USES;
   const make = async (): Promise<void> => {
     setBusy(true);

@@ -226,6 +226,7 @@ function MakeKey({ list, close, done }: { list: KeyList; close: () => void; done
     <Dialog
       title="New key"
       close={close}
+      mayClose={() => form === EMPTY_FORM}
       actions={
         <>
           <Button onClick={close}>Cancel</Button>

@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import { api } from "../../core/api";
+import { whenAnotherSignsIn } from "../../core/owner";
 import type { FleetDeployment, Rollout } from "../../types";
 import { newSpec } from "./defaults";
 import type { Refusal } from "./refusal";
@@ -32,6 +33,10 @@ export const history = signal<readonly StoredRevision[] | null>(null);
 /** What was asked for when the feed had no rollouts yet. */
 export const askedRollouts = signal<readonly Rollout[]>([]);
 export const draft = signal<Draft | null>(null);
+
+whenAnotherSignsIn(() => {
+  draft.value = null;
+});
 
 let loads = 0;
 

@@ -1,7 +1,7 @@
 /** What the Prompt page holds: two sides at most, each with a conversation; answers go on while other pages are shown. */
 
-import { type Signal, batch, computed, effect, signal } from "@preact/signals";
-import { session } from "../../core/api";
+import { type Signal, batch, computed, signal } from "@preact/signals";
+import { whenAnotherSignsIn } from "../../core/owner";
 import { type Answer, isRunning, newAnswer } from "./answer";
 import { newRequestId, runAnswer, trialBody } from "./answer_run";
 import {
@@ -236,30 +236,19 @@ export function stopRaw(): void {
   controllers.get("raw")?.abort();
 }
 
-let owner: string | null = null;
-
-// what one person wrote is nothing for the next one who signs in here
-effect(() => {
-  const found = session.value;
-  if (found?.signed_in !== true || found.name === null) {
-    return;
-  }
-  const isAnother = owner !== null && owner !== found.name;
-  owner = found.name;
-  if (isAnother) {
-    batch(() => {
-      clear();
-      stopRaw();
-      controllers.delete("raw");
-      draft.value = "";
-      pictures.value = [];
-      rawPrompt.value = "";
-      rawRuns.value = [];
-      rawRunning.value = null;
-      settings.value = DEFAULT_SETTINGS;
-    });
-  }
-});
+whenAnotherSignsIn(() =>
+  batch(() => {
+    clear();
+    stopRaw();
+    controllers.delete("raw");
+    draft.value = "";
+    pictures.value = [];
+    rawPrompt.value = "";
+    rawRuns.value = [];
+    rawRunning.value = null;
+    settings.value = DEFAULT_SETTINGS;
+  }),
+);
 
 /** A copy whose last turn is no answer that still runs. */
 function withoutRunning(conversation: Conversation): Conversation {
