@@ -227,6 +227,42 @@ _TREE = {
             ['{"y": 1}', '{"x-a": "1"}'],
         ),
         ({"type": "string", "minLength": 1}, [r'"\u00e9"', '"😀"'], [r'"\ud83d"', '""']),
+        (
+            {"required": ["a", "b"], "maxProperties": 3, "additionalProperties": True},
+            ['{"a": 1, "b": 2}', '{"a": 1, "b": 2, "c": 3}'],
+            ['{"a": 1, "b": 2, "c": 3, "d": 4}'],
+        ),
+        (
+            {"properties": {"a": {}}, "maxProperties": 2, "additionalProperties": True},
+            ["{}", '{"a": 1, "b": 2}', '{"b": 2}'],
+            ['{"a": 1, "b": 2, "c": 3}', '{"b": 1, "c": 2, "d": 3}'],
+        ),
+        (
+            {"items": {"type": "string"}, "allOf": [{"prefixItems": [{"enum": ["a", 1]}, {}]}]},
+            ['["a", "b", "c"]'],
+            ["[1]", '["b"]', '["a", 1]', '["a", "b", 1]'],
+        ),
+        (
+            {
+                "properties": {"b": {}},
+                "anyOf": [
+                    {"properties": {"a": {}}, "unevaluatedProperties": False},
+                    {"properties": {"c": {}}},
+                ],
+            },
+            ['{"a": 1}', '{"b": 1, "c": 2}'],
+            ['{"a": 1, "b": 2}'],
+        ),
+        (
+            {
+                "properties": {"a": {"type": "null"}},
+                "anyOf": [{"properties": {"b": {"type": "null"}}}],
+                "unevaluatedProperties": False,
+            },
+            ['{"a": null, "b": null}', "{}"],
+            ['{"a": null, "c": 1}'],
+        ),
+        ({"const": 1, "allOf": [{"const": 1.0}]}, ["1"], ["2"]),
     ],
 )
 def test_a_grammar_accepts_what_its_schema_means(
@@ -258,6 +294,17 @@ def test_blanks_have_an_end(vocabulary: Vocabulary) -> None:
         ({"properties": {"a": {"items": {"uniqueItems": True}}}}, r"\$\.a\.items: uniqueItems"),
         ({"properties": {"a": {"if": {}}}}, r"\$\.a: if:"),
         ({"dependentRequired": {}}, "dependentRequired"),
+        (
+            {
+                "properties": {"b": {}},
+                "allOf": [{"anyOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False}],
+            },
+            "unevaluatedProperties: beside anyOf, in one of several schemas",
+        ),
+        (
+            {"properties": {"a": {}, "b": {}}, "maxProperties": 1},
+            "maxProperties: 1 beside 2 properties",
+        ),
         ({"type": "array", "contains": {}}, "contains"),
         ({"type": "number", "multipleOf": 0.01}, "multipleOf: 0.01"),
         ({"type": "string", "format": "iri"}, "format: 'iri'"),

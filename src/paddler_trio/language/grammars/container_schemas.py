@@ -10,7 +10,12 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from paddler_trio.language.grammars.gbnf_writer import GrammarWriter
-from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
+from paddler_trio.language.grammars.schema_merging import (
+    NothingMatchesError,
+    Schema,
+    SchemaError,
+    items_of,
+)
 from paddler_trio.language.grammars.string_schemas import Place, count_of
 
 MAX_PROPERTIES = 2000
@@ -31,10 +36,7 @@ class Parts(Place, Protocol):
 
 def write_array(rules: Schema, path: str, parts: Parts) -> str:
     """The rule for an array; SchemaError if it cannot be expressed, or no array fits."""
-    prefix, items = rules.get("prefixItems", []), rules.get("items")
-    if isinstance(items, list):  # before 2020-12
-        prefix, items = items, rules.get("additionalItems")
-    assert isinstance(prefix, list), "checked when the schema was read"
+    prefix, items = items_of(rules)
     least = count_of(rules, "minItems", path)
     most = count_of(rules, "maxItems", path)
     if rules.get("uniqueItems") is True and (most is None or most > 1):
@@ -107,32 +109,35 @@ def write_object(rules: Schema, path: str, parts: Parts) -> str:
     most = count_of(rules, "maxProperties", path)
     if least > max(1, len(required)):
         raise SchemaError(path, f"minProperties: {least} cannot be expressed in a grammar")
-    if most is not None and len(pairs) + (extra is not None) > most and (pairs or most == 0):
-        if pairs or required:
-            raise SchemaError(path, f"maxProperties: {most} cannot be expressed in a grammar")
-        extra = None
+    if most is not None:  # a grammar counts no pairs that may be left out: as if all were there
+        most -= len(pairs)
+        if most < 0:
+            reason = f"{most + len(pairs)} beside {len(pairs)} properties"
+            raise SchemaError(path, f"maxProperties: {reason} cannot be expressed in a grammar")
+        if most == 0:
+            extra = None
     if not pairs and extra is None:
         if least:
             raise NothingMatchesError(path, "minProperties: no property can be there")
         return parts.grammar.rule('"{" "}"', "object")
-    return _object_of(pairs, extra, least > 0, most, parts)
+    return _object_of(pairs, extra, most, parts, is_filled=least > 0)
 
 
 def _object_of(
     pairs: list[tuple[str, bool]],
     extra: str | None,
-    is_filled: bool,
-    most: int | None,
+    most_extra: int | None,
     parts: Parts,
+    *,
+    is_filled: bool,
 ) -> str:
     grammar, blanks = parts.grammar, parts.blanks
     some = after = ""
     if extra is not None:
         following = grammar.rule(f'"," {blanks} {extra}', "more")
-        after = f"{following}*"
-        some = f"{extra} {after}"
-        if not pairs and most is not None:
-            some = f"{extra} {grammar.counted(following, 0, most - 1)}"
+        after = grammar.counted(following, 0, most_extra)
+        behind_one = None if most_extra is None else most_extra - 1
+        some = f"{extra} {grammar.counted(following, 0, behind_one)}"
     some, may_end = chained(pairs, f'"," {blanks}', grammar, some=some, after=after)
     inside = f"({some} {blanks})?" if may_end and not is_filled else f"{some} {blanks}"
     return grammar.rule(f'"{{" {blanks} {inside} "}}"', "object")

@@ -64,11 +64,15 @@ def all_of(one: object, other: object, path: str) -> object:
         return other if one is True else one
     merged = rules_of(one)
     for key, value in rules_of(other).items():
-        if key in _ABOUT_PROPERTIES:
+        if key in _ABOUT_PROPERTIES or (key in _ABOUT_ITEMS and not _ABOUT_ITEMS.isdisjoint(one)):
             continue
         merged[key] = _both(key, merged[key], value, path) if key in merged else value
     if any(key in one or key in other for key in _ABOUT_PROPERTIES):
         merged.update(_properties_of_both(one, other, path))
+    if not (_ABOUT_ITEMS.isdisjoint(one) or _ABOUT_ITEMS.isdisjoint(other)):
+        for key in _ABOUT_ITEMS:
+            merged.pop(key, None)
+        merged.update(_items_of_both(one, other))
     return merged
 
 
@@ -78,9 +82,11 @@ def _both(key: str, one: object, other: object, path: str) -> object:
     if key == "type":
         return _types_of_both(one, other, path)
     if key == "enum" and isinstance(one, list) and isinstance(other, list):
-        allowed = {_canonical(value) for value in other}
-        return [value for value in one if _canonical(value) in allowed]
+        allowed = set(map(canonical, other))
+        return [value for value in one if canonical(value) in allowed]
     if key == "const":
+        if canonical(one) == canonical(other):
+            return one
         raise NothingMatchesError(path, "const: two different values are asked for")
     if key == "required" and isinstance(one, list) and isinstance(other, list):
         known = set(map(_canonical, one))
@@ -91,7 +97,7 @@ def _both(key: str, one: object, other: object, path: str) -> object:
             return max(numbers)
         if key in _LEAST:
             return min(numbers)
-    if key in ("items", "propertyNames"):
+    if key == "propertyNames":
         return {"allOf": [one, other]}
     if key in ("anyOf", "oneOf") and isinstance(one, list) and isinstance(other, list):
         if key == "oneOf":
@@ -130,6 +136,33 @@ def _properties_of_both(one: Schema, other: Schema, path: str) -> dict[str, obje
     if rest != [None, None]:
         merged["additionalProperties"] = _of_sides(rest)
     return merged
+
+
+_ABOUT_ITEMS = frozenset({"prefixItems", "items", "additionalItems"})
+
+
+def _items_of_both(one: Schema, other: Schema) -> dict[str, object]:
+    """``items`` is about what stands behind the ``prefixItems`` beside it, and behind no others."""
+    sides = [items_of(schema) for schema in (one, other)]
+    merged: dict[str, object] = {}
+    if length := max(len(prefix) for prefix, _ in sides):
+        merged["prefixItems"] = [
+            _of_sides([prefix[i] if i < len(prefix) else rest for prefix, rest in sides])
+            for i in range(length)
+        ]
+    rest = [rest for _, rest in sides]
+    if rest != [None, None]:
+        merged["items"] = _of_sides(rest)
+    return merged
+
+
+def items_of(schema: Schema) -> tuple[list[object], object]:
+    """The schemas of an array's first items, and that of all others; None if nothing is said."""
+    prefix, items = schema.get("prefixItems", []), schema.get("items")
+    if isinstance(items, list):  # before 2020-12
+        prefix, items = items, schema.get("additionalItems")
+    assert isinstance(prefix, list), "checked when the schema was read"
+    return prefix, items
 
 
 def _of_sides(sides: list[object]) -> object:
@@ -242,9 +275,17 @@ class Resolver:
         assert isinstance(branches, list), "checked above"
         for index, branch in enumerate(branches):
             parts.append(self.merged(branch, f"{path}.allOf[{index}]", seen))
+        parts = [part for part in parts if part is not True]
+        if len(parts) + bool(rules) > 1 and any(
+            isinstance(part, Mapping) and _UNEVALUATED in part for part in parts
+        ):
+            reason = "beside anyOf, in one of several schemas, it cannot be expressed"
+            raise SchemaError(path, f"{_UNEVALUATED}: {reason}")
         result: object = rules or True
         for part in parts:
             result = all_of(result, part, path)
+        if _UNEVALUATED in rules and isinstance(result, Mapping):
+            return _evaluated(result)
         return result
 
     def check_one_of(self, branches: list[object], path: str) -> None:
@@ -294,6 +335,20 @@ class Resolver:
                 ):
                     return True
         return False
+
+
+_UNEVALUATED = "unevaluatedProperties"
+
+
+def _evaluated(schema: Schema) -> Schema:
+    """With ``additionalProperties`` for ``unevaluatedProperties``, unless branches name more: what
+    the schemas beside this one name is not evaluated by it."""
+    if "anyOf" in schema or "oneOf" in schema:
+        return schema
+    rules = dict(schema)
+    further = rules.pop(_UNEVALUATED)
+    rules.setdefault("additionalProperties", further)
+    return rules
 
 
 def checked(schema: Schema, path: str) -> dict[str, object]:

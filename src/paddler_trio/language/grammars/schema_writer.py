@@ -218,10 +218,11 @@ class SchemaWriter:
                 if isinstance(branches := rules.pop(key, None), list):
                     if key == "oneOf":
                         self._resolver.check_one_of(branches, path)
+                    whole = {k: rules.pop(k) for k in ("unevaluatedProperties",) if k in rules}
                     return [
                         part
                         for branch in branches
-                        for part in self.plain({"allOf": [rules or True, branch]}, path)
+                        for part in self.plain({**whole, "allOf": [rules or True, branch]}, path)
                     ]
             if "const" in rules or "enum" in rules:
                 values = rules["enum"] if "enum" in rules else [rules["const"]]
