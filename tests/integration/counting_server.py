@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import attrs
 
-HOLD_S = 30.0
+HOLD_S = 200.0
 
 
 @attrs.define(eq=False)

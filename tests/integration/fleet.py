@@ -34,6 +34,15 @@ START_S = 90.0
 SERVING_S = 180.0
 END_S = 60.0
 """All of them for machines that are busy with other things."""
+PATIENT = (
+    "--buffered-request-timeout=100000",
+    "--inference-item-timeout=100000",
+    "--continuation-wait=60000",
+    "--agent-silence=60000",
+)
+"""What a balancer lets pass by default is less than a busy machine may need; a test that is about
+one of these limits gives its own."""
+
 OWN_INTERPRETER = {"PYTHONNOUSERSITE": "1"}
 """For an agent whose memory a test judges: forked processes have that of their server as well."""
 NOTE_LINES = 60
@@ -219,6 +228,7 @@ class Fleet:
             "--drain-timeout=2000",
             "--rollout-min-ready=0",
             "--log-json",
+            *PATIENT,
             *balancer_options,
         ]
         balancer = Daemon.start("balancer", arguments, environment)

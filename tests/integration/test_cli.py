@@ -170,16 +170,15 @@ def test_chat_on_a_terminal_ends_with_the_token_counts(shared_fleet: Fleet) -> N
 
 
 def test_an_interrupted_chat_stops_its_request(fleet: Fleet) -> None:
-    engine = fleet.agents["a1"].engine_pid
-    assert engine is not None
-    os.kill(engine, signal.SIGSTOP)  # so that the answer cannot be quicker than we are
+    agent = fleet.agents["a1"]
+    agent.signal(signal.SIGSTOP)  # so that the answer cannot be quicker than we are
     with running("chat", QUESTION, "--inference-addr", fleet.inference) as chatting:
         fleet.wait_until(lambda view: view["agents"][0]["slots_processing"] == 1)
         chatting.send_signal(signal.SIGINT)
         assert chatting.wait(LIMIT_S) == INTERRUPTED
         assert chatting.stderr is not None
         assert chatting.stderr.read() == ""
-    os.kill(engine, signal.SIGCONT)
+    agent.signal(signal.SIGCONT)
     fleet.wait_until(lambda view: view["agents"][0]["slots_processing"] == 0)
     assert chat(fleet, QUESTION).returncode == SUCCESS
 

@@ -206,7 +206,7 @@ def test_an_agent_survives_the_loss_says_so_and_serves_again_when_the_server_is_
             agents=1,
             model=None,
             agent_options=options,
-            balancer_options=["--buffered-request-timeout=1000"],
+            balancer_options=["--buffered-request-timeout=1000", "--continuation-wait=3000"],
         ) as fleet:
             fleet.desire(BUNDLED_MODEL, n_gpu_layers=99)
             fleet.wait_serving()

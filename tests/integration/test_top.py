@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import signal
 import subprocess
 import threading
@@ -26,8 +25,8 @@ LIMIT_S = 60
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    """One agent with two slots; requests wait long enough to be looked at."""
-    with Fleet.start(slots=2, balancer_options=["--buffered-request-timeout=60000"]) as fleet:
+    """One agent with two slots."""
+    with Fleet.start(slots=2) as fleet:
         yield fleet
 
 
@@ -66,15 +65,14 @@ def row_of(screen: str, name: str) -> str:
 
 
 @contextmanager
-def stopped_engine(fleet: Fleet) -> Iterator[None]:
-    """Within the block the engine computes nothing, so what it has stays in flight."""
-    engine = fleet.agents["a1"].engine_pid
-    assert engine is not None
-    os.kill(engine, signal.SIGSTOP)
+def stopped_agent(fleet: Fleet) -> Iterator[None]:
+    """Within the block the agent does nothing, so what it has stays in flight. An engine that
+    stood still would be ended by its agent."""
+    fleet.agents["a1"].signal(signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(engine, signal.SIGCONT)
+        fleet.agents["a1"].signal(signal.SIGCONT)
 
 
 def command(fleet: Fleet, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -95,7 +93,7 @@ def test_top_shows_the_fleet_cancels_drains_outlives_a_balancer_and_gives_the_te
 ) -> None:
     with person("top", "--management-addr", fleet.management) as operator:
         operator.reads("slots 0/2 busy")
-        with stopped_engine(fleet):
+        with stopped_agent(fleet):
             clients = [Client(fleet, name) for name in ("ann", "bob", "cleo")]
             operator.reads("slots 2/2 busy")
             there = ("ann", "bob", "cleo", "buffered", "queue 1/30")
@@ -204,7 +202,7 @@ def test_requests_are_listed_filtered_and_explained(other_fleet: Fleet) -> None:
 
 
 def test_a_request_is_cancelled_by_its_key(other_fleet: Fleet) -> None:
-    with stopped_engine(other_fleet):
+    with stopped_agent(other_fleet):
         client = Client(other_fleet, "emil")
         for _ in range(1000):
             if found := requests(other_fleet, "--state", "in_flight", "--client", "emil"):
