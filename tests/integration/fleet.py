@@ -294,7 +294,7 @@ class Fleet:
                 f"--slots={slots}",
                 "--threads=1",  # more spin while they wait for each other, and cores are few
                 f"--name={name}",
-                "--drain-timeout=2000",
+                "--drain-timeout=60000",  # what runs at a swap is done in moments, or is slow
                 "--fit=off",  # a process more for each load of each test; tests of fits say on
                 "--log-json",
                 *options,
