@@ -23,6 +23,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
+from rollouts import follow
 
 from no_tls import NO_TLS
 from paddler_trio.telemetry.balancer_metrics import (
@@ -83,9 +84,13 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
         _use(fleet, key, limited)
         fleet.wait_until(_has_counted, what="the engine's counts are reported")
         texts = [scrape(fleet.management_url).text, scrape(agents_url).text]
-        fleet.desire(BUNDLED_MODEL, context_size=1024)
-        fleet.wait_until(lambda view: view["agents"][0]["phase"] != "serving", what="a rollout")
-        rolling = scrape(fleet.management_url, OPENMETRICS).text
+        fleet.agents["a1"].signal(signal.SIGSTOP)  # so that the rollout cannot be over
+        try:
+            fleet.desire(BUNDLED_MODEL, context_size=1024)
+            follow(fleet, lambda rollout: rollout["phase"] != "complete")
+            rolling = scrape(fleet.management_url, OPENMETRICS).text
+        finally:
+            fleet.agents["a1"].signal(signal.SIGCONT)
         yield Scraped(fleet, texts, agents_url, rolling)
 
 
@@ -290,7 +295,7 @@ def test_head_has_the_headers_of_get(scraped: Scraped) -> None:
         assert (head.status_code, head.content) == (200, b"")
         assert int(head.headers["content-length"]) > 5000
         assert head.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert httpx.get(f"{scraped.agents_url}/", trust_env=False).status_code == 404
+    assert httpx.get(f"{scraped.agents_url}/", trust_env=False, timeout=END_S).status_code == 404
 
 
 def test_promtool_has_nothing_to_object_to(scraped: Scraped) -> None:
@@ -326,7 +331,10 @@ def test_an_engine_that_was_killed_is_counted_as_that(scraped: Scraped) -> None:
 
 def test_a_page_of_a_browser_reads_no_metrics_under_a_name_of_its_own(scraped: Scraped) -> None:
     answer = httpx.get(
-        f"{scraped.agents_url}/metrics", headers={"Host": "evil.example"}, trust_env=False
+        f"{scraped.agents_url}/metrics",
+        headers={"Host": "evil.example"},
+        trust_env=False,
+        timeout=END_S,
     )
     assert answer.status_code == 403
     assert "paddler_" not in answer.text
