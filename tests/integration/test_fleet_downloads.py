@@ -15,7 +15,7 @@ from typing import Any, cast
 import forked_processes
 import httpx
 import pytest
-from fleet import BUNDLED_MODEL, Fleet, FleetView
+from fleet import BUNDLED_MODEL, END_S, Fleet, FleetView
 from streams import story
 
 from hub_server import Misbehaviour, Repository, hub_server, sha256
@@ -99,29 +99,35 @@ def test_one_command_has_every_agent_fetch_the_model_once_and_serve_it(tmp_path:
                     nobody_ends=True,
                 )
                 url = f"{fleet.management_url}/api/v1/agents"
-                shown = httpx.get(url, trust_env=False).json()["agents"]
+                shown = httpx.get(url, trust_env=False, timeout=END_S).json()["agents"]
                 assert [agent["download_filename"] for agent in shown] == ["demo-Q4_K_M.gguf"] * 2
                 assert {agent["download_total"] for agent in shown} == {len(DATA)}
                 url = f"{fleet.management_url}/api/v2/agents"
                 downloads = [
-                    a["download"] for a in httpx.get(url, trust_env=False).json()["agents"]
+                    a["download"]
+                    for a in httpx.get(url, trust_env=False, timeout=END_S).json()["agents"]
                 ]
                 assert {download["source"] for download in downloads} == {"127.0.0.1"}
                 url = f"{fleet.management_url}/api/v2/rollout"
-                (rollout,) = httpx.get(url, trust_env=False).json()["rollouts"]
+                (rollout,) = httpx.get(url, trust_env=False, timeout=END_S).json()["rollouts"]
                 assert [each["phase"] for each in rollout["agents"]] == ["prefetching"] * 2
                 for each in rollout["agents"]:
                     assert each["download"]["filename"] == "demo-Q4_K_M.gguf"
                     assert each["download"]["total_bytes"] == len(DATA)
                     assert each["progress"] is not None, "a bar, though nothing was served before"
-                gate.set()
-                out, progress = swap.communicate(timeout=120)
-                assert swap.returncode == 0, out
-                lines = progress.splitlines()
                 file = "demo-Q4_K_M.gguf (4.7 MB) from 127.0.0.1"
-                assert {f"default, a{i}: prefetching {file}" for i in (1, 2)} <= {
-                    line.removesuffix(", waiting for another process") for line in lines
-                }
+                told = {f"default, a{i}: prefetching {file}" for i in (1, 2)}
+                lines: list[str] = []
+                assert swap.stderr is not None
+                while told:  # before it could be over
+                    line = swap.stderr.readline()
+                    assert line, f"it ended after {lines}"
+                    lines.append(line.removesuffix("\n"))
+                    told.discard(lines[-1].removesuffix(", waiting for another process"))
+                gate.set()
+                lines += swap.stderr.read().splitlines()
+                out, _ = swap.communicate(timeout=120)
+                assert swap.returncode == 0, out
                 for agent in ("a1", "a2"):
                     words = [line for line in lines if line.startswith(f"default, {agent}: ")]
                     phases = [line.split()[2] for line in words]
@@ -152,7 +158,9 @@ def test_one_command_has_every_agent_fetch_the_model_once_and_serve_it(tmp_path:
         Fleet.start(agents=1, model=None, env={**env, "HF_HUB_OFFLINE": "1"}) as offline,
     ):
         url = f"{offline.management_url}/api/v1/balancer_desired_state"
-        state = httpx.get(url, trust_env=False).json() | {"model": {"HuggingFace": pinned}}
+        state = httpx.get(url, trust_env=False, timeout=END_S).json() | {
+            "model": {"HuggingFace": pinned}
+        }
         state["inference_parameters"]["context_size"] = 1024
-        assert httpx.put(url, json=state, trust_env=False).is_success
+        assert httpx.put(url, json=state, trust_env=False, timeout=END_S).is_success
         offline.wait_serving()
