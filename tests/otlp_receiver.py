@@ -55,7 +55,7 @@ class OtlpReceiver:
     news: threading.Condition = attrs.field(factory=threading.Condition)
 
     def wait_for(
-        self, is_there: Callable[[list[ReceivedSpan]], bool], *, within_s: float = 30.0
+        self, is_there: Callable[[list[ReceivedSpan]], bool], *, within_s: float = 60.0
     ) -> list[ReceivedSpan]:
         """All spans so far, once they are as wanted; AssertionError if they never are."""
         give_up_s = time.monotonic() + within_s

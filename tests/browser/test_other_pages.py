@@ -152,11 +152,11 @@ def test_a_key_is_made_shown_once_used_and_revoked(viewer: Viewer, keyed: KeyedB
     assert secret not in page.content()
     models = f"{keyed.url('inference')}v1/models"
     bearer = {"Authorization": f"Bearer {secret}"}
-    assert httpx.get(models, headers=bearer, trust_env=False).status_code == 200
+    assert httpx.get(models, headers=bearer, trust_env=False, timeout=60).status_code == 200
     page.get_by_role("button", name="Revoke web-1").click()
     page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
     expect(table.get_by_role("row", name=re.compile("web-1"))).to_have_count(0)
-    assert httpx.get(models, headers=bearer, trust_env=False).status_code == 401
+    assert httpx.get(models, headers=bearer, trust_env=False, timeout=60).status_code == 401
     assert secret not in keyed.daemon.tail(5000)
 
 
@@ -183,7 +183,9 @@ def test_a_key_gets_limits_and_an_end_and_its_use_is_shown(
     asked = {"raw_prompt": 1}  # a wrong request counts as well
     url = f"{keyed.url('inference')}api/v1/continue_from_raw_prompt"
     bearer = {"Authorization": f"Bearer {secret}"}
-    answers = [httpx.post(url, json=asked, headers=bearer, trust_env=False) for _ in range(3)]
+    answers = [
+        httpx.post(url, json=asked, headers=bearer, trust_env=False, timeout=60) for _ in range(3)
+    ]
     assert [answer.status_code for answer in answers] == [400, 400, 429]
     page.reload()
     expect(row).to_contain_text("2 of 2 a minute")
@@ -255,7 +257,7 @@ def test_an_agent_that_is_killed_shows_in_the_logs(
     viewer.open(panel, "logs")
     page = viewer.page
     first = f"{fleet.management_url}/api/v2/agents/{fleet.agent_view('a1')['id']}/drain"
-    httpx.post(first, trust_env=False).raise_for_status()
+    httpx.post(first, trust_env=False, timeout=60).raise_for_status()
     fleet.start_agent("mayfly", slots=1)
     fleet.wait_until(
         lambda view: any(
@@ -264,7 +266,7 @@ def test_an_agent_that_is_killed_shows_in_the_logs(
         what="the second agent serves",
     )
     with long_answer(fleet, "story-18"):
-        httpx.delete(first, trust_env=False).raise_for_status()
+        httpx.delete(first, trust_env=False, timeout=60).raise_for_status()
         fleet.agents["mayfly"].end()
         line = page.get_by_role("listitem").filter(has_text="agent lost under a request")
         expect(line).to_contain_text("story-18")

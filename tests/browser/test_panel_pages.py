@@ -74,7 +74,7 @@ def test_the_page_allows_no_inline_code_and_no_frame(
     viewer: Viewer, panel: str, fleet: Fleet
 ) -> None:
     for base in (panel, f"{fleet.management_url}/panel/"):
-        policy = httpx.get(base, trust_env=False).headers["content-security-policy"]
+        policy = httpx.get(base, trust_env=False, timeout=60).headers["content-security-policy"]
         assert "script-src 'self'" in policy
         assert "frame-ancestors 'none'" in policy
         assert "unsafe" not in policy

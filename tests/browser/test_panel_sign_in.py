@@ -53,7 +53,9 @@ def test_a_wrong_key_is_refused_at_its_field_and_then_too_many(
             expect(field).to_have_attribute("aria-invalid", "true")
             expect(viewer.page.get_by_text(why)).to_be_visible()
         for _ in range(8):
-            httpx.post(f"{balancer.url()}session", json={"key": "pt-wrong"}, trust_env=False)
+            httpx.post(
+                f"{balancer.url()}session", json={"key": "pt-wrong"}, trust_env=False, timeout=60
+            )
         viewer.sign_in(balancer.secrets["ops"])
         expect(viewer.page.get_by_text("Too many tries")).to_be_visible()
         assert "pt-wrong" not in balancer.daemon.tail(5000)

@@ -105,10 +105,10 @@ def test_stopping_frees_the_slot(prompt: Viewer, fleet: Fleet) -> None:
 def test_a_request_that_waits_shows_its_place(prompt: Viewer, fleet: Fleet) -> None:
     agent = fleet.view()["agents"][0]["id"]
     url = f"{fleet.management_url}/api/v2/agents/{agent}/drain"
-    httpx.post(url, trust_env=False).raise_for_status()
+    httpx.post(url, trust_env=False, timeout=60).raise_for_status()
     ask(prompt, "Are you there?")
     expect(prompt.page.locator(".waiting")).to_contain_text("n the queue")
-    httpx.delete(url, trust_env=False).raise_for_status()
+    httpx.delete(url, trust_env=False, timeout=60).raise_for_status()
     expect(answers(prompt)).to_have_count(1)
 
 

@@ -105,7 +105,7 @@ class Place:
             headers=headers,
             trust_env=False,
             verify=False,  # the certificate is not what is tested here
-            timeout=30,
+            timeout=60,
         )
         answer.raise_for_status()
         found: dict[str, Any] = answer.json()
@@ -143,6 +143,7 @@ def here_token(place: Place, *, uses: int = 1) -> JoinToken:
         json={"uses": uses},
         verify=False,  # as above
         trust_env=False,
+        timeout=PATIENCE_S,
     )
     assert answer.status_code == 201, answer.text
     assert answer.headers["cache-control"] == "no-store"

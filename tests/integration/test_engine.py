@@ -149,27 +149,27 @@ def test_what_is_no_model_is_said_before_the_engine_ends(
             assert isinstance(failed, LoadFailed)
             assert failed.stage == "model"
             assert str(path) in failed.reason
-            assert engine.process.wait(10) == 0
+            assert engine.process.wait(60) == 0
 
 
 def test_the_engine_ends_when_its_pipe_does_whatever_it_is_doing(engine: Engine) -> None:
     engine.start(1, STORY, sampling=DICE, max_tokens=400)
     assert engine.process.stdin is not None
     engine.process.stdin.close()
-    assert engine.process.wait(10) == 0
+    assert engine.process.wait(60) == 0
 
 
 def test_a_garbled_frame_ends_the_engine_instead_of_confusing_it(engine: Engine) -> None:
     assert engine.process.stdin is not None
     engine.process.stdin.write(b"\x00\x00\x00\x03abc")
     engine.process.stdin.flush()
-    assert engine.process.wait(10) == 1
+    assert engine.process.wait(60) == 1
 
 
 def test_a_frozen_engine_can_be_killed(engine: Engine) -> None:
     engine.process.send_signal(signal.SIGSTOP)
     engine.process.kill()
-    assert engine.process.wait(10) == -signal.SIGKILL
+    assert engine.process.wait(60) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("layout", [False, True])

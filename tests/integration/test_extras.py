@@ -55,7 +55,7 @@ def answer_of(fleet: Fleet) -> dict[str, str]:
     """The texts of an answer by their tag."""
     body = {"prompt": HELLO, "max_tokens": 60}
     answer = httpx.post(
-        f"{fleet.inference_url}/api/v2/generate", json=body, trust_env=False, timeout=30
+        f"{fleet.inference_url}/api/v2/generate", json=body, trust_env=False, timeout=60
     )
     assert answer.status_code == 200, answer.text
     texts: dict[str, str] = {}

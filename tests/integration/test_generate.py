@@ -37,7 +37,7 @@ WEATHER = {
 
 def post(fleet: Fleet, path: str, body: Json) -> httpx.Response:
     return httpx.post(
-        f"{fleet.inference_url}{path}", json=body, trust_env=False, verify=NO_TLS, timeout=30
+        f"{fleet.inference_url}{path}", json=body, trust_env=False, verify=NO_TLS, timeout=60
     )
 
 

@@ -26,7 +26,7 @@ RED_URI, GREEN_URI = (data_uri(encoded(each)) for each in (RED, GREEN))
 def desire(fleet: Fleet, projection: Path | None, **parameters: object) -> str:
     """The bundled model with this projection; returns the digest of the state."""
     url = f"{fleet.management_url}/api/v1/balancer_desired_state"
-    with httpx.Client(trust_env=False, timeout=10) as http:
+    with httpx.Client(trust_env=False, timeout=60) as http:
         state = http.get(url).raise_for_status().json()
         state["model"] = {"LocalToAgent": str(BUNDLED_MODEL)}
         state["multimodal_projection"] = (
@@ -137,7 +137,10 @@ def test_the_extended_surfaces_show_images_as_well(fleet: Fleet) -> None:
     assert completion["usage"]["completion_tokens"] == 4
     broken = [{"role": "user", "content": [shown("data:image/png;base64,AAAA")]}]
     refused = httpx.post(
-        f"{fleet.inference_url}/v1/chat/completions", json={"messages": broken}, trust_env=False
+        f"{fleet.inference_url}/v1/chat/completions",
+        json={"messages": broken},
+        trust_env=False,
+        timeout=60,
     )
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_image")
 

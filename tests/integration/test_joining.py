@@ -175,7 +175,9 @@ def test_without_a_key_there_are_probes_and_joining_and_nothing_else(tmp_path: P
     assert len(paths) > 60
     with (
         place(tmp_path) as here,
-        httpx.Client(base_url=f"http://{here.address}", trust_env=False) as client,
+        httpx.Client(
+            base_url=f"http://{here.address}", trust_env=False, timeout=PATIENCE_S
+        ) as client,
     ):
         opened = {
             (method, path)
@@ -198,7 +200,9 @@ def test_without_a_key_there_are_probes_and_joining_and_nothing_else(tmp_path: P
 async def test_an_agent_of_paddlers_is_admitted_from_its_network_only(tmp_path: Path) -> None:
     with place(tmp_path) as here:
         path = "/api/v1/agent_socket/old"
-        with httpx.Client(base_url=f"http://{here.address}", trust_env=False) as client:
+        with httpx.Client(
+            base_url=f"http://{here.address}", trust_env=False, timeout=PATIENCE_S
+        ) as client:
             refused = await trio.to_thread.run_sync(lambda: client.get(path, headers=UPGRADE))
         assert refused.status_code == 401
         here.restart("--legacy-agents=127.0.0.0/8")
@@ -208,7 +212,9 @@ async def test_an_agent_of_paddlers_is_admitted_from_its_network_only(tmp_path: 
             await link.send_message(render(RegisterAgent("old", status)).decode())
             joined = here.balancer.wait_for_log
             assert (await trio.to_thread.run_sync(joined, "agent joined"))["agent"] == "old"
-        with httpx.Client(base_url=f"http://{here.address}", trust_env=False) as client:
+        with httpx.Client(
+            base_url=f"http://{here.address}", trust_env=False, timeout=PATIENCE_S
+        ) as client:
             denied = await trio.to_thread.run_sync(client.get, "/api/v1/agents")
         assert denied.status_code == 401
 
@@ -249,13 +255,13 @@ def test_a_credential_reads_from_the_model_store_and_writes_nothing(tmp_path: Pa
         headers = {"Authorization": f"Bearer {credential}"}
         base = f"http://{here.address}/api/v2/store"
         here.balancer.wait_for_log("model store up")
-        with httpx.Client(headers=headers, trust_env=False) as client:
+        with httpx.Client(headers=headers, trust_env=False, timeout=PATIENCE_S) as client:
             assert client.get(base).status_code == 200
             assert client.put(f"{base}/blobs/sha256/{'0' * 64}", content=b"x").status_code == 403
             assert client.delete(f"{base}/pins/a").status_code == 403
             here.run("agents", "revoke", "gpu")
             assert client.get(base).status_code == 401
-            assert httpx.get(base, trust_env=False).status_code == 401
+            assert httpx.get(base, trust_env=False, timeout=PATIENCE_S).status_code == 401
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def impostor(pair: Pair, certificates: list[str]) -> Iterator[tuple[int, list[by
                     return
                 try:
                     with context.wrap_socket(raw, server_side=True) as stream:
-                        stream.settimeout(5)
+                        stream.settimeout(PATIENCE_S)
                         heard.append(stream.recv(65_536))
                         body = json.dumps({"certificates": certificates}).encode()
                         head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)

@@ -155,7 +155,11 @@ def test_one_push_is_served_by_every_agent(tmp_path: Path) -> None:
         fleet.wait_until(lambda view: len(view["agents"]) == 2, nobody_ends=True)
         swapped = run(fleet.management, "swap", mine, "--push", "--context-size=1024")
         assert swapped.returncode == 0, swapped.stderr
-        state = httpx.get(f"{fleet.management_url}/api/v1/balancer_desired_state", trust_env=False)
+        state = httpx.get(
+            f"{fleet.management_url}/api/v1/balancer_desired_state",
+            trust_env=False,
+            timeout=PATIENCE_S,
+        )
         url = state.json()["model"]["Url"]["url"]
         assert url.startswith("store://sha256/")
         assert url.endswith("/mine.gguf")
@@ -178,7 +182,9 @@ def test_one_push_is_served_by_every_agent(tmp_path: Path) -> None:
         stored = [line for line in listed.stdout.splitlines() if " store " in line]
         assert len(stored) == 1
         assert "desired" in stored[0]
-        audit = httpx.get(f"{fleet.management_url}/api/v2/audit", trust_env=False).json()
+        audit = httpx.get(
+            f"{fleet.management_url}/api/v2/audit", trust_env=False, timeout=PATIENCE_S
+        ).json()
         actions = [(each["action"], each["target"]) for each in audit["entries"]]
         assert ("model sent to the store", url) in actions
         assert ("desired state replaced", "default") in actions
@@ -216,7 +222,7 @@ def test_a_push_survives_its_own_end_and_the_balancers(tmp_path: Path, large: Pa
             balancer, address = start_balancer(folder)
             gate.target = address
             gate.cut()
-            out, _ = push.communicate(timeout=PATIENCE_S)
+            out, _ = push.communicate(timeout=2 * PATIENCE_S)
             assert push.returncode == 0
             assert out.startswith("pushed: paddler-trio model swap store://sha256/")
             assert here_bytes(address) == len(LARGE)

@@ -42,7 +42,7 @@ class Stored:
 
     def get(self, path: str = "", method: str = "GET", **headers: str) -> httpx.Response:
         sent = {**self.headers, **headers}
-        return httpx.request(method, f"{self.url}{path}", headers=sent, trust_env=False, timeout=30)
+        return httpx.request(method, f"{self.url}{path}", headers=sent, trust_env=False, timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +68,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
 
 def test_the_store_asks_for_a_management_key(stored: Stored) -> None:
     for path in ("", f"/blobs/sha256/{SHA256}"):
-        assert httpx.get(f"{stored.url}{path}", trust_env=False).status_code == 401
+        assert httpx.get(f"{stored.url}{path}", trust_env=False, timeout=60).status_code == 401
     refused = httpx.put(
-        f"{stored.url}/blobs/sha256/{SHA256}", content=b"x" * 10**6, trust_env=False
+        f"{stored.url}/blobs/sha256/{SHA256}", content=b"x" * 10**6, trust_env=False, timeout=60
     )
     assert refused.status_code == 401, "a body that is not read does not hang the refusal"
 
@@ -134,7 +134,7 @@ def test_a_store_that_is_killed_comes_back_and_its_connections_are_counted_anew(
         assert len(received) < len(DATA) + 1000 or received.endswith(DATA[-100:])
     balancer.log.clear()
     tree = httpx.get(
-        f"http://{stored.address}/api/v2/tree", headers=stored.headers, trust_env=False
+        f"http://{stored.address}/api/v2/tree", headers=stored.headers, trust_env=False, timeout=60
     )
     (owner,) = [n for n in tree.json()["children"] if n["name"] == "state owner"]
     (node,) = [n for n in owner["children"] if n["name"] == "model store"]
@@ -165,7 +165,7 @@ def test_what_is_pinned_survives_a_prune_and_each_leaves_a_record(
     nothing = invoke("model", "pin", name, *where)
     assert (nothing.exit_code, "model list" in nothing.stderr) == (1, True)
     url = f"http://{stored.address}/api/v2/audit"
-    entries = httpx.get(url, headers=stored.headers, trust_env=False).json()["entries"]
+    entries = httpx.get(url, headers=stored.headers, trust_env=False, timeout=60).json()["entries"]
     told = [(each["who"], each["action"], each["target"], each["outcome"]) for each in entries]
     assert told[-4:] == [
         ("ops", "store model pinned", name, "done"),

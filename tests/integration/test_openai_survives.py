@@ -32,7 +32,7 @@ def chat(fleet: Fleet, has_begun: threading.Barrier) -> list[dict[str, Any]]:
         lines = (line for line in answer.iter_lines() if line.startswith("data: "))
         for number, line in enumerate(lines):
             if number == 3:
-                has_begun.wait(30)
+                has_begun.wait(60)
             if line == "data: [DONE]":
                 return events
             events.append(json.loads(line.removeprefix("data: ")))
@@ -46,10 +46,10 @@ def test_a_killed_agent_costs_no_stream_a_token() -> None:
         has_begun = threading.Barrier(3)
         with ThreadPoolExecutor(2) as clients:
             told = [clients.submit(chat, fleet, has_begun) for _ in range(2)]
-            has_begun.wait(30)
+            has_begun.wait(60)
             os.kill(fleet.agents["a1"].pid, signal.SIGKILL)
             for future in told:
-                *events, last = future.result(60)
+                *events, last = future.result(100)
                 assert events[-1]["choices"][0]["finish_reason"] == "length"
                 assert last["usage"]["completion_tokens"] == TOKENS
                 assert len({event["id"] for event in events}) == 1

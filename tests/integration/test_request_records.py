@@ -25,11 +25,11 @@ def fleet() -> Iterator[Fleet]:
 
 
 def delete(url: str) -> int:
-    return httpx.delete(url, verify=NO_TLS).status_code
+    return httpx.delete(url, verify=NO_TLS, timeout=60).status_code
 
 
 def get(fleet: Fleet, path: str) -> Any:
-    answer = httpx.get(f"{fleet.management_url}{path}", verify=NO_TLS)
+    answer = httpx.get(f"{fleet.management_url}{path}", verify=NO_TLS, timeout=60)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -94,13 +94,16 @@ def test_lists_are_filtered_paged_and_exported(fleet: Fleet) -> None:
             json={"model": "m", "prompt": f"Once {number}", "max_tokens": 3, "ignore_eos": True},
             headers={"X-Paddler-Client": "=app"},
             verify=NO_TLS,
+            timeout=60,
         ).raise_for_status()
     page = get(fleet, "/api/v2/requests?client=%3Dapp&limit=2&ending=done")
     assert [each["client"] for each in page["requests"]] == ["=app", "=app"]
     rest = get(fleet, f"/api/v2/requests?client=%3Dapp&limit=2&before={page['next']}")
     assert len(rest["requests"]) == 1
     assert rest["next"] is None
-    text = httpx.get(f"{fleet.management_url}/api/v2/requests?format=csv", verify=NO_TLS).text
+    text = httpx.get(
+        f"{fleet.management_url}/api/v2/requests?format=csv", verify=NO_TLS, timeout=60
+    ).text
     rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) >= 3
     assert rows[0]["client"] == "'=app", "a spreadsheet would compute it"
@@ -112,7 +115,9 @@ def test_lists_are_filtered_paged_and_exported(fleet: Fleet) -> None:
         ("state=lost", "in_flight, finished, all"),
         ("whatever=1", "'whatever' is no parameter"),
     ):
-        answer = httpx.get(f"{fleet.management_url}/api/v2/requests?{query}", verify=NO_TLS)
+        answer = httpx.get(
+            f"{fleet.management_url}/api/v2/requests?{query}", verify=NO_TLS, timeout=60
+        )
         assert answer.status_code == 400
         assert named in answer.text
 
@@ -123,6 +128,7 @@ def test_the_operator_reads_what_was_asked_and_answered_if_it_is_captured(fleet:
         json={"model": "m", "prompt": "Once upon a midnight", "max_tokens": 8},
         headers={"X-Paddler-Client": "captured"},
         verify=NO_TLS,
+        timeout=60,
     ).json()
     (listed,) = get(fleet, "/api/v2/requests?client=captured")["requests"]
     capture = get(fleet, f"/api/v2/requests/{listed['id']}")["request"]["capture"]

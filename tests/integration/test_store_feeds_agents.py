@@ -95,13 +95,15 @@ def the_store_is_killed_in_the_middle(fleet: Fleet, hub: HubServer) -> None:
 
 def desire(fleet: Fleet, model: object) -> None:
     url = f"{fleet.management_url}/api/v1/balancer_desired_state"
-    state = httpx.get(url, trust_env=False).json() | {"model": model}
+    state = httpx.get(url, trust_env=False, timeout=60).json() | {"model": model}
     state["inference_parameters"]["context_size"] = 1024
-    assert httpx.put(url, json=state, trust_env=False).is_success
+    assert httpx.put(url, json=state, trust_env=False, timeout=60).is_success
 
 
 def store(fleet: Fleet) -> dict[str, list[dict[str, object]]]:
-    listed = httpx.get(f"{fleet.management_url}/api/v2/store", trust_env=False).raise_for_status()
+    listed = httpx.get(
+        f"{fleet.management_url}/api/v2/store", trust_env=False, timeout=60
+    ).raise_for_status()
     return dict(listed.json())
 
 

@@ -195,7 +195,7 @@ def test_the_fingerprint_to_pin_is_printed_and_is_the_one_in_the_log(site: Site)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == fingerprint_of(site.pair) + "\n"
     assert "not verified" in ran.stderr
-    logged = site.running.daemon.wait_for_log("TLS", within_s=5)
+    logged = site.running.daemon.wait_for_log("TLS")
     assert logged["fingerprint"] == ran.stdout.strip()
     assert json.loads(paddler_trio("tls", "fingerprint", site.management, "--json").stdout)
     plain = paddler_trio("tls", "fingerprint", site.running.addresses["management"])

@@ -39,7 +39,7 @@ class Watched:
 
     async def line_of(self, request: str) -> dict[str, Any]:
         """The only line of this request, once it is written."""
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while not (found := self._lines_of(request)):  # noqa: ASYNC110
                 await trio.sleep(0.02)  # the file is all there is to watch
         assert len(found) == 1
@@ -297,7 +297,7 @@ async def test_a_hangup_opens_the_access_log_anew(watched: Watched) -> None:
     old = watched.access_log.with_suffix(".1")
     watched.access_log.rename(old)
     watched.fleet.balancer.signal(signal.SIGHUP)
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while not watched.access_log.exists():  # noqa: ASYNC110
             await trio.sleep(0.02)
     async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, timeout=60) as client:

@@ -25,7 +25,7 @@ def state_of(**changes: object) -> dict[str, Any]:
 
 
 def put(fleet: Fleet, path: str, state: object) -> httpx.Response:
-    return httpx.put(f"{fleet.management_url}{path}", json=state, trust_env=False, timeout=10)
+    return httpx.put(f"{fleet.management_url}{path}", json=state, trust_env=False, timeout=60)
 
 
 def issues_of(fleet: Fleet, *, tag: str) -> list[dict[str, Any]]:
