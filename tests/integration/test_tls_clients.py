@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -67,13 +68,15 @@ class Site:
     def managed(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         return paddler_trio(*arguments, f"--management-addr={self.management}", *self.trusted)
 
-    def agent(self, name: str, *options: str) -> Daemon:
+    def agent(self, name: str, *options: str, path: str | None = None) -> Daemon:
+        """``path``: its ``PYTHONPATH``, if not that of the tests."""
         return Daemon.start(
             name,
             ["agent", f"--management-addr={self.management}", "--slots=2", f"--name={name}",
              "--fit=off", "--drain-timeout=1000", "--log-json", f"--token-file={self.key_file}",
              *self.shown, *options],
-            {"PADDLER_CACHE_DIR": str(self.folder / f"cache-{name}")},
+            {"PADDLER_CACHE_DIR": str(self.folder / f"cache-{name}"),
+             **({} if path is None else {"PYTHONPATH": path})},
         )  # fmt: skip
 
 
@@ -102,11 +105,23 @@ def site(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield site
 
 
-def test_a_fleet_lives_over_tls(site: Site) -> None:
+POLITE = """\
+from paddler_trio.agent import balancer_connection
+balancer_connection.DEREGISTRATION_S = 1000.0
+"""
+"""A ``sitecustomize`` for an agent that leaves when the balancer lets it, and not before."""
+
+
+def test_a_fleet_lives_over_tls(site: Site, tmp_path: Path) -> None:
     """Agents with an authority and with a pin link, fetch what was pushed, and answer."""
+    (tmp_path / "sitecustomize.py").write_text(POLITE)
     pin = ":".join(f"{byte:02X}" for byte in bytes.fromhex(fingerprint_of(site.pair)))
     agents = [
-        site.agent("by-authority", f"--tls-ca={site.authority.cert}"),
+        site.agent(
+            "by-authority",
+            f"--tls-ca={site.authority.cert}",
+            path=os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        ),
         site.agent("by-pin", f"--tls-fingerprint={pin}"),
     ]
     try:
@@ -147,10 +162,8 @@ def test_a_fleet_lives_over_tls(site: Site) -> None:
         ):
             ran = site.managed(*words)
             assert ran.returncode == 0, (words, ran.stdout, ran.stderr)
-        began_s = time.monotonic()
         agents[0].signal(signal.SIGTERM)
-        assert agents[0].wait() == 0
-        assert time.monotonic() - began_s < 5, "it says goodbye, and the balancer closes"
+        assert agents[0].wait() == 0, "it says goodbye, and the balancer closes"
         listed = json.loads(site.managed("agents", "--json").stdout)
         assert [each["name"] for each in listed["agents"]] == ["by-pin"]
     except BaseException as error:
