@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import struct
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -185,13 +184,12 @@ def child(script: str) -> list[str]:
 
 
 async def test_a_dry_run_that_hangs_is_killed_in_time() -> None:
-    began_s = time.monotonic()
     hangs = child("import signal; signal.pause()")
-    async with open_dry_run(command=hangs, answer_within_s=0.2) as dry_run:
-        with pytest.raises(MemoryUnknownError, match=r"within 0\.2 s") as raised:
-            await dry_run.need(LOAD)
+    with trio.fail_after(60):
+        async with open_dry_run(command=hangs, answer_within_s=0.2) as dry_run:
+            with pytest.raises(MemoryUnknownError, match=r"within 0\.2 s") as raised:
+                await dry_run.need(LOAD)
     assert raised.value.kind == "too_slow"
-    assert time.monotonic() - began_s < 10
 
 
 async def test_a_question_that_computes_for_ever_is_ended_by_its_processor_time() -> None:

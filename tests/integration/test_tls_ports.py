@@ -218,7 +218,7 @@ async def test_websockets_of_clients_and_of_agents(balancer: TlsBalancer) -> Non
             assert message["Notification"], message
 
 
-def test_a_new_certificate_is_in_use_within_two_seconds_and_after_sighup(
+def test_a_new_certificate_is_found_and_read_after_sighup(
     authority: Authority, tmp_path: Path
 ) -> None:
     pair = Pair(tmp_path / "cert.pem", tmp_path / "key.pem")
@@ -230,11 +230,11 @@ def test_a_new_certificate_is_in_use_within_two_seconds_and_after_sighup(
             assert kept.get(balancer.url("inference", "/health")).status_code == 200
             assert _shown(balancer) == _fingerprint(first)
             install(second, pair)
-            balancer.daemon.wait_for_log("certificate read again", within_s=3)
+            balancer.daemon.wait_for_log("certificate read again")
             assert _shown(balancer) == _fingerprint(second)
             install(third, pair)
             balancer.daemon.signal(signal.SIGHUP)
-            balancer.daemon.wait_for_line(_fingerprint(third), within_s=3)
+            balancer.daemon.wait_for_line(_fingerprint(third))
             assert _shown(balancer) == _fingerprint(third)
             pair.cert.write_text("nothing\n")
             balancer.daemon.wait_for_log("certificate not read again, the old one stays")
