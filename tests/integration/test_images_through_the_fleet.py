@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import httpx
 import pytest
 import trio
-from fleet import BUNDLED_MODEL, Fleet, FleetView
+from fleet import BUNDLED_MODEL, Fleet, FleetView, serving
 from streams import CONVERSATION, Heard, listen, story, until_first_tokens
 
 from vision_models import data_uri, encoded, picture, write_projector
@@ -203,9 +203,13 @@ def test_a_projection_that_cannot_be_used_is_an_issue_until_it_can(
     fleet = one_agent
     path = tmp_path / "projection.gguf"
     issue = {"MultimodalProjectionCannotBeLoaded": {"model_path": str(path)}}
+
+    def serves_with_it(view: FleetView) -> bool:
+        """The state and the issues come in two frames."""
+        return serving(view, 1) and view["agents"][0]["issues"] == [issue]
+
     desire(fleet, path)
-    (agent,) = fleet.wait_serving()["agents"]
-    assert agent["issues"] == [issue]
+    (agent,) = fleet.wait_until(serves_with_it, what="it serves words")["agents"]
     assert "there is no file" in (agent["detail"] or "")
     assert "Done" in results(fleet, conversation(text("Hello")))[-1]
     (ending,) = results(fleet, conversation(shown(RED_URI)))
@@ -216,8 +220,7 @@ def test_a_projection_that_cannot_be_used_is_an_issue_until_it_can(
     fleet.wait_until(
         lambda view: "mismatch" in (view["agents"][0]["detail"] or ""), what="it is refused"
     )
-    (agent,) = fleet.wait_serving()["agents"]
-    assert agent["issues"] == [issue]
+    fleet.wait_until(serves_with_it, what="it serves words still")
 
     write_projector(tmp_path / "right.gguf")
     shutil.move(tmp_path / "right.gguf", path)
