@@ -186,7 +186,7 @@ def test_more_devices_than_llama_cpp_takes_are_refused(vocabulary: Vocabulary) -
 
 def test_an_engine_dies_of_a_server_lost_in_the_middle_of_an_answer(vocabulary: Vocabulary) -> None:
     with rpc_server() as server, running(vocabulary) as engine:
-        load = attrs.evolve(ALL_LAYERS, settings=over(server.address))
+        load = attrs.evolve(ALL_LAYERS, slots=1, settings=over(server.address))
         assert isinstance(engine.load(load), Ready)
         endless = attrs.evolve(GREEDY, ignore_eos=True)
         engine.start(1, STORY, max_tokens=1900, sampling=endless)
