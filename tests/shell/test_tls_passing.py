@@ -136,6 +136,7 @@ async def test_an_answer_before_the_body_was_read_is_not_cut_by_the_rest_of_the_
 
 async def test_a_slow_reader_makes_the_other_process_wait(nursery: trio.Nursery) -> None:
     sent_bytes = 0
+    is_over = trio.Event()
 
     async def answer(unread: bytes, stream: trio.SocketStream) -> None:
         nonlocal sent_bytes
@@ -143,13 +144,13 @@ async def test_a_slow_reader_makes_the_other_process_wait(nursery: trio.Nursery)
             while True:
                 await stream.send_all(bytes(65_536))
                 sent_bytes += 65_536
+        is_over.set()
 
     async with serving(Store(answer, nursery), passes=is_passed) as served:
         client = await served.connect()
         client.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         await client.get("/pass")
-        await until(lambda: served.server.statistics().open_connections == 1)
-        await trio.sleep(0.35)  # the time that it is given
+        await is_over.wait()
         assert 0 < sent_bytes < 12_000_000, "what the kernel's buffers hold, and no more"
 
 
