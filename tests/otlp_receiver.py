@@ -21,6 +21,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+HOLD_S = 100.0
+"""How long an answer is held at most."""
+
 
 @attrs.frozen
 class ReceivedSpan:
@@ -71,7 +74,7 @@ class OtlpReceiver:
         with self.news:
             self.headers.append(headers)
             self.raw.append(body)
-        self.hold.wait(30)
+        self.hold.wait(HOLD_S)
         with self.news:
             try:
                 assert path == "/v1/traces", path

@@ -98,7 +98,7 @@ def server_of(hub: HubServer, root: Path, engines: Engines) -> ModelServer:
             cache=root / "hub",
             url_cache=root / "urls",
             token_path=root / "token",
-            timeouts=Timeouts(silence_s=5),
+            timeouts=Timeouts(silence_s=100),
         ),
     )
 
@@ -166,7 +166,7 @@ async def test_the_old_model_stays_while_the_new_one_is_fetched_and_a_newer_stat
         began_s = trio.current_time()
         server.set_desired(state(NoModel()))
         await reach(server.status, lambda status: status.phase == "waiting")
-        assert trio.current_time() - began_s < 1
+        assert trio.current_time() - began_s < 50, "it waited for the silence to end"
         assert server.status.download is None
         nursery.cancel_scope.cancel()
     assert [load.model_path for load in engines.loads] == [str(tmp_path / "old.gguf")]

@@ -245,7 +245,9 @@ async def test_clients_that_wait_are_accepted_several_in_a_turn_of_the_event_loo
     number, turns = 3 * ACCEPTED_AT_ONCE, 0
     server = HttpServer(hello, name="test", limits=HttpLimits(max_connections=number - 1))
     (sock,) = listen("127.0.0.1:0")
-    clients = [socket.create_connection(sock.getsockname(), timeout=5) for _ in range(number)]
+    clients = [
+        socket.create_connection(sock.getsockname(), timeout=PATIENCE_S) for _ in range(number)
+    ]
     async with trio.open_nursery() as connections, trio.open_nursery() as listeners:
         await listeners.start(partial(server.serve, [sock], connections=connections))
         while (counts := server.statistics()).accepted + counts.refused < number:

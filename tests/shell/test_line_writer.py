@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -103,7 +102,6 @@ async def test_a_disk_that_hangs_holds_nobody_up_and_what_waits_is_bounded(
         writer = LineWriter(path)
         line = b"x" * 1023 + b"\n"
         with capture_logs() as logs:
-            began_s = time.perf_counter()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(writer.run)
                 for _ in range(1000):
@@ -111,14 +109,11 @@ async def test_a_disk_that_hangs_holds_nobody_up_and_what_waits_is_bounded(
                 with trio.fail_after(50):
                     while not writer._thread.borrowed_tokens:  # noqa: ASYNC110
                         await trio.sleep(0.005)
-                put_s = time.perf_counter()
                 for _ in range(MAX_WAITING + 7):
-                    writer.put(line)
-                assert time.perf_counter() - put_s < 0.5
+                    writer.put(line)  # or this would never end
                 assert writer.num_dropped == 7
                 await writer.reopen()
                 nursery.cancel_scope.cancel()
-            assert time.perf_counter() - began_s < 5
         events = [each["event"] for each in logs]
         assert "not reopened" in events
         assert events[-1] == "access log lines dropped"

@@ -11,7 +11,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from otlp_receiver import OtlpReceiver, otlp_receiver
+from otlp_receiver import HOLD_S, OtlpReceiver, otlp_receiver
 from paddler_trio.telemetry import span_export as span_export_module
 from paddler_trio.telemetry.otlp_exporter import open_exporter
 from paddler_trio.telemetry.span_data import SpanData, SpanEvent
@@ -61,7 +61,7 @@ def spans() -> list[SpanData]:
 
 async def ended(export: SpanExport, count: int) -> None:
     """Until so many spans were sent or requests dropped."""
-    with trio.fail_after(15):
+    with trio.fail_after(60):
         while export.num_exported + export.num_dropped < count:  # noqa: ASYNC110
             await trio.sleep(0.005)  # a thread's work is all there is to watch
 
@@ -147,14 +147,13 @@ async def test_a_collector_that_hangs_is_not_waited_for_and_what_waits_is_bounde
             with trio.fail_after(50):
                 while not receiver.raw:  # noqa: ASYNC110
                     await trio.sleep(0.005)
-            put_s = time.perf_counter()
             for _ in range(MAX_WAITING + 5):
                 export.put(spans)
-            assert time.perf_counter() - put_s < 0.5
+            assert len(receiver.raw) == 1, "the collector hangs still"
             assert export.num_dropped == 5
             cancelled_s = trio.current_time()
             nursery.cancel_scope.cancel()
-        assert trio.current_time() - cancelled_s < 2
+        assert trio.current_time() - cancelled_s < HOLD_S / 2, "it waited for the collector"
     assert export.num_dropped == MAX_WAITING + 6
     (line,) = [each for each in logs if each["event"] == "spans dropped"]
     assert line["requests"] == MAX_WAITING + 6

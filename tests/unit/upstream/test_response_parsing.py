@@ -147,10 +147,10 @@ def test_garbage_is_refused_at_its_first_byte_and_an_endless_head_at_its_limit()
 @pytest.mark.parametrize("filler", [b" ", b" \t", b"\t x"])
 def test_blanks_in_a_line_cost_no_more_than_other_bytes(filler: bytes) -> None:
     line = b"a: b" + filler * (60_000 // len(filler)) + b"\0"
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(MalformedAnswerError):
         parse_head(b"HTTP/1.1 200 OK\r\n" + line + b"\r\n\r\n")
-    assert time.perf_counter() - start < 5  # a pattern that backtracks takes more than ten
+    assert time.process_time() - start < 5  # a pattern that backtracks takes more than ten
 
 
 CHUNKS = st.lists(st.binary(min_size=1, max_size=40), max_size=6)
