@@ -155,13 +155,18 @@ async def test_ordinary_requests_are_prepared_one_after_the_other() -> None:
         await until(lambda: len(prepare.workers) <= 1)
 
 
+FILTER = (
+    '<filter id="f"><feTurbulence baseFrequency="0.01" numOctaves="100000000"/></filter>'
+    '<rect width="500" height="500" filter="url(#f)"/>'
+)
 HOSTILE = {
     "nested SVG groups": drawing('<g opacity="0.5">' * 300 + "</g>" * 300),
-    "an SVG filter": drawing(
-        '<filter id="f"><feTurbulence baseFrequency="0.01" numOctaves="100000000"/></filter>'
-        '<rect width="500" height="500" filter="url(#f)"/>'
-    ),
+    "an SVG filter": drawing(FILTER),
 }
+
+
+LONG_FILTER = f"{FILTER}<!--{'x' * 300_000}-->"
+"""So much processor time may be spent on it that nobody comes too late to see who does."""
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -190,11 +195,12 @@ async def test_alternatives_that_multiply_are_refused_by_their_number() -> None:
 async def test_a_cancelled_request_leaves_no_process() -> None:
     async with preparing() as prepare:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(prepare, HOSTILE["an SVG filter"])
             nursery.start_soon(
                 prepare, question("Detokenize", tokens=[7] * 200_000, with_pieces=True)
             )
-            await prepare.until_workers(2)
+            for _ in range(2):
+                nursery.start_soon(prepare, drawing(LONG_FILTER))
+            await until(lambda: len(prepare.workers) >= 2)
             nursery.cancel_scope.cancel()
         await prepare.until_workers(0)
 
@@ -324,7 +330,7 @@ async def test_when_the_server_is_killed_its_workers_are_gone_and_jobs_are_told(
 
     async def lose_the_server() -> None:
         async with preparing() as prepare, trio.open_nursery() as nursery:
-            nursery.start_soon(prepare, HOSTILE["an SVG filter"])
+            nursery.start_soon(prepare, drawing(LONG_FILTER))
             await prepare.until_workers(1)
             workers.extend(prepare.workers)
             os.kill(prepare.server_pid, signal.SIGKILL)
