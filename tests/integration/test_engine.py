@@ -114,13 +114,19 @@ def test_what_cannot_run_is_refused_with_the_numbers_and_harms_nobody(engine: En
     assert "token 1000000 is outside" in engine.endings[6].detail
 
 
-def test_a_stop_ends_a_running_and_a_waiting_sequence_and_no_other(engine: Engine) -> None:
-    for key in range(1, 7):
-        engine.start(key, STORY, sampling=DICE, max_tokens=200)
-    engine.send(StopSequence(6))
-    engine.send(StopSequence(2))
-    engine.send(StopSequence(99))
-    engine.until_ended(1, 2, 3, 4, 5, 6)
+def test_a_stop_ends_a_running_and_a_waiting_sequence_and_no_other(vocabulary: Vocabulary) -> None:
+    endless = attrs.evolve(DICE, ignore_eos=True)  # however late the stop is
+    with running(vocabulary) as engine:
+        assert isinstance(engine.load(attrs.evolve(LOAD, context_size=4 * 8192)), Ready)
+        for key in range(1, 7):
+            if key in (2, 6):
+                engine.start(key, STORY, sampling=endless, max_tokens=0)
+            else:
+                engine.start(key, STORY, sampling=DICE, max_tokens=200)
+        engine.send(StopSequence(6))
+        engine.send(StopSequence(2))
+        engine.send(StopSequence(99))
+        engine.until_ended(1, 2, 3, 4, 5, 6)
     assert engine.endings[6].reason == "stopped"
     assert engine.endings[2].reason == "stopped"
     assert all(engine.endings[key].reason in ("stop", "length") for key in (1, 3, 4, 5))
