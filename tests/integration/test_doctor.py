@@ -36,6 +36,12 @@ app = typer.Typer()
 app.command()(doctor)
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seconds are little on a busy machine."""
+    monkeypatch.setattr("paddler_trio.cli.doctor.ANSWER_LIMIT_S", 60.0)
+
+
 @pytest.fixture
 def taken() -> Iterator[str]:
     """An address with a listener that never answers."""
