@@ -74,7 +74,7 @@ from paddler_trio.wire.trio.request_frame import (
     MAX_PADDLER_WORK_BYTES,
     MAX_WORK_BYTES,
 )
-from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES
+from paddler_trio.wire.trio.trio_link import MAX_ANSWER_BYTES, MAX_FRAME_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "backpressure.md").read_text()
 KIB, MIB = 1024, 1024**2
@@ -190,6 +190,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         "request as an agent of ours is sent it": (
             f"{MAX_WORK_BYTES // MIB} MiB, and {CONTINUATION_BYTES // MIB} MiB for tokens to go on "
             "after"
+        ),
+        "answer to a question about the model (tokens, their text, a rendered prompt)": (
+            f"{MAX_ANSWER_BYTES // MIB} MiB"
         ),
         "request as an agent of Paddler's is sent it": (
             f"16 MiB less {(16 * MIB - MAX_PADDLER_WORK_BYTES) // KIB} KiB"

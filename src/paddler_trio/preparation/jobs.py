@@ -32,6 +32,7 @@ from paddler_trio.wire.paddler.request_params import (
 )
 from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import (
+    MAX_ANSWER_BYTES,
     TAG,
     Answer,
     Ask,
@@ -103,6 +104,9 @@ def _question(job: Job, language: Language) -> Prepared:
     except UnanswerableError as error:
         return refused(job, error.code, str(error))
     frame = render_extension(Answer(ask.id, answer, None, 200))
+    if len(frame) > MAX_ANSWER_BYTES:
+        problem = f"the answer would have {len(frame)} bytes, the limit is {MAX_ANSWER_BYTES}"
+        return refused(job, 413, f"{problem}: send less in one request")
     try:
         check_count(frame)  # the balancer counts it, too, and closes the link over it
     except JsonLimitError as error:

@@ -130,6 +130,9 @@ FOLLOWS: Final = b"handover"
 """The feature of an agent that understands :class:`Leaving`; see ``request_trace.py``."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 """What an agent of ours reads as one message; over a longer one it drops its connection."""
+MAX_ANSWER_BYTES = 48 * 1024 * 1024
+"""Of an answer's frame. A balancer reads less than an agent as one message, 50 MiB, and drops the
+connection over a longer one, with every answer that comes over it."""
 
 
 @attrs.frozen
