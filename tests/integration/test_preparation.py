@@ -24,7 +24,7 @@ from paddler_trio.agent.preparation import Preparation
 from paddler_trio.agent.preparation_server import LanguageRefusedError, PreparationServer
 from paddler_trio.errors import PreparationError, leaves
 from paddler_trio.language.language_source import LanguageSource
-from paddler_trio.preparation.limits import MAX_CPU_S, MEMORY_BYTES
+from paddler_trio.preparation.limits import LOADING_BYTES, MAX_CPU_S, MEMORY_BYTES
 from paddler_trio.preparation.messages import (
     Answered,
     Job,
@@ -252,6 +252,14 @@ async def test_memory_is_bounded() -> None:
             await until(is_answered)
         assert problem(refused[0])
         assert 0 < max(peaks) < 2 * MEMORY_BYTES
+
+
+async def test_memory_is_bounded_while_a_template_is_read() -> None:
+    """Its form is looked for by rendering it, in the process that no job's limits hold for yet."""
+    template = f"{{% set t = (1).to_bytes({LOADING_BYTES * 3 // 2}, 'big') %}}"
+    async with preparing(chat_template_override=ChatTemplate(template)) as prepare:
+        assert 0 < peak_bytes(prepare.server_pid) < LOADING_BYTES
+        assert isinstance(await prepare(raw("hello")), PreparedGeneration)
 
 
 async def test_one_client_leaves_places_to_the_others() -> None:

@@ -25,7 +25,7 @@ from paddler_trio.language.model_language import (
 )
 from paddler_trio.language.rendering import paddler_form_of
 from paddler_trio.language.vocabulary import print_llama_log
-from paddler_trio.preparation.limits import die_with_parent
+from paddler_trio.preparation.limits import die_with_parent, memory_limited
 from paddler_trio.preparation.messages import (
     LanguageFacts,
     LanguageRefused,
@@ -55,11 +55,12 @@ def run_fork_server(control_fd: int, *, gives_way: bool) -> None:
         return
     source: LanguageSource = pickle.loads(body)  # noqa: S301  # from our parent
     try:
-        language = run_loading(partial(read_language, source), gives_way=gives_way)
+        with memory_limited():
+            language = run_loading(partial(read_language, source), gives_way=gives_way)
+            shared = _shared_objects(language)
     except LanguageError as error:
         control.sendall(frame_of(LanguageRefused(error.issue, str(error))))
         return
-    shared = _shared_objects(language)
     facts = LanguageFacts(
         language.parameters, language.vocabulary.metadata, language.fingerprint, shared
     )

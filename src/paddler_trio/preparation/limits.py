@@ -1,5 +1,7 @@
 """What one job may cost: memory, and processor time in proportion to its size.
 
+Reading a model's language has a limit of memory, too: its template is a program out of a file.
+
 A worker that exceeds its time gets an exception where Python runs, and is ended by the kernel
 where native code runs. Memory is the address space that the worker may add to what it has; a
 native allocation that fails may end the process, which costs this job and no other.
@@ -25,6 +27,9 @@ MAX_CPU_S = 20.0
 KILL_AFTER_S = 0.2
 """Processor time beyond the limit after which the kernel ends the worker."""
 MEMORY_BYTES = 768 * 1024 * 1024
+LOADING_BYTES = 2 * 1024 * 1024 * 1024
+"""For a vocabulary, which takes some 100 MiB with 262,144 tokens, and for all that the template
+makes while its form is looked for."""
 RETIRED_ABOVE_BYTES = 96 * 1024 * 1024
 """A worker that holds so much more than at its start ends after its job."""
 
@@ -70,9 +75,26 @@ def cpu_limited(size_bytes: int) -> Iterator[None]:
 
 def limit_memory(more_bytes: int = MEMORY_BYTES) -> None:
     """From now on this process may map that much more than it has; for good."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit_bytes = pages * resource.getpagesize() + more_bytes
+    limit_bytes = _mapped_bytes() + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+
+
+@contextmanager
+def memory_limited(more_bytes: int = LOADING_BYTES) -> Iterator[None]:
+    """Run a block in which this process may map that much more than it has."""
+    before, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = [_mapped_bytes() + more_bytes, before, hard]
+    limit_bytes = min(limit for limit in wanted if limit != resource.RLIM_INFINITY)
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (before, hard))
+
+
+def _mapped_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
 
 
 def resident_bytes() -> int:
