@@ -204,7 +204,6 @@ class _Parser:
         return _sequence(pieces), ends
 
     def _quantified(self) -> _Piece:
-        start = self._at
         piece = self._atom()
         while self._at < len(self._pattern):
             if self._takes("*"):
@@ -220,10 +219,17 @@ class _Parser:
             if self._takes("+"):
                 self._fail("possessive quantifier")
             self._takes("?")
-            if self._pattern[self._at : self._at + 1] in ("*", "+", "?") or start == self._at:
+            if self._is_at_quantifier():
                 self._fail("quantifier after a quantifier")
             piece = _repeated(piece, least, most)
         return piece
+
+    def _is_at_quantifier(self) -> bool:
+        at, character = self._at, self._pattern[self._at : self._at + 1]
+        if character != "{":
+            return character in ("*", "+", "?")
+        counts, self._at = self._counts(), at
+        return counts is not None
 
     def _counts(self) -> tuple[int, int | None] | None:
         """``{2}``, ``{2,}`` or ``{2,5}``; a brace that is none of them is a character."""
@@ -255,7 +261,7 @@ class _Parser:
             return _characters(self._escape(in_class=False))
         if character == "^":
             self._fail("^ in the middle")
-        if character in "*+?":
+        if self._is_at_quantifier():
             self._fail("nothing to repeat")
         self._at += 1
         return _characters(but(_LINE_ENDS) if character == "." else self._one(ord(character)))
