@@ -178,16 +178,84 @@ async def test_a_forwarded_answer_has_the_fields_that_every_answer_has(tmp_path:
 @pytest.mark.parametrize(
     ("target", "passed"),
     [
-        (b"http://other/x?q=1", b"/x?q=1"),
-        (b"http://other?q=1/x", b"/?q=1/x"),
-        (b"http://other", b"/"),
+        (b"http://api.example/x?q=1", b"/x?q=1"),
+        (b"http://api.example?q=1/x", b"/?q=1/x"),
+        (b"HTTP://api.example", b"/"),
+        (b"http://api.example/x?", b"/x?"),
     ],
 )
-async def test_a_target_in_absolute_form_keeps_its_query(target: bytes, passed: bytes) -> None:
+async def test_a_target_in_absolute_form_keeps_its_query_and_its_host_counts(
+    target: bytes, passed: bytes
+) -> None:
+    async with proxy(sends(FINE)) as fleet:
+        for host in (b"h", b"evil.example"):
+            ask = b"GET %b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (target, host)
+            answer = await whole(fleet, ask)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            asked = fleet.servers[0].asked[-1]
+            assert asked.target == passed
+            hosts = [value for name, value in asked.request.headers if name == b"host"]
+            assert hosts == [b"api.example"]
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [(b"http://evil.example/", 403), (b"http:///x", 400), (b"http://user@h/x", 400)],
+)
+async def test_a_target_in_absolute_form_is_no_way_past_the_allowed_hosts(
+    target: bytes, status: int
+) -> None:
     async with proxy(sends(FINE)) as fleet:
         answer = await whole(fleet, b"GET %b HTTP/1.1\r\n%b\r\n" % (target, CLOSES))
-        assert answer.startswith(b"HTTP/1.1 200 ")
-        assert fleet.servers[0].asked[-1].target == passed
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        assert fleet.servers[0].asked == []
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["plain", "read by h11"])
+async def test_a_request_line_passes_as_it_came(more: bytes) -> None:
+    lines = (
+        (b"OPTIONS", b"*"),
+        (b"GET", b"/foo?"),
+        (b"GET", b"/foo??"),
+        (b"GET", b"/a%2Fb/%2e%2e/%7Eu//x/../y;p=1/%E4?q=%20+&&=%zz"),
+        (b"GET", b'/a"<>\\^`{|}[]'),
+        (b"get", b"/foo"),
+        (b"PoSt", b"/completion"),
+        (b"M-search!", b"/foo"),
+    )
+    async with proxy(sends(FINE)) as fleet:
+        for method, target in lines:
+            ask = b"%b %b HTTP/1.1\r\nHost: h\r\n%b\r\n" % (method, target, more)
+            async with await fleet.connect() as stream:
+                await stream.send_all(ask)
+                await read_until(stream, b"\r\n\r\nfine")
+            asked = fleet.servers[0].asked[-1]
+            assert (asked.request.method, asked.target) == (method, target)
+
+
+async def test_options_of_a_host_are_those_of_the_whole_server() -> None:
+    """RFC 9112, 3.2.4."""
+    async with proxy(sends(FINE)) as fleet:
+        await whole(fleet, b"OPTIONS http://h HTTP/1.1\r\n%b\r\n" % CLOSES)
+        assert fleet.servers[0].asked[-1].target == b"*"
+
+
+async def test_a_method_that_is_head_in_other_letters_is_another_one() -> None:
+    """Its answer has a body, and the next request comes behind that."""
+    async with proxy(sends(FINE)) as fleet, await fleet.connect() as stream:
+        for _ in range(2):
+            await stream.send_all(b"Head /foo HTTP/1.1\r\nHost: h\r\n\r\n")
+            answer = await read_until(stream, b"\r\n\r\nfine")
+            assert answer.startswith(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n")
+        assert fleet.servers[0].asked[-1].request.method == b"Head"
+
+
+async def test_trace_is_refused_in_any_letters() -> None:
+    async with proxy(sends(FINE)) as fleet:
+        for method in (b"TRACE", b"trace", b"Trace"):
+            answer = await whole(fleet, b"%b / HTTP/1.1\r\n%b\r\n" % (method, CLOSES))
+            assert answer.startswith(b"HTTP/1.1 501 ")
+        assert fleet.servers[0].asked == []
 
 
 UPLOAD_BYTES = 32_000_000

@@ -17,7 +17,7 @@ ASGI messages. Where they do not handle a hostile client, this module does:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol, TypeAlias, TypeVar, cast
 
 import attrs
@@ -42,6 +42,7 @@ from paddler_trio.http.asgi import TEXT_PLAIN, ClientGoneError, Send
 from paddler_trio.http.bounded_websocket import BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.raw_response import Fields
+from paddler_trio.http.request_line import RequestLine
 
 bound_parsing()
 
@@ -142,6 +143,9 @@ def objection_to(request: h11.Request, limits: HttpLimits) -> Objection | None:
         return Objection(414, reason)
     if b"#" in request.target:  # servers cut it off, each in its own way
         return Objection(400, "the target has a '#': a fragment is the client's, leave it out")
+    authority, _ = _split(request.target, request.method)
+    if authority is not None and (not authority or b"@" in authority):
+        return Objection(400, "the target has no host, or a user's name before it")
     headers = list(request.headers)
     size_bytes = sum(len(name) + len(value) for name, value in headers)
     if size_bytes > limits.max_header_bytes:
@@ -211,6 +215,8 @@ class Http11Protocol(H11Protocol):
         self.raw_fields: Fields = []
         """Of the raw response that has begun: its head as ASGI sent it."""
         self._passes = passes
+        self.request_line = RequestLine(b"", b"")
+        """Of the request that began last."""
 
     async def handle(self, event: ConnectionEvent) -> None:
         """The bytes of a WebSocket go to their stream at once: hypercorn would put them into a
@@ -364,7 +370,11 @@ class Http11Protocol(H11Protocol):
             self.wire.report_abuse(objection.reason)
             await self._refuse(request, objection)
             return
+        authority, target = _split(request.target, request.method)
         headers = list(request.headers)
+        if authority is not None:
+            headers = _with_host(headers, authority)
+        self.request_line = RequestLine(request.method, target)
         stream: HTTPStream | BoundedWebSocket
         asks_for_websocket = _asks_for_websocket(request)
         if asks_for_websocket and not self.passes_websockets:
@@ -388,7 +398,7 @@ class Http11Protocol(H11Protocol):
                 headers=headers,
                 http_version=request.http_version.decode("ascii"),
                 method=request.method.decode("ascii").upper(),
-                raw_path=_origin_form(request.target),
+                raw_path=target,
                 state=self.connection_state,
             )
         )
@@ -522,11 +532,22 @@ def _asks_for_websocket(request: h11.Request) -> bool:
 _PATH_OR_QUERY = re.compile(rb"[/?]")
 
 
-def _origin_form(target: bytes) -> bytes:
-    """Strip ``http://host`` from a target sent as if we were a proxy; servers must accept it."""
+def _split(target: bytes, method: bytes) -> tuple[bytes | None, bytes]:
+    """The host that stands in a target which was sent as if we were a proxy (servers must accept
+    those), None for any other; and the target without it. RFC 9112, 3.2.4: ``OPTIONS http://host``
+    asks about the server as a whole."""
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in {b"http", b"https"}:
-        return target
+        return None, target
     begin = _PATH_OR_QUERY.search(rest)
-    found = b"" if begin is None else rest[begin.start() :]
-    return found if found.startswith(b"/") else b"/" + found
+    if begin is None:
+        return rest, b"*" if method == b"OPTIONS" else b"/"
+    found = rest[begin.start() :]
+    return rest[: begin.start()], found if found.startswith(b"/") else b"/" + found
+
+
+def _with_host(
+    headers: Sequence[tuple[bytes, bytes]], authority: bytes
+) -> list[tuple[bytes, bytes]]:
+    """RFC 9112, 3.2.2: the host of the target counts, and ``Host`` does not."""
+    return [(b"host", authority), *(pair for pair in headers if pair[0] != b"host")]

@@ -16,6 +16,8 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 _TOKEN: Final = re.compile(rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]++")
 _TARGET: Final = re.compile(rb"/[\x21-\x7e]*+")
 _VALUE: Final = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*+")
+WHOLE_SERVER: Final = (b"OPTIONS", b"*")
+"""The one method and target that are about no path: what the server can do."""
 _DIGITS: Final = re.compile(rb"[0-9]{1,18}")
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -62,7 +64,7 @@ def request_head(
     """
     if _TOKEN.fullmatch(method) is None or method == b"CONNECT":
         raise UnsendableRequestError("the method is no HTTP method that can be passed on")
-    if _TARGET.fullmatch(target) is None:
+    if _TARGET.fullmatch(target) is None and (method, target) != WHOLE_SERVER:
         raise UnsendableRequestError(
             "the target of the request is no path: it must start with / and be of printable ASCII"
         )

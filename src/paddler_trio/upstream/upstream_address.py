@@ -39,9 +39,12 @@ class UpstreamAddress:
         return f"{host}:{self.port}"
 
     def holds(self, target: bytes) -> bool:
-        """Whether a path stays below the prefix, however a server resolves its dots."""
+        """Whether a target stays below the prefix, however a server resolves its dots; ``*`` is all
+        of the server."""
         if not self.prefix:
             return True
+        if target == b"*":
+            return False
         depth = 0
         path, _, _ = target.partition(b"?")
         for segment in unquote_to_bytes(path).split(b"/"):

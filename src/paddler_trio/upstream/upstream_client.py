@@ -182,7 +182,8 @@ class UpstreamClient:
         try:
             if not self.address.holds(target):
                 raise UnsendableRequestError(
-                    f"its path has more '..' than parts: it would leave {self.address.prefix}"
+                    "its path has more '..' than parts, or means the whole server: it would leave "
+                    f"{self.address.prefix}"
                 )
             return request_head(
                 method,

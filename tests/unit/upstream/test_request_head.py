@@ -119,6 +119,10 @@ def test_only_paths_are_asked_for(method: bytes, target: bytes) -> None:
         request_head(method, target, [], authority=AUTHORITY)
 
 
+def test_of_the_whole_server_only_its_options_are_asked_for() -> None:
+    assert request_head(b"OPTIONS", b"*", [], authority=AUTHORITY).data.startswith(b"OPTIONS * ")
+
+
 def test_an_error_has_nothing_of_the_request() -> None:
     with pytest.raises(UnsendableRequestError) as caught:
         headed((b"Authorization", b"Bearer secret\n"))

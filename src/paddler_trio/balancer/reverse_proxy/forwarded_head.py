@@ -130,7 +130,7 @@ class AnswerHead:
 def answer_head(
     head: ResponseHead,
     *,
-    method: str,
+    method: bytes,
     is_http_1_1: bool,
     must_close: bool,
     upgrades: bool = False,
@@ -152,7 +152,7 @@ def answer_head(
     if head.status == SWITCHING:
         return _switching_head(head, extra, upgrades=upgrades)
     framing, body_bytes = Framing.CHUNKS, None
-    if method == "HEAD" or head.status in (204, 304):
+    if method == b"HEAD" or head.status in (204, 304):
         framing = Framing.NONE
     elif head.is_sized:
         framing, body_bytes = Framing.LENGTH, _one_length(head.headers)

@@ -42,6 +42,7 @@ from paddler_trio.http.asgi import (
 from paddler_trio.http.client_identity import account_of
 from paddler_trio.http.raw_response import raw_response
 from paddler_trio.http.request_id import request_id
+from paddler_trio.http.request_line import request_line_of
 from paddler_trio.http.streaming import client_watch, cut_on_disconnect
 from paddler_trio.http.upgrade import upgrade_of
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
@@ -300,14 +301,14 @@ class Forwarding:
     # -------------------------------------------------------------- private
 
     def _head(self, scope: Scope, body: bytes | bytearray) -> RequestHead:
-        query = scope["query_string"]
+        line = request_line_of(scope)
         client = (scope.get("client") or ("unknown",))[0]
         framing = (header(scope, b"content-length"), header(scope, b"transfer-encoding"))
         has_body = framing != (None, None)
         return RequestHead(
             id="",
-            method=scope["method"].encode("ascii"),
-            target=scope["raw_path"] + (b"?" + query if query else b""),
+            method=line.method,
+            target=line.target,
             headers=request_headers(
                 scope["headers"],
                 client=client,

@@ -32,6 +32,7 @@ from paddler_trio.http.asgi import (
     send_text,
 )
 from paddler_trio.http.authentication import Refuse
+from paddler_trio.http.request_line import request_line_of
 from paddler_trio.http.router import cause_of
 from paddler_trio.http.streaming import whole_body
 from paddler_trio.http.upgrade import upgrade_of
@@ -72,12 +73,12 @@ class ReverseProxy:
                 await send_text(send, problem.status, problem.text, headers=problem.headers)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = (scope["method"], plain_path(scope["path"]))
-        if asked == ("GET", "/health"):
+        asked = (request_line_of(scope).method, plain_path(scope["path"]))
+        if asked == (b"GET", "/health"):
             await self._health(send)
-        elif asked == ("GET", "/slots"):
+        elif asked == (b"GET", "/slots"):
             await self._slots(send)
-        elif scope["method"] == "TRACE":
+        elif scope["method"] == "TRACE":  # some servers overlook its case
             raise HttpProblem(501, NO_TRACE)
         else:
             body = await whole_body(

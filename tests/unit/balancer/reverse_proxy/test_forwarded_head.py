@@ -32,7 +32,7 @@ def sent(headers: list[tuple[bytes, bytes]], **options: object) -> Headers:
 
 
 def answered(headers: Headers, **options: object) -> tuple[bytes, Framing]:
-    given_options: dict[str, object] = {"method": "GET", "is_http_1_1": True, "must_close": False}
+    given_options: dict[str, object] = {"method": b"GET", "is_http_1_1": True, "must_close": False}
     status = options.pop("status", 200)
     head = ResponseHead(
         status=status,  # type: ignore[arg-type]
@@ -149,7 +149,7 @@ def test_the_words_and_the_case_of_a_server_are_kept() -> None:
     ("options", "framing", "fields"),
     [
         ({"is_sized": True}, Framing.LENGTH, b"Content-Length: 3\r\n"),
-        ({"is_sized": True, "method": "HEAD"}, Framing.NONE, b"Content-Length: 3\r\n"),
+        ({"is_sized": True, "method": b"HEAD"}, Framing.NONE, b"Content-Length: 3\r\n"),
         ({"is_sized": True, "status": 304}, Framing.NONE, b"Content-Length: 3\r\n"),
         ({"is_http_1_1": False}, Framing.CLOSE, b"Connection: close\r\n"),
         (
