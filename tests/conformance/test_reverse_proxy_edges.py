@@ -258,6 +258,46 @@ async def test_trace_is_refused_in_any_letters() -> None:
         assert fleet.servers[0].asked == []
 
 
+ODD = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "sent", "passed"),
+    [
+        (b"GET", ODD + b"Content-Length: 4, 4\r\nX: y\r\n\r\nfine", b"Content-Length: 4\r\nX: y"),
+        (b"GET", ODD + b"content-LENGTH: 04 ,4\r\n\r\nfine", b"content-LENGTH: 04"),
+        (
+            b"GET",
+            ODD + b"Content-Length: 4\r\nX: y\r\nContent-Length: 4\r\n\r\nfine",
+            b"Content-Length: 4\r\nX: y",
+        ),
+        (b"HEAD", ODD + b"Content-Length: 9,9\r\n\r\n", b"Content-Length: 9"),
+        (b"GET", b"HTTP/1.1 304 Same\r\nContent-Length: 9\r\n\r\n", b"Content-Length: 9"),
+        (b"GET", b"HTTP/1.1 204 No\r\nX: y\r\nContent-Length: 4\r\n\r\n", b"X: y"),
+    ],
+)
+async def test_a_client_is_told_one_length_and_none_where_there_is_no_body(
+    method: bytes, sent: bytes, passed: bytes
+) -> None:
+    async with proxy(sends(sent)) as fleet:
+        answer = without_ours(await whole(fleet, b"%b /x HTTP/1.1\r\n%b\r\n" % (method, CLOSES)))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    status = sent.partition(b"\r\n")[0]
+    assert head == status + b"\r\n" + passed
+    assert body == sent.partition(b"\r\n\r\n")[2]
+
+
+async def test_trailers_say_nothing_about_framing_or_who_answered() -> None:
+    trailers = (
+        b"X-T: 1\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\nConnection: X-T\r\n"
+        b"Host: evil\r\nX-Paddler-Agent: evil\r\nx-t: 2\r\n"
+    )
+    sent = CHUNKED + b"4\r\nfine\r\n0\r\n" + trailers + b"\r\n"
+    async with proxy(sends(sent)) as fleet:
+        answer = await whole(fleet, b"GET /x HTTP/1.1\r\n%b\r\n" % CLOSES)
+    assert answer.endswith(b"4\r\nfine\r\n0\r\nX-T: 1\r\nx-t: 2\r\n\r\n")
+
+
 UPLOAD_BYTES = 32_000_000
 UPLOAD = ASK.replace(b"2\r\n\r\n{}", b"%d\r\n\r\n" % UPLOAD_BYTES) + b"x" * UPLOAD_BYTES
 

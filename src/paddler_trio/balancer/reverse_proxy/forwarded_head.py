@@ -7,7 +7,7 @@ without being named. Everything else passes as it came, in its order.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Final
 
@@ -42,6 +42,7 @@ _FORWARDED_HOST: Final = b"x-forwarded-host"
 _FORWARDED_PROTO: Final = b"x-forwarded-proto"
 _KEYS: Final = frozenset({b"authorization", b"x-api-key"})
 _SESSION_COOKIE: Final = SESSION_COOKIE.encode()
+_NO_TRAILERS: Final = CONNECTION_FIELDS | {b"content-length", b"host", AGENT_FIELD}
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _MAX_FORWARDED_BYTES: Final = 1024
 """Of addresses that proxies before this one have noted; more is not believed."""
@@ -162,13 +163,15 @@ def answer_head(
     dropped |= {name.lower() for name, _ in extra}  # a server does not speak for us
     if framing is Framing.CHUNKS:
         dropped -= {b"trailer"}  # they follow
-    if framing in (Framing.CHUNKS, Framing.CLOSE):
-        dropped |= {b"content-length"}
+    if framing in (Framing.CHUNKS, Framing.CLOSE) or head.status == 204:
+        dropped |= {b"content-length"}  # RFC 9110, 8.6: a 204 has none
     else:
         dropped -= {b"content-length"}  # whatever the server's Connection names
     lines = [b"HTTP/1.1 %d %b\r\n" % (head.status, head.reason)]
     lines += [
-        b"%b: %b\r\n" % (name, value) for name, value in head.headers if name.lower() not in dropped
+        b"%b: %b\r\n" % (name, value)
+        for name, value in _with_one_length(head.headers)
+        if name.lower() not in dropped
     ]
     lines += [b"%b: %b\r\n" % (name, value) for name, value in extra]
     if framing is Framing.CHUNKS:
@@ -202,7 +205,13 @@ def chunk(data: bytes) -> bytes:
 
 
 def last_chunk(trailers: Headers = ()) -> bytes:
-    lines = [b"%b: %b\r\n" % (name, value) for name, value in trailers]
+    """Without trailers that say something about framing, routing or a connection, which no message
+    says behind its body (RFC 9110, 6.5.1): who adds them to the head would believe them."""
+    lines = [
+        b"%b: %b\r\n" % (name, value)
+        for name, value in trailers
+        if name.lower() not in _NO_TRAILERS
+    ]
     return b"0\r\n%b\r\n" % b"".join(lines)
 
 
@@ -216,16 +225,28 @@ def is_event_stream(headers: Headers) -> bool:
 
 def _one_length(headers: Headers) -> int:
     """Of the body as the client reads it, who has no agent to trust."""
-    told = {
+    told = [
         each.strip()
         for name, value in headers
         if name.lower() == b"content-length"
         for each in value.split(b",")
-    }
-    length = told.pop() if len(told) == 1 else b""
-    if _LENGTH.fullmatch(length) is None:
+    ]
+    lengths = {int(each) if _LENGTH.fullmatch(each) else None for each in told}
+    length = lengths.pop() if len(lengths) == 1 else None
+    if length is None:
         raise WireError("the head of a response has not one Content-Length @ tunnel")
-    return int(length)
+    return length
+
+
+def _with_one_length(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
+    """RFC 9110, 8.6: who has accepted the same length twice passes it on once."""
+    is_told = False
+    for name, value in headers:
+        if name.lower() != b"content-length":
+            yield name, value
+        elif not is_told:
+            is_told = True
+            yield name, value.partition(b",")[0].rstrip()
 
 
 def _connection_fields(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
