@@ -126,6 +126,15 @@ async def test_a_connection_serves_one_request_after_another() -> None:
         assert served.server.statistics().accepted == 1
 
 
+async def test_a_method_that_is_head_in_other_letters_is_another_one() -> None:
+    """Its answer has a body, and the connection stays."""
+    async with serving(hello) as served:
+        client = await served.connect()
+        for method in (b"Head", b"head", b"get"):
+            await client.stream.send_all(b"%b / HTTP/1.1\r\nHost: x\r\n\r\n" % method)
+            assert (await client.response())[2] == b"hello /"
+
+
 async def test_pipelined_requests_are_answered_in_order() -> None:
     async with serving(hello) as served:
         client = await served.connect()

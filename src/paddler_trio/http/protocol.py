@@ -397,7 +397,7 @@ class Http11Protocol(H11Protocol):
                 stream_id=STREAM_ID,
                 headers=headers,
                 http_version=request.http_version.decode("ascii"),
-                method=request.method.decode("ascii").upper(),
+                method=_asgi_method(request.method),
                 raw_path=target,
                 state=self.connection_state,
             )
@@ -530,6 +530,14 @@ def _asks_for_websocket(request: h11.Request) -> bool:
 
 
 _PATH_OR_QUERY = re.compile(rb"[/?]")
+
+
+def _asgi_method(method: bytes) -> str:
+    """In capitals, as ASGI wants it; but what is not written ``HEAD`` is answered with a body: h11,
+    and the client, say so."""
+    text = method.decode("ascii")
+    capitals = text.upper()
+    return text if capitals == "HEAD" else capitals
 
 
 def _split(target: bytes, method: bytes) -> tuple[bytes | None, bytes]:
