@@ -641,6 +641,30 @@ async def test_without_a_model_and_a_server_requests_on_the_inference_port_wait(
         assert "Waiting for available slot timed out" in answer.text
 
 
+@pytest.mark.parametrize("method", [b"HEAD", b"GET"])
+async def test_whether_there_is_a_server_is_answered_to_head_as_to_get(method: bytes) -> None:
+    ask = b"%b /health HTTP/1.1\r\nHost: h\r\n\r\n" % method
+    async with proxy() as fleet, await fleet.connect() as stream:
+        for _ in range(2):  # the end of the first one is seen
+            await stream.send_all(ask)
+            answer = await read_until(stream, b"\r\n\r\n" if method == b"HEAD" else b"}")
+            assert answer.startswith(b"HTTP/1.1 503 ")
+    async with proxy(sends(FINE)) as fleet:
+        answer = await fleet.answer(ask)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"slots_idle" in answer or b"content-length: 51\r\n" in answer, "not the server's"
+        assert (answer.partition(b"\r\n\r\n")[2] == b"") == (method == b"HEAD")
+
+
+@pytest.mark.parametrize("method", [b"GET", b"get", b"HEAD", b"Head"])
+async def test_no_server_is_asked_for_slots_in_any_letters(method: bytes) -> None:
+    async with proxy(sends(FINE)) as fleet:
+        for target in (b"/slots", b"/slots?", b"//slots/", b"/%73lots"):
+            ask = b"%b %b HTTP/1.1\r\nHost: h\r\n\r\n" % (method, target)
+            assert (await fleet.answer(ask)).startswith(b"HTTP/1.1 501 ")
+        assert fleet.servers[0].asked == []
+
+
 async def test_health_and_slots_of_all_servers_are_answered_here() -> None:
     async with (
         proxy(streams_for_ever, sends(FINE), slots=2, slots_endpoint=True) as fleet,

@@ -73,12 +73,13 @@ class ReverseProxy:
                 await send_text(send, problem.status, problem.text, headers=problem.headers)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = (request_line_of(scope).method, plain_path(scope["path"]))
-        if asked == (b"GET", "/health"):
+        path = plain_path(scope["path"])
+        if path == "/health" and request_line_of(scope).method in (b"GET", b"HEAD"):
             await self._health(send)
-        elif asked == (b"GET", "/slots"):
+        # what is kept from servers is kept from them in any case of the method: some overlook it
+        elif path == "/slots" and scope["method"].upper() in ("GET", "HEAD"):
             await self._slots(send)
-        elif scope["method"] == "TRACE":  # some servers overlook its case
+        elif scope["method"] == "TRACE":
             raise HttpProblem(501, NO_TRACE)
         else:
             body = await whole_body(
