@@ -115,8 +115,9 @@ class UpstreamConfig:
     Args:
       url: ``http(s)://host:port``.
       slots: how many requests it works on at once; None: what it says itself.
-      key_file: holds the key that it asks for.
-      ca: certificates (PEM) by which it is verified; None for those of the system.
+      key_file: holds the key that it asks for; read anew when it has changed.
+      ca: certificates (PEM) by which it is verified, read anew in the same way; None for those of
+        the system.
       deployment: the name under which it is offered, with others of the same name.
       interval_s: between two looks at it.
       stream_interval_ms: pieces of its streams may wait so long for the next ones; 0 for never.

@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import attrs
 import h11
@@ -18,6 +19,7 @@ import pytest
 import trio
 from native_client import Json, RunningBalancer, running_balancer
 from scripted_server import Exchange, Script, ScriptedServer, scripted_server
+from structlog.testing import capture_logs
 
 from paddler_trio.assembly.agent_daemon import serve_agent
 from paddler_trio.config import AgentConfig, UpstreamConfig, split_address
@@ -264,6 +266,28 @@ async def test_the_key_of_a_server_is_the_agents_and_its_own_host_on_wish(tmp_pa
 
 
 # ------------------------------------------------------------------- slots and queue
+
+
+async def test_the_key_of_a_server_is_read_anew_when_its_file_is_replaced(tmp_path: Path) -> None:
+    key, new = tmp_path / "key", tmp_path / "new"
+    key.write_text("one\n")
+    async with proxy(sends(FINE), upstream={"key_file": key}) as fleet:
+
+        async def shown() -> bytes:
+            await fleet.answer(ASK)
+            return fleet.servers[0].asked[-1].headers[b"authorization"]
+
+        assert await shown() == b"Bearer one"
+        new.write_text("two\n")
+        new.rename(key)
+        with trio.fail_after(PATIENCE_S):
+            while await shown() != b"Bearer two":
+                pass
+        with capture_logs() as records:
+            key.write_text("no key\n")
+            with trio.fail_after(PATIENCE_S):
+                while not any("must hold one key" in str(each) for each in records):
+                    assert await shown() == b"Bearer two", "what is no key is not used"
 
 
 async def test_a_client_cannot_have_the_key_shown_or_the_host_left_out() -> None:

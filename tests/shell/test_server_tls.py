@@ -163,9 +163,9 @@ async def test_what_was_wrong_need_not_have_been_in_the_files(
 
 def test_other_rights_are_a_change(files: TlsFiles) -> None:
     """Whoever renews may make the files readable some time later."""
-    before = signature(files)
+    before = signature(files.paths)
     files.key.chmod(0o640)
-    assert signature(files) != before
+    assert signature(files.paths) != before
 
 
 async def test_the_end_of_the_certificate_is_announced(

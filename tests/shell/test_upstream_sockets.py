@@ -15,6 +15,7 @@ import trio.testing
 from upstream_world import Handler, answering, body_of
 
 from certificates import Authority
+from paddler_trio.agent.server_files import ServerFiles
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.upstream.upstream_address import UpstreamAddress
 from paddler_trio.upstream.upstream_client import UpstreamClient, make_upstream_client
@@ -70,6 +71,34 @@ def server_context(authority: Authority) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.cert, pair.key)
     return context
+
+
+async def test_authorities_that_were_replaced_are_used_and_useless_ones_are_not(
+    authority: Authority, tmp_path: Path
+) -> None:
+    ca_file = tmp_path / "ca.pem"
+    ca_file.write_bytes(Authority.make(tmp_path / "other").cert.read_bytes())
+    tls = server_context(authority)
+    async with served(answering(OK, OK, OK), tls) as port:
+        files = ServerFiles.read(None, ca_file)
+        async with running(client_of(port, is_tls=True, ca_file=ca_file)) as client:
+            with pytest.raises(UpstreamError, match="no trusted authority"):
+                await body_of(client)
+            await files.renew(client)
+            with pytest.raises(UpstreamError, match="no trusted authority"):
+                await body_of(client)
+            ca_file.write_bytes(authority.cert.read_bytes())
+            await files.renew(client)
+            assert await body_of(client) == b"hello"
+            assert client.num_kept == 1
+            ca_file.write_text("nothing")
+            await files.renew(client)
+            assert await body_of(client) == b"hello"
+            assert client.num_kept == 1
+            ca_file.write_bytes(authority.cert.read_bytes())
+            await files.renew(client)
+            assert client.num_kept == 0, "it was verified by those of before"
+            assert await body_of(client) == b"hello"
 
 
 async def test_connections_are_kept_and_one_that_was_closed_is_not_used() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import trio
@@ -9,12 +10,12 @@ import trio
 from paddler_trio.agent.agent_id import new_agent_id
 from paddler_trio.agent.balancer_link import BalancerLink
 from paddler_trio.agent.forwarded_streams import ForwardedStreams
+from paddler_trio.agent.server_files import ServerFiles
 from paddler_trio.agent.status import AgentStatus
 from paddler_trio.agent.upstream_parts import NoModels, UpstreamRequests
 from paddler_trio.agent.upstream_shown import UpstreamShown
 from paddler_trio.agent.upstream_tunnels import UpstreamTunnels
 from paddler_trio.config import AgentConfig, UpstreamConfig
-from paddler_trio.daemon.secret_file import read_secret
 from paddler_trio.nursery_tree.agent_tree import AgentParts
 from paddler_trio.nursery_tree.instance_tree import InstanceParts
 from paddler_trio.tls.address import BalancerAddress
@@ -35,12 +36,12 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
     Errors:
       ConfigurationError: no address of a server, or a file that cannot be read.
     """
-    bearer = None if server.key_file is None else read_secret(server.key_file).encode()
+    files = ServerFiles.read(server.key_file, server.ca)
     upstream = parse_upstream_address(server.url)
     client = make_upstream_client(
         upstream,
         timeouts=UpstreamTimeouts(first_byte_s=LONGEST_SILENCE_S, idle_s=LONGEST_SILENCE_S),
-        bearer=bearer,
+        bearer=files.bearer,
         ca_file=server.ca,
     )
     settings = MonitorSettings(
@@ -48,7 +49,13 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
         busy_s=server.interval_s,
         idle_s=server.interval_s,
     )
-    monitor = UpstreamMonitor(client, settings, bearer is not None)
+    has_files = server.key_file is not None or server.ca is not None
+    monitor = UpstreamMonitor(
+        client,
+        settings,
+        server.key_file is not None,
+        renew=partial(files.renew, client) if has_files else None,
+    )
     status = AgentStatus(server.slots or 1)
     shown = UpstreamShown(status, monitor, server.external_address or upstream.authority)
     host = new_agent_id()

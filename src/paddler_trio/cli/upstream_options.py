@@ -24,12 +24,16 @@ UpstreamOption: TypeAlias = Annotated[
     ),
 ]
 UpstreamKeyFileOption: TypeAlias = Annotated[
-    Path | None, typer.Option(help="File with the key that the server in --upstream asks for.")
+    Path | None,
+    typer.Option(
+        help="File with the key that the server in --upstream asks for; read anew when it changes."
+    ),
 ]
 UpstreamCaOption: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        help="Authorities (PEM) by which an https server in --upstream is verified.",
+        help="Authorities (PEM) by which an https server in --upstream is verified; read anew when "
+        "they change.",
         show_default="those of the system",
     ),
 ]

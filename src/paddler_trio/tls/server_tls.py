@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import attrs
@@ -68,7 +69,7 @@ class ServerTls:
     @classmethod
     def read(cls, files: TlsFiles) -> ServerTls:
         """Blocks for some milliseconds; ConfigurationError for files that cannot be used."""
-        seen = signature(files)
+        seen = signature(files.paths)
         current = read_server_certificate(files)
         _warn_about_key(files)
         return cls(files, current, seen)
@@ -126,7 +127,7 @@ class ServerTls:
         while True:
             self._expiry.look(self._current.own, self.now_s())
             await trio.sleep(LOOK_S)
-            found = await trio.to_thread.run_sync(signature, self.files)
+            found = await trio.to_thread.run_sync(signature, self.files.paths)
             if found == before and found != self._seen:
                 async with self._turn:
                     if found != self._seen:
@@ -137,7 +138,7 @@ class ServerTls:
             before = found
 
     async def _read_again(self, *, is_retry: bool = False) -> None:
-        seen = await trio.to_thread.run_sync(signature, self.files)
+        seen = await trio.to_thread.run_sync(signature, self.files.paths)
         try:
             current = await trio.to_thread.run_sync(read_server_certificate, self.files)
         except ConfigurationError as error:
@@ -169,11 +170,11 @@ def server_tls(config: BalancerConfig) -> ServerTls | None:
     return tls
 
 
-def signature(files: TlsFiles) -> Signature:
+def signature(paths: Iterable[Path]) -> Signature:
     """What differs when a file was written, replaced or given to another owner; None for one that
     is not there."""
     found: list[tuple[int, int, int, int] | None] = []
-    for path in files.paths:
+    for path in paths:
         try:
             status = path.stat()
         except OSError:

@@ -11,6 +11,7 @@ it can stop. What came whole leaves its connection for the next request.
 from __future__ import annotations
 
 import math
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -128,6 +129,15 @@ class UpstreamClient:
                 await self._close_idle()
         finally:
             self._is_running = False
+            while self._kept:
+                await self._close(self._kept.pop())
+
+    async def renew(self, bearer: bytes | None, tls: ssl.SSLContext | None) -> None:
+        """Use another key, and other authorities if ``tls`` is given, from the next request on.
+        What waits for a request was verified by the old ones, and is closed."""
+        self._bearer = bearer
+        if tls is not None:
+            self._dial = partial(dial_upstream, self.address, tls)
             while self._kept:
                 await self._close(self._kept.pop())
 

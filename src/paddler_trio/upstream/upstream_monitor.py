@@ -12,7 +12,7 @@ Our own count of what was sent is the truth about our requests; see ``slot_accou
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -70,6 +70,7 @@ class UpstreamMonitor:
 
     Args:
       has_key: the client sends one; for errors only.
+      renew: has the client use what is known of the server anew; called before each probe.
       chance: numbers in [0, 1), for pauses that differ from those of other machines.
     """
 
@@ -77,6 +78,7 @@ class UpstreamMonitor:
     _settings: MonitorSettings
     _has_key: bool = False
     _chance: Callable[[], float] = random.random
+    _renew: Callable[[], Awaitable[None]] | None = None
     account: SlotAccount = attrs.field(factory=SlotAccount, init=False)
     state: UpstreamState = attrs.field(init=False)
     """Unreachable until the first probe has ended."""
@@ -195,6 +197,8 @@ class UpstreamMonitor:
         self.account.expire(trio.current_time())
         self._is_suspect = False
         num_failed = self._num_failed
+        if self._renew is not None:
+            await self._renew()
         try:
             self._found = await self._prober.probe()
         except ProbeFailedError as error:
