@@ -47,7 +47,8 @@ class UpstreamAddress:
             return False
         depth = 0
         path, _, _ = target.partition(b"?")
-        for segment in unquote_to_bytes(path).split(b"/"):
+        # what reads paths as browsers do takes a backslash for a slash
+        for segment in unquote_to_bytes(path).replace(b"\\", b"/").split(b"/"):
             if segment == b"..":
                 depth -= 1
             elif segment not in (b"", b"."):

@@ -85,6 +85,8 @@ def test_a_path_below_the_prefix_is_held(target: bytes) -> None:
         b"/%2e%2E/admin",
         b"//../x",
         b"/a//..%2f../x?y",
+        b"/..\\admin",
+        b"/a/..%5c..\\admin",
         b"*",
     ],
 )
