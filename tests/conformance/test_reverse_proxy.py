@@ -683,7 +683,7 @@ async def test_whether_there_is_a_server_is_answered_to_head_as_to_get(method: b
 @pytest.mark.parametrize("method", [b"GET", b"get", b"HEAD", b"Head"])
 async def test_no_server_is_asked_for_slots_in_any_letters(method: bytes) -> None:
     async with proxy(sends(FINE)) as fleet:
-        for target in (b"/slots", b"/slots?", b"//slots/", b"/%73lots"):
+        for target in (b"/slots", b"/slots?", b"//slots/", b"/%73lots", b"/Slots"):
             ask = b"%b %b HTTP/1.1\r\nHost: h\r\n\r\n" % (method, target)
             assert (await fleet.answer(ask)).startswith(b"HTTP/1.1 501 ")
         assert fleet.servers[0].asked == []

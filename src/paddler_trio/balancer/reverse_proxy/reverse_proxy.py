@@ -76,8 +76,8 @@ class ReverseProxy:
         path = plain_path(scope["path"])
         if path == "/health" and request_line_of(scope).method in (b"GET", b"HEAD"):
             await self._health(send)
-        # what is kept from servers is kept from them in any case of the method: some overlook it
-        elif path == "/slots" and scope["method"].upper() in ("GET", "HEAD"):
+        # what is kept from servers is kept from them in any letters: some overlook their case
+        elif path.lower() == "/slots" and scope["method"].upper() in ("GET", "HEAD"):
             await self._slots(send)
         elif scope["method"] == "TRACE":
             raise HttpProblem(501, NO_TRACE)

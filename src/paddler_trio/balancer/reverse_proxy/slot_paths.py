@@ -54,10 +54,10 @@ _LOOK_AT_BYTES: Final = 1_048_576
 def takes_slot(method: str, path: str, *, upgrades: bool = False) -> bool:
     """``path`` is percent-decoded; ``upgrades``: a WebSocket is asked for.
 
-    A path that a server may take for one of these, because it overlooks slashes and dots, is one:
-    else it would be a way past the queue.
+    A path that a server may take for one of these, because it overlooks slashes, dots and the case
+    of letters, is one: else it would be a way past the queue.
     """
-    path = plain_path(path)
+    path = plain_path(path).lower()
     if upgrades:
         return path in WEBSOCKET_SLOT_PATHS
     return method == "POST" and path in SLOT_PATHS

@@ -27,6 +27,7 @@ from paddler_trio.balancer.reverse_proxy.slot_paths import slot_of, takes_slot
         ("POST", "//v1//completions", True),
         ("POST", "/v1/./models/../completions", True),
         ("POST", "/../v1/completions/.", True),
+        ("POST", "/V1/Chat//Completions", True),
         ("POST", "/v1/models/../..", False),
         ("GET", "/", False),
         ("POST", "/slots/0", False),
