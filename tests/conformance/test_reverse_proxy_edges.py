@@ -287,6 +287,21 @@ async def test_a_client_is_told_one_length_and_none_where_there_is_no_body(
     assert body == sent.partition(b"\r\n\r\n")[2]
 
 
+@pytest.mark.parametrize(
+    ("codings", "passed"),
+    [(b"trailers", b"trailers"), (b"gzip;q=1, Trailers", b"trailers"), (b"gzip", None)],
+)
+async def test_a_server_is_told_that_the_client_takes_trailers(
+    codings: bytes, passed: bytes | None
+) -> None:
+    async with proxy(sends(FINE)) as fleet:
+        ask = b"GET /x HTTP/1.1\r\nHost: h\r\nTE: %b\r\nConnection: close, TE\r\n\r\n" % codings
+        await whole(fleet, ask)
+        asked = fleet.servers[0].asked[-1].headers
+        assert asked.get(b"te") == passed
+        assert asked.get(b"connection") == (None if passed is None else b"TE")
+
+
 async def test_trailers_say_nothing_about_framing_or_who_answered() -> None:
     trailers = (
         b"X-T: 1\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\nConnection: X-T\r\n"

@@ -73,6 +73,9 @@ def request_headers(
         dropped |= _KEYS
     passed: list[tuple[bytes, bytes]] = []
     before, host, has_host, has_proto = b"", b"", False, False
+    options = [b"Upgrade"] if upgrades else []
+    if any(name == b"te" and _takes_trailers(value) for name, value in headers):
+        options.append(b"TE")  # RFC 9110, 10.1.4: some servers send trailers to who takes them
     for name, value in headers:
         if name == _FORWARDED_FOR:
             before = b", ".join(each for each in (before, value) if each)
@@ -97,9 +100,17 @@ def request_headers(
         passed.append((_FORWARDED_PROTO, scheme.encode()))
     if body_bytes is not None:
         passed.append((b"content-length", b"%d" % body_bytes))
+    if options:
+        passed.append((b"connection", b", ".join(options)))
     if upgrades:
-        passed += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
+        passed.append((b"upgrade", b"websocket"))
+    if b"TE" in options:
+        passed.append((b"te", b"trailers"))
     return tuple(passed)
+
+
+def _takes_trailers(codings: bytes) -> bool:
+    return any(each.strip().lower() == b"trailers" for each in codings.split(b","))
 
 
 def _others_cookies(value: bytes) -> bytes:
