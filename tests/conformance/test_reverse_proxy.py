@@ -430,6 +430,34 @@ async def test_a_request_that_servers_break_on_is_tried_on_two_and_nobody_else_n
                 server.asked.clear()
 
 
+@pytest.mark.parametrize(
+    ("line", "tries"),
+    [
+        (b"POST /v1/files", 1),
+        (b"PATCH /x", 1),
+        (b"post /tokenize", 1),
+        (b"PUT /x", 2),
+        (b"DELETE /v1/files/1", 2),
+        (b"POST /tokenize?x=y", 2),
+    ],
+)
+async def test_what_may_do_something_twice_is_sent_to_one_server_once(
+    line: bytes, tries: int
+) -> None:
+    num_sent = 0
+
+    async def breaks(exchange: Exchange) -> None:
+        nonlocal num_sent
+        num_sent += 1
+        await exchange.stream.aclose()
+
+    async with proxy(breaks, breaks) as fleet:
+        ask = b"%b HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}" % line
+        assert (await fleet.answer(ask)).startswith(b"HTTP/1.1 502 ")
+        asked = [len(server.asked) for server in fleet.servers]
+        assert (num_sent if tries == 1 else sum(map(bool, asked))) == tries
+
+
 async def test_requests_beside_the_slots_leave_the_slots_their_tunnels() -> None:
     """However many clients hold one: by reading slowly, or because a server takes long."""
     all_came, end = trio.Event(), trio.Event()

@@ -338,6 +338,19 @@ async def test_a_request_is_sent_again_once_and_not_after_a_byte_of_the_answer(
         assert world.num_dialled == 1
 
 
+async def test_what_may_not_be_repeated_gets_a_connection_of_its_own(
+    autojump_clock: MockClock,
+) -> None:
+    async with upstream(answering(OK, OK), answering(b"")) as world:
+        await body_of(world.client)
+        with pytest.raises(UpstreamError) as caught:
+            async with world.client.request(b"POST", b"/", [], b"{}", may_repeat=False):
+                raise AssertionError
+        assert caught.value.kind is CLOSED
+        assert world.num_dialled == 2, "one for each, and none to try again"
+        assert world.client.num_kept == 1, "the first is not touched"
+
+
 class Endless:
     """A body without end, and how much of it was asked for."""
 

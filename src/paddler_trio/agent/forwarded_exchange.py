@@ -15,6 +15,7 @@ from paddler_trio.upstream.response_body import BodyPart
 from paddler_trio.upstream.upstream_client import UpstreamClient
 from paddler_trio.upstream.upstream_error import FailureKind, UpstreamError
 from paddler_trio.upstream.upstream_response import UpstreamResponse
+from paddler_trio.wire.trio.repeated_requests import may_be_repeated
 from paddler_trio.wire.trio.tunnel_frames import (
     SWITCHING,
     Failed,
@@ -168,7 +169,12 @@ class ForwardedExchange:
         try:
             try:
                 async with self.client.request(
-                    head.method, head.target, self._headers(), body, upgrades=head.upgrades
+                    head.method,
+                    head.target,
+                    self._headers(),
+                    body,
+                    upgrades=head.upgrades,
+                    may_repeat=bool(head.id) or may_be_repeated(head.method, head.target),
                 ) as response:
                     if isinstance(body, trio.MemoryReceiveChannel):
                         body.close()  # what the server has not asked for by now, goes nowhere

@@ -83,6 +83,7 @@ class UpstreamClient:
         *,
         timeouts: UpstreamTimeouts | None = None,
         upgrades: bool = False,
+        may_repeat: bool = True,
     ) -> AsyncIterator[UpstreamResponse]:
         """Send a request; in the block there is the head of its answer, of whatever status.
 
@@ -94,6 +95,8 @@ class UpstreamClient:
           body: an iterator is asked for pieces until the answer comes, and not closed.
           upgrades: the headers ask for another protocol. If the status is 101, what the server
             sends in it is the body, without a limit of time, and ``send`` is open.
+          may_repeat: it may be sent a second time if the server closed a kept connection without
+            an answer. Otherwise it gets a new connection, where nobody doubts that it was sent.
 
         Errors:
           UpstreamError: from the start of the block and from reading the body.
@@ -101,7 +104,8 @@ class UpstreamClient:
         """
         timeouts = timeouts or self.timeouts
         head = self._head(method, target, headers, body, upgrades=upgrades)
-        connection, answer = await self._exchange(head, body, timeouts, upgrades=upgrades)
+        kept = await self._taken() if may_repeat else None
+        connection, answer = await self._exchange(kept, head, body, timeouts, upgrades=upgrades)
         is_switched = answer.status == SWITCHING
         idle_s = math.inf if is_switched else timeouts.idle_s
         response = UpstreamResponse(answer, body_of(answer, method), connection, idle_s)
@@ -164,9 +168,15 @@ class UpstreamClient:
                 self._watched_one = trio.Event()
 
     async def _exchange(
-        self, head: RequestHead, body: RequestBody, timeouts: UpstreamTimeouts, *, upgrades: bool
+        self,
+        kept: UpstreamConnection | None,
+        head: RequestHead,
+        body: RequestBody,
+        timeouts: UpstreamTimeouts,
+        *,
+        upgrades: bool,
     ) -> tuple[UpstreamConnection, ResponseHead]:
-        connection = await self._taken() or await self._connected(timeouts)
+        connection = kept or await self._connected(timeouts)
         while True:
             try:
                 return connection, await connection.exchange(

@@ -52,6 +52,7 @@ from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import Buffered, Completed, Failure, Request, RevisionPin
 from paddler_trio.telemetry.trace_context import trace_of
+from paddler_trio.wire.trio.repeated_requests import may_be_repeated
 from paddler_trio.wire.trio.tunnel_frames import Failed, RequestHead
 
 log = structlog.get_logger("reverse proxy")
@@ -61,6 +62,8 @@ BODY_DEADLINE_S: Final = 120.0
 OVERFLOWS: Final = (OVERFLOW, DISPLACED)
 OUR_REFUSALS: Final = {"request": 400, "unable": 501, "full": 503}
 """Statuses of failures that no server is to blame for."""
+NOT_SENT: Final = frozenset({"connect", *OUR_REFUSALS})
+"""Kinds of failures of requests that no server has seen."""
 BLAMELESS: Final = frozenset({"connect", "link"})
 """Kinds of failures that no request is the cause of."""
 MAX_TRIES_BESIDE: Final = 3
@@ -227,6 +230,7 @@ class Forwarding:
         answer: AnswerWriter,
         server: AgentConnection | None,
     ) -> Failure | None:
+        head = forwarded.head
         problem: Failure | None = None
         num_broken = 0
         broke: set[AgentConnection] = set()
@@ -244,7 +248,11 @@ class Forwarding:
                     break
                 if failed.kind in BLAMELESS:
                     self.dispatcher.suspend(agent)
-                elif failed.kind not in OUR_REFUSALS:
+                if failed.kind not in NOT_SENT and not may_be_repeated(head.method, head.target):
+                    break  # a server may have done what it asks for
+                if failed.kind in BLAMELESS:
+                    continue
+                if failed.kind not in OUR_REFUSALS:
                     # perhaps on a page that nobody else asks for: the others keep the server
                     num_broken += 1
                     if num_broken >= MAX_BROKEN_BESIDE:
