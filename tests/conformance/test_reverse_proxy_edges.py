@@ -313,6 +313,17 @@ async def test_trailers_say_nothing_about_framing_or_who_answered() -> None:
     assert answer.endswith(b"4\r\nfine\r\n0\r\nX-T: 1\r\nx-t: 2\r\n\r\n")
 
 
+@pytest.mark.parametrize("port", ["forwarding", "inference"])
+async def test_a_body_that_is_announced_as_too_long_is_refused_before_it_comes(port: str) -> None:
+    ask = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 67108865\r\n\r\n"
+    async with proxy(sends(FINE)) as fleet:
+        at = fleet.balancer.reverse_proxy if port == "forwarding" else fleet.balancer.inference
+        async with await fleet.connect(at=at) as stream:
+            await stream.send_all(ask)
+            assert (await read_until(stream, b"\r\n\r\n")).startswith(b"HTTP/1.1 413 ")
+        assert fleet.servers[0].asked == []
+
+
 UPLOAD_BYTES = 32_000_000
 UPLOAD = ASK.replace(b"2\r\n\r\n{}", b"%d\r\n\r\n" % UPLOAD_BYTES) + b"x" * UPLOAD_BYTES
 

@@ -98,6 +98,14 @@ async def read_body(receive: Receive, *, limit_bytes: int, deadline_s: float) ->
     raise HttpProblem(408, f"Request body incomplete after {waited_s:.3g} s ({len(body)} bytes)")
 
 
+def check_announced(scope: Scope, limit_bytes: int) -> None:
+    """BodyTooLargeError, before any of the body is read, if its ``Content-Length`` is over the
+    limit."""
+    announced = header(scope, b"content-length")
+    if announced is not None and int(announced) > limit_bytes:  # h11 let only digits through
+        raise BodyTooLargeError(limit_bytes, announced_bytes=int(announced))
+
+
 def has_body(scope: Scope) -> bool:
     """Whether the request announces a body of at least one byte."""
     if header(scope, b"transfer-encoding") is not None:

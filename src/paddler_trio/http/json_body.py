@@ -19,6 +19,7 @@ from paddler_trio.http.asgi import (
     HttpProblem,
     Receive,
     Scope,
+    check_announced,
     header,
     is_json_media_type,
 )
@@ -85,9 +86,7 @@ async def json_body(
       ClientGoneError: the client left before its body was decoded.
     """
     check_media_type(scope)
-    announced = header(scope, b"content-length")
-    if announced is not None and int(announced) > limit_bytes:  # h11 let only digits through
-        raise BodyTooLargeError(limit_bytes, announced_bytes=int(announced))
+    check_announced(scope, limit_bytes)
     body = await whole_body(scope, receive, limit_bytes=limit_bytes, deadline_s=deadline_s)
     decode = partial(decoded, scope, body, read, limit_bytes=limit_bytes, limits=limits)
     if len(body) <= INLINE_BYTES and header(scope, b"content-encoding") is None:

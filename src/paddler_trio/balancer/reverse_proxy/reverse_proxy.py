@@ -27,6 +27,7 @@ from paddler_trio.http.asgi import (
     Receive,
     Scope,
     Send,
+    check_announced,
     read_body,
     send_json,
     send_text,
@@ -82,6 +83,7 @@ class ReverseProxy:
         elif scope["method"] == "TRACE":
             raise HttpProblem(501, NO_TRACE)
         else:
+            check_announced(scope, MAX_BODY_BYTES)
             body = await whole_body(
                 scope, receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S
             )
@@ -176,6 +178,7 @@ class UpstreamFront:
                 await self.refuse(scope, receive, send, problem)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        check_announced(scope, MAX_BODY_BYTES)
         body = await read_body(receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S)
         model = await model_in(scope, body)
         pool = None if model is None else self.pools.called(model)
