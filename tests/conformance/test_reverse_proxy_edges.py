@@ -233,6 +233,37 @@ async def test_a_request_line_passes_as_it_came(more: bytes) -> None:
             assert (asked.request.method, asked.target) == (method, target)
 
 
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["plain", "read by h11"])
+@pytest.mark.parametrize("rewrites_host", [False, True])
+async def test_fields_of_a_request_pass_in_their_order_and_spelling(
+    more: bytes, *, rewrites_host: bool
+) -> None:
+    fields = [
+        (b"HOST", b"h"),
+        (b"X-oDD", b"1"),
+        (b"content-LENGTH", b"2"),
+        (b"x-Odd", b"a \t b"),
+        (b"X-Empty", b""),
+        (b"X-Latin", b"caf\xe9"),
+        (b"x-odd", b"3"),
+    ]
+    async with proxy(sends(FINE), rewrite_host_header=rewrites_host) as fleet:
+        lines = b"".join(b"%b: %b \r\n" % pair for pair in fields)
+        ask = b"POST /x HTTP/1.1\r\n%b%b\r\n{}" % (lines, more)
+        async with await fleet.connect() as stream:
+            await stream.send_all(ask)
+            await read_until(stream, b"\r\n\r\nfine")
+        written = fleet.servers[0].asked[-1].request.headers.raw_items()
+    if rewrites_host:
+        fields[0] = (b"host", fleet.servers[0].url.removeprefix("http://").encode())
+    assert written[: len(fields)] == fields
+    assert {name for name, _ in written[len(fields) :]} == {
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+    }
+
+
 async def test_options_of_a_host_are_those_of_the_whole_server() -> None:
     """RFC 9112, 3.2.4."""
     async with proxy(sends(FINE)) as fleet:

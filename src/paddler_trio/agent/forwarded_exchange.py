@@ -269,7 +269,7 @@ class ForwardedExchange:
         if not self.head.rewrites_host:
             return self.head.headers
         host = self.client.address.authority.encode()
-        kept = tuple(pair for pair in self.head.headers if pair[0] != b"host")
+        kept = tuple(pair for pair in self.head.headers if pair[0].lower() != b"host")
         return ((b"host", host), *kept)
 
 

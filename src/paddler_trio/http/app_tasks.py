@@ -30,9 +30,9 @@ from paddler_trio.http.passing import PASSING, PassableConnection
 from paddler_trio.http.plain_protocol import UpgradeStream
 from paddler_trio.http.protocol import Http11Protocol
 from paddler_trio.http.raw_response import RAW_RESPONSE
-from paddler_trio.http.request_line import REQUEST_LINE
 from paddler_trio.http.streaming import CLIENT_WATCH, DIRECT_BODY
 from paddler_trio.http.upgrade import UPGRADE
+from paddler_trio.http.written_head import WRITTEN_HEAD
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class AppTasks:
         is_http = scope["type"] == "http"
         if is_http:
             scope["extensions"][RAW_RESPONSE] = protocol.raw_response(stream)
-            scope["extensions"][REQUEST_LINE] = protocol.request_line
+            scope["extensions"][WRITTEN_HEAD] = protocol.written_head
         if isinstance(stream, UpgradeStream):
             scope["extensions"][UPGRADE] = stream.upgrade
         if is_http and protocol.may_pass(scope["path"]):

@@ -24,8 +24,8 @@ from hypercorn.protocol.http_stream import HTTPStream
 
 from paddler_trio.http.plain_requests import PlainRequest, plain_request
 from paddler_trio.http.protocol import Http11Protocol, Wire
-from paddler_trio.http.request_line import RequestLine
 from paddler_trio.http.upgrade import Upgrade
+from paddler_trio.http.written_head import WrittenHead
 
 SWITCHING: int = 101
 
@@ -146,7 +146,7 @@ class PlainProtocol(Http11Protocol):
     async def _begin(self, plain: PlainRequest) -> None:
         await self.send(Updated(idle=False))
         self._plain, self._status, self._is_answered = plain, None, False
-        self.request_line = RequestLine(plain.method, plain.target)
+        self.written_head = WrittenHead(plain.method, plain.target, plain.names)
         stream = self._http_stream()
         self.keep_alive_requests += 1
         await stream.handle(

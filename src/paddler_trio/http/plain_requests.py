@@ -33,12 +33,14 @@ class PlainRequest:
     Args:
       head: as it came; with the body behind it, it is all that came.
       headers: names in lower case.
+      names: as they were written.
     """
 
     head: bytes = attrs.field(repr=False)
     method: bytes
     target: bytes
     headers: list[tuple[bytes, bytes]]
+    names: list[bytes]
     body: bytes = attrs.field(repr=False)
 
 
@@ -47,7 +49,8 @@ def plain_request(data: bytes, max_head_bytes: int) -> PlainRequest | None:
     head = _HEAD.match(data)
     if head is None or head.end() > max_head_bytes or head["method"] == b"CONNECT":
         return None
-    headers = [(name.lower(), value) for name, value in _LINE.findall(head["fields"])]
+    written = _LINE.findall(head["fields"])
+    headers = [(name.lower(), value) for name, value in written]
     length, num_hosts, num_lengths = 0, 0, 0
     for name, value in headers:
         if name in _NOT_PLAIN or (name == b"connection" and value.lower() != b"keep-alive"):
@@ -60,4 +63,6 @@ def plain_request(data: bytes, max_head_bytes: int) -> PlainRequest | None:
             length, num_lengths = int(value), num_lengths + 1
     if num_hosts != 1 or num_lengths > 1 or len(data) - head.end() != length:
         return None
-    return PlainRequest(head[0], head["method"], head["target"], headers, data[head.end() :])
+    names = [name for name, _ in written]
+    body = data[head.end() :]
+    return PlainRequest(head[0], head["method"], head["target"], headers, names, body)

@@ -42,7 +42,7 @@ from paddler_trio.http.asgi import TEXT_PLAIN, ClientGoneError, Send
 from paddler_trio.http.bounded_websocket import BoundedWebSocket
 from paddler_trio.http.connection_limits import HttpLimits
 from paddler_trio.http.raw_response import Fields
-from paddler_trio.http.request_line import RequestLine
+from paddler_trio.http.written_head import WrittenHead
 
 bound_parsing()
 
@@ -215,7 +215,7 @@ class Http11Protocol(H11Protocol):
         self.raw_fields: Fields = []
         """Of the raw response that has begun: its head as ASGI sent it."""
         self._passes = passes
-        self.request_line = RequestLine(b"", b"")
+        self.written_head = WrittenHead(b"", b"", ())
         """Of the request that began last."""
 
     async def handle(self, event: ConnectionEvent) -> None:
@@ -371,10 +371,11 @@ class Http11Protocol(H11Protocol):
             await self._refuse(request, objection)
             return
         authority, target = _split(request.target, request.method)
-        headers = list(request.headers)
+        written = request.headers.raw_items()
         if authority is not None:
-            headers = _with_host(headers, authority)
-        self.request_line = RequestLine(request.method, target)
+            written = _with_host(written, authority)
+        self.written_head = WrittenHead(request.method, target, [name for name, _ in written])
+        headers = [(name.lower(), value) for name, value in written]
         stream: HTTPStream | BoundedWebSocket
         asks_for_websocket = _asks_for_websocket(request)
         if asks_for_websocket and not self.passes_websockets:
@@ -555,7 +556,7 @@ def _split(target: bytes, method: bytes) -> tuple[bytes | None, bytes]:
 
 
 def _with_host(
-    headers: Sequence[tuple[bytes, bytes]], authority: bytes
+    fields: Sequence[tuple[bytes, bytes]], authority: bytes
 ) -> list[tuple[bytes, bytes]]:
     """RFC 9112, 3.2.2: the host of the target counts, and ``Host`` does not."""
-    return [(b"host", authority), *(pair for pair in headers if pair[0] != b"host")]
+    return [(b"Host", authority), *(pair for pair in fields if pair[0].lower() != b"host")]

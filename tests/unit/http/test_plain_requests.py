@@ -71,7 +71,8 @@ def as_h11_reads_it(data: bytes) -> PlainRequest:
     assert not connection.they_are_waiting_for_100_continue
     assert request.http_version == b"1.1"
     head = data[: len(data) - len(body)]
-    return PlainRequest(head, request.method, request.target, list(request.headers), body)
+    names = [name for name, _ in request.headers.raw_items()]
+    return PlainRequest(head, request.method, request.target, list(request.headers), names, body)
 
 
 @given(HEADS, ENDS, st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n"]))

@@ -20,9 +20,9 @@ from paddler_trio.balancer.reverse_proxy.forwarded_head import (
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import Scope, Send
 from paddler_trio.http.raw_response import Fields, RawResponse
-from paddler_trio.http.request_line import request_line_of
 from paddler_trio.http.streaming import client_watch
 from paddler_trio.http.upgrade import upgrade_of
+from paddler_trio.http.written_head import written_head_of
 from paddler_trio.wire.trio.tunnel_frames import SWITCHING, Headers, ResponseHead
 
 TAIL_BYTES: Final = 8192
@@ -64,7 +64,7 @@ class AnswerWriter:
         the head does not say how long its body is, and says that it does."""
         self._head = answer_head(
             head,
-            method=request_line_of(self.scope).method,
+            method=written_head_of(self.scope).method,
             is_http_1_1=self.scope["http_version"] != "1.0",
             must_close=self.raw.must_close,
             upgrades=upgrade_of(self.scope) is not None,

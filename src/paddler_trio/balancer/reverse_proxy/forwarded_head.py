@@ -50,6 +50,7 @@ _MAX_FORWARDED_BYTES: Final = 1024
 
 def request_headers(
     headers: Sequence[tuple[bytes, bytes]],
+    names: Sequence[bytes],
     *,
     client: str,
     scheme: str,
@@ -61,6 +62,7 @@ def request_headers(
 
     Args:
       headers: names in lower case.
+      names: of the same fields, as they were written.
       client: its address.
       scheme: ``http`` or ``https``, of the client's connection.
       body_bytes: None for a request without a body. One that came in chunks is whole by now, so
@@ -68,7 +70,7 @@ def request_headers(
       keeps_keys: the client's keys are for the server; otherwise they were for the balancer.
       upgrades: it asks for a WebSocket, and so it does of the server.
     """
-    dropped = (_connection_fields(headers) - {b"host"}) | _OURS | {b"content-length"}
+    dropped = (_connection_fields(headers) - {b"host", b"content-length"}) | _OURS
     if not keeps_keys:
         dropped |= _KEYS
     passed: list[tuple[bytes, bytes]] = []
@@ -76,7 +78,8 @@ def request_headers(
     options = [b"Upgrade"] if upgrades else []
     if any(name == b"te" and _takes_trailers(value) for name, value in headers):
         options.append(b"TE")  # RFC 9110, 10.1.4: some servers send trailers to who takes them
-    for name, value in headers:
+    length = None if body_bytes is None else b"%d" % body_bytes
+    for (name, value), written in zip(headers, names, strict=True):
         if name == _FORWARDED_FOR:
             before = b", ".join(each for each in (before, value) if each)
             continue
@@ -86,10 +89,15 @@ def request_headers(
             value = _others_cookies(value)
             if not value:
                 continue
+        if name == b"content-length":
+            if length is not None:
+                passed.append((written, length))
+            length = None
+            continue
         host = value if name == b"host" else host
         has_host |= name == _FORWARDED_HOST
         has_proto |= name == _FORWARDED_PROTO
-        passed.append((name, value))
+        passed.append((written, value))
     if len(before) > _MAX_FORWARDED_BYTES:
         before = b""
     addresses = b", ".join(each for each in (before, client.encode()) if each)
@@ -98,8 +106,8 @@ def request_headers(
         passed.append((_FORWARDED_HOST, host))
     if not has_proto:
         passed.append((_FORWARDED_PROTO, scheme.encode()))
-    if body_bytes is not None:
-        passed.append((b"content-length", b"%d" % body_bytes))
+    if length is not None:
+        passed.append((b"content-length", length))
     if options:
         passed.append((b"connection", b", ".join(options)))
     if upgrades:

@@ -42,9 +42,9 @@ from paddler_trio.http.asgi import (
 from paddler_trio.http.client_identity import account_of
 from paddler_trio.http.raw_response import raw_response
 from paddler_trio.http.request_id import request_id
-from paddler_trio.http.request_line import request_line_of
 from paddler_trio.http.streaming import client_watch, cut_on_disconnect
 from paddler_trio.http.upgrade import upgrade_of
+from paddler_trio.http.written_head import written_head_of
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_failures import DISPLACED, MOVED, OVERFLOW, silent_server
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -309,16 +309,20 @@ class Forwarding:
     # -------------------------------------------------------------- private
 
     def _head(self, scope: Scope, body: bytes | bytearray) -> RequestHead:
-        line = request_line_of(scope)
+        written = written_head_of(scope)
         client = (scope.get("client") or ("unknown",))[0]
         framing = (header(scope, b"content-length"), header(scope, b"transfer-encoding"))
         has_body = framing != (None, None)
+        names = written.names
+        if self.rewrites_host:  # agents of before look for it in small letters
+            names = [b"host" if each.lower() == b"host" else each for each in names]
         return RequestHead(
             id="",
-            method=line.method,
-            target=line.target,
+            method=written.method,
+            target=written.target,
             headers=request_headers(
                 scope["headers"],
+                names,
                 client=client,
                 scheme=scope["scheme"],
                 body_bytes=len(body) if has_body else None,

@@ -33,10 +33,10 @@ from paddler_trio.http.asgi import (
     send_text,
 )
 from paddler_trio.http.authentication import Refuse
-from paddler_trio.http.request_line import request_line_of
 from paddler_trio.http.router import cause_of
 from paddler_trio.http.streaming import whole_body
 from paddler_trio.http.upgrade import upgrade_of
+from paddler_trio.http.written_head import written_head_of
 from paddler_trio.nursery_tree.pool import Pool
 
 MAX_FIELDS: Final = 64
@@ -75,7 +75,7 @@ class ReverseProxy:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = plain_path(scope["path"])
-        if path == "/health" and request_line_of(scope).method in (b"GET", b"HEAD"):
+        if path == "/health" and written_head_of(scope).method in (b"GET", b"HEAD"):
             await self._health(send)
         # what is kept from servers is kept from them in any letters: some overlook their case
         elif path.lower() == "/slots" and scope["method"].upper() in ("GET", "HEAD"):

@@ -28,7 +28,8 @@ def sent(headers: list[tuple[bytes, bytes]], **options: object) -> Headers:
         "body_bytes": None,
         "keeps_keys": True,
     }
-    return request_headers(headers, **(given_options | options))  # type: ignore[arg-type]
+    names = [name for name, _ in headers]
+    return request_headers(headers, names, **(given_options | options))  # type: ignore[arg-type]
 
 
 def answered(headers: Headers, **options: object) -> tuple[bytes, Framing]:
