@@ -137,3 +137,28 @@ def test_a_response_is_in_progress_while_its_prompt_is() -> None:
     (delta,) = [each for each in events if each["type"] == "response.output_text.delta"]
     assert delta["timings"]["predicted_n"] == 1
     assert events[-1]["timings"]["predicted_n"] == 8
+
+
+def test_progress_names_its_response_and_repeats_nothing_of_a_long_request() -> None:
+    long = {
+        "instructions": "be brief " * 1000,
+        "metadata": {"note": "n" * 500},
+        "tools": [{"type": "function", "name": "f", "description": "d" * 5000}],
+    }
+    request = read_responses({"input": "hi", **WISHES, **long}, LIMITS)
+    heading = ResponseHeading(request=request, model="m", created=1)
+    clock = watch()
+    output = Output(AnswerReader(), reports=Reports(clock, is_wanted=True, with_timings=True))
+    encoder = ResponseStream(heading, output, lambda: heading.finished(output, now=2), clock)
+    encoder.opening()
+    told = encoder.take(Step(0, [told_of(90, 10, 42)])).decode().split("\n\n")[:-1]
+    assert len(told) == 2
+    for block in told:
+        assert len(block) < 1000
+        response = json.loads(block.split("data: ")[1])["response"]
+        assert (response["id"], response["object"]) == (heading.id, "response")
+        assert (response["model"], response["status"], response["output"]) == (
+            "m",
+            "in_progress",
+            [],
+        )

@@ -172,7 +172,7 @@ def test_events_that_repeat_a_large_request_are_long() -> None:
     encoder, _ = response_stream()
     encoder.is_large = True
     assert encoder.is_long(())
-    assert encoder.is_long([Step(0, [{"Progress": {"total": 9, "cached": 4, "computed": 4}}])])
+    assert not encoder.is_long([Step(0, [{"Progress": {"total": 9, "cached": 4, "computed": 4}}])])
     assert not encoder.is_long([Step(0, [{"ContentToken": "a"}, done()])])
 
 

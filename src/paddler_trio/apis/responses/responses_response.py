@@ -206,6 +206,20 @@ class ResponseHeading:
     parameters: Mapping[str, object] = attrs.field(factory=dict)
     id: str = attrs.field(factory=lambda: new_id("resp_"))
 
+    def named(self) -> Json:
+        """What tells which response it is, for events that say nothing new of the rest.
+
+        The rest is as long as the client made it (instructions, tools, a schema), and events of
+        progress come twice a second for as long as the prompt takes."""
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": "in_progress",
+            "model": self.model,
+            "output": [],
+        }
+
     def body(self, status: str, output: Output, **more: object) -> Json:
         """The response object as it is now."""
         values = self.request.values
@@ -282,7 +296,7 @@ class ResponseStream:
     finish: Callable[[], Json]
     watch: Stopwatch
     is_large: bool = False
-    """The request is: events with its response are long, which repeats much of it."""
+    """The request is: the first events and the last are long, which repeat much of it."""
     _number: int = attrs.field(default=0, init=False)
 
     def is_long(self, steps: Sequence[Step]) -> bool:
@@ -291,11 +305,10 @@ class ResponseStream:
         output = self.output
         if not steps:
             return self.is_large or output.num_logprobs > MANY_LOGPROBS
-        may_end = output.num_logprobs_of_newest > MANY_LOGPROBS
-        if not (may_end or self.is_large):
+        if output.num_logprobs_of_newest <= MANY_LOGPROBS:
             return False
         tags = {result_tag(result) for step in steps for result in step.results}
-        return (may_end and not tags <= _GROWING) or (self.is_large and "Progress" in tags)
+        return not tags <= _GROWING
 
     def opening(self) -> bytes:
         response = self.heading.body("in_progress", self.output)
@@ -310,7 +323,7 @@ class ResponseStream:
 
     def _completed(self, event: Json) -> bytes:
         if event["type"] == "response.in_progress":
-            event["response"] = self.heading.body("in_progress", self.output)
+            event["response"] = self.heading.named()
         elif self.heading.request.delivery.with_timings and "delta" in event:
             timings = self.watch.timings()
             event |= {} if timings is None else {"timings": timings}
