@@ -24,7 +24,8 @@ class ApiLimits:
       max_choices: ``n`` and ``best_of``.
       max_stop_texts, max_stop_chars: how many stop texts, and characters in each.
       max_tools: tools in one request.
-      max_schema_bytes: one JSON Schema, written compactly.
+      max_schema_bytes: one JSON Schema, written compactly; characters of its description where
+        responses echo it.
       max_grammar_bytes: one grammar or pattern.
       max_logit_biases: entries of ``logit_bias``.
       max_prompts: prompts of one completion times its choices, inputs of one embeddings request.

@@ -320,3 +320,15 @@ def test_what_the_store_retains_is_what_it_counts(values: list[object], repeats:
         tracemalloc.stop()
     assert store.num_bytes > most_bytes // 2, "the store is full"
     assert retained < 1.5 * most_bytes
+
+
+def test_what_a_response_echoes_and_no_prompt_has_is_as_short_as_a_schema() -> None:
+    long = "d" * (LIMITS.max_schema_bytes + 1)
+    form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+    tool = {"type": "function", "name": "f", "output_schema": {"title": long}}
+    for body in ({"text": {"format": {**form, "description": long}}}, {"tools": [tool]}):
+        with pytest.raises(ApiError, match="max_schema_bytes"):
+            read_responses({"input": "hi", **body}, LIMITS)
+    fits = {**form, "description": long[1:]}
+    read = read_responses({"input": "hi", "text": {"format": fits}}, LIMITS)
+    assert read.values["text"] == {"format": fits}

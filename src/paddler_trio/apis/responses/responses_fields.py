@@ -142,7 +142,7 @@ def _tool_shape(limits: ApiLimits) -> Shape:
         Field("description", Text(), "What it does, for the model."),
         Field("parameters", schema_shape(limits), "JSON Schema of its arguments; absent: none."),
         Field("strict", Flag(), "Echoed; arguments are held to the schema either way."),
-        accepted("output_schema", FreeObject(), "Outputs are taken as they are."),
+        accepted("output_schema", schema_shape(limits), "Outputs are taken as they are."),
         hint("defer_loading", "every tool is told to the model", neutral=(False,)),
         refused("allowed_callers", "only the model calls tools", neutral=(["direct"],)),
     )
@@ -164,7 +164,11 @@ def _text_shape(limits: ApiLimits) -> Shape:
             tag("json_schema"),
             Field("name", Text(256), "A label, echoed."),
             required("schema", schema_shape(limits), "JSON Schema of the answer."),
-            Field("description", Text(), "A label, echoed."),
+            Field(
+                "description",
+                Text(limits.max_schema_bytes, "max_schema_bytes"),
+                "A label, echoed.",
+            ),
             Field("strict", Flag(), "Echoed; answers are held to the schema either way."),
         ),
     )
