@@ -322,3 +322,32 @@ async def test_a_call_is_begun_again_only_so_often(autojump_clock: MockClock) ->
         await trio.sleep(60)
         assert "begun with revision b" in call.errors()[0]["description"]
         nursery.cancel_scope.cancel()
+
+
+async def test_a_long_answer_is_written_as_its_client_reads() -> None:
+    """Its vectors are counted in the budget for inputs, and their text, which is five times as
+    long, is not there at one time."""
+    width, texts = 60_000, TEXTS * 2
+    async with rollout() as here, trio.open_nursery() as nursery:
+        call = Call("/v1/embeddings", texts)
+        nursery.start_soon(call.run, here.apps["/v1/embeddings"])
+        left = len(texts)
+        with trio.fail_after(60):  # frames and portions are written in a thread
+            while left:
+                await trio.lowlevel.checkpoint()
+                for frame in list(here.old.received()):
+                    if isinstance(frame, Start):
+                        wide = embedding("old", "0", width=width)
+                        here.old.lease(frame.id).deliver("Embedding", [wide, "Done"], ends=True)
+                        left -= 1
+            while not call.sent or call.sent[-1].get("more_body", True):
+                await trio.lowlevel.checkpoint()
+    headers = dict(call.sent[0]["headers"])
+    assert call.sent[0]["status"] == 200
+    assert headers[b"content-type"] == b"application/json"
+    assert b"content-length" not in headers
+    assert [len(entry["embedding"]) for entry in json.loads(call.body)["data"]] == [width] * 6
+    text_bytes = len(call.body)
+    portions = [len(message["body"]) for message in call.sent[1:]]
+    assert max(portions) < text_bytes / 3
+    assert len(portions) > 3

@@ -18,6 +18,7 @@ from paddler_trio.agent.forwarded_streams import MAX_HELD_BYTES
 from paddler_trio.agent.preparation import RENDERED_PLACES, REQUEST_PLACES
 from paddler_trio.agent.question_tasks import MAX_QUESTIONS
 from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.openai import embeddings
 from paddler_trio.balancer import (
     api_v2,
     cache_routes,
@@ -117,6 +118,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         ),
         "sub-batches of one embedding call that were answered and not read": (
             f"{embedding_fan_out.MAX_UNREAD}, and those in slots"
+        ),
+        "text of an answer of `/v1/embeddings` or `/embedding` that its client has not read": (
+            f"{embeddings.PORTION_BYTES // KIB} KiB, and one vector"
         ),
         "id of a request on an inference WebSocket, which every token of its answer repeats": (
             f"{inference_socket.MAX_ID_CHARS} characters"

@@ -36,8 +36,8 @@ from paddler_trio.apis.openai.completions import (
 from paddler_trio.apis.openai.embeddings import (
     Embedded,
     embeddings_record,
-    llama_body,
-    openai_body,
+    llama_pieces,
+    openai_pieces,
     split,
 )
 from paddler_trio.apis.prompts import Prompts, read_prompts
@@ -448,8 +448,16 @@ def embedded(*, count: int = 3) -> Embedded:
     return told
 
 
+def openai_body(told: Embedded, values: dict[str, object] | None = None) -> Any:
+    return json.loads(b"".join(openai_pieces(told, model="m", values=values or {})))
+
+
+def llama_body(told: Embedded) -> Any:
+    return json.loads(b"".join(llama_pieces(told)))
+
+
 def test_inputs_keep_their_places_whoever_embeds_them() -> None:
-    body: Any = json.loads(openai_body(embedded(), model="m", values={}))
+    body = openai_body(embedded())
     assert [entry["index"] for entry in body["data"]] == [0, 1, 2]
     assert body["data"][2]["embedding"] == [0.0, 1.0]
     assert body["data"][0]["embedding"] == pytest.approx([0.6, 0.8])
@@ -458,30 +466,33 @@ def test_inputs_keep_their_places_whoever_embeds_them() -> None:
 
 
 def test_base64_is_little_endian_floats() -> None:
-    body: Any = json.loads(openai_body(embedded(), model="m", values={"encoding_format": "base64"}))
+    body = openai_body(embedded(), {"encoding_format": "base64"})
     data = base64.b64decode(body["data"][0]["embedding"])
     assert struct.unpack("<2f", data) == pytest.approx((0.6, 0.8))
 
 
 def test_dimensions_cut_and_make_the_length_one_again() -> None:
-    body: Any = json.loads(openai_body(embedded(), model="m", values={"dimensions": 1}))
+    body = openai_body(embedded(), {"dimensions": 1})
     assert [entry["embedding"] for entry in body["data"]] == [[1.0], [1.0], [0.0]]
     with pytest.raises(ApiError, match=r"dimensions is 3, the model's vectors have 2"):
-        openai_body(embedded(), model="m", values={"dimensions": 3})
+        openai_pieces(embedded(), model="m", values={"dimensions": 3})
 
 
-def test_vectors_are_written_one_by_one() -> None:
-    """All their numbers as objects of Python would take more than the text itself."""
+@pytest.mark.parametrize("is_openai", [True, False])
+def test_vectors_are_written_one_by_one(*, is_openai: bool) -> None:
+    """The text of all is several times what they are, and their numbers as objects of Python more
+    than the text."""
     told, width = Embedded(100, [0]), 4096
     told.vectors = {place: np.full(width, 1 / 3, np.float32) for place in range(100)}
     tracemalloc.start()
     try:
-        body = openai_body(told, model="m", values={})
+        pieces = openai_pieces(told, model="m", values={}) if is_openai else llama_pieces(told)
+        sizes = list(map(len, pieces))
         _, most_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert list(json.loads(body)) == ["object", "data", "model", "usage"]
-    assert most_bytes < 2.2 * len(body)
+    assert sum(sizes) > 100 * width * 18
+    assert most_bytes < 8 * max(sizes) < sum(sizes) / 10
 
 
 def test_parts_of_embeddings_cover_every_input_once() -> None:
@@ -493,7 +504,9 @@ def test_parts_of_embeddings_cover_every_input_once() -> None:
 
 def test_what_was_not_embedded_is_an_error() -> None:
     with pytest.raises(ApiError, match=r"input\[3\] was not embedded"):
-        openai_body(embedded(count=4), model="m", values={})
+        openai_pieces(embedded(count=4), model="m", values={})
+    with pytest.raises(ApiError, match=r"input\[3\] was not embedded"):
+        llama_pieces(embedded(count=4))
     excess = {"document_tokens": 600, "n_batch": 512, "source_document_id": "1"}
     with pytest.raises(ApiError, match=r"input\[3\] is too large: it has 600 tokens") as told:
         embedded().take(Step(1, [{"DocumentExceedsBatchSize": excess}]))
@@ -528,7 +541,7 @@ def test_vectors_are_held_within_a_budget() -> None:
 
     def hold(size_bytes: int) -> None:
         held.append(size_bytes)
-        if sum(held) > 1000:
+        if sum(held) > 200:
             raise MemoryError
 
     held: list[int] = []
@@ -537,7 +550,7 @@ def test_vectors_are_held_within_a_budget() -> None:
     told.take(Step(0, [{"Embedding": vector}]))
     vectors = {"embeddings": [[1.0, 2.0]] * 3, "source_document_id": "1"}
     told.take(Step(0, [{"TokenEmbeddings": vectors}]))
-    assert held == [2 * 4, 6 * (4 + 48)]
+    assert held == [2 * 4, 6 * 4]
     many = {"embeddings": [[1.0, 2.0]] * 30, "source_document_id": "2"}
     with pytest.raises(MemoryError):
         told.take(Step(0, [{"TokenEmbeddings": many}]))

@@ -7,10 +7,10 @@ in the input whatever agent embeds them.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import attrs
 import numpy as np
@@ -26,14 +26,18 @@ from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.prompts import Prompt, PromptShape, read_prompts
 from paddler_trio.apis.questions import token_ids
 from paddler_trio.apis.run_requests import gather_on_one_revision
-from paddler_trio.apis.shapes import Integer, Json, OneOf, Text
+from paddler_trio.apis.shapes import Integer, OneOf, Text
+from paddler_trio.http.asgi import ClientGoneError
 from paddler_trio.http.input_budget import BudgetSpentError
 from paddler_trio.http.json_body import no_room
+from paddler_trio.http.streaming import body_writer, while_client_stays
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.codec import dumps
-from paddler_trio.wire.json_limits import VALUE_BYTES
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.work import Embed, EmbedInput, TextInput, TokenInput
+
+PORTION_BYTES: Final = 262_144
+"""Of the text of an answer: what is written before the client has read what came before it."""
 
 Vector = npt.NDArray[np.float32]
 T = TypeVar("T")
@@ -123,7 +127,7 @@ class Embedded:
             match result:
                 case {"Embedding": {"embedding": vector, "source_document_id": str(name)}}:
                     found = np.asarray(vector, np.float32)
-                    self._keep(start + int(name), found, found.nbytes)
+                    self._keep(start + int(name), found)
                 case {"TokenEmbeddings": {"embeddings": vectors, "source_document_id": str(name)}}:
                     if not self.per_token:
                         raise ApiError(
@@ -133,8 +137,7 @@ class Embedded:
                             code="no_pooling",
                         )
                     found = np.asarray(vectors, np.float32)
-                    written_bytes = found.size * VALUE_BYTES
-                    self._keep(start + int(name), found, found.nbytes + written_bytes)
+                    self._keep(start + int(name), found)
                 case {"Usage": {"prompt_tokens": int(tokens)}}:
                     self.usage[step.choice] = tokens
                 case {"DocumentExceedsBatchSize": dict(excess)}:
@@ -147,10 +150,10 @@ class Embedded:
     def num_tokens(self) -> int:
         return sum(self.usage.values())
 
-    def _keep(self, place: int, found: Vector, held_bytes: int) -> None:
+    def _keep(self, place: int, found: Vector) -> None:
         """It may come again, from another agent: it is held once."""
         if place not in self.vectors:
-            self.hold(held_bytes)
+            self.hold(found.nbytes)
         self.vectors[place] = found
 
     def in_order(self) -> Iterator[Vector]:
@@ -175,46 +178,99 @@ def _too_large(start: int, excess: Mapping[str, object]) -> ApiError:
     )
 
 
-def openai_body(embedded: Embedded, *, model: str, values: Mapping[str, object]) -> bytes:
-    """OpenAI's list of embeddings, written: each vector by itself, since its numbers are ten times
-    as large as objects of Python."""
+def openai_pieces(
+    embedded: Embedded, *, model: str, values: Mapping[str, object]
+) -> Iterator[bytes]:
+    """OpenAI's list of embeddings, written vector by vector: a number takes twenty characters, and
+    as an object of Python ten times what it has in the vector.
+
+    Errors, before the first piece: ApiError 400, 500."""
+    vectors = list(embedded.in_order())
     dimensions = values.get("dimensions")
+    if isinstance(dimensions, int):
+        _check_dimensions(vectors, dimensions)
     is_base64 = values.get("encoding_format") == "base64"
-    pieces = [b'{"object":"list","data":[']
-    for index, vector in enumerate(embedded.in_order()):
-        short = _cut(vector, dimensions) if isinstance(dimensions, int) else vector
-        encoded = base64.b64encode(short.astype("<f4").tobytes()).decode() if is_base64 else None
-        entry: Json = {
-            "object": "embedding",
-            "index": index,
-            "embedding": short.tolist() if encoded is None else encoded,
-        }
-        pieces += [b"," if index else b"", dumps_in_runs(entry)]
-    tokens = embedded.num_tokens
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    rest = dumps({"model": model, "usage": usage}).removeprefix(b"{")
-    return b"".join([*pieces, b"],", rest])
+
+    def pieces() -> Iterator[bytes]:
+        yield b'{"object":"list","data":['
+        for index, vector in enumerate(vectors):
+            short = _cut(vector, dimensions) if isinstance(dimensions, int) else vector
+            yield b'%b{"object":"embedding","index":%d,"embedding":' % (b"," * bool(index), index)
+            if is_base64:
+                yield b'"%b"' % base64.b64encode(short.astype("<f4").tobytes())
+            else:
+                yield dumps_in_runs(short.tolist())
+            yield b"}"
+        tokens = embedded.num_tokens
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        yield b"]," + dumps({"model": model, "usage": usage}).removeprefix(b"{")
+
+    return pieces()
 
 
-def _cut(vector: Vector, dimensions: int) -> Vector:
-    if dimensions > len(vector):
+def _check_dimensions(vectors: Iterable[Vector], dimensions: int) -> None:
+    least = min(map(len, vectors), default=dimensions)
+    if dimensions > least:
         raise ApiError(
             400,
-            f"dimensions is {dimensions}, the model's vectors have {len(vector)}",
+            f"dimensions is {dimensions}, the model's vectors have {least}",
             param="dimensions",
             code="invalid_value",
         )
+
+
+def _cut(vector: Vector, dimensions: int) -> Vector:
     short = vector[:dimensions]
     norm = float(np.linalg.norm(short))
     return short / np.float32(norm) if norm > 0 else short
 
 
-def llama_body(embedded: Embedded) -> list[Json]:
-    """llama-server's own: for each input a list of vectors."""
-    return [
-        {"index": index, "embedding": vector.tolist() if vector.ndim == 2 else [vector.tolist()]}
-        for index, vector in enumerate(embedded.in_order())
-    ]
+def llama_pieces(embedded: Embedded) -> Iterator[bytes]:
+    """llama-server's own: for each input a list of vectors, written one by one.
+
+    Errors, before the first piece: ApiError 500."""
+    vectors = list(embedded.in_order())
+
+    def pieces() -> Iterator[bytes]:
+        yield b"["
+        for index, found in enumerate(vectors):
+            yield b'%b{"index":%d,"embedding":[' % (b"," * bool(index), index)
+            for row, vector in enumerate(np.atleast_2d(found)):
+                yield b"," * bool(row) + dumps_in_runs(vector.tolist())
+            yield b"]}"
+        yield b"]"
+
+    return pieces()
+
+
+async def _send(exchange: Exchange, pieces: Iterator[bytes]) -> None:
+    """The whole response: a short one at once, else portion by portion as the client reads, for the
+    text is held by no budget. ClientGoneError."""
+
+    def portion() -> bytes:
+        written = bytearray()
+        for piece in pieces:
+            written += piece
+            if len(written) >= PORTION_BYTES:
+                break
+        return bytes(written)
+
+    first = await exchange.run(portion)
+    if len(first) < PORTION_BYTES:
+        await exchange.send_written(200, first)
+        return
+    is_complete = False
+    async with while_client_stays(exchange.scope, exchange.receive):
+        await exchange.begin(200, [(b"content-type", b"application/json")])
+        write = body_writer(exchange.scope, exchange.send)
+        written = first
+        while written:
+            await write(written)
+            written = await exchange.run(portion)
+        is_complete = True
+    if not is_complete:
+        raise ClientGoneError(f"client of {exchange.id} left")
+    await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def embeddings(backend: Backend, exchange: Exchange) -> None:
@@ -223,8 +279,7 @@ async def embeddings(backend: Backend, exchange: Exchange) -> None:
     backend = backend.routed(exchange, asked)
     model = model_name(backend, asked)
     embedded = await _embed(backend, exchange, values, normalize="l2", per_token=False)
-    body = await exchange.run(lambda: openai_body(embedded, model=model, values=values))
-    await exchange.send_written(200, body)
+    await _send(exchange, openai_pieces(embedded, model=model, values=values))
 
 
 async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
@@ -235,7 +290,7 @@ async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
         raise unsupported("embd_normalize", f"2 and -1 are (it is {norm})")
     normalize = "l2" if norm == 2 else "none"
     embedded = await _embed(backend, exchange, values, normalize=normalize, per_token=True)
-    await exchange.send_json(200, await exchange.run(lambda: llama_body(embedded)))
+    await _send(exchange, llama_pieces(embedded))
 
 
 async def _embed(
