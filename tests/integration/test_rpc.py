@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import struct
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +21,7 @@ from rpc_client import needs_rpc, rpc_server
 from streams import CONVERSATION, Heard, listen, story, until_first_tokens
 
 from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.engine.rpc_greeting import PROTOCOL
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import (
     IMAGE_TOKEN,
@@ -35,6 +39,7 @@ from vision_models import picture, write_projector
 pytestmark = needs_rpc
 
 DOCUMENTS = 60
+HELLO_BYTES = 1 + 8 + 24
 ALL_LAYERS = attrs.evolve(LOAD, n_gpu_layers=-1)
 
 
@@ -64,6 +69,32 @@ def kept_address() -> Iterator[str]:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{reserved.getsockname()[1]}"
+
+
+@contextmanager
+def greets_and_no_more() -> Iterator[str]:
+    """A peer that answers each greeting and then never says a word."""
+    answer = struct.pack("<Q4B24x", 28, *PROTOCOL, 0, 0)
+    connections: list[socket.socket] = []
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # the listener was closed
+            while True:
+                connection, _ = listening.accept()
+                connections.append(connection)
+                connection.recv(HELLO_BYTES, socket.MSG_WAITALL)
+                connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+            for connection in connections:
+                connection.close()
 
 
 def test_lent_devices_change_no_word(vocabulary: Vocabulary) -> None:
@@ -173,6 +204,15 @@ def test_a_server_that_another_engine_has_is_named(vocabulary: Vocabulary) -> No
         assert server.address in failed.reason
         assert "works for one engine at a time" in failed.reason
         assert answer(first)
+
+
+def test_a_server_that_falls_silent_after_its_greeting_is_named(vocabulary: Vocabulary) -> None:
+    with greets_and_no_more() as address, running(vocabulary) as engine:
+        failed = engine.load(attrs.evolve(ALL_LAYERS, settings=over(address)))
+        assert isinstance(failed, LoadFailed)
+        assert failed.stage == "model"
+        assert f"{address} answers a greeting and then does not name its devices" in failed.reason
+        assert engine.process.wait() == 0
 
 
 def test_more_devices_than_llama_cpp_takes_are_refused(vocabulary: Vocabulary) -> None:

@@ -21,6 +21,7 @@ from paddler_trio.agent.preparation_server import PreparationServer
 from paddler_trio.errors import EngineError, PreparationError, leaves
 from paddler_trio.language.model_language import LanguageSource
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready, StopSequence
+from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     InferenceParameters,
@@ -65,9 +66,9 @@ class Heard:
     events: list[str] = attrs.field(factory=list)
     steps: list[object] = attrs.field(factory=list)
 
-    def engine(self, script: str) -> EngineProcess:
+    def engine(self, script: str, load: LoadModel = LOAD) -> EngineProcess:
         return EngineProcess(
-            LOAD,
+            load,
             lambda progress: None,
             lambda ready: self.events.append("ready"),
             self.steps.append,
@@ -126,6 +127,30 @@ async def test_an_engine_that_hangs_in_its_first_decode_is_killed(
     assert heard.events == ["loaded"]
     assert "SIGKILL" in str(error)
     assert "no first token within 0.05 s: killed" in str(error)
+
+
+async def test_an_engine_that_waits_for_a_silent_rpc_server_is_killed_and_its_servers_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_process, "STILL_S", 1.0)
+    script = READY.replace("send(Ready(256, 8, 256, 9))\ntake()", "send(Loading(0.1))")
+    load = attrs.evolve(LOAD, settings=EngineSettings(rpc=["10.0.0.7:50052"]))
+    error = await failure_of(Heard().engine(script + "time.sleep(600)", load))
+    assert "loading stood still for 1 s" in str(error)
+    assert "(10.0.0.7:50052)" in str(error)
+    assert error.kind == "unresponsive"
+
+
+async def test_an_engine_that_loads_slowly_over_rpc_servers_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_process, "STILL_S", 2.0)
+    slowly = "for part in range(12): send(Loading(part / 12)); time.sleep(0.25)\n"
+    script = READY.replace("send(Ready", slowly + "send(Ready")
+    load = attrs.evolve(LOAD, settings=EngineSettings(rpc=["10.0.0.7:50052"]))
+    heard = Heard()
+    await failure_of(heard.engine(script + PROVED, load))
+    assert heard.events == ["loaded", "ready"]
 
 
 async def test_an_engine_that_computes_nonsense_is_refused_with_the_reason() -> None:

@@ -63,6 +63,10 @@ STOP_S = 300.0
 """After a stop, for any pass to end: they take seconds, the first one of a huge model on a slow
 machine minutes. The thread that answers pings sees nothing of one that never ends, since a lent
 device stands still, or a GPU hangs."""
+STILL_S = 600.0
+"""While a model is loaded over RPC servers: without a word of llama.cpp's and without progress, of
+which it tells every few seconds as long as tensors go out. It waits without a limit for a server
+that has fallen silent."""
 PROBE_S = 60.0
 """For the first decode, on whatever machine; an engine that takes longer serves no one."""
 THREAD_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
@@ -110,6 +114,8 @@ class EngineProcess:
     """As long as it is being proved."""
     _is_proved: trio.Event = attrs.field(factory=trio.Event, init=False)
     _pong: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _moved_s: float = attrs.field(default=-math.inf, init=False)
+    """When it last told something."""
     _stop_asked_s: float = attrs.field(default=math.inf, init=False)
     """When a sequence was stopped after the last pass; infinite if none was."""
     _was_hung: bool = attrs.field(default=False, init=False)
@@ -178,6 +184,8 @@ class EngineProcess:
             nursery.start_soon(self._log, process, name="engine log")
             nursery.start_soon(self._watch, process, name="engine pings")
             nursery.start_soon(self._watch_probe, process, name="engine probe")
+            if self.load.settings.rpc:
+                nursery.start_soon(self._watch_loading, process, name="engine loading")
             failure = await self._read(process)
             if failure is None:  # the pipe ended: the exit status is the cause
                 status = await process.wait()
@@ -248,6 +256,7 @@ class EngineProcess:
             case EngineStats():
                 self.on_stats(frame)
             case Loading(progress):
+                self._moved_s = trio.current_time()
                 self.on_progress(progress)
             case Ready():
                 self.ready = frame
@@ -280,6 +289,22 @@ class EngineProcess:
         self._probe = None
         self._is_proved.set()
         self.on_ready(ready)
+
+    async def _watch_loading(self, process: trio.Process) -> None:
+        """Kill an engine that waits for an RPC server which does not answer any more."""
+        self._moved_s = trio.current_time()
+        while not self._is_loaded.is_set():
+            if trio.current_time() >= self._moved_s + STILL_S:
+                servers = ", ".join(self.load.settings.rpc)
+                self._last_words.append(
+                    f"loading stood still for {STILL_S:g} s, as it does when an RPC server "
+                    f"({servers}) falls silent: killed"
+                )
+                self._was_hung = True
+                process.kill()
+                return
+            with trio.move_on_at(self._moved_s + STILL_S):
+                await self._is_loaded.wait()
 
     async def _watch_probe(self, process: trio.Process) -> None:
         """Kill an engine that hangs in its first decode, as one that answers no pings."""
@@ -323,6 +348,7 @@ class EngineProcess:
                 self._log_line(line.decode(errors="replace"))
 
     def _log_line(self, line: str) -> None:
+        self._moved_s = trio.current_time()
         level, tab, text = line.partition("\t")
         if not tab or not level.isdecimal():
             level, text = "4", line

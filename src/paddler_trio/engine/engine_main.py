@@ -74,6 +74,8 @@ from paddler_trio.wire.engine.engine_pipe import (
 from paddler_trio.wire.engine.memory_need import MemoryUse
 
 _PROGRESS_STEP = 0.02
+_PROGRESS_INTERVAL_S = 10.0
+"""At the latest, where tensors take long: the agent tells by it whether loading stands still."""
 _LONG_ADMISSION_S = 0.05
 """Samplers with many sequence breakers look at each text of the vocabulary for each of them."""
 _CANNOT_SEE = "the model was loaded without a multimodal projection: it cannot see images"
@@ -298,12 +300,13 @@ def _give_up(record: CrashRecord) -> NoReturn:
 
 
 def _load_model(pipe: Pipe, load: LoadModel) -> Llama:
-    reported = 0.0
+    reported, reported_s = 0.0, time.monotonic()
 
     def progress(fraction: float) -> None:
-        nonlocal reported
-        if fraction - reported >= _PROGRESS_STEP:
-            reported = fraction
+        nonlocal reported, reported_s
+        now_s = time.monotonic()
+        if fraction - reported >= _PROGRESS_STEP or now_s - reported_s >= _PROGRESS_INTERVAL_S:
+            reported, reported_s = fraction, now_s
             pipe.send(Loading(fraction))
 
     return Llama.load(

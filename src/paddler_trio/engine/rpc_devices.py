@@ -11,7 +11,8 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import attrs
 
@@ -22,6 +23,9 @@ from paddler_trio.llama_library import lib
 
 _GPU = 1
 """Of ggml's types of devices."""
+DEVICES_LIMIT_S = 10.0
+"""For a server that has answered a greeting to name its devices: one more greeting, and a few
+numbers of each."""
 
 
 @attrs.define(eq=False)
@@ -68,8 +72,8 @@ def add_rpc_servers(servers: Sequence[str], *, n_gpu_layers: int) -> None:
     would depend on it all the same.
 
     Errors:
-      EngineError: this build has no RPC, a server does not answer as one, or there are more
-      devices than llama.cpp takes.
+      EngineError: this build has no RPC, a server does not answer as one, or no more once it was
+      greeted (this process has to end then), or there are more devices than llama.cpp takes.
     """
     add_server = rpc_function("ggml_backend_rpc_add_server", [ctypes.c_char_p], ctypes.c_void_p)
     find = ggml_function("ggml_backend_reg_by_name", ctypes.c_char_p)
@@ -81,7 +85,7 @@ def add_rpc_servers(servers: Sequence[str], *, n_gpu_layers: int) -> None:
         greet(host, port)
         if n_gpu_layers == 0:
             continue
-        added = add_server(server.encode())
+        added = _within(DEVICES_LIMIT_S, server, partial(add_server, server.encode()))
         if not added:
             raise EngineError(f"rpc: the RPC server at {server} lends no device")
         register(added)
@@ -99,3 +103,19 @@ def add_rpc_servers(servers: Sequence[str], *, n_gpu_layers: int) -> None:
             f"takes {limit}",
             permanent=True,
         )
+
+
+def _within(limit_s: float, server: str, ask: Callable[[], int | None]) -> int | None:
+    """What llama.cpp makes of ``server``'s answers, for which it would wait without a limit.
+
+    Its thread is left behind where they do not come: it holds llama.cpp's lock on all servers."""
+    answers: list[int | None] = []
+    thread = threading.Thread(target=lambda: answers.append(ask()), name="rpc", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if not answers:
+        raise EngineError(
+            f"rpc: {server} answers a greeting and then does not name its devices within "
+            f"{limit_s:g} s: restart it, or take it out of rpc"
+        )
+    return answers[0]
