@@ -7,7 +7,6 @@ then each agent chooses, and the number in the desired state stays for those tha
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ import typer
 
 from paddler_trio.cli.given_file import text_of_file
 from paddler_trio.errors import WireError
+from paddler_trio.wire import toml_text
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.desired_state_extras import NOTHING_AUTOMATIC, Extras
@@ -103,7 +103,7 @@ def parameters_of_file(file: Path) -> dict[str, object]:
     text = text_of_file(file, hint)
     try:
         if file.suffix == ".toml":
-            given: object = tomllib.loads(text)
+            given: object = toml_text.loads(text)
         elif file.suffix == ".json":
             given = json.loads(text)
         else:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -33,6 +32,7 @@ from paddler_trio.cli.settings_names import (
     settings_of,
 )
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.wire import toml_text
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_SHOWN_CHARS: Final = 80
@@ -88,7 +88,7 @@ def read_settings_file(path: Path, root: AnyCommand) -> FileSettings:
     if len(data) > MAX_FILE_BYTES:
         raise ConfigurationError(f"{path} is too large, the limit is {MAX_FILE_BYTES} bytes")
     try:
-        document = tomllib.loads(data.decode())
+        document = toml_text.loads(data.decode())
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{path} is not UTF-8: {error}") from error
     except RecursionError:

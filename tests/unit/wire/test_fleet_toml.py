@@ -196,6 +196,10 @@ def test_a_source_that_is_named_often_is_asked_for_once() -> None:
             "got a number of 24000 bits @ $.deployments[0].replicas",
         ),
         (
+            "[[deployments]]\n" + "a." * 100_000 + "a = 1",
+            "not valid TOML: line 2: a key has more parts than the limit, 32",
+        ),
+        (
             "[[deployments]]\nname='a'\nmodel='/m'\nextras=1\nparameters.context_size = 'auto'",
             "deployment 'a': expected an object, got 1 @ $.deployments[0].extras",
         ),

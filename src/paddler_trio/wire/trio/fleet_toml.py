@@ -19,7 +19,6 @@ the caller's answer; here is no input or output.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeAlias
@@ -27,6 +26,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from paddler_trio.errors import WireError
+from paddler_trio.wire import toml_text
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.paddler.desired_state import DesiredModel
 from paddler_trio.wire.shape import ShapeError, describe
@@ -67,7 +67,7 @@ def fleet_of_toml(text: str, *, read_source: ReadSource, read_file: ReadFile) ->
     if size_bytes > MAX_TOML_BYTES:
         raise WireError(f"the file has {size_bytes} bytes, the limit is {MAX_TOML_BYTES}")
     try:
-        document = tomllib.loads(text)
+        document = toml_text.loads(text)
     except RecursionError:
         raise WireError("TOML nested too deeply") from None
     except ValueError as error:  # that of TOML, and that of numbers with thousands of digits
