@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -136,6 +138,30 @@ def test_only_the_balancer_has_something_to_read_again() -> None:
 def test_an_agent_is_named_by_its_instance() -> None:
     [command] = parse((UNITS / NAMES[1]).read_text())["Service"]["ExecStart"]
     assert "--name %i" in command
+
+
+@pytest.mark.parametrize(("slots", "expected"), [("4", 4), ("", 7)])
+def test_an_emptied_variable_of_the_unit_leaves_the_setting_to_the_file(
+    tmp_path: Path, slots: str, expected: int
+) -> None:
+    [command] = parse((UNITS / NAMES[1]).read_text())["Service"]["ExecStart"]
+    words = (
+        command.replace("${SLOTS}", slots).replace("${MANAGEMENT_ADDR}", slots and "h:1").split()
+    )
+    assert words[:2] == [INSTALLED, "agent"]
+    file = tmp_path / "settings.toml"
+    file.write_text('[agent]\nslots = 7\nmanagement-addr = "filed:8060"\n')
+    options = [f"--config={file}" if word == "$OPTIONS" else word for word in words[2:]]
+    shown = subprocess.run(
+        [sys.executable, "-m", "paddler_trio", "config", "show", "agent", "--json", *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    settings = json.loads(shown.stdout)["agent"]
+    assert settings["slots"]["value"] == expected
+    assert settings["management-addr"]["value"] == ("h:1" if slots else "filed:8060")
 
 
 @pytest.mark.parametrize("name", sorted(SOCKET_NAMES & {"inference", "management"}))

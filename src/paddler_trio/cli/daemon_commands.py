@@ -38,6 +38,11 @@ class DaemonCommand(TyperCommand):
         return _naming_a_bad_variable(super().parse_args, ctx, args)
 
 
+NONE_IF_EMPTY: Final = ("--slots=", "--management-addr=")
+"""The unit of agents has these of variables with a default: emptied, they leave the value to the
+settings file, to a variable of ours, or to what this machine has joined or serves."""
+
+
 class DaemonGroup(TyperGroup):
     """A daemon with sub-commands beside it."""
 
@@ -46,7 +51,8 @@ class DaemonGroup(TyperGroup):
         _name_variables(self.params)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As every command; see the module."""
+        """As every command; see the module. What a unit wrote of an empty variable is not there."""
+        args = [each for each in args if each not in NONE_IF_EMPTY]
         return _naming_a_bad_variable(super().parse_args, ctx, args)
 
 
