@@ -137,7 +137,10 @@ def undo(
     to_revision: Annotated[
         int | None,
         typer.Option(
-            "--to-revision", min=0, help="Go back to this one.", show_default="the one before"
+            "--to-revision",
+            min=0,
+            help="Go back to this one.",
+            show_default="the one before, past those that failed since",
         ),
     ] = None,
     wait: WaitOption = True,

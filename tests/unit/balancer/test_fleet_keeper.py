@@ -123,6 +123,39 @@ async def test_undo_makes_the_state_before_a_new_revision_and_undone_it_comes_ba
     assert states.current.note == "all gone"
 
 
+async def test_undo_passes_what_was_tried_in_vain_since_a_deployment_last_served() -> None:
+    states = await keeper()
+    first, second, third = (
+        attrs.evolve(CODER, model=UrlModel(f"https://host/{name}.gguf")) for name in "abc"
+    )
+    await states.apply(one(first), author="ann")
+    await states.store_rollouts({}, good={"coder": GoodRevision(revision=1, spec=first)})
+    await states.apply(FleetState((second, CHAT)), author="ann")
+    await states.apply(FleetState((third, CHAT)), author="ann")
+    undone = await states.undo(author="bob")
+    assert (undone.state, undone.note) == (one(first), "undo: as revision 1")
+    # what serves now is gone back from to the one before, so that an undo can be undone
+    assert (await states.undo(author="bob")).state == FleetState((third, CHAT))
+    # where the history has nothing of what served, it is the one before
+    served = attrs.evolve(CODER, model=UrlModel("https://host/gone.gguf"))
+    await states.store_rollouts({}, good={"coder": GoodRevision(revision=1, spec=served)})
+    assert (await states.undo(author="bob")).state == one(first)
+
+
+async def test_undo_of_what_a_rollout_went_back_to_would_bring_the_failure_back() -> None:
+    states = await keeper()
+    await states.apply(numbered(1), author="ann")
+    await states.apply(numbered(2), author="ann")
+    await states.apply(numbered(1), author="rollout", note="coder rolled back: no file")
+    with pytest.raises(
+        NoEarlierRevisionError,
+        match=r"revision 2 is undone already by revision 3 \(coder rolled back: no file\): say",
+    ):
+        await states.undo(author="bob")
+    assert states.current.revision == 3
+    assert (await states.undo(author="bob", to=2)).state == numbered(2)
+
+
 async def test_there_is_nothing_to_undo_before_the_first_revision() -> None:
     states = await keeper()
     with pytest.raises(NoEarlierRevisionError, match="no revision before 0 is kept"):

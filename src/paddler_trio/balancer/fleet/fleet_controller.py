@@ -23,7 +23,7 @@ from paddler_trio.balancer.fleet.host_knowledge import HostKnowledge
 from paddler_trio.balancer.fleet.host_questions import HostQuestions
 from paddler_trio.balancer.fleet.placed_hosts import NOTHING, PlacedHost, PlacedHosts, State
 from paddler_trio.balancer.fleet.rollout_store import restored, stored
-from paddler_trio.balancer.fleet.stored_fleet import MAX_LOAD_MS, GoodRevision
+from paddler_trio.balancer.fleet.stored_fleet import MAX_LOAD_MS, ROLLOUT, GoodRevision
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Hold, PoolSettings
@@ -397,7 +397,7 @@ class FleetController:
             try:
                 await self.keeper.apply(
                     FleetState(tuple(good if each is spec else each for each in others)),
-                    author="rollout",
+                    author=ROLLOUT,
                     note=f"{name} rolled back: {rollout.reason or rollout.phase.value}",
                     expected_revision=current.revision,
                 )

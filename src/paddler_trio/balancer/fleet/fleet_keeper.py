@@ -15,7 +15,12 @@ import structlog
 import trio
 
 from paddler_trio.balancer.fleet.fleet_database import FleetDatabase, utc_now
-from paddler_trio.balancer.fleet.stored_fleet import GoodRevision, StoredFleet, StoredRollout
+from paddler_trio.balancer.fleet.stored_fleet import (
+    ROLLOUT,
+    GoodRevision,
+    StoredFleet,
+    StoredRollout,
+)
 from paddler_trio.errors import PaddlerError, StateDatabaseError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.synchronization import Changes
@@ -163,10 +168,12 @@ class FleetKeeper:
         """The state of an earlier revision as a new one.
 
         Args:
-          to: that revision; None for the one before the one in force.
+          to: that revision; None for the one before the one in force, past what was tried in vain
+            since a deployment that does not serve its present state last served.
 
         Errors:
-          NoEarlierRevisionError: it is not kept, or there never was one.
+          NoEarlierRevisionError: it is not kept, or there never was one; or, without ``to``, a
+            rollout has gone back by itself.
           others: as of :meth:`apply`.
         """
         async with self._writing:
@@ -349,7 +356,14 @@ class FleetKeeper:
                 raise NoEarlierRevisionError(
                     f"no revision before {self.current.revision} is kept: there is nothing to undo"
                 )
-            return self.history[1]
+            current, before = self.history[:2]
+            if current.author == ROLLOUT:  # what it went back from is what failed
+                raise NoEarlierRevisionError(
+                    f"revision {before.revision} is undone already by revision {current.revision} "
+                    f"({current.note}): say which revision to go back to (`paddler-trio fleet undo "
+                    "--to-revision`)"
+                )
+            return next(filter(self._is_as_served, self.history[1:]), before)
         found = next((each for each in self.history if each.revision == revision), None)
         if found is None:
             raise NoEarlierRevisionError(
@@ -357,6 +371,17 @@ class FleetKeeper:
                 f"{self.current.revision}"
             )
         return found
+
+    def _is_as_served(self, earlier: FleetRevision) -> bool:
+        """Whether it has what was last served, of each deployment whose present state was not. Of
+        one that never was served nothing is known."""
+        for spec in self.current.state.deployments:
+            good, before = self.good.get(spec.name), earlier.state.find(spec.name)
+            if good is None or good.digest == spec.digest:
+                continue
+            if before is None or before.digest != good.digest:
+                return False
+        return True
 
     async def _store(
         self, state: FleetState, desired: BalancerDesiredState, author: str, note: str

@@ -77,7 +77,7 @@ class FleetOrder:
 
 @attrs.frozen(kw_only=True)
 class UndoOrder:
-    """The body of an undo; ``to``: the revision to go back to, null for the one before."""
+    """The body of an undo; ``to``: the revision, null for the one before, past failed ones."""
 
     to: RevisionNumber | None = None
     note: str = ""

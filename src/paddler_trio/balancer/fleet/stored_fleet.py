@@ -32,6 +32,8 @@ MAX_REASON_CHARS: Final = 2000
 MAX_LOAD_MS: Final = 86_400_000
 STATE_FILE: Final = "state file"
 """The author of what was changed in a file while no balancer ran."""
+ROLLOUT: Final = "rollout"
+"""The author of what a rollout went back to."""
 
 _Place: TypeAlias = Annotated[int, IntRange(0, 100_000)]
 
