@@ -37,6 +37,11 @@ class StateFile:
     _version: str = attrs.field(default=FORMAT_VERSION, init=False)
     """As it was read; the versions that Paddler writes differ."""
 
+    def is_empty(self) -> bool:
+        """Whether it is there, and nothing is in it."""
+        text = content(self.path, limit_bytes=MAX_FILE_BYTES)
+        return not text.strip() and self.path.exists()
+
     def read(self) -> BalancerDesiredState:
         """A missing or empty file becomes that of a new balancer."""
         text = content(self.path, limit_bytes=MAX_FILE_BYTES)

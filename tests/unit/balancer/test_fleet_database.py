@@ -403,7 +403,6 @@ def revision(stored: StoredFleet, state: FleetState) -> StoredFleet:
     "change",
     [
         lambda path: StateFile(path).write(NEW),
-        lambda path: path.write_text(""),
         lambda path: path.unlink(),
     ],
 )
@@ -422,6 +421,49 @@ async def test_what_another_program_changed_is_a_revision_with_the_file_before_i
     assert [each["undo"] for each in told if each["log_level"] == "warning"] == [
         "paddler-trio fleet undo --to-revision 1"
     ], "an operator who did not mean it hears so once"
+
+
+@pytest.mark.parametrize("blank", ["", "\n  \n"])
+async def test_an_empty_file_is_damage_and_becomes_what_the_newest_revision_left(
+    tmp_path: Path, blank: str
+) -> None:
+    path = tmp_path / "state.json"
+    database = FileDatabase(path)
+    await database.write(revision(await database.read(), FleetState((CHAT,))))
+    stored = await database.write(revision(await database.read(), FleetState((CHAT, CODER))))
+    kept = contents(tmp_path)
+    path.write_text(blank)
+    with structlog.testing.capture_logs() as told:
+        assert await FileDatabase(path).read() == stored
+    assert contents(tmp_path) == kept
+    (warning,) = [each for each in told if each["log_level"] == "warning"]
+    assert warning["event"].startswith("the state file was empty")
+    assert (warning["path"], warning["revision"]) == (str(path), 2)
+
+
+async def test_an_empty_file_beside_a_damaged_one_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.write_text("")
+    FileDatabase(path).fleet_path.write_text("{")
+    kept = contents(tmp_path)
+    with pytest.raises(StateDatabaseError, match="is not a valid fleet"):
+        await FileDatabase(path).read()
+    assert contents(tmp_path) == kept
+
+
+async def test_an_empty_file_without_revisions_is_that_of_a_new_balancer_and_it_is_said(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "state.json"
+    path.write_text("")
+    with structlog.testing.capture_logs() as told:
+        found = await FileDatabase(path).read()
+    assert found.desired == NEW
+    assert found.current.revision == 0
+    (warning,) = [each for each in told if each["log_level"] == "warning"]
+    assert warning["event"] == (
+        "the state file is empty, and no revision is kept: no model is desired"
+    )
 
 
 async def test_the_file_before_the_newest_revision_is_kept(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from paddler_trio.balancer.state_database import (
 from paddler_trio.errors import StateDatabaseError, WireError
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
-from paddler_trio.wire.trio.default_deployment import with_default
+from paddler_trio.wire.trio.default_deployment import desired_of, with_default
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS
 from paddler_trio.wire.trio.fleet_state import DEFAULT, FleetState
 
@@ -98,7 +98,8 @@ class MemoryDatabase:
 
 @attrs.define
 class FileDatabase:
-    """``file:///absolute/path``. Missing or empty files become those of a new balancer."""
+    """``file:///absolute/path``. Missing files become those of a new balancer; an empty one of
+    Paddler's is mended where there are revisions."""
 
     path: Path
     now: Callable[[], str] = utc_now
@@ -131,6 +132,8 @@ class FileDatabase:
     # ---------------------------------------------------------------- reading
 
     def _read(self) -> StoredFleet:
+        if self._state.is_empty():
+            self._mend_empty()
         desired = self._state.read()
         self._digest = digest_of(desired)
         old_extras = OldExtrasFile(self.path)
@@ -145,7 +148,7 @@ class FileDatabase:
         if state != found.current.state:
             before = found.current.revision
             note = "" if before == 0 else "Paddler's state file was changed"
-            if before != 0:  # an empty file, too, which desires no model
+            if before != 0:  # a file that is gone, too, which desires no model
                 log.warning(
                     "the state file is not as the newest revision left it, and counts",
                     path=str(self.path),
@@ -164,6 +167,24 @@ class FileDatabase:
         _compute_digests(found.current.state)
         self._stored = found
         return found
+
+    def _mend_empty(self) -> None:
+        """Write Paddler's file as the newest revision left it. A program that means that nothing is
+        desired writes so: an empty file is what a crash or a full disk leaves."""
+        found, _ = self._read_fleet(BalancerDesiredState.default())
+        current = found.current
+        if current.revision == 0:
+            log.warning(
+                "the state file is empty, and no revision is kept: no model is desired",
+                path=str(self.path),
+            )
+            return
+        self._state.write(desired_of(current.state, found.desired))
+        log.warning(
+            "the state file was empty: it is as the newest revision left it again",
+            path=str(self.path),
+            revision=current.revision,
+        )
 
     def _read_fleet(self, desired: BalancerDesiredState) -> tuple[StoredFleet, bool]:
         """What the fleet's file holds beside Paddler's state; False if it is to be written."""
