@@ -29,6 +29,7 @@ from paddler_trio.language.grammars.gbnf_writer import (
 MAX_PATTERN_CHARS = 16 * 1024
 _MAX_GROUPS = 100
 _MAX_COUNT = 4000
+_MAX_NAME_SHOWN = 40
 
 
 class PatternError(GrammarError):
@@ -173,6 +174,7 @@ class _Parser:
     _pattern: str
     _at: int = 0
     _depth: int = 0
+    _names: set[str] = attrs.field(factory=set)
 
     def alternatives(self) -> list[_Alternative]:
         found = [self._alternative()]
@@ -293,8 +295,13 @@ class _Parser:
             return
         if self._takes("?P<") or self._takes("?<"):
             close = self._pattern.find(">", self._at)
-            if close < 0 or not self._pattern[self._at : close].isidentifier():
-                self._fail("the name of a group is not closed")
+            name = self._pattern[self._at : max(close, 0)]
+            if not name.isidentifier():
+                self._fail("(?< needs the name of a group, and > behind it")
+            if name in self._names:
+                shown = name if len(name) <= _MAX_NAME_SHOWN else f"{name[:_MAX_NAME_SHOWN]}..."
+                self._fail(f"a second group has the name {shown!r}")
+            self._names.add(name)
             self._at = close + 1
             return
         self._fail("flags (?...) cannot be expressed in a grammar")
