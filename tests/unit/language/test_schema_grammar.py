@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 
 import jsonschema
 import pytest
@@ -393,6 +394,7 @@ def test_a_long_chain_of_references_is_no_nesting(vocabulary: Vocabulary) -> Non
         (r"[^\n]{2,}", ["ab", "äö😀"], ["a", "a\nb"]),
         (r"a|\x62|\u0063|\u{64}", ["a", "b", "c", "d"], ["e"]),
         (r"(?:x(?P<n>y)?)+?", ["x", "xyx"], ["y"]),
+        (r"a{b{}{1,2,3}{-1}", ["a{b{}{1,2,3}{-1}"], ["a"]),
         ("", [""], ["a"]),
     ],
 )
@@ -438,6 +440,8 @@ def test_a_pattern_means_what_it_means_elsewhere(
         ("{2}", "nothing to repeat"),
         ("x|{0,3}b", "nothing to repeat"),
         ("a{2}{3}", "quantifier after a quantifier"),
+        ("a{,2}", r"dialects differ about \{,n\}"),
+        ("a{,}", r"dialects differ about \{,n\} and \{,\}"),
         ("(?P<n>a)(?P<n>b)", "at character 13: a second group has the name 'n'"),
         ("(?<n>a)|(?<n>b)", "a second group has the name 'n'"),
         ("(?<n", r"\(\?< needs the name of a group"),
@@ -456,6 +460,19 @@ def test_a_pattern_means_what_it_means_elsewhere(
 def test_a_pattern_that_no_grammar_can_say_is_refused(pattern: str, words: str) -> None:
     with pytest.raises(SchemaNotConvertibleError, match=words):
         regex_to_gbnf(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "{a," * 5000 + "}",  # no brace is a count
+    ],
+)
+def test_a_pattern_beyond_the_limits_costs_little(pattern: str) -> None:
+    began_s = time.process_time()
+    with pytest.raises(SchemaNotConvertibleError, match="120000 steps"):
+        regex_to_gbnf(pattern)
+    assert time.process_time() - began_s < 1.0, "what a request without a pattern may take"
 
 
 @given(choices=st.lists(st.text('abc é\n"\\', min_size=1, max_size=5), min_size=1, max_size=6))

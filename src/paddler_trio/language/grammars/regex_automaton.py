@@ -11,6 +11,7 @@ Source:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import NoReturn, TypeAlias
@@ -30,6 +31,7 @@ MAX_PATTERN_CHARS = 16 * 1024
 _MAX_GROUPS = 100
 _MAX_COUNT = 4000
 _MAX_NAME_SHOWN = 40
+_COUNTS = re.compile(r"\{([0-9]*+)(,?)([0-9]*+)\}")  # possessive: read once, however long
 
 
 class PatternError(GrammarError):
@@ -235,20 +237,20 @@ class _Parser:
 
     def _counts(self) -> tuple[int, int | None] | None:
         """``{2}``, ``{2,}`` or ``{2,5}``; a brace that is none of them is a character."""
-        close = self._pattern.find("}", self._at)
-        words = self._pattern[self._at + 1 : close].split(",") if close > 0 else []
-        if len(words) == 2 and not words[0] and _is_number(words[1]):
-            self._fail("write {0,n}: dialects differ about {,n}")
-        if not 1 <= len(words) <= 2 or not _is_number(words[0]):
+        found = _COUNTS.match(self._pattern, self._at)
+        if found is None:
             return None
-        if len(words) == 2 and words[1] and not _is_number(words[1]):
+        first, comma, second = found.groups()
+        if comma and not first:
+            self._fail("write {0,n} or {0,}: dialects differ about {,n} and {,}")
+        if not first:
             return None
-        for word in words:
+        for word in (first, second):
             if len(word) > 9 or int(word or 0) > _MAX_COUNT:
                 self._fail(f"{word[:20]} repetitions, the limit is {_MAX_COUNT}")
-        self._at = close + 1
-        least = int(words[0])
-        most = least if len(words) == 1 else int(words[1]) if words[1] else None
+        self._at = found.end()
+        least = int(first)
+        most = least if not comma else int(second) if second else None
         if most is not None and most < least:
             self._fail("the smaller number has to come first")
         return least, most
@@ -396,7 +398,3 @@ class _Parser:
 
     def _fail(self, reason: str) -> NoReturn:
         raise PatternError(self._pattern, self._at, reason)
-
-
-def _is_number(word: str) -> bool:
-    return word.isascii() and word.isdigit()
