@@ -466,6 +466,7 @@ def test_a_pattern_that_no_grammar_can_say_is_refused(pattern: str, words: str) 
     "pattern",
     [
         "{a," * 5000 + "}",  # no brace is a count
+        f"(?:[{''.join(map(chr, range(0x4E00, 0x5D00, 2)))}]?){{2000}}",  # 2000 large classes meet
     ],
 )
 def test_a_pattern_beyond_the_limits_costs_little(pattern: str) -> None:

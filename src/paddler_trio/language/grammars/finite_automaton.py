@@ -101,8 +101,11 @@ class Net:
                 out: dict[int, list[tuple[int, int]]] = {}
                 leads = [lead for state in here for lead in self.leads[state]]
                 steps += len(here) + len(leads)
+                # Looked at before they are cut: every range costs a step or more below.
+                _check_steps(steps + sum(len(ranges) for ranges, _ in leads))
                 for span, targets in _spans(leads):
                     steps += 4 + len(targets)
+                    _check_steps(steps)
                     there = closures.get(targets)
                     if there is None:
                         there = closures[targets] = self.closure(targets)
@@ -112,12 +115,14 @@ class Net:
                         following.append(there)
                     out.setdefault(numbers[there], []).append(span)
                 edges.append([(ranges_of(spans), target) for target, spans in out.items()])
-                if len(numbers) > MAX_STATES or steps > _MAX_STEPS:
-                    raise GrammarError(
-                        f"the pattern needs more than {MAX_STATES} states or {_MAX_STEPS} steps"
-                    )
+                _check_steps(steps, len(numbers))
             waiting = following
         return trimmed(edges, {number for states, number in numbers.items() if final in states})
+
+
+def _check_steps(steps: int, num_states: int = 0) -> None:
+    if num_states > MAX_STATES or steps > _MAX_STEPS:
+        raise GrammarError(f"the pattern needs more than {MAX_STATES} states or {_MAX_STEPS} steps")
 
 
 def trimmed(edges: Sequence[Iterable[tuple[Ranges, int]]], accepting: set[int]) -> Automaton:
