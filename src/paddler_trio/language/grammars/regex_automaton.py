@@ -311,6 +311,8 @@ class _Parser:
     def _class(self) -> Ranges:
         self._at += 1
         is_negated = self._takes("^")
+        if self._pattern.startswith("]", self._at) and "]" in self._pattern[self._at + 1 :]:
+            self._fail("write \\] or [\\s\\S]: dialects differ about a ] that comes first in [ ]")
         spans: list[tuple[int, int]] = []
         while not self._takes("]"):
             if self._at >= len(self._pattern):
