@@ -8,6 +8,10 @@ which limit.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
+
+MAX_MESSAGE_CHARS: Final = 600
+_LEFT_OUT: Final = " ... "
 
 
 class PaddlerError(Exception):
@@ -100,6 +104,15 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 def one_line(error: BaseException) -> str:
     """Every exception in ``error`` with its type, on one line."""
     return "; ".join(f"{type(leaf).__name__}: {leaf}".replace("\n", " ") for leaf in leaves(error))
+
+
+def shortened(message: str) -> str:
+    """A message that quotes what a client wrote, at most ``MAX_MESSAGE_CHARS``: of a longer one the
+    middle is left out, for the place is named at its beginning and the reason at its end."""
+    if len(message) <= MAX_MESSAGE_CHARS:
+        return message
+    kept = (MAX_MESSAGE_CHARS - len(_LEFT_OUT)) // 2
+    return f"{message[:kept]}{_LEFT_OUT}{message[-kept:]}"
 
 
 def forget_frames(error: BaseException) -> None:

@@ -28,7 +28,7 @@ from jsonschema.validators import extend
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import EMPTY_REGISTRY
 
-from paddler_trio.errors import PaddlerError
+from paddler_trio.errors import PaddlerError, shortened
 
 MAX_SCHEMA_CHARS = 256 * 1024
 MAX_REFERENCES = 10_000
@@ -75,7 +75,7 @@ class ToolSchemaError(PaddlerError):
     """A tool is not a function with a usable JSON Schema; ``tool`` names it, as far as known."""
 
     def __init__(self, tool: str, reason: str) -> None:
-        super().__init__(f"tool {tool!r}: {reason}")
+        super().__init__(shortened(f"tool {tool!r}: {reason}"))
         self.tool = tool
 
 

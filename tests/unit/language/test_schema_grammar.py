@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from paddler_trio.errors import MAX_MESSAGE_CHARS
 from paddler_trio.language.grammars.gbnf_conversion import (
     MAX_CHOICES,
     MAX_SCHEMA_CHARS,
@@ -337,6 +338,53 @@ def test_blanks_have_an_end(vocabulary: Vocabulary) -> None:
 def test_what_cannot_be_said_is_refused_by_its_name_and_place(schema: object, words: str) -> None:
     with pytest.raises(SchemaNotConvertibleError, match=words):
         schema_to_gbnf(schema)
+
+
+_LONG = "n" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("schema", "beginning", "end"),
+    [
+        ({"$ref": f"#/{_LONG}"}, "$: $ref: '#/nn", "n' does not exist"),
+        ({"$ref": _LONG}, "$: $ref: 'nn", "n' does not start with '#/'"),
+        ({"properties": {_LONG: {"not": {}}}}, "$.nn", "n: not: cannot be expressed in a grammar"),
+        ({"type": "string", "format": {_LONG: 1}}, "$: format: {'nn", "uri, uuid"),
+        ({"multipleOf": _LONG}, "$: multipleOf: nn", "n cannot be expressed in a grammar"),
+        (
+            {"required": [_LONG], "additionalProperties": False},
+            "$: required: 'nn",
+            "n' is not allowed to be there",
+        ),
+    ],
+)
+def test_what_is_quoted_of_a_schema_is_bounded(schema: object, beginning: str, end: str) -> None:
+    with pytest.raises(SchemaNotConvertibleError) as caught:
+        schema_to_gbnf(schema)
+    message = str(caught.value)
+    assert message.startswith(f"JSON Schema: {beginning}")
+    assert message.endswith(end)
+    assert len(message) <= MAX_MESSAGE_CHARS
+
+
+@pytest.mark.parametrize(
+    ("grammar", "root", "beginning", "end"),
+    [
+        (f"root ::= {_LONG}", "root", "the grammar has no rule 'nn", "n', which 'root' asks for"),
+        (f"{_LONG} ::= x", _LONG, "the grammar has no rule 'x', which 'nn", "n' asks for"),
+        (f'root ::= "x" {_LONG} ::=', "root", "the grammar begins", "in the middle of a line"),
+        ('root ::= "x"', _LONG, "the grammar has no rule 'nn", "n'"),
+    ],
+)
+def test_what_is_quoted_of_a_grammar_is_bounded(
+    grammar: str, root: str, beginning: str, end: str
+) -> None:
+    with pytest.raises(GrammarError) as caught:
+        inspect_gbnf(grammar, root)
+    message = str(caught.value)
+    assert message.startswith(beginning)
+    assert message.endswith(end)
+    assert len(message) <= MAX_MESSAGE_CHARS
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from four_markers import Markers, automaton
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paddler_trio.errors import MAX_MESSAGE_CHARS
 from paddler_trio.language.answers.call_events import Remainder
 from paddler_trio.language.answers.tool_calls import (
     Parsed,
@@ -215,6 +216,12 @@ def test_a_tool_that_cannot_be_judged_is_refused_by_name(
     with pytest.raises(ToolSchemaError, match=words) as caught:
         ToolCallReader([bad])
     assert caught.value.tool in str(caught.value)
+
+
+def test_what_is_quoted_of_a_tool_is_bounded() -> None:
+    with pytest.raises(ToolSchemaError, match=r"n' is not inside the schema$") as caught:
+        ToolCallReader([tool("t", {"$ref": "n" * 100_000})])
+    assert len(str(caught.value)) <= MAX_MESSAGE_CHARS
 
 
 def test_two_tools_of_one_name_are_refused() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TypeAlias
 
-from paddler_trio.errors import PaddlerError
+from paddler_trio.errors import PaddlerError, shortened
 
 MAX_GRAMMAR_CHARS = 256 * 1024
 MAX_REPETITIONS = 65_536
@@ -30,7 +30,13 @@ ANY_CHARACTER: Ranges = ((1, 0xD7FF), (0xE000, 0x10FFFF))
 
 
 class GrammarError(PaddlerError):
-    """What was asked for cannot be a grammar; the text names the part and the reason."""
+    """What was asked for cannot be a grammar; the text names the part and the reason.
+
+    Names, references and values are of the client's making and may be as long as its request.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message))
 
 
 class GrammarWriter:
