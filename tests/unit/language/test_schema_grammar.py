@@ -644,3 +644,10 @@ def test_large_enums_beside_each_other_are_compared_by_value() -> None:
     values = [f"value {i}" for i in range(2_000)]
     schema = {"allOf": [{"enum": values}, {"enum": values[::-1]}]}
     assert "value 1999" in json_schema_to_gbnf(json.dumps(schema))
+
+
+def test_the_values_of_alternatives_are_written_out_once_each() -> None:
+    branches = [{"enum": list(range(n, n + 150))} for n in range(0, 15_000, 150)]
+    began_s = time.process_time()
+    assert "14999" in schema_to_gbnf({"oneOf": branches})
+    assert time.process_time() - began_s < 1.5, "once for each pair takes more than three seconds"

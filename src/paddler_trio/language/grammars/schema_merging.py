@@ -235,6 +235,8 @@ class Resolver:
 
     _document: object
     _merges: int = attrs.field(default=0, init=False)
+    _values: dict[int, tuple[list[object], frozenset[str]]] = attrs.field(factory=dict, init=False)
+    """Of each ``enum`` by its id, which stays its own: in a ``oneOf`` each meets all others."""
 
     def target(self, reference: object, path: str) -> tuple[object, str]:
         """What ``$ref`` leads to, and the reference; SchemaError if it leads nowhere here."""
@@ -311,12 +313,24 @@ class Resolver:
                         self._are_apart(self.merged(branch, path), there, path, depth - 1)
                         for branch in branches
                     )
-        if (values := _values_of(one)) is not None and (others := _values_of(other)) is not None:
-            return not values & others
+        values, others = self._values_of(one), self._values_of(other)
+        if values is not None and others is not None:
+            return values.isdisjoint(others)
         common = _kinds_of(one, path) & _kinds_of(other, path)
         if common == {"object"}:
             return self._objects_are_apart(one, other, path, depth)
         return not common
+
+    def _values_of(self, schema: Schema) -> frozenset[str] | None:
+        """The values of ``enum`` or ``const``, as texts."""
+        if "const" in schema:
+            return frozenset({canonical(schema["const"])})
+        values = schema.get("enum")
+        if not isinstance(values, list):
+            return None
+        if id(values) not in self._values:
+            self._values[id(values)] = values, frozenset(map(canonical, values))
+        return self._values[id(values)][1]
 
     def _objects_are_apart(self, one: Schema, other: Schema, path: str, depth: int) -> bool:
         for here, there in ((one, other), (other, one)):
@@ -373,14 +387,6 @@ def canonical(value: object) -> str:
     if isinstance(value, list):
         return "[" + ",".join(map(canonical, value)) + "]"
     return json.dumps(value)
-
-
-def _values_of(schema: Schema) -> frozenset[str] | None:
-    """The values of ``enum`` or ``const``, as texts."""
-    if "const" in schema:
-        return frozenset({canonical(schema["const"])})
-    values = schema.get("enum")
-    return frozenset(map(canonical, values)) if isinstance(values, list) else None
 
 
 def _kinds_of(schema: Schema, path: str) -> frozenset[str]:
