@@ -7,7 +7,8 @@ from html import escape
 
 import attrs
 
-_CONTROLS = dict.fromkeys((*range(32), *range(127, 160)), "�")
+# lone surrogates too, which JSON can name and no file can be written with
+_CONTROLS = dict.fromkeys((*range(32), *range(127, 160), *range(0xD800, 0xE000)), "�")
 
 
 def text(words: str) -> str:

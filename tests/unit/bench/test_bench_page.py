@@ -97,6 +97,15 @@ def test_names_and_errors_of_others_are_text_and_nothing_else() -> None:
     assert "\x1b" not in words
 
 
+def test_half_a_surrogate_pair_of_a_server_can_be_written() -> None:
+    target = TargetShown("ours", "http://127.0.0.1:1", "model \ud800")
+    words = [attrs.evolve(each, text="no \udfff") for each in report().errors]
+    shown = attrs.evolve(report(), targets=(target, TARGETS[1]), errors=tuple(words))
+    page = report_html(shown).encode().decode()
+    assert "model \N{REPLACEMENT CHARACTER}" in page
+    assert "no \N{REPLACEMENT CHARACTER}" in page
+
+
 def test_one_server_has_no_ratio_and_one_concurrency_no_line() -> None:
     plan = attrs.evolve(PLAN, num_targets=1, concurrencies=(1,))
     runs = [each for each in results() if (each.run.target, each.run.concurrency) == (0, 1)]
