@@ -14,6 +14,9 @@ LOG_FROM: Final = 30.0
 LOG_SPAN: Final = 1e5
 """From its one end to the other; smaller values are at its low end."""
 
+LEAST_TOP: Final = 1e-12
+"""Of an axis: nothing that is measured is smaller, and a float near zero has no logarithm."""
+
 
 @attrs.frozen
 class Tick:
@@ -44,9 +47,10 @@ class Axis:
 def value_axis(title: str, values: Sequence[float], *, may_be_log: bool = True) -> Axis:
     """For values >= 0: from 0, or logarithmic if they differ very much."""
     positive = [value for value in values if value > 0]
-    top = max(positive, default=1.0)
+    top = max(LEAST_TOP, max(positive, default=1.0))
     bottom = min(positive, default=1.0)
-    if may_be_log and top / bottom > LOG_FROM and len(positive) == len(values):
+    is_wide = bottom >= LEAST_TOP and top / bottom > LOG_FROM
+    if may_be_log and is_wide and len(positive) == len(values):
         return _log_axis(title, max(bottom, top / LOG_SPAN), top)
     step = _step(top / (MAX_TICKS - 1))
     high = step * math.ceil(top / step - 1e-9)

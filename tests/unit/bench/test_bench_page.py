@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bench_reports import PLAN, TARGETS, report, results
@@ -211,6 +211,7 @@ def test_lines_get_darker() -> None:
     assert step_of(0, 1) == 5
 
 
+@example([(1.0, 5e-324)])
 @given(st.lists(st.tuples(st.floats(1, 64), st.floats(0, 1e6)), min_size=1, max_size=8))
 def test_everything_that_is_drawn_is_inside_the_picture(points: list[tuple[float, float]]) -> None:
     marks = tuple(Mark(x, y, "a & b", y / 2, y) for x, y in sorted(points))
