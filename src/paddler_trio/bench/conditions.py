@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
 import attrs
@@ -73,12 +73,27 @@ def parse_condition(text: str) -> Condition:
     )
 
 
+def check_level(condition: Condition, concurrencies: Container[int]) -> None:
+    """ConfigurationError if it is about a concurrency that no run has: it could never hold."""
+    if condition.level is not None and condition.level not in concurrencies:
+        raise ConfigurationError(
+            f"--fail-if {condition.text!r} is about {condition.level} clients, and no run has so "
+            f"many: add {condition.level} to --concurrency"
+        )
+
+
 def unmet(conditions: list[Condition], report: Report) -> Iterator[str]:
-    """A sentence for each point of the first target in which a condition holds."""
+    """A sentence for each point of the first target in which a condition holds, and for each
+    condition of which nothing was measured: it is not known that it does not hold."""
     for condition in conditions:
-        for point in report.points:
-            if point.target or condition.level not in {None, point.concurrency}:
-                continue
+        points = [
+            point
+            for point in report.points
+            if point.target == 0 and condition.level in {None, point.concurrency}
+        ]
+        if all(condition.value(point.figures) is None for point in points):
+            yield f"{condition.text}: nothing was measured that tells"
+        for point in points:
             if condition.holds(point.figures):
                 value = condition.value(point.figures)
                 yield (

@@ -72,7 +72,7 @@ class Report:
     errors: tuple[ErrorShown, ...]
     stopped: str = ""
     unmet: tuple[str, ...] = ()
-    """Conditions of ``--fail-if`` that hold, as sentences."""
+    """Conditions of ``--fail-if`` that hold, or of which nobody knows, as sentences."""
 
     def of(self, workload: Workload) -> list[Point]:
         """The points of one workload, by concurrency and then by target."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from paddler_trio.bench.conditions import parse_condition
+from paddler_trio.bench.conditions import check_level, parse_condition
 from paddler_trio.bench.plan import MAX_ROUNDS, BenchPlan
 from paddler_trio.bench.workloads import Sizes
 from paddler_trio.cli.bench_order import (
@@ -241,7 +241,7 @@ def bench(
             metavar="CONDITION",
             rich_help_panel=OUTPUT,
             help="Exit code 1 if this is so of the first server, such as 'ttft_p95>500ms' or "
-            "'tokens_per_s@8<100'; may be repeated.",
+            "'tokens_per_s@8<100', or if nothing was measured that tells; may be repeated.",
         ),
     ] = None,
     html: Annotated[
@@ -308,13 +308,16 @@ def bench(
             seed=secrets.randbelow(2**32) if seed is None else seed,
             num_targets=len(targets),
         )
+        conditions = [parse_condition(text) for text in fail_if or []]
+        for condition in conditions:
+            check_level(condition, plan.concurrencies)
         order = BenchOrder(
             plan=plan,
             targets=tuple(targets),
             ignores_end=full_length,
             allow_public=allow_public,
             max_error_rate=max_error_rate,
-            conditions=[parse_condition(text) for text in fail_if or []],
+            conditions=conditions,
             html=html,
             json=json_file,
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from bench_reports import report
-from paddler_trio.bench.conditions import parse_condition, unmet
+from paddler_trio.bench.conditions import check_level, parse_condition, unmet
 from paddler_trio.errors import ConfigurationError
 
 
@@ -58,6 +59,26 @@ def test_what_holds_is_told_of_the_first_server_with_its_value() -> None:
     ]
     assert list(unmet(conditions, report())) == [
         "ttft_p50>150ms: 200.0 ms with plain at concurrency 2",
+        "queue_p50>1ms: nothing was measured that tells",
         "tokens_per_s<1000: 60.0 with plain at concurrency 1",
         "tokens_per_s<1000: 80.0 with plain at concurrency 2",
     ]
+
+
+def test_a_condition_of_which_nothing_was_measured_is_told_too() -> None:
+    silent = [
+        attrs.evolve(point, figures=attrs.evolve(point.figures, queue=None))
+        for point in report().points
+    ]
+    conditions = [parse_condition(text) for text in ("queue_p50>1s", "ttft_p50@8>1s")]
+    assert list(unmet(conditions, attrs.evolve(report(), points=tuple(silent)))) == [
+        "queue_p50>1s: nothing was measured that tells",
+        "ttft_p50@8>1s: nothing was measured that tells",
+    ]
+
+
+def test_a_condition_is_about_a_concurrency_that_a_run_has() -> None:
+    check_level(parse_condition("ttft_p50>1s"), (1, 2))
+    check_level(parse_condition("ttft_p50@2>1s"), (1, 2))
+    with pytest.raises(ConfigurationError, match="no run has so many: add 8 to --concurrency"):
+        check_level(parse_condition("ttft_p50@8>1s"), (1, 2))

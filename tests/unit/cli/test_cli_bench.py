@@ -28,6 +28,7 @@ from paddler_trio.errors import ConfigurationError
         (["--concurrency", "0"], "must have numbers from 1 to 1024"),
         (["--workload", "heavy"], "--workload 'heavy' is not known: give plain, prefix, mixed"),
         (["--fail-if", "speed>3"], "--fail-if 'speed>3' is no condition"),
+        (["--fail-if", "ttft_p95@32>1s"], "is about 32 clients, and no run has so many"),
         (["--against-model", "m"], "give --against URL"),
         (["--against", "127.0.0.1:8061"], "both servers have one name"),
         (["--against", "127.0.0.1:1", "--name", "x" * 41], "is no name: at most 40"),
