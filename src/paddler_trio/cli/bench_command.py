@@ -14,6 +14,7 @@ from paddler_trio.bench.workloads import Sizes
 from paddler_trio.cli.bench_order import (
     STANDARD_OUTPUT,
     BenchOrder,
+    check_apart,
     check_writable,
     parse_levels,
     parse_workloads,
@@ -290,6 +291,7 @@ def bench(
             raise ConfigurationError("both servers have one name: give --name or --against-name")
         check_writable(html)
         check_writable(None if json_file == STANDARD_OUTPUT else json_file)
+        check_apart(html, json_file)
         plan = BenchPlan(
             workloads=parse_workloads(workload),
             concurrencies=parse_levels(concurrency),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Final
 
@@ -95,3 +97,11 @@ def check_writable(path: Path | None) -> None:
         return
     if path.name == STANDARD_OUTPUT.name or path.is_dir() or not path.parent.is_dir():
         raise ConfigurationError(f"cannot write {path}: it must be a file in a folder that exists")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ConfigurationError(f"cannot write {path}: {os.strerror(errno.EACCES)}")
+
+
+def check_apart(html: Path | None, json: Path | None) -> None:
+    """The second report would be written over the first; ConfigurationError."""
+    if html is not None and json is not None and html.resolve() == json.resolve():
+        raise ConfigurationError(f"--html and --json are both {html}: give each a file of its own")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 from bench_reports import report
 from cli_in_process import invoke
 from paddler_trio.bench.workloads import Workload
-from paddler_trio.cli.bench_order import parse_levels, parse_workloads
+from paddler_trio.cli.bench_order import check_writable, parse_levels, parse_workloads
 from paddler_trio.cli.bench_table import fitting, notes, tables
 from paddler_trio.errors import ConfigurationError
 
@@ -35,6 +36,7 @@ from paddler_trio.errors import ConfigurationError
         (["--json", "/no/such/folder/x.json"], "cannot write /no/such/folder/x.json"),
         (["--html", "-"], "cannot write -: it must be a file"),
         (["--html", "/no/such/folder/x"], "cannot write /no/such/folder/x"),
+        (["--html", "a", "--json", "./a"], "--html and --json are both a"),
         (["--json", "/"], "cannot write /: it must be a file"),
         (["--tls-fingerprint", "0" * 64], "has no TLS, and a flag --tls-* is given"),
         (["--inference-addr", "8.8.8.8:80"], "give --allow-public if it is yours"),
@@ -53,6 +55,17 @@ def test_a_key_that_is_not_there_is_an_error_before_anything_is_sent(tmp_path: P
     ended = invoke("bench", "--key-file", tmp_path / "none", "--inference-addr", "127.0.0.1:1")
     assert ended.exit_code == 2
     assert "cannot read the key in" in ended.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_what_may_not_be_written_is_an_error_before_anything_is_sent(tmp_path: Path) -> None:
+    old = tmp_path / "old.html"
+    old.touch(0o400)
+    check_writable(tmp_path / "new.html")
+    tmp_path.chmod(0o500)
+    for path in (old, tmp_path / "new.html"):
+        with pytest.raises(ConfigurationError, match=f"cannot write {path}: Permission denied"):
+            check_writable(path)
 
 
 def test_levels_and_workloads_are_lists() -> None:
