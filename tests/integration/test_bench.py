@@ -77,6 +77,21 @@ def test_what_fails_too_often_or_is_too_slow_is_exit_code_1(ports: Ports) -> Non
     assert ended.stderr.count("--fail-if") == 1, "only the first of them is so"
 
 
+def test_a_file_that_cannot_be_written_after_all_costs_no_other_report(
+    ports: Ports, tmp_path: Path
+) -> None:
+    page = tmp_path / "bench.html"
+    ended = forked_processes.run(
+        *("bench", "--inference-addr", ports.inference, "--concurrency", 1, "--rounds", 1),
+        *("--requests", 1, "--max-tokens", 4, "--prompt-words", 4, "--warmup", 0),
+        *("--json", "/dev/full", "--html", page),
+    )
+    assert ended.returncode == 1
+    assert "cannot write /dev/full: No space left on device" in ended.stderr
+    assert "plain: times in ms" in ended.stdout
+    assert page.read_text().count("<svg") > 0
+
+
 def test_ctrl_c_ends_it_with_the_results_so_far(ports: Ports) -> None:
     with forked_processes.start(
         "paddler_trio",

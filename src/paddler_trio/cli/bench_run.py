@@ -43,7 +43,7 @@ INTERRUPT: Final = "interrupted"
 
 
 class ReportUnwrittenError(PaddlerError):
-    """A file could not be written after all; the table was printed before."""
+    """A file could not be written after all; everything else was shown before."""
 
 
 def run(order: BenchOrder) -> int:
@@ -185,25 +185,36 @@ def _announce(plan: BenchPlan, targets: list[TargetShown]) -> None:
 
 
 def _show(order: BenchOrder, report: Report) -> None:
+    """Files first: neither is lost over the other, or over who reads the table and leaves.
+
+    Errors:
+      ReportUnwrittenError: of all files that could not be written; the rest is shown.
+    """
     document = json.dumps(report_json(report), indent=1) + "\n"
+    files = []
+    if order.json is not None and order.json != STANDARD_OUTPUT:
+        files.append((order.json, document))
+    if order.html is not None:
+        files.append((order.html, report_html(report)))
+    problems = [problem for path, text in files if (problem := _write(path, text))]
     if order.json == STANDARD_OUTPUT:
         sys.stdout.write(document)
     else:
         console = stdout()
         for each in tables(report, console.width):
             console.print(each)
-        if order.json is not None:
-            _write(order.json, document)
-    if order.html is not None:
-        _write(order.html, report_html(report))
+    if order.html is not None and not problems:
         stderr().print(Text(printable(f"the page is {order.html}")), soft_wrap=True)
     for line in notes(report):
         stderr().print(Text(printable(line)))
+    if problems:
+        raise ReportUnwrittenError("; ".join(problems))
 
 
-def _write(path: Path, text: str) -> None:
-    """ReportUnwrittenError if it cannot be written."""
+def _write(path: Path, text: str) -> str:
+    """Why it could not be written; empty if it was."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ReportUnwrittenError(f"cannot write {path}: {error.strerror}") from error
+        return f"cannot write {path}: {error.strerror}"
+    return ""
