@@ -19,6 +19,8 @@ from paddler_trio.bench.model_choice import listed_model
 from paddler_trio.bench.plan import BenchPlan
 from paddler_trio.bench.runner import Results, TargetSilentError, run_bench
 from paddler_trio.bench.target import Target, TargetUnreachableError
+from paddler_trio.bench.target_address import BaseUrl
+from paddler_trio.bench.target_resolution import Resolved
 from paddler_trio.bench.workloads import Sizes
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.tls.client_tls import ClientTls
@@ -241,6 +243,17 @@ async def test_what_connects_nowhere_is_a_failure_with_the_system_s_words(
         object.__setattr__(target, "dial", refuse_to_dial)
         with pytest.raises(TargetSilentError, match="connect: Connection refused"):
             await run_bench(BenchPlan(), (target,), Results())
+
+
+async def test_connections_go_to_the_address_that_takes_them() -> None:
+    async with trio.open_nursery() as nursery:
+        serve = partial(trio.serve_tcp, trio.aclose_forcefully, 0, host="127.0.0.1")
+        listeners = await nursery.start(serve)
+        url = BaseUrl("host", listeners[0].socket.getsockname()[1])
+        for ips in (("::1", "127.0.0.1"), ("127.0.0.1", "::1"), ("127.0.0.1",)):
+            assert await Resolved(url, ips).answering_ip() == "127.0.0.1"
+        nursery.cancel_scope.cancel()
+    assert await Resolved(url, ("::1", "127.0.0.1")).answering_ip() == "::1", "none is better"
 
 
 def listing(body: bytes, status: int = 200) -> Answering:

@@ -25,7 +25,7 @@ from paddler_trio.bench.report_html import report_html
 from paddler_trio.bench.report_json import report_json
 from paddler_trio.bench.runner import Results, run_bench
 from paddler_trio.bench.target import Target, TargetUnreachableError
-from paddler_trio.bench.target_resolution import Resolved, resolve
+from paddler_trio.bench.target_resolution import Resolved, connected, resolve
 from paddler_trio.cli.bench_order import STANDARD_OUTPUT, BenchOrder, TargetOrder
 from paddler_trio.cli.bench_progress import display_of
 from paddler_trio.cli.bench_table import notes, tables
@@ -38,7 +38,6 @@ from paddler_trio.heap import freeze_heap
 from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.tls.client_errors import tls_error_in, tls_problem
 
-CONNECT_S: Final = 5.0
 INTERRUPT: Final = "interrupted"
 
 
@@ -132,10 +131,11 @@ async def _targets_of(order: BenchOrder) -> tuple[Target, ...]:
 
 
 def _refuse_public(found: Resolved) -> None:
-    if found.is_public:
+    if found.public_ip is not None:
         raise ConfigurationError(
-            f"{found.url} is at the public address {found.ip}, and a load test of a machine that "
-            "is not yours is an attack: give --allow-public if it is yours, or its owner agrees"
+            f"{found.url} is at the public address {found.public_ip}, and a load test of a machine "
+            "that is not yours is an attack: give --allow-public if it is yours, or its owner "
+            "agrees"
         )
 
 
@@ -144,13 +144,10 @@ async def _target_of(wanted: TargetOrder, found: Resolved, *, ignores_end: bool)
     if wanted.url.is_tls:
         context = await trio.to_thread.run_sync(wanted.tls.context)
     key = None if wanted.key_file is None else read_secret(wanted.key_file)
+    ip = await found.answering_ip()
 
     async def dial() -> trio.abc.Stream:
-        try:
-            with trio.fail_after(CONNECT_S):
-                return await trio.open_tcp_stream(found.ip, wanted.url.port)
-        except trio.TooSlowError as error:
-            raise OSError(f"no connection within {CONNECT_S:g} s") from error
+        return await connected(ip, wanted.url.port)
 
     target = Target(
         label=wanted.label,

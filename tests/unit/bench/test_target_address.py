@@ -76,4 +76,5 @@ def test_any_text_is_an_address_or_refused_and_its_own_text_reads_as_the_same(te
     ],
 )
 def test_one_s_own_networks_are_not_public(ip: str, is_public: bool) -> None:
-    assert Resolved(BaseUrl("host", 80), ip).is_public is is_public
+    for ips in ((ip,), ("127.0.0.1", ip)):
+        assert Resolved(BaseUrl("host", 80), ips).public_ip == (ip if is_public else None)
