@@ -286,6 +286,14 @@ def test_bad_values_are_refused_with_their_path(body: dict[str, object], param: 
     }
 
 
+def test_a_tool_that_is_not_there_is_told_with_the_beginning_of_the_others() -> None:
+    tools = [{"type": "function", "function": {"name": f"{n:0200}"}} for n in range(200)]
+    choice = {"type": "function", "function": {"name": "g"}}
+    error = told_off(tools=tools, tool_choice=choice)
+    assert error.message.startswith("tool_choice names 'g'; the tools are: 000")
+    assert len(error.message) < 700
+
+
 @pytest.mark.parametrize(
     ("last", "more", "goes_on"),
     [

@@ -8,6 +8,7 @@ from paddler_trio.apis.api_errors import invalid
 from paddler_trio.apis.fields import list_in, object_in
 from paddler_trio.apis.openai.chat_fields import EFFORTS, template_effort
 from paddler_trio.apis.shapes import Json
+from paddler_trio.errors import shortened
 from paddler_trio.wire.trio.work import ConversationPrompt
 
 
@@ -149,7 +150,7 @@ def functions_in(tools: object) -> list[Json]:
 def must_be_there(name: str, names: Collection[str], path: str) -> None:
     """ApiError 400 unless the tool that the choice at ``path`` names is one of ``names``."""
     if name not in names:
-        known = ", ".join(names) or "none"
+        known = shortened(", ".join(names)) or "none"
         raise invalid(f"tool_choice names {name!r}; the tools are: {known}", path)
 
 
