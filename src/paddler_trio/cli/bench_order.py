@@ -19,6 +19,7 @@ from paddler_trio.tls.client_tls import ClientTls
 STANDARD_OUTPUT: Final = Path("-")
 ALL: Final = "all"
 MAX_NAME_CHARS: Final = 40
+MAX_LEVELS_CHARS: Final = 200
 
 
 @attrs.frozen(kw_only=True)
@@ -83,10 +84,12 @@ def parse_workloads(text: str) -> tuple[Workload, ...]:
 
 def parse_levels(text: str) -> tuple[int, ...]:
     """``1,2,4``; ConfigurationError."""
-    parts = [part.strip() for part in text[:200].split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) <= 6 for part in parts):
+    parts = [part.strip() for part in text.split(",")]
+    is_list = all(part.isascii() and part.isdigit() and len(part) <= 6 for part in parts)
+    if not is_list or len(text) > MAX_LEVELS_CHARS:
         raise ConfigurationError(
-            f"--concurrency {text[:200]!r} must be numbers with commas between, such as 1,2,4"
+            f"--concurrency {text[:MAX_LEVELS_CHARS]!r} must be numbers with commas between, such "
+            "as 1,2,4"
         )
     return tuple(int(part) for part in parts)
 

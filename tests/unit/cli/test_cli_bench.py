@@ -72,8 +72,9 @@ def test_levels_and_workloads_are_lists() -> None:
     assert parse_levels("1, 2,16") == (1, 2, 16)
     assert parse_workloads("mixed, plain") == (Workload.mixed, Workload.plain)
     assert parse_workloads("all") == tuple(Workload)
-    with pytest.raises(ConfigurationError):
-        parse_levels("1" * 300)
+    for text in ("1" * 300, "1" + " " * 200 + ",2"):
+        with pytest.raises(ConfigurationError, match="must be numbers with commas"):
+            parse_levels(text)
 
 
 def printed(width: int) -> str:
