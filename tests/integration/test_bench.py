@@ -44,7 +44,10 @@ def test_two_ports_of_a_fleet_are_compared_in_three_reports(ports: Ports, tmp_pa
         *("--html", page, "--json", figures, "--fail-if", "error_rate>0"),
     )
     assert ended.returncode == 0, ended.stderr
-    assert "4 runs, 20 requests of up to 32 tokens; over after" in ended.stderr
+    assert (
+        "4 runs, 20 requests of up to 32 tokens, 4 before them to warm up; over after"
+        in ended.stderr
+    )
     assert ended.stderr.count("round 1/1") == 4, "a line for each run"
     assert "first / second" in ended.stdout
     report = json.loads(figures.read_text())

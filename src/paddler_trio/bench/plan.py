@@ -108,6 +108,11 @@ class BenchPlan:
         return each * self.rounds * len(self.workloads) * self.num_targets
 
     @property
+    def num_warming(self) -> int:
+        """Of the requests that warm up, for all targets."""
+        return self.warmup * len(self.workloads) * self.num_targets
+
+    @property
     def longest_s(self) -> float:
         """Everything is over by then, whatever the targets do."""
         num_runs = len(self.workloads) * len(self.concurrencies) * self.rounds * self.num_targets

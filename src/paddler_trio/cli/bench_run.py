@@ -174,10 +174,11 @@ def _announce(plan: BenchPlan, targets: list[TargetShown]) -> None:
     console = stderr()
     for each in targets:
         console.print(Text(printable(f"{each.label}: {each.url}, model {each.model}")))
+    warming = f", {plan.num_warming} before them to warm up" if plan.num_warming else ""
     console.print(
         f"{len(plan.runs)} runs, {plan.num_requests} requests of up to "
-        f"{plan.sizes.max_tokens} tokens; over after {duration(plan.longest_s * 1000)} at the "
-        "latest; Ctrl-C ends it with the results so far"
+        f"{plan.sizes.max_tokens} tokens{warming}; over after {duration(plan.longest_s * 1000)} at "
+        "the latest; Ctrl-C ends it with the results so far"
     )
 
 
