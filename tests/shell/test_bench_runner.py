@@ -275,6 +275,8 @@ def listing(body: bytes, status: int = 200) -> Answering:
         ),
         (b'{"data": [{"id": "a", "status": {"value": "unloaded"}}]}', "a"),
         (b'{"data": [7, {"id": 3}, {"id": "c"}]}', "c"),
+        (b'{"data": [{"id": "%s"}, {"id": "c"}]}' % (b"x" * 5000), "c"),
+        (b'{"data": [%s{"id": "c"}]}' % (b'{"id": 0}, ' * 20_000), "c"),
     ],
 )
 async def test_the_model_is_the_first_that_is_listed_as_loaded(

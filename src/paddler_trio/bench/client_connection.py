@@ -28,6 +28,8 @@ READ_BYTES: Final = 64 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_ERROR_BYTES: Final = 64 * 1024
 """Of a refusal's body; what is longer is not read."""
+MAX_LIST_BYTES: Final = 4 * 1024 * 1024
+"""Of a list of models; routers tell of thousands."""
 
 
 @attrs.define(eq=False)
@@ -64,7 +66,7 @@ class ClientConnection:
         )
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """The status and the body of a ``GET`` below the base URL, cut after 64 KB.
+        """The status and the body of a ``GET`` below the base URL, cut after 4 MiB.
 
         Errors:
           OSError, ssl.SSLError, trio.BrokenResourceError: no connection, or it ended early.
@@ -72,7 +74,7 @@ class ClientConnection:
         """
         await self._send("GET", path, b"")
         head = await self._head()
-        body = await self._short_body()
+        body = await self._short_body(MAX_LIST_BYTES)
         return head.status_code, body
 
     async def close(self) -> None:
@@ -164,15 +166,15 @@ class ClientConnection:
                 answer.end(now_s)
                 break
 
-    async def _short_body(self) -> bytes:
-        body = b""
-        while len(body) < MAX_ERROR_BYTES:
+    async def _short_body(self, most_bytes: int = MAX_ERROR_BYTES) -> bytes:
+        body = bytearray()
+        while len(body) < most_bytes:
             event = await self._next()
             if isinstance(event, h11.Data):
-                body += bytes(event.data)
+                body += event.data
             else:
                 break
-        return body[:MAX_ERROR_BYTES]
+        return bytes(body[:most_bytes])
 
     async def _settle(self) -> None:
         """Keep the connection only if a whole answer came, and both sides may use it again."""

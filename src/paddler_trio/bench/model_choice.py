@@ -13,6 +13,8 @@ from paddler_trio.bench.target import Target, TargetUnreachableError
 from paddler_trio.errors import ConfigurationError
 
 ANSWER_S = 10.0
+MAX_ID_CHARS = 1024
+"""Of a model: it is in every request."""
 
 
 async def listed_model(target: Target) -> str:
@@ -61,7 +63,8 @@ def first_model(body: bytes) -> str | None:
 
 
 def _is_model(entry: object) -> bool:
-    return isinstance(entry, dict) and isinstance(entry.get("id"), str) and entry["id"] != ""
+    name = entry.get("id") if isinstance(entry, dict) else None
+    return isinstance(name, str) and 1 <= len(name) <= MAX_ID_CHARS
 
 
 def _is_ready(entry: Mapping[str, object]) -> bool:
