@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from functools import cache
 from typing import Any, TypeAlias, cast
 
+import attrs
 from jsonschema import (
     Draft4Validator,
     Draft6Validator,
@@ -80,7 +83,7 @@ class ToolSchemaError(PaddlerError):
 
 
 class ToolSchema:
-    """One tool's schema, checked once and applied any number of times, by one thread at a time.
+    """One tool's schema, checked once and applied any number of times.
 
     Plain data inside: it is checked in one process and applied in another.
     """
@@ -92,7 +95,6 @@ class ToolSchema:
           ToolSchemaError: not a JSON Schema, too large, or refers to something outside.
         """
         self._tool = tool
-        self._references = self._comparisons = self._depth = 0
         try:
             size_chars = len(json.dumps(schema, ensure_ascii=False))
             if size_chars > MAX_SCHEMA_CHARS:
@@ -116,10 +118,10 @@ class ToolSchema:
 
     def findings(self, arguments: Mapping[str, object]) -> list[str]:
         """What is wrong with ``arguments``, at most ``MAX_FINDINGS`` messages; empty means fine."""
-        self._references = self._comparisons = self._depth = 0
         findings: list[str] = []
+        before = _WORK.set(_Work())
         try:
-            validator = self._bounded(_DRAFTS[self._draft])(self._schema, registry=EMPTY_REGISTRY)
+            validator = _bounded(self._draft)(self._schema, registry=EMPTY_REGISTRY)
             for error in validator.iter_errors(cast("Mapping[str, Any]", arguments)):
                 findings.append(self._finding(f"{error.json_path}: {error.message}"))
                 if len(findings) == MAX_FINDINGS:
@@ -133,54 +135,77 @@ class ToolSchema:
         except Exception as error:  # noqa: BLE001  # the library raises anything where $ref leads
             reason = f"{type(error).__name__}: {error}"
             findings.append(self._finding(f"schema cannot be applied: {reason}"))
+        finally:
+            _WORK.reset(before)
         return findings
 
     def _finding(self, text: str) -> str:
         return _shorten(f"tool {self._tool!r}: {text}")
 
-    def _bounded(self, draft: type[Validator]) -> type[Validator]:
-        """The draft with its work counted and regular expressions passed over."""
-        rules = dict(cast("Mapping[str, _Rule]", draft.VALIDATORS))
-        for keyword in filter(rules.__contains__, _NOT_CHECKED):
-            rules[keyword] = _where(lambda *_: False, rules[keyword])
-        # A property that only a pattern allows must not be refused as an additional one.
-        rules["additionalProperties"] = _where(
-            lambda _, schema: "patternProperties" not in schema, rules["additionalProperties"]
-        )
-        if "uniqueItems" in rules:  # every item of an array may be compared with every other
-            rules["uniqueItems"] = _where(
-                lambda instance, _: _are_few(instance, _weight(instance)), rules["uniqueItems"]
-            )
-        limited = {keyword: self._limited(keyword, rule) for keyword, rule in rules.items()}
-        return cast("type[Validator]", extend(draft, limited))  # type: ignore[no-untyped-call]
 
-    def _limited(self, keyword: str, check: _Rule) -> _Rule:
-        each = _CHOICE_COMPARISONS if keyword in _CHOICES else 1
+@attrs.define
+class _Work:
+    """What one validation has done so far."""
 
-        def rule(
-            validator: Validator, value: object, instance: object, schema: JsonSchema
-        ) -> Iterator[ValidationError]:
-            self._spend(_RULE_COMPARISONS + each * _size(value) + _size(instance))
-            self._spend(_VALUE_COMPARISONS * _compared(keyword, value, instance))
-            self._references += keyword in _REFERENCES
-            if self._references > MAX_REFERENCES or self._depth == MAX_NESTED_RULES:
-                raise _LimitError(_TOO_MANY_REFERENCES)
-            self._depth += 1
-            try:
-                for error in check(validator, value, instance, schema):
-                    if not isinstance(error.validator, str):  # of this rule, not of one inside it
-                        written = _weight(value) + _weight(instance)
-                        self._spend(_VALUE_COMPARISONS * written)
-                    yield error
-            finally:
-                self._depth -= 1
+    references: int = 0
+    comparisons: int = 0
+    depth: int = 0
 
-        return rule
-
-    def _spend(self, comparisons: int) -> None:
-        self._comparisons += comparisons
-        if self._comparisons > MAX_COMPARISONS:
+    def spend(self, comparisons: int) -> None:
+        self.comparisons += comparisons
+        if self.comparisons > MAX_COMPARISONS:
             raise _LimitError(_TOO_MANY_COMPARISONS)
+
+
+_WORK: ContextVar[_Work] = ContextVar("_WORK")
+"""Of the validation that runs here: its rules belong to a draft, which all validations share."""
+
+
+@cache
+def _bounded(draft: str) -> type[Validator]:
+    """A draft with its work counted and regular expressions passed over.
+
+    Making the class takes many times as long as judging a usual call with it.
+    """
+    unbounded = _DRAFTS[draft]
+    rules = dict(cast("Mapping[str, _Rule]", unbounded.VALIDATORS))
+    for keyword in filter(rules.__contains__, _NOT_CHECKED):
+        rules[keyword] = _where(lambda *_: False, rules[keyword])
+    # A property that only a pattern allows must not be refused as an additional one.
+    rules["additionalProperties"] = _where(
+        lambda _, schema: "patternProperties" not in schema, rules["additionalProperties"]
+    )
+    if "uniqueItems" in rules:  # every item of an array may be compared with every other
+        rules["uniqueItems"] = _where(
+            lambda instance, _: _are_few(instance, _weight(instance)), rules["uniqueItems"]
+        )
+    limited = {keyword: _limited(keyword, rule) for keyword, rule in rules.items()}
+    return cast("type[Validator]", extend(unbounded, limited))  # type: ignore[no-untyped-call]
+
+
+def _limited(keyword: str, check: _Rule) -> _Rule:
+    each = _CHOICE_COMPARISONS if keyword in _CHOICES else 1
+
+    def rule(
+        validator: Validator, value: object, instance: object, schema: JsonSchema
+    ) -> Iterator[ValidationError]:
+        work = _WORK.get()
+        work.spend(_RULE_COMPARISONS + each * _size(value) + _size(instance))
+        work.spend(_VALUE_COMPARISONS * _compared(keyword, value, instance))
+        work.references += keyword in _REFERENCES
+        if work.references > MAX_REFERENCES or work.depth == MAX_NESTED_RULES:
+            raise _LimitError(_TOO_MANY_REFERENCES)
+        work.depth += 1
+        try:
+            for error in check(validator, value, instance, schema):
+                if not isinstance(error.validator, str):  # of this rule, not of one inside it
+                    written = _weight(value) + _weight(instance)
+                    work.spend(_VALUE_COMPARISONS * written)
+                yield error
+        finally:
+            work.depth -= 1
+
+    return rule
 
 
 class _LimitError(Exception):

@@ -86,3 +86,21 @@ def test_what_the_library_cannot_apply_is_a_finding(rules: JsonSchema, value: ob
     schema = ToolSchema("f", {"type": "object", "properties": {"x": rules}})
     *_, finding = schema.findings({"x": value})
     assert finding.startswith("tool 'f': schema cannot be applied: ")
+
+
+def test_each_validation_has_the_whole_limit() -> None:
+    items = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"enum": ["a", "b"]}}}
+    array = {"type": "array", "items": items}
+    schema = ToolSchema("f", {"type": "object", "properties": {"a": array}})
+    values = [{"x": n, "y": "a"} for n in range(2000)]
+    assert [schema.findings({"a": values}) for _ in range(8)] == [[]] * 8
+
+
+def test_validating_a_call_makes_no_validator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making the class took a hundred times as long as judging a small call with it."""
+    first, second = (ToolSchema(name, {"required": ["a"]}) for name in "fg")
+    assert first.findings({"a": 1}) == []
+    monkeypatch.delattr("paddler_trio.language.tool_schemas.extend")
+    assert first.findings({"a": 2}) == second.findings({"a": 3}) == []
+    (finding,) = second.findings({})
+    assert "'a' is a required property" in finding
