@@ -6,6 +6,7 @@ The agent's half and the balancer's half are the real ones: characters in, piece
 from __future__ import annotations
 
 import json
+from itertools import chain
 
 import attrs
 import pytest
@@ -94,15 +95,23 @@ def test_an_answer_that_was_cut_off_is_only_short(case: Case, *, is_extended: bo
 
 @pytest.mark.parametrize("case", STREAMED)
 def test_an_answer_goes_on_wherever_it_travels_to_another_process(case: Case) -> None:
+    """What is left is answered as by the process that has read everything, and leaving changes
+    nothing in the one that it leaves."""
     shared = (format_of_case(case).rules,)
     ending = Ending(0, "stop", 1, 0)
-    for length in places_in(case.raw):
-        here = processor_of(case)
-        taken(here, case.raw[:length])
-        there = read_result(frame_of(here, shared)[LENGTH.size :], shared)
-        assert isinstance(there, OutputProcessor)
-        rest = case.raw[length:]
-        assert taken(there, rest) + there.end(ending) == taken(here, rest) + here.end(ending)
+    stays = processor_of(case)
+    answered = [taken(stays, character) for character in case.raw]
+    end = stays.end(ending)
+    leaves = processor_of(case)
+    places = set(places_in(case.raw))
+    for length, character in enumerate(case.raw):
+        if length in places:
+            there = read_result(frame_of(leaves, shared)[LENGTH.size :], shared)
+            assert isinstance(there, OutputProcessor)
+            expected = [*chain.from_iterable(answered[length:]), *end]
+            assert taken(there, case.raw[length:]) + there.end(ending) == expected
+        assert taken(leaves, character) == answered[length]
+    assert leaves.end(ending) == end
 
 
 TEXTS = st.sampled_from(["", " ", "\n", "\n\n", "a", "b c", " d", "e \n", "{", '"', "<"])
