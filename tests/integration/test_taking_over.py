@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -372,7 +373,8 @@ def test_a_balancer_starts_its_own_successor_and_names_it_to_systemd(
             until_said(systemd, "STOPPING=1")
             assert select.select([end], [], [], END_S)[0], "the successor ends when it is asked to"
         finally:
-            signal.pidfd_send_signal(end, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended, and was waited for
+                signal.pidfd_send_signal(end, signal.SIGKILL)
             os.close(end)
     finally:
         balancer.end()
