@@ -28,20 +28,23 @@ class ForwardedWork:
     excess: None = attrs.field(default=None, init=False)
     """No frame carries it, so it is too long for none."""
     needs_ours: None = attrs.field(default=None, init=False)
-    is_with_agent: bool = attrs.field(default=False, init=False)
-    """The agent that it has a slot of may have got it, and says when it is done with it."""
+    sent_as: str | None = attrs.field(default=None, init=False)
+    """The id of the last lease whose agent may have got it: that one says when it is done with it.
+    The slot may have been lost, and another one be held, before the task that forwards it runs."""
+    _wire_id: str | None = attrs.field(default=None, init=False)
     _cut: Callable[[], None] | None = attrs.field(default=None, init=False)
     _close: Callable[[], None] | None = attrs.field(default=None, init=False)
 
-    def begin(self, cut: Callable[[], None]) -> None:
-        """An exchange is under way; ``cut`` ends it without waiting, and may be called once."""
-        self._cut = cut
+    def begin(self, wire_id: str, cut: Callable[[], None]) -> None:
+        """An exchange is under way in the slot of the lease with this id; ``cut`` ends it without
+        waiting, and may be called once."""
+        self._wire_id, self._cut = wire_id, cut
 
     def sent(self, close: Callable[[], None]) -> None:
         """There is a tunnel, through which it is sent from now on; ``close`` ends that, by which
         the agent knows that nobody wants the answer. It does not wait: the exchange may be in a
         write to a client that reads nothing, which nothing cuts short."""
-        self.is_with_agent, self._close = True, close
+        self.sent_as, self._close = self._wire_id, close
 
     def finish(self) -> None:
         """It is over: there is nothing left to cut."""

@@ -181,7 +181,7 @@ class Forwarding:
         finally:
             watch.on_end = None
             request.stop()
-            if request.lease is not None and not work.is_with_agent:
+            if request.lease is not None and request.lease.wire_id != work.sent_as:
                 request.lease.confirm_stop()  # the agent does not know of it, and says nothing
         return request.failure
 
@@ -193,14 +193,13 @@ class Forwarding:
         answer: AnswerWriter,
     ) -> bool:
         """One stay in a slot; True when the request is over."""
-        work.is_with_agent = False
         await request.left_phase(Buffered)
         lease = request.lease
         if lease is None or request.is_over:
             return True
         failed: Failed | None = None
         with trio.CancelScope() as scope:
-            work.begin(scope.cancel)
+            work.begin(lease.wire_id, scope.cancel)
             failed = await exchange(
                 lease.agent, forwarded, lease.wire_id, answer, lease.progressed, work.sent
             )

@@ -1,0 +1,168 @@
+"""Requests forwarded to servers, where the client, the agent and the balancer act at once.
+
+Clients are real ones of a real port; an agent is its record, with tunnels of the test's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+import attrs
+import trio
+from dispatch_world import World, status_of, world
+from http_world import Served, serving
+from trio.testing import wait_all_tasks_blocked
+
+from paddler_trio.balancer.reverse_proxy.forwarding import Forwarding
+from paddler_trio.balancer.reverse_proxy.reverse_proxy import ReverseProxy
+from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.request import Request, Stopped
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.wire.codec import loads
+from paddler_trio.wire.trio.trio_link import TAG, parse_extension
+from paddler_trio.wire.trio.tunnel_frames import FrameReader, Kind
+from paddler_trio.wire.trio.upstream_messages import DEFAULT_UPSTREAM, OpenTunnel, Upstream
+
+IN_A_SLOT: Final = b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@attrs.define(eq=False)
+class Front:
+    """An agent in front of a server that answers nothing; it dials each tunnel at once."""
+
+    connection: AgentConnection
+    asked: trio.MemoryReceiveChannel[bytes]
+    ends: list[trio.SocketStream] = attrs.field(factory=list)
+
+    async def dial(self) -> None:
+        """The tunnels that it is asked for, until cancelled."""
+        tunnels = self.connection.tunnels
+        assert tunnels is not None
+        async for frame in self.asked:
+            body = loads(frame)
+            assert isinstance(body, dict)
+            message = parse_extension(body[TAG])
+            assert isinstance(message, OpenTunnel)
+            ours, theirs = trio.socket.socketpair()
+            self.ends.append(trio.SocketStream(theirs))
+            assert tunnels.dialled(message.secret, ours._sock)
+
+    async def request(self) -> None:
+        """Read one, to its end."""
+        reader, kinds = FrameReader(), list[Kind]()
+        while Kind.END not in kinds:
+            data = await self.ends[-1].receive_some()
+            assert data, "the tunnel was closed"
+            kinds += [kind for kind, _ in reader.feed(data)]
+        assert kinds[0] is Kind.REQUEST
+
+    def lose(self, here: World) -> None:
+        """Its connection broke."""
+        here.dispatcher.leave(self.connection)
+        self.connection.close()
+
+    def close(self, here: World) -> None:
+        """Lost or not, nothing of it stays open."""
+        self.lose(here)
+        for end in self.ends:
+            end.socket.close()
+
+
+@attrs.define(eq=False)
+class Port:
+    """The port for servers, and agents in front of some."""
+
+    here: World
+    served: Served
+    agents: trio.Nursery
+    fronts: list[Front] = attrs.field(factory=list)
+
+    def front(self) -> Front:
+        number = len(self.fronts) + 1
+        outgoing, asked = trio.open_memory_channel[bytes](100)
+        connection = AgentConnection(
+            key=AgentKey(number),
+            id=f"up{number}",
+            name=None,
+            speaks_trio=True,
+            status=status_of(1),
+            scope=trio.CancelScope(),
+            outgoing=outgoing,
+            health=self.here.dispatcher.health,
+            deployment=DEFAULT_UPSTREAM,
+            upstream=Upstream(phase="ready"),
+        )
+        self.fronts.append(Front(connection, asked))
+        self.agents.start_soon(self.fronts[-1].dial)
+        self.here.dispatcher.join(connection)
+        return self.fronts[-1]
+
+    @property
+    def request(self) -> Request:
+        """The only one."""
+        pool = self.here.dispatcher.pools.find(DEFAULT_UPSTREAM)
+        assert pool is not None
+        (request,) = pool.requests.values()
+        return request
+
+
+@asynccontextmanager
+async def port() -> AsyncIterator[Port]:
+    """At the end of the block every request must have ended, and no slot may be taken."""
+    async with world() as here:
+        here.dispatcher.pools.open_upstream(DEFAULT_UPSTREAM)
+        forwarding = Forwarding(dispatcher=here.dispatcher)
+        app = ReverseProxy(forwarding, ServerPools(here.dispatcher))
+        async with serving(app, forwards=True) as served, trio.open_nursery() as agents:
+            opened = Port(here, served, agents)
+            try:
+                yield opened
+                await wait_all_tasks_blocked()
+            finally:
+                agents.cancel_scope.cancel()
+                for each in opened.fronts:
+                    each.close(here)
+
+
+async def test_a_client_that_leaves_as_its_slot_is_lost_leaves_the_next_slot_free() -> None:
+    """Both in one turn: the next agent was sent nothing, and has nothing to confirm."""
+    async with port() as opened:
+        first = opened.front()
+        client = await opened.served.connect()
+        await client.stream.send_all(IN_A_SLOT)
+        await wait_all_tasks_blocked()
+        await first.request()
+        second, request = opened.front(), opened.request
+        first.lose(opened.here)
+        assert request.lease is not None
+        assert request.lease.agent is second.connection
+        request.stop()
+        await wait_all_tasks_blocked()
+        assert second.connection.slots_processing == 0
+        assert request.ending == Stopped()
+        assert second.ends == []
+
+
+async def test_a_client_that_leaves_while_its_server_answers_holds_its_slot_until_confirmed() -> (
+    None
+):
+    """What the agent was sent it has, until it says that it is done with it."""
+    async with port() as opened:
+        only = opened.front()
+        client = await opened.served.connect()
+        await client.stream.send_all(IN_A_SLOT)
+        await wait_all_tasks_blocked()
+        await only.request()
+        request = opened.request
+        request.stop()
+        await wait_all_tasks_blocked()
+        lease = request.lease
+        assert lease is not None
+        assert only.connection.slots_processing == 1
+        with suppress(trio.BrokenResourceError):
+            assert await only.ends[-1].receive_some() == b""
+        opened.here.dispatcher.hand_back(lease, "the tunnel ended", suspects=0)
+        assert only.connection.slots_processing == 0
