@@ -207,6 +207,19 @@ async def test_an_agent_that_does_not_answer_is_504(autojump_clock: MockClock) -
         assert problem.status == 504
 
 
+async def test_a_question_that_waits_for_an_agent_is_refused_as_the_balancer_drains(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        answers: list[object] = []
+        await ask_in_background(here, answers)
+        here.dispatcher.drain()
+        await wait_all_tasks_blocked()
+        (problem,) = answers
+        assert isinstance(problem, HttpProblem)
+        assert (problem.status, problem.text) == (503, "balancer is shutting down")
+
+
 async def test_paddlers_agents_answer_no_questions(autojump_clock: MockClock) -> None:
     async with world() as here:
         here.agent(ours=False)

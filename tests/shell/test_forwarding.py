@@ -10,15 +10,17 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import attrs
+import pytest
 import trio
-from dispatch_world import World, status_of, world
-from http_world import Served, serving
+from dispatch_world import LIMITS, World, status_of, world
+from http_world import PATIENCE_S, Served, serving
 from trio.testing import wait_all_tasks_blocked
 
 from paddler_trio.balancer.reverse_proxy.forwarding import Forwarding
 from paddler_trio.balancer.reverse_proxy.reverse_proxy import ReverseProxy
 from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.request import Request, Stopped
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.codec import loads
@@ -26,6 +28,7 @@ from paddler_trio.wire.trio.trio_link import TAG, parse_extension
 from paddler_trio.wire.trio.tunnel_frames import FrameReader, Kind
 from paddler_trio.wire.trio.upstream_messages import DEFAULT_UPSTREAM, OpenTunnel, Upstream
 
+PATIENT: Final = DispatchLimits(max_buffered=2, buffered_timeout_s=1e6, item_timeout_s=1e6)
 IN_A_SLOT: Final = b"POST /completion HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
 
 
@@ -110,9 +113,9 @@ class Port:
 
 
 @asynccontextmanager
-async def port() -> AsyncIterator[Port]:
+async def port(limits: DispatchLimits = LIMITS) -> AsyncIterator[Port]:
     """At the end of the block every request must have ended, and no slot may be taken."""
-    async with world() as here:
+    async with world(limits) as here:
         here.dispatcher.pools.open_upstream(DEFAULT_UPSTREAM)
         forwarding = Forwarding(dispatcher=here.dispatcher)
         app = ReverseProxy(forwarding, ServerPools(here.dispatcher))
@@ -166,3 +169,16 @@ async def test_a_client_that_leaves_while_its_server_answers_holds_its_slot_unti
             assert await only.ends[-1].receive_some() == b""
         opened.here.dispatcher.hand_back(lease, "the tunnel ended", suspects=0)
         assert only.connection.slots_processing == 0
+
+
+@pytest.mark.parametrize("target", ["/props", "/v1/models"])
+async def test_what_waits_for_a_server_is_answered_when_the_balancer_drains(target: str) -> None:
+    async with port(PATIENT) as opened:
+        client = await opened.served.connect()
+        await client.get(target)
+        await wait_all_tasks_blocked()
+        opened.here.dispatcher.drain()
+        with trio.fail_after(PATIENCE_S):
+            status, _, body = await client.response()
+        assert status == 503
+        assert b"balancer is shutting down" in body

@@ -198,6 +198,7 @@ class Dispatcher:
         for request in list(self._requests.values()):
             if isinstance(request.phase, Buffered):
                 request.end(SHUTTING_DOWN)
+        self.agents_changed.notify()  # who waits for an agent outside of a queue gets none, either
 
     @property
     def requests(self) -> Collection[RequestKey]:

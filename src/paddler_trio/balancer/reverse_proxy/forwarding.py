@@ -46,7 +46,13 @@ from paddler_trio.http.streaming import client_watch, cut_on_disconnect
 from paddler_trio.http.upgrade import upgrade_of
 from paddler_trio.http.written_head import written_head_of
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_failures import DISPLACED, MOVED, OVERFLOW, silent_server
+from paddler_trio.nursery_tree.dispatch_failures import (
+    DISPLACED,
+    MOVED,
+    OVERFLOW,
+    SHUTTING_DOWN,
+    silent_server,
+)
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.pool import Pool
@@ -59,6 +65,7 @@ log = structlog.get_logger("reverse proxy")
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 BODY_DEADLINE_S: Final = 120.0
+NO_SERVER: Final = Failure(503, "No server is connected that answers now")
 OVERFLOWS: Final = (OVERFLOW, DISPLACED)
 OUR_REFUSALS: Final = {"request": 400, "unable": 501, "full": 503}
 """Statuses of failures that no server is to blame for."""
@@ -238,8 +245,7 @@ class Forwarding:
             for _ in range(MAX_TRIES_BESIDE):
                 agent = server or await self._server_beside(pool, unfit, broke)
                 if agent is None:
-                    nobody = Failure(503, "No server is connected that answers now")
-                    problem = problem or (MOVED if pool.has_moved else nobody)
+                    problem = problem or self._nobody(pool)
                     break
                 failed = await self._patient_exchange(agent, forwarded, answer)
                 problem = None if failed is None else _failure(failed)
@@ -304,6 +310,12 @@ class Forwarding:
                 await changes.wait_beyond(changes.ordinal)
                 agent = least_busy(pool.agents.values())
         return agent
+
+    def _nobody(self, pool: Pool) -> Failure:
+        """Why no server answers what takes no slot."""
+        if self.dispatcher.is_draining:
+            return SHUTTING_DOWN
+        return MOVED if pool.has_moved else NO_SERVER
 
     # -------------------------------------------------------------- private
 
