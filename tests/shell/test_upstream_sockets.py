@@ -23,6 +23,7 @@ from paddler_trio.upstream.upstream_error import FailureKind, UpstreamError
 from paddler_trio.upstream.upstream_monitor import MonitorSettings, UpstreamMonitor
 from paddler_trio.upstream.upstream_state import Reachability
 from paddler_trio.upstream.upstream_timeouts import UpstreamTimeouts
+from paddler_trio.upstream.upstream_tls import upstream_context
 from upstream_double import LlamaServerDouble, read_request
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -99,6 +100,24 @@ async def test_authorities_that_were_replaced_are_used_and_useless_ones_are_not(
             await files.renew(client)
             assert client.num_kept == 0, "it was verified by those of before"
             assert await body_of(client) == b"hello"
+
+
+async def test_a_connection_that_is_in_use_as_authorities_are_replaced_is_not_used_again(
+    authority: Authority,
+) -> None:
+    """It was verified by those of before."""
+    tls = server_context(authority)
+    async with (
+        served(answering(OK, OK), tls) as port,
+        running(client_of(port, is_tls=True, ca_file=authority.cert)) as client,
+    ):
+        async with client.request(b"GET", b"/", []) as response:
+            await client.renew(None, upstream_context(authority.cert))
+            async for part in response.body():
+                assert part.data == b"hello"
+        assert client.num_open == 0
+        assert await body_of(client) == b"hello"
+        assert client.num_kept == 1
 
 
 async def test_connections_are_kept_and_one_that_was_closed_is_not_used() -> None:

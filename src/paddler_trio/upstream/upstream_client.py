@@ -138,12 +138,14 @@ class UpstreamClient:
 
     async def renew(self, bearer: bytes | None, tls: ssl.SSLContext | None) -> None:
         """Use another key, and other authorities if ``tls`` is given, from the next request on.
-        What waits for a request was verified by the old ones, and is closed."""
+        What was verified by the old ones is closed: what waits for a request at once, the others
+        with the end of theirs."""
         self._bearer = bearer
         if tls is not None:
             self._dial = partial(dial_upstream, self.address, tls)
-            while self._kept:
-                await self._close(self._kept.pop())
+            kept, self._kept = self._kept, []
+            for connection in kept:
+                await self._close(connection)
 
     async def _close_idle(self) -> None:
         while True:
@@ -231,15 +233,16 @@ class UpstreamClient:
         return None
 
     async def _connected(self, timeouts: UpstreamTimeouts) -> UpstreamConnection:
+        dial = self._dial
         try:
             with trio.fail_after(timeouts.connect_s):
-                stream = await self._dial()
+                stream = await dial()
         except trio.TooSlowError as error:
             raise self._no_connection(f"no answer within {timeouts.connect_s:g} s") from error
         except DIAL_ERRORS as error:
             raise self._no_connection(dial_cause(error, self.address)) from error
         self.num_open += 1
-        return UpstreamConnection(stream, self.address)
+        return UpstreamConnection(stream, self.address, dial)
 
     def _no_connection(self, cause: str) -> UpstreamError:
         return UpstreamError(
@@ -249,6 +252,9 @@ class UpstreamClient:
         )
 
     async def _keep(self, connection: UpstreamConnection) -> None:
+        if connection.dialled_by is not self._dial:  # renewed while it was in use
+            await self._close(connection)
+            return
         connection.is_watched = False
         connection.num_answers += 1
         connection.idle_since_s = trio.current_time()

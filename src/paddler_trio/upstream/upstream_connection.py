@@ -41,6 +41,8 @@ class UpstreamConnection:
 
     stream: trio.abc.Stream
     address: UpstreamAddress
+    dialled_by: object = None
+    """What verified the server."""
     reads: ReadSize = attrs.field(factory=ReadSize, init=False, repr=False)
     """Of the bodies of answers; who takes them apart notes the pieces."""
     num_answers: int = attrs.field(default=0, init=False)
