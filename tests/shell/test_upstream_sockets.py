@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import resource
 import ssl
 import tracemalloc
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 from upstream_world import Handler, answering, body_of
 
 from certificates import Authority
@@ -53,6 +55,17 @@ async def served(handle: Handler, tls: ssl.SSLContext | None = None) -> AsyncIte
         listeners = await nursery.start(serve, connection, 0)
         yield listeners[0].socket.getsockname()[1]
         nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open no file."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def client_of(port: int, *, is_tls: bool = False, ca_file: Path | None = None) -> UpstreamClient:
@@ -118,6 +131,24 @@ async def test_a_connection_that_is_in_use_as_authorities_are_replaced_is_not_us
         assert client.num_open == 0
         assert await body_of(client) == b"hello"
         assert client.num_kept == 1
+
+
+async def test_files_that_could_not_be_read_are_read_at_the_next_look(tmp_path: Path) -> None:
+    """A process without a descriptor left reads none, and nothing is wrong with them."""
+    key_file = tmp_path / "key"
+    key_file.write_text("old")
+    files = ServerFiles.read(key_file, None)
+    client = client_of(1)
+    key_file.write_text("newer")
+    with no_descriptors(), capture_logs() as logs:
+        await files.renew(client)
+        await files.renew(client)
+    assert files.bearer == b"old"
+    assert [each["reason"] for each in logs] == [
+        f"cannot read the key in {key_file}: Too many open files"
+    ]
+    await files.renew(client)
+    assert files.bearer == b"newer"
 
 
 async def test_connections_are_kept_and_one_that_was_closed_is_not_used() -> None:

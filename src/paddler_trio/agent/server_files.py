@@ -1,7 +1,8 @@
 """The key that an upstream server asks for and the authorities that vouch for it, in files.
 
 Who renews them replaces the files, and the agent goes on: they are read anew once they have
-changed, at the next look at the server. What cannot be used is not taken, and the old one stays.
+changed, at the next look at the server. What cannot be used is not taken, and the old one stays;
+it is tried again with each look, since what was wrong need not have been in the files.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ class ServerFiles:
     ca_file: Path | None
     bearer: bytes | None = attrs.field(repr=False)
     _seen: Signature
+    """Of the files when they were read last, with success."""
+    _problem: tuple[Signature, str] | None = attrs.field(default=None, init=False)
+    """Why they were not read the last time, and what they were then; it is logged once."""
 
     @classmethod
     def read(cls, key_file: Path | None, ca_file: Path | None) -> ServerFiles:
@@ -47,12 +51,15 @@ class ServerFiles:
         found = await trio.to_thread.run_sync(signature, paths)
         if found == self._seen:
             return
-        self._seen = found
         try:
             self.bearer, tls = await trio.to_thread.run_sync(self._read_again)
         except ConfigurationError as error:
-            log.error("file not read again, what it held stays", reason=str(error))
+            problem = found, str(error)
+            if problem != self._problem:
+                log.error("file not read again, what it held stays", reason=problem[1])
+            self._problem = problem
             return
+        self._seen, self._problem = found, None
         await client.renew(self.bearer, tls)
         log.info("files read again", files=[str(path) for path in paths])
 
