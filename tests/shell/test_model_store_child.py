@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from http_world import until
 
 from paddler_trio.balancer.model_store_child import ModelStoreChild, NotPassedError, OnEnd, nobody
@@ -128,6 +129,32 @@ async def test_a_store_that_takes_nothing_is_not_waited_for_long(
         os.kill(child.pid, signal.SIGCONT)
         for client in clients:
             await client.aclose()
+
+
+async def test_what_is_being_passed_on_as_the_store_is_ended_is_told_so_at_once(
+    tmp_path: Path,
+) -> None:
+    """Its socket is closed under who waits for room in it."""
+    clients: list[trio.SocketStream] = []
+    problems: list[str] = []
+
+    async def fill(child: ModelStoreChild) -> None:
+        try:
+            while True:
+                clients.append(await ask(child, "/" + "x" * 60_000))
+        except NotPassedError as error:
+            problems.append(str(error))
+
+    async with trio.open_nursery() as passing, running(tmp_path, []) as child:
+        stop(child)
+        passing.start_soon(fill, child)
+        await trio.testing.wait_all_tasks_blocked()
+        assert clients
+        assert problems == []
+    assert problems == ["the model store has just ended"]
+    assert child.num_passed == 0
+    for client in clients:
+        await client.aclose()
 
 
 async def test_a_store_that_is_killed_takes_its_connections_with_it(tmp_path: Path) -> None:

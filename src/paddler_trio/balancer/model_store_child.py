@@ -136,7 +136,7 @@ class ModelStoreChild:
             raise NotPassedError(
                 f"the model store took no connection within {PASS_S:g} s"
             ) from error
-        except OSError as error:
+        except (OSError, trio.ClosedResourceError) as error:
             self._passed.pop(request.id, None)
             raise NotPassedError("the model store has just ended") from error
         except BaseException:
@@ -185,6 +185,7 @@ class ModelStoreChild:
             lost, self._passed = self._passed, {}
             for number, on_end in lost.items():
                 on_end(RequestEnded(number))
+            trio.lowlevel.notify_closing(ours)  # somebody may be passing a connection on
             ours.close()
             if process is not None:
                 await end_process(process, name="model store", grace_s=END_S)
