@@ -88,6 +88,34 @@ def test_a_state_file_is_locked_while_it_is_used(tmp_path: Path) -> None:
         pass
 
 
+def test_a_full_disk_costs_the_locks_number_and_not_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    program = (
+        "import pathlib, resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"  # no file may grow
+        "from paddler_trio.balancer.state_lock import locked\n"
+        "with locked(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            told = [holder.stdout.readline(), holder.stdout.readline()]
+            assert "the lock does not name its holder" in told[0]
+            assert told[1] == "held\n"
+            with (
+                pytest.raises(StateDatabaseError, match=r"\(process unknown\)"),
+                locked(path),
+            ):
+                pass
+        finally:
+            holder.kill()
+
+
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     held = (

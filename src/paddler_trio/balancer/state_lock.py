@@ -22,13 +22,17 @@ from typing import Final
 import attrs
 import structlog
 
+from paddler_trio.daemon.lock_holder import holder_of, note_holder
 from paddler_trio.errors import StateDatabaseError
 
 log = structlog.get_logger("state")
 
-_CANNOT_BE_LOCKED: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOLCK, errno.EOPNOTSUPP}
-"""A folder that is only read, or a file system without locks: no reason not to serve."""
-_MAX_PID_CHARS: Final = 20
+_CANNOT_BE_LOCKED: Final = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
+    *(errno.ENOLCK, errno.EOPNOTSUPP),
+}
+"""A folder that is only read, a full disk, or a file system without locks: no reason not to
+serve."""
 
 
 @attrs.define(eq=False)
@@ -90,15 +94,13 @@ def _lock(descriptor: int, path: Path, state: Path, flag: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder = os.pread(descriptor, _MAX_PID_CHARS, 0).decode(errors="replace").strip()
         raise StateDatabaseError(
-            f"another balancer (process {holder or 'unknown'}) uses {state} and holds the lock on "
-            f"{path}: stop it, or give this one a {flag} of its own"
+            f"another balancer (process {holder_of(descriptor)}) uses {state} and holds the lock "
+            f"on {path}: stop it, or give this one a {flag} of its own"
         ) from error
     except OSError as error:
         if error.errno not in _CANNOT_BE_LOCKED:
             raise StateDatabaseError(f"cannot lock {path}: {error.strerror}") from error
         log.warning("the state file is not locked", path=str(path), reason=error.strerror)
     else:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        note_holder(descriptor, path)

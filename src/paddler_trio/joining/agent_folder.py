@@ -22,6 +22,7 @@ from typing import Final
 
 import attrs
 
+from paddler_trio.daemon.lock_holder import holder_of, note_holder
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.joining.agent_credential import AgentCredential
 from paddler_trio.joining.join_token import HASH, SECRET, check_address
@@ -30,7 +31,6 @@ from paddler_trio.joining.stored_agents import check_agent_name
 
 VERSION: Final = 1
 MAX_FILE_BYTES: Final = 65_536
-MAX_PID_CHARS: Final = 20
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
@@ -157,13 +157,12 @@ def in_use(credential: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = os.pread(descriptor, MAX_PID_CHARS, 0).decode(errors="replace").strip()
             raise ConfigurationError(
-                f"another agent (process {holder or 'unknown'}) uses the credential {credential}: "
-                "give each agent of a machine a --state-dir of its own, and let each join"
+                f"another agent (process {holder_of(descriptor)}) uses the credential "
+                f"{credential}: give each agent of a machine a --state-dir of its own, and let "
+                "each join"
             ) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        note_holder(descriptor, path)
         yield
     finally:
         os.close(descriptor)
