@@ -136,14 +136,13 @@ class AuditFile:
 def append_lines(path: Path, lines: Sequence[bytes]) -> None:
     """Append and sync; OSError, and the file as it was."""
     data = b"".join(line + b"\n" for line in lines)
+    if _is_too_long_with(path, len(data)):
+        _move_up(path)
     descriptor = _opened(path)
     try:
         size_bytes = os.fstat(descriptor).st_size
-        if size_bytes and size_bytes + len(data) > MAX_FILE_BYTES:
-            os.close(descriptor)
-            _move_up(path)
-            descriptor = _opened(path)
-            size_bytes = 0
+        if size_bytes and os.pread(descriptor, 1, size_bytes - 1) != b"\n":
+            data = b"\n" + data  # behind half of a line, which a crash left
         try:
             view = memoryview(data)
             while view:
@@ -156,6 +155,14 @@ def append_lines(path: Path, lines: Sequence[bytes]) -> None:
         os.close(descriptor)
 
 
+def _is_too_long_with(path: Path, more_bytes: int) -> bool:
+    try:
+        size_bytes = path.lstat().st_size
+    except FileNotFoundError:
+        return False
+    return size_bytes > 0 and size_bytes + more_bytes > MAX_FILE_BYTES
+
+
 def _move_up(path: Path) -> None:
     for number in range(KEPT_FILES, 0, -1):
         older = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
@@ -164,7 +171,7 @@ def _move_up(path: Path) -> None:
 
 
 def _opened(path: Path) -> int:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -259,6 +259,36 @@ def test_a_long_file_moves_up_and_the_oldest_goes(
     }
 
 
+def test_a_file_that_cannot_move_up_costs_no_descriptor_but_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second close of the same number may be that of a client's socket by then."""
+    monkeypatch.setattr(audit_file, "MAX_FILE_BYTES", 20)
+    path = tmp_path / "audit.log"
+    append_lines(path, [b"line 0, long"])
+    (tmp_path / "audit.log.3").touch()
+    (tmp_path / "audit.log.4").mkdir()  # no file can take its place, not even for root
+    closed: list[int] = []
+    close = os.close
+
+    def noted_close(descriptor: int) -> None:
+        closed.append(descriptor)
+        close(descriptor)
+
+    monkeypatch.setattr(audit_file.os, "close", noted_close)
+    with pytest.raises(OSError, match="Is a directory"):
+        append_lines(path, [b"line 1, long"])
+    assert len(set(closed)) == len(closed)
+    assert path.read_bytes() == b"line 0, long\n"
+
+
+def test_a_line_does_not_go_behind_half_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    path.write_bytes(b'{"seq": 1}\n{"seq"')
+    append_lines(path, [b'{"seq": 3}', b'{"seq": 4}'])
+    assert path.read_bytes() == b'{"seq": 1}\n{"seq"\n{"seq": 3}\n{"seq": 4}\n'
+
+
 def test_a_file_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="No such file or directory; give --audit-log"):
         AuditLog.of(tmp_path / "none" / "audit.log")
