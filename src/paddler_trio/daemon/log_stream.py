@@ -2,8 +2,10 @@
 
 A pipe that nobody reads, a terminal that is held, a journal that hangs: each takes some 64 KiB, and
 then a write does not return, and with it the event loop. So a line is written at once only if that
-cannot wait. Otherwise it waits for a thread, and so do those that come after it. Their number is
-bounded: lines beyond are dropped and counted, and the log has the count.
+cannot wait; into a terminal never, which says that it can be written also where it takes no whole
+line. Otherwise it waits for a thread, and so do those that come after it. Their number is bounded:
+lines beyond are dropped and counted. So are lines that a full disk refuses. Once lines are written
+again the log has the count, and none begins behind half of another.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
 FLUSH_S: Final = 1.0
 """For what waits when the process ends."""
 
+_LINE_FEED: Final = ord("\n")
+
 log = structlog.get_logger("logs")
 
 
@@ -38,7 +42,14 @@ class LogStream:
     descriptor: int
     num_dropped: int = attrs.field(default=0, init=False)
     _num_reported: int = attrs.field(default=0, init=False)
+    _reason: str = attrs.field(default="", init=False)
+    """Why lines were lost."""
+    _is_refused: bool = attrs.field(default=False, init=False)
+    """The last write failed."""
+    _is_mid_line: bool = attrs.field(default=False, init=False)
+    """What was written last was no whole line."""
     _is_file: bool = attrs.field(init=False)
+    _is_terminal: bool = attrs.field(init=False)
     _writable: select.poll = attrs.field(factory=select.poll, init=False)
     _waiting: deque[bytes] = attrs.field(factory=deque, init=False)
     _waiting_bytes: int = attrs.field(default=0, init=False)
@@ -48,6 +59,7 @@ class LogStream:
 
     def __attrs_post_init__(self) -> None:
         self._is_file = stat.S_ISREG(os.fstat(self.descriptor).st_mode)
+        self._is_terminal = os.isatty(self.descriptor)
         self._writable.register(self.descriptor, select.POLLOUT)
         atexit.register(self.drain)
 
@@ -60,15 +72,18 @@ class LogStream:
         with self._changed:
             if self._thread is None or not self._thread.is_alive():  # one that forked has none
                 data = self._written_now(data)
-                if not data:
-                    return
-                self._add(data)
-                self._thread = threading.Thread(target=self._write_waiting, name="log", daemon=True)
-                self._thread.start()
+                if data:
+                    self._add(data)
+                    self._thread = threading.Thread(
+                        target=self._write_waiting, name="log", daemon=True
+                    )
+                    self._thread.start()
             elif self._waiting_bytes + len(data) <= MAX_WAITING_BYTES:
                 self._add(data)
             else:
-                self.num_dropped += 1
+                self._lose(data, "standard error was not read")
+        if self.num_dropped != self._num_reported:
+            self._report()
 
     def drain(self, timeout_s: float = FLUSH_S) -> None:
         """Wait until everything is written, but not for longer."""
@@ -79,27 +94,56 @@ class LogStream:
         self._waiting.append(data)
         self._waiting_bytes += len(data)
 
+    def _lose(self, data: bytes, reason: str) -> None:
+        self.num_dropped += data.count(b"\n")
+        self._reason = reason
+
+    def _report(self) -> None:
+        """Unless lines are lost still; whoever writes holds no lock of ours."""
+        with self._changed:
+            num_lost = self.num_dropped - self._num_reported
+            if not num_lost or self._is_refused or self._thread is not None:
+                return
+            self._num_reported, reason = self.num_dropped, self._reason
+        log.warning("log lines were lost", lines=num_lost, reason=reason)
+
     def _written_now(self, data: bytes) -> bytes:
         """What is left of ``data`` when as much was written as can be without waiting."""
+        if self._is_terminal:
+            return data
         if not self._is_file:
             # where there is room, there is room for so much: see pipe(7); sockets have more
             is_certain = len(data) <= select.PIPE_BUF
             if not is_certain or not self._writable.poll(0):
                 return data
         try:
-            return data[os.write(self.descriptor, data) :]
+            return data[self._write_some(data) :]
         except BlockingIOError:
             return data
+        except OSError as error:
+            self._lose(data, error.strerror or str(error))
+            return b""
+
+    def _write_some(self, data: bytes | memoryview) -> int:
+        """How many bytes of ``data`` were written, as :func:`os.write`."""
+        try:
+            if self._is_refused and self._is_mid_line:
+                os.write(self.descriptor, b"\n")  # behind what was written of a line that is lost
+                self._is_mid_line = False
+            written = os.write(self.descriptor, data)
+        except BlockingIOError:
+            raise
         except OSError:
-            return b""  # standard error is gone
+            self._is_refused = True
+            raise
+        self._is_refused = False
+        self._is_mid_line = data[written - 1] != _LINE_FEED
+        return written
 
     def _write_waiting(self) -> None:
-        num_lost = 0
         while True:
             with self._changed:
                 if not self._waiting:
-                    num_lost = self.num_dropped - self._num_reported
-                    self._num_reported = self.num_dropped
                     self._thread = None
                     self._changed.notify_all()
                     break
@@ -107,15 +151,16 @@ class LogStream:
                 self._waiting.clear()
                 self._waiting_bytes = 0
             self._write_all(data)
-        if num_lost:
-            log.warning("log lines were lost: standard error was not read", lines=num_lost)
+        self._report()
 
     def _write_all(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
             try:
-                left = left[os.write(self.descriptor, left) :]
+                left = left[self._write_some(left) :]
             except BlockingIOError:
                 select.select([], [self.descriptor], [])
-            except OSError:
+            except OSError as error:
+                with self._changed:
+                    self._lose(bytes(left), error.strerror or str(error))
                 return

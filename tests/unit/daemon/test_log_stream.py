@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pty
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import patch
 
 import attrs
@@ -73,7 +78,7 @@ def test_lines_beyond_the_bound_are_counted_and_the_log_says_so(pipe: Pipe) -> N
     told: list[int] = []
     with (
         patch.object(log_stream, "MAX_WAITING_BYTES", 10_000),
-        patch.object(log_stream.log, "warning", lambda event, lines: told.append(lines)),
+        patch.object(log_stream.log, "warning", lambda event, lines, reason: told.append(lines)),
     ):
         written = lines(2000)
         for line in written:
@@ -108,6 +113,57 @@ def test_threads_that_write_at_once_mix_no_lines(pipe: Pipe) -> None:
     while data.count(b"\n") < 2000:
         data += os.read(pipe.reader, 65_536)
     assert set(data.split(b"\n")) == {*(name.encode() * 200 for name in "abcd"), b""}
+
+
+def test_a_terminal_that_is_held_holds_up_nobody() -> None:
+    """Of lines that it has no room for it takes a part, and lets their writer wait for the rest."""
+    held, descriptor = pty.openpty()
+    stream = LogStream(descriptor)
+
+    def write() -> None:
+        for line in lines(2000, 333):
+            stream.write(line)
+
+    writer = threading.Thread(target=write, daemon=True)
+    try:
+        writer.start()
+        writer.join(10)
+        assert not writer.is_alive()
+    finally:
+        os.close(held)  # which ends the write that waits
+        writer.join(END_S)
+        stream.drain(END_S)
+        os.close(descriptor)
+
+
+def test_what_a_full_disk_refuses_is_counted_and_no_line_begins_behind_half_of_another(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log"
+    program = (
+        "import os, resource, sys\n"
+        "from paddler_trio.daemon.logs import configure_logs\n"
+        "import structlog\n"
+        "configure_logs(level='info', as_json=True)\n"
+        "log = structlog.get_logger('test')\n"
+        "stream = structlog.get_config()['logger_factory'].args[0]\n"
+        "log.info('one')\n"
+        "size = os.fstat(2).st_size\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, resource.RLIM_INFINITY))\n"
+        "for _ in range(3):\n"
+        "    log.info('lost')\n"
+        "    stream.drain(60)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
+        "log.info('two')\n"
+    )
+    with path.open("wb") as file:
+        subprocess.run([sys.executable, "-c", program], stderr=file, check=True, timeout=END_S)
+    first, half, *rest = path.read_text().splitlines()
+    assert json.loads(first)["event"] == "one"
+    assert len(half) == 20
+    records = [json.loads(line) for line in rest]
+    assert [each["event"] for each in records] == ["two", "log lines were lost"]
+    assert (records[1]["lines"], records[1]["reason"]) == (3, "File too large")
 
 
 def test_a_reader_that_is_gone_is_no_error() -> None:
