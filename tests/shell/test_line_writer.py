@@ -92,6 +92,37 @@ async def test_a_disk_that_is_full_costs_lines_and_a_warning(tmp_path: Path) -> 
     assert [(e["lines"], e["reason"]) for e in logs] == [(1, "No space left on device")] * 2
 
 
+async def test_a_line_does_not_go_behind_half_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "access.log"
+    path.write_bytes(b"of a crash")
+    room_bytes = 12
+    write = os.write
+
+    def write_while_there_is_room(descriptor: int, data: memoryview) -> int:
+        nonlocal room_bytes
+        if not room_bytes:
+            raise OSError(28, "No space left on device")
+        written = write(descriptor, bytes(data[:room_bytes]))
+        room_bytes -= written
+        return written
+
+    monkeypatch.setattr(line_writer_module.os, "write", write_while_there_is_room)
+    writer = LineWriter(path)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        for line in (b"one\n", b"two\n", b"three\n", b"four\n"):
+            writer.put(line)
+        await written(writer, 2)
+        assert writer.num_dropped == 2, "half of the third line is none"
+        room_bytes = 100
+        writer.put(b"five\n")
+        await written(writer, 3)
+        nursery.cancel_scope.cancel()
+    assert path.read_bytes() == b"of a crash\none\ntwo\nthr\nfive\n"
+
+
 async def test_a_disk_that_hangs_holds_nobody_up_and_what_waits_is_bounded(
     tmp_path: Path,
 ) -> None:
@@ -112,6 +143,7 @@ async def test_a_disk_that_hangs_holds_nobody_up_and_what_waits_is_bounded(
                 for _ in range(MAX_WAITING + 7):
                     writer.put(line)  # or this would never end
                 assert writer.num_dropped == 7
+                assert logs[0]["event"] == "access log lines dropped", "while it hangs"
                 await writer.reopen()
                 nursery.cancel_scope.cancel()
         events = [each["event"] for each in logs]

@@ -1,13 +1,15 @@
 """Lines to a file or to standard output, written by a thread: a slow disk holds up no request.
 
 The queue is bounded; a line that does not fit is dropped and counted, and the log has the count.
-Lines are whole: those of one write are appended together.
+Lines are whole: those of one write are appended together, and never behind half of one, which a
+full disk or a crash left.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import stat
 from collections import deque
 from pathlib import Path
 from typing import Final
@@ -45,6 +47,8 @@ class LineWriter:
     num_written: int = attrs.field(default=0, init=False)
     num_dropped: int = attrs.field(default=0, init=False)
     _descriptor: int = attrs.field(init=False)
+    _is_mid_line: bool = attrs.field(default=False, init=False)
+    """The file ends in half of a line."""
     _waiting: deque[bytes] = attrs.field(factory=deque, init=False)
     _news: trio.Event = attrs.field(factory=trio.Event, init=False)
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
@@ -57,7 +61,10 @@ class LineWriter:
     def __attrs_post_init__(self) -> None:
         """ConfigurationError if the file cannot be opened."""
         try:
-            self._descriptor = STANDARD_OUTPUT if self.path is None else _opened(self.path)
+            if self.path is None:
+                self._descriptor = STANDARD_OUTPUT
+            else:
+                self._descriptor, self._is_mid_line = _opened(self.path)
         except OSError as error:
             raise ConfigurationError(
                 f"--access-log-file {self.path} cannot be written: {error.strerror}"
@@ -74,6 +81,7 @@ class LineWriter:
         if len(self._waiting) >= MAX_WAITING:
             self.num_dropped += 1
             self._problem = self._problem or f"{MAX_WAITING} lines wait to be written"
+            self._report()  # the write that they wait for may never return
             return
         self._waiting.append(line)
         self._news.set()
@@ -106,11 +114,12 @@ class LineWriter:
         with trio.move_on_after(REOPEN_S) as scope:
             async with self._turn:
                 try:
-                    opened = await trio.to_thread.run_sync(_opened, self.path)
+                    opened, is_mid_line = await trio.to_thread.run_sync(_opened, self.path)
                 except OSError as error:
                     log.error("not reopened", path=str(self.path), reason=error.strerror)
                     return
                 old, self._descriptor = self._descriptor, opened
+                self._is_mid_line = is_mid_line
                 await trio.to_thread.run_sync(os.close, old)
         if scope.cancelled_caught:
             log.error("not reopened", path=str(self.path), reason="a write to it hangs")
@@ -119,21 +128,20 @@ class LineWriter:
         while self._waiting:
             async with self._turn:
                 lines, self._waiting = self._waiting, deque()
-                problem: str | None = "given up at the end"
+                data = b"\n" * self._is_mid_line + b"".join(lines)
+                written, problem = b"", "given up at the end"
                 try:
-                    problem = await trio.to_thread.run_sync(
-                        _write,
-                        self._descriptor,
-                        b"".join(lines),
-                        limiter=self._thread,
-                        abandon_on_cancel=True,
+                    written, problem = await trio.to_thread.run_sync(
+                        _write, self._descriptor, data, limiter=self._thread, abandon_on_cancel=True
                     )
                 finally:
-                    if problem is None:
-                        self.num_written += len(lines)
-                    else:
-                        self.num_dropped += len(lines)
+                    num_whole = written.count(b"\n") - (self._is_mid_line and bool(written))
+                    self.num_written += num_whole
+                    if problem:
+                        self.num_dropped += len(lines) - num_whole
                         self._problem = problem
+                    if written:
+                        self._is_mid_line = not written.endswith(b"\n")
             self._report()
 
     def _report(self, *, at_once: bool = False) -> None:
@@ -145,17 +153,32 @@ class LineWriter:
         self._problem = ""
 
 
-def _opened(path: Path) -> int:
-    """Non-blocking only to open it: a pipe that has no reader is an error, not a wait."""
+def _opened(path: Path) -> tuple[int, bool]:
+    """The descriptor, and whether the file ends in half of a line.
+
+    Non-blocking only to open it: a pipe that has no reader is an error, not a wait.
+    """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o640)
     os.set_blocking(descriptor, True)
-    return descriptor
+    status = os.fstat(descriptor)
+    return descriptor, stat.S_ISREG(status.st_mode) and _ends_in_half_a_line(path, status.st_size)
 
 
-def _write(descriptor: int, data: bytes) -> str | None:
-    """Why not all of it was written; None if it was. In a thread."""
+def _ends_in_half_a_line(path: Path, size_bytes: int) -> bool:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, size_bytes - 1))
+            return file.read(1) not in (b"", b"\n")
+    except OSError as error:  # a file that may be written and not be read
+        log.debug("the access log is not read", path=str(path), reason=error.strerror)
+        return False
+
+
+def _write(descriptor: int, data: bytes) -> tuple[bytes, str]:
+    """What of it was written, and why not all; empty if it was. In a thread."""
     left = memoryview(data)
+    problem = ""
     try:
         while left:
             try:
@@ -165,5 +188,5 @@ def _write(descriptor: int, data: bytes) -> str | None:
                 writable.register(descriptor, select.POLLOUT)
                 writable.poll()
     except OSError as error:
-        return error.strerror
-    return None
+        problem = error.strerror or str(error)
+    return data[: len(data) - len(left)], problem
