@@ -103,6 +103,34 @@ def complete(fleet: Fleet) -> httpx.Response:
     )
 
 
+def test_a_terminal_that_goes_away_cuts_no_stream() -> None:
+    """It says so twice, and to every daemon that was started there."""
+    options = ("--drain-timeout=30000", "--agent-silence=30000")
+    with Fleet.start(agents=1, slots=1, balancer_options=options) as fleet:
+        running = Heard()
+        agent = fleet.agents["a1"]
+
+        async def run() -> None:
+            async with trio.open_nursery() as nursery:
+                agent.signal(signal.SIGSTOP)  # so that what runs cannot be over before we ask
+                try:
+                    await nursery.start(ask, fleet, story(1, max_tokens=150), running)
+                    for daemon in (agent, fleet.balancer):
+                        daemon.signal(signal.SIGHUP)
+                    stopping = "stopping: finishing what runs"
+                    await trio.to_thread.run_sync(fleet.balancer.wait_for_log, stopping)
+                    fleet.balancer.signal(signal.SIGHUP)
+                finally:
+                    agent.signal(signal.SIGCONT)
+                await trio.to_thread.run_sync(agent.wait_for_log, stopping)
+                agent.signal(signal.SIGHUP)
+
+        trio.run(run)
+        assert running.endings == ["Done"]
+        assert fleet.balancer.wait() == 0
+        assert agent.wait() == 0
+
+
 def test_a_second_signal_ends_a_balancer_at_once() -> None:
     with Fleet.start(agents=1, slots=1, balancer_options=("--drain-timeout=60000",)) as fleet:
         heard = Heard()

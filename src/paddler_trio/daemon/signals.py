@@ -1,6 +1,7 @@
 """SIGTERM and SIGINT: the first asks for an orderly end, the second ends everything at once.
 
-SIGHUP reloads what can be reloaded; only daemons that have such things listen to it.
+SIGHUP reloads what can be reloaded. To a daemon that has no such things it is what a terminal says
+that goes away, and asks for an orderly end as well; with nohup(1) it does nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ async def watch_signals(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Set ``stop`` at the first signal, cancel ``everything`` at the second."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    hangups = () if is_ignored else (signal.SIGHUP,)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, *hangups) as received:
         task_status.started()
         async for number in received:
+            if number == signal.SIGHUP and stop.is_set():
+                continue  # a terminal that goes away says so twice: the system does, and its shell
             name = signal.Signals(number).name
             if stop.is_set():
                 log.warning("second signal: ending at once", signal=name)

@@ -88,7 +88,7 @@ class BalancerParts:
       bequest: None: no process can take over.
       predecessor: None: there was none.
       handover_drain_s: how long requests may take then.
-      reloads: what SIGHUP does, one after the other; without any it is not handled.
+      reloads: what SIGHUP does, one after the other; without any it asks for the end.
     """
 
     dispatcher: Dispatcher
