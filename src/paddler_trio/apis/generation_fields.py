@@ -25,6 +25,7 @@ from paddler_trio.apis.shapes import (
     Text,
     texts,
 )
+from paddler_trio.http.end_user import MAX_USER_CHARS
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.engine.sampler_stages import (
     MAX_BREAKER_CHARS,
@@ -45,6 +46,8 @@ from paddler_trio.wire.trio.work import (
 )
 
 MAX_INT32 = 2**31 - 1
+LABEL = Text(MAX_USER_CHARS)
+"""A name of the client's making that answers may repeat. OpenAI takes 64 characters of some."""
 MAX_DIGITS = 20
 """Of the id of a token in a name, zeros before it included."""
 _SPECULATIVE: dict[str, Shape] = {
@@ -196,12 +199,12 @@ def accepted_fields() -> tuple[Field, ...]:
     note = "Kept nowhere: it is a label for the provider's own books."
     user = "The key's turns go round its users; of the name a hash lives as long as the request."
     return (
-        accepted("user", Text(), user),
+        accepted("user", LABEL, user),
         accepted("metadata", FreeObject(Anything()), note),
         accepted("store", Flag(), "Nothing is stored, whatever it says."),
-        accepted("safety_identifier", Text(), f"As user, and before it. {user}"),
-        accepted("prompt_cache_key", Text(), "Prefixes are found by their tokens, not by a key."),
-        accepted("prompt_cache_retention", Text(), "Computed prompts stay until room is needed."),
+        accepted("safety_identifier", LABEL, f"As user, and before it. {user}"),
+        accepted("prompt_cache_key", LABEL, "Prefixes are found by their tokens, not by a key."),
+        accepted("prompt_cache_retention", Text(64), "Computed prompts stay until room is needed."),
         accepted("prompt_cache_options", FreeObject(), "Prefixes are found by their tokens."),
         accepted("service_tier", Text(64), "There is one tier, and answers say default."),
         accepted("id_slot", Integer(-1, MAX_INT32), "The balancer chooses the slot."),

@@ -198,13 +198,14 @@ class FreeObject:
     """An object with any members, each of the shape ``of``.
 
     ``most`` is how many, ``most_bytes`` what it takes when written compactly; ``limit`` the name of
-    either.
+    either. ``most_name_chars`` is how long each name may be.
     """
 
     of: Shape = attrs.field(factory=Anything)
     most: int | None = None
     limit: str = ""
     most_bytes: int | None = None
+    most_name_chars: int | None = None
 
     expected = "an object"
 
@@ -217,6 +218,11 @@ class FreeObject:
             size_bytes = len(dumps_in_runs(value))
             if size_bytes > self.most_bytes:
                 raise _beyond(self.limit, self.most_bytes, f"takes {size_bytes} bytes", path)
+        if self.most_name_chars is not None:
+            longest = max(value, key=len, default="")
+            if len(longest) > self.most_name_chars:
+                size = f"has the name {shown(longest)} of {len(longest)} characters"
+                raise _beyond("of a name", self.most_name_chars, size, path)
         return {
             key: self.of.read(member, f"{path}.{key}", ignored) for key, member in value.items()
         }
@@ -226,6 +232,8 @@ class FreeObject:
         member = self.of.schema()
         if member:
             described["additionalProperties"] = member
+        if self.most_name_chars is not None:
+            described["propertyNames"] = {"maxLength": self.most_name_chars}
         return described | _bounds("minProperties", None, "maxProperties", self.most)
 
 

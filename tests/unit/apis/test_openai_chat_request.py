@@ -387,3 +387,9 @@ def test_allowed_tools_are_the_only_ones_offered() -> None:
     prompt = conversation(tools=[TOOL, other], tool_choice=choice)
     assert prompt.tools == (other,)
     assert (prompt.tool_choice, prompt.tool_name) == ("required", None)
+
+
+@pytest.mark.parametrize("label", ["user", "safety_identifier", "prompt_cache_key"])
+def test_a_label_is_short(label: str) -> None:
+    with pytest.raises(ApiError, match=f" {label} has 513 characters, the limit is 512$"):
+        read_chat({"messages": [USER], label: "x" * 513}, LIMITS)

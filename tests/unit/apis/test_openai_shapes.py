@@ -67,6 +67,7 @@ SHAPES: list[Shape] = [
     ListOf(Integer(0), 1, 2),
     PairOf(Integer(), Either((Number(), Flag()))),
     FreeObject(Number(), 1),
+    FreeObject(most_name_chars=1),
     Either((Integer(0), Text(1), ListOf(Flag()))),
     RECORD,
     Tagged(

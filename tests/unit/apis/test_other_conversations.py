@@ -332,3 +332,33 @@ def test_what_a_response_echoes_and_no_prompt_has_is_as_short_as_a_schema() -> N
     fits = {**form, "description": long[1:]}
     read = read_responses({"input": "hi", "text": {"format": fits}}, LIMITS)
     assert read.values["text"] == {"format": fits}
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        *(
+            ({label: "x" * 513}, f"{label} has 513 characters, the limit is 512")
+            for label in ("user", "safety_identifier", "prompt_cache_key")
+        ),
+        (
+            {"metadata": {"short": "v", "n" * 65: "v"}},
+            'metadata has the name "n{65}" of 65 characters, the limit of a name is 64',
+        ),
+    ],
+)
+def test_labels_that_a_response_echoes_are_short(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(ApiError, match=f" {message}$"):
+        read_responses({"input": "hi", **body}, LIMITS)
+    fits = {
+        label: value[:-1] if isinstance(value, str) else {"n" * 64: "v"}
+        for label, value in body.items()
+    }
+    read = read_responses({"input": "hi", **fits}, LIMITS)
+    assert {label: read.values[label] for label in fits} == fits
+
+
+def test_the_user_of_a_message_has_a_short_name() -> None:
+    body = {"max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]}
+    with pytest.raises(ApiError, match=r"metadata\.user_id has 513 characters, the limit is 512"):
+        read_messages({**body, "metadata": {"user_id": "u" * 513}}, LIMITS)

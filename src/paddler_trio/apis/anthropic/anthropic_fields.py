@@ -16,7 +16,13 @@ from paddler_trio.apis.fields import (
     tagged,
     text_or_parts,
 )
-from paddler_trio.apis.generation_fields import MAX_INT32, MODEL, cache_fields, sampling_fields
+from paddler_trio.apis.generation_fields import (
+    LABEL,
+    MAX_INT32,
+    MODEL,
+    cache_fields,
+    sampling_fields,
+)
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.message_fields import schema_shape
 from paddler_trio.apis.shapes import Anything, Flag, FreeObject, Integer, ListOf, OneOf, Shape, Text
@@ -202,7 +208,7 @@ def messages_record(limits: ApiLimits) -> Record:
         Field("stream", Flag(), "Answer with server-sent events, as tokens are sampled."),
         accepted(
             "metadata",
-            record("metadata", accepted("user_id", Text(), "Whose turn of the key it takes.")),
+            record("metadata", accepted("user_id", LABEL, "Whose turn of the key it takes.")),
             "The key's turns go round its users; of a name a hash lives as long as the request.",
         ),
         accepted("service_tier", Text(64), "There is one tier."),

@@ -16,7 +16,7 @@ from paddler_trio.apis.api_errors import ApiError, invalid, renamed
 from paddler_trio.apis.backend import Backend, model_name
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.fields import Field, Record, accepted, list_in, record, required, text_in
-from paddler_trio.apis.generation_fields import MODEL
+from paddler_trio.apis.generation_fields import LABEL, MODEL
 from paddler_trio.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.openai.embeddings import split
@@ -40,7 +40,7 @@ def rerank_record(limits: ApiLimits) -> Record:
         Field("top_n", Integer(1), "Tell only so many of the best."),
         Field("return_documents", Flag(), "Results carry their documents."),
         Field("return_text", Flag(), "With texts: results carry them."),
-        accepted("user", Text(), "The key's turns go round its users."),
+        accepted("user", LABEL, "The key's turns go round its users."),
         note="Give documents or texts. Unknown fields are ignored and reported.",
     )
 

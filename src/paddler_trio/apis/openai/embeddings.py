@@ -21,12 +21,12 @@ from paddler_trio.apis.api_errors import ApiError, invalid, renamed, unsupported
 from paddler_trio.apis.backend import Backend, model_name
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.fields import Field, Record, accepted, record, refused, required, text_in
-from paddler_trio.apis.generation_fields import MODEL
+from paddler_trio.apis.generation_fields import LABEL, MODEL
 from paddler_trio.apis.limits import ApiLimits
 from paddler_trio.apis.prompts import Prompt, PromptShape, read_prompts
 from paddler_trio.apis.questions import token_ids
 from paddler_trio.apis.run_requests import gather_on_one_revision
-from paddler_trio.apis.shapes import Integer, OneOf, Text
+from paddler_trio.apis.shapes import Integer, OneOf
 from paddler_trio.http.asgi import ClientGoneError
 from paddler_trio.http.input_budget import BudgetSpentError
 from paddler_trio.http.json_body import no_room
@@ -57,7 +57,7 @@ def _shared_fields() -> tuple[Field, ...]:
             Integer(-1, -1),
             "-1: what is longer than the batch is cut; absent: it is an error.",
         ),
-        accepted("user", Text(), "The key's turns go round its users."),
+        accepted("user", LABEL, "The key's turns go round its users."),
     )
 
 

@@ -222,6 +222,7 @@ def responses_record(limits: ApiLimits) -> Record:
         hint("include_obfuscation", "events are not padded", neutral=(False,)),
     )
     own = {"store", "metadata", "id_slot"}
+    metadata = FreeObject(Text(512), 16, "of metadata", most_name_chars=64)
     return record(
         "CreateResponseRequest",
         *_conversation_fields(limits),
@@ -234,7 +235,7 @@ def responses_record(limits: ApiLimits) -> Record:
             "something to include do not occur.",
         ),
         Field("top_logprobs", Integer(0, 20), "Alternatives to report with each token."),
-        Field("metadata", FreeObject(Text(512), 16, "of metadata"), "Echoed, and stored."),
+        Field("metadata", metadata, "Echoed, and stored."),
         Field("store", Flag(), "false: this response cannot be asked for or gone on with."),
         Field("stream", Flag(), "Answer with server-sent events, as tokens are sampled."),
         Field("stream_options", options, "Only with stream."),
