@@ -28,7 +28,13 @@ from paddler_trio.language.grammars.gbnf_conversion import (
     schema_to_gbnf,
 )
 from paddler_trio.language.grammars.gbnf_reader import MAX_NESTING
-from paddler_trio.language.grammars.gbnf_writer import MAX_GRAMMAR_CHARS, GrammarError
+from paddler_trio.language.grammars.gbnf_writer import (
+    MAX_GRAMMAR_CHARS,
+    MAX_STEPS,
+    GrammarError,
+    GrammarWriter,
+)
+from paddler_trio.language.grammars.schema_writer import SchemaWriter
 from paddler_trio.language.vocabulary import Vocabulary
 
 # ------------------------------------------------------- random schemas, each with a value
@@ -651,3 +657,42 @@ def test_the_values_of_alternatives_are_written_out_once_each() -> None:
     began_s = time.process_time()
     assert "14999" in schema_to_gbnf({"oneOf": branches})
     assert time.process_time() - began_s < 1.5, "once for each pair takes more than three seconds"
+
+
+_VALUES = [f"value {i}" for i in range(2_000)]
+_NOTHING_FITS = {"type": "string", "pattern": "^x{2000}$", "maxLength": 3}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"$ref": "#/$defs/e"}] * 1000, "$defs": {"e": {"enum": _VALUES}}},
+        {
+            "allOf": [{"$ref": f"#/$defs/{name}"} for name in "ef"] * 500,
+            "$defs": {"e": {"enum": _VALUES}, "f": {"enum": _VALUES[::-1]}},
+        },
+        {
+            "allOf": [{"$ref": "#/$defs/o"}] * 1000,
+            "$defs": {"o": {"properties": {name: {} for name in _VALUES}}},
+        },
+        {"anyOf": [{"const": 1}, *[_NOTHING_FITS] * 300]},
+    ],
+    ids=["equal enums", "enums", "properties", "patterns"],
+)
+def test_parts_within_their_limits_are_too_much_together(schema: object) -> None:
+    began_s = time.process_time()
+    with pytest.raises(SchemaNotConvertibleError, match=f"{MAX_STEPS} steps together; make them"):
+        schema_to_gbnf(schema)
+    assert time.process_time() - began_s < 3.0, "all of it takes four times as long"
+
+
+def test_an_ordinary_schema_is_a_small_part_of_what_one_may_cost() -> None:
+    writer = GrammarWriter()
+    fields = {f"field {n}": {"type": "string", "format": "date-time"} for n in range(20)}
+    fields |= {f"id {n}": {"type": "string", "pattern": f"^{n}-[0-9a-f]{{12}}$"} for n in range(20)}
+    kinds = [
+        {"type": "object", "properties": {"t": {"const": n}, **fields}, "required": ["t", *fields]}
+        for n in range(20)
+    ]
+    SchemaWriter(writer, {"type": "array", "items": {"oneOf": kinds}}).document()
+    writer.work.spend(MAX_STEPS * 4 // 5)

@@ -252,7 +252,9 @@ class QuotedWriter(SchemaWriter):
 
     def any_key(self, names: list[str]) -> str:
         """The rule for a key that is none of ``names``."""
-        automaton = intersection(BARE_KEYS, texts_but(names)) if names else BARE_KEYS
+        automaton = BARE_KEYS
+        if names:
+            automaton = intersection(BARE_KEYS, texts_but(names), self.grammar.work)
         return write(automaton, self.grammar, in_json=False, hint="key")
 
     def quoted(self, value: object) -> str:

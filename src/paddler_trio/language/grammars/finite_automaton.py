@@ -23,6 +23,7 @@ from paddler_trio.language.grammars.gbnf_writer import (
     GrammarError,
     GrammarWriter,
     Ranges,
+    Work,
     both,
     but,
     character_class,
@@ -83,11 +84,11 @@ class Net:
                     waiting.append(state)
         return frozenset(found)
 
-    def determined(self, final: int) -> Automaton:
+    def determined(self, final: int, work: Work) -> Automaton:
         """The same language, read in one way only.
 
         Raises:
-          GrammarError: more than ``MAX_STATES`` states, or no text at all.
+          GrammarError: more than ``MAX_STATES`` states, too much work, or no text at all.
         """
         first = self.closure([0])
         numbers = {first: 0}
@@ -117,6 +118,7 @@ class Net:
                 edges.append([(ranges_of(spans), target) for target, spans in out.items()])
                 _check_steps(steps, len(numbers))
             waiting = following
+        work.spend(steps + 4 * len(self.leads))
         return trimmed(edges, {number for states, number in numbers.items() if final in states})
 
 
@@ -180,14 +182,17 @@ def _spans(leads: list[tuple[Ranges, int]]) -> Iterable[tuple[tuple[int, int], f
         begin = at
 
 
-def intersection(one: Automaton, other: Automaton) -> Automaton:
-    """Texts that both accept; GrammarError if there is none, or too many states."""
+def intersection(one: Automaton, other: Automaton, work: Work) -> Automaton:
+    """Texts that both accept; GrammarError if there is none, or too many states or steps."""
     numbers = {(0, 0): 0}
     order = [(0, 0)]
     edges: list[list[tuple[Ranges, int]]] = []
     for a, b in order:
         out = []
+        spans = sum(len(ranges) for ranges, _ in other.edges[b])
         for ranges_a, to_a in one.edges[a]:
+            num_others = len(other.edges[b])
+            work.spend(num_others + (spans + num_others * len(ranges_a)) // 8)
             for ranges_b, to_b in other.edges[b]:
                 characters = both(ranges_a, ranges_b)
                 if not characters:

@@ -15,11 +15,15 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import TypeAlias
 
+import attrs
+
 from paddler_trio.errors import PaddlerError, shortened
 
 MAX_GRAMMAR_CHARS = 256 * 1024
 MAX_REPETITIONS = 65_536
 MAX_RULES = 20_000
+MAX_STEPS = 400_000
+"""Of the work on one grammar, about a second. What applications ask for takes some ten thousand."""
 _BLOCK = 64
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
@@ -39,11 +43,32 @@ class GrammarError(PaddlerError):
         super().__init__(shortened(message))
 
 
+@attrs.define
+class Work:
+    """What was done for one grammar: parts that are within their limits may be too many."""
+
+    _steps: int = attrs.field(default=0, init=False)
+
+    def spend(self, steps: int) -> None:
+        """Count ``steps``; GrammarError if they are more than ``MAX_STEPS`` together."""
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise GrammarError(
+                f"patterns, enums, allOf and oneOf take more than {MAX_STEPS} steps together; "
+                "make them fewer or smaller"
+            )
+
+
 class GrammarWriter:
-    """Rules of one grammar; the same body is only written once."""
+    """Rules of one grammar; the same body is only written once.
+
+    Attributes:
+      work: what was done for it, by all that write it.
+    """
 
     def __init__(self, prefix: str = "") -> None:
         """``prefix`` begins every name, so that several grammars can become one."""
+        self.work = Work()
         self._prefix = prefix
         self._bodies: dict[str, str] = {}
         self._names: dict[str, str] = {}

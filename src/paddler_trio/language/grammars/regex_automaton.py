@@ -23,6 +23,7 @@ from paddler_trio.language.grammars.gbnf_writer import (
     ANY_CHARACTER,
     GrammarError,
     Ranges,
+    Work,
     but,
     ranges_of,
 )
@@ -53,11 +54,12 @@ class _Alternative:
     ends_anchored: bool
 
 
-def automaton_of(pattern: str, *, anchored: bool) -> Automaton:
+def automaton_of(pattern: str, *, anchored: bool, work: Work | None = None) -> Automaton:
     """The texts that match ``pattern``.
 
     Args:
       anchored: the whole text has to match; if not, a part of it, as JSON Schema has it.
+      work: what it costs is counted there; without, it is a pattern by itself.
 
     Raises:
       GrammarError: not a pattern, not expressible, or too large.
@@ -80,7 +82,7 @@ def automaton_of(pattern: str, *, anchored: bool) -> Automaton:
         net.skips[begin].append(inner)
         net.skips[after].append(end)
         alternative.piece(net, inner, after)
-    return net.determined(final)
+    return net.determined(final, Work() if work is None else work)
 
 
 def _characters(ranges: Ranges) -> _Piece:

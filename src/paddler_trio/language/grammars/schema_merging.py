@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import attrs
 
 from paddler_trio.language.answers.typed_values import json_types
-from paddler_trio.language.grammars.gbnf_writer import GrammarError
+from paddler_trio.language.grammars.gbnf_writer import GrammarError, Work
 
 Schema: TypeAlias = Mapping[str, object]
 
@@ -52,7 +52,7 @@ def rules_of(schema: Schema) -> dict[str, object]:
     return {key: value for key, value in schema.items() if key not in ANNOTATIONS}
 
 
-def all_of(one: object, other: object, path: str) -> object:
+def _all_of(one: object, other: object, path: str, work: Work) -> object:
     """One schema for what both allow; neither has ``$ref`` or ``allOf`` at its top.
 
     Raises:
@@ -62,22 +62,24 @@ def all_of(one: object, other: object, path: str) -> object:
         return False
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         return other if one is True else one
+    _spend(work, len(one) + len(other), path)
     merged = rules_of(one)
     for key, value in rules_of(other).items():
         if key in _ABOUT_PROPERTIES or (key in _ABOUT_ITEMS and not _ABOUT_ITEMS.isdisjoint(one)):
             continue
-        merged[key] = _both(key, merged[key], value, path) if key in merged else value
+        merged[key] = _both(key, merged[key], value, path, work) if key in merged else value
     if any(key in one or key in other for key in _ABOUT_PROPERTIES):
-        merged.update(_properties_of_both(one, other, path))
+        merged.update(_properties_of_both(one, other, path, work))
     if not (_ABOUT_ITEMS.isdisjoint(one) or _ABOUT_ITEMS.isdisjoint(other)):
         for key in _ABOUT_ITEMS:
             merged.pop(key, None)
-        merged.update(_items_of_both(one, other))
+        merged.update(_items_of_both(one, other, path, work))
     return merged
 
 
-def _both(key: str, one: object, other: object, path: str) -> object:
-    if _same(one, other):
+def _both(key: str, one: object, other: object, path: str, work: Work) -> object:
+    _spend(work, _length(one) + _length(other), path)
+    if _same(one, other, path, work):
         return one
     if key == "type":
         return _types_of_both(one, other, path)
@@ -117,12 +119,13 @@ def _both(key: str, one: object, other: object, path: str) -> object:
 _ABOUT_PROPERTIES = ("properties", "additionalProperties")
 
 
-def _properties_of_both(one: Schema, other: Schema, path: str) -> dict[str, object]:
+def _properties_of_both(one: Schema, other: Schema, path: str, work: Work) -> dict[str, object]:
     for schema in (one, other):
         if "patternProperties" in schema:
             reason = "patternProperties: beside other keywords about properties"
             raise SchemaError(path, f"{reason} it cannot be expressed")
     declared = [_declared(schema, path) for schema in (one, other)]
+    _spend(work, sum(map(len, declared)), path)
     rest = [schema.get("additionalProperties") for schema in (one, other)]
     merged: dict[str, object] = {}
     if "properties" in one or "properties" in other:
@@ -141,9 +144,10 @@ def _properties_of_both(one: Schema, other: Schema, path: str) -> dict[str, obje
 _ABOUT_ITEMS = frozenset({"prefixItems", "items", "additionalItems"})
 
 
-def _items_of_both(one: Schema, other: Schema) -> dict[str, object]:
+def _items_of_both(one: Schema, other: Schema, path: str, work: Work) -> dict[str, object]:
     """``items`` is about what stands behind the ``prefixItems`` beside it, and behind no others."""
     sides = [items_of(schema) for schema in (one, other)]
+    _spend(work, sum(len(prefix) for prefix, _ in sides), path)
     merged: dict[str, object] = {}
     if length := max(len(prefix) for prefix, _ in sides):
         merged["prefixItems"] = [
@@ -206,9 +210,27 @@ def _types_of_both(one: object, other: object, path: str) -> list[str]:
     return common
 
 
-def _same(one: object, other: object) -> bool:
+def _same(one: object, other: object, path: str, work: Work) -> bool:
     """Equal as JSON values: 1 and true are not."""
-    return type(one) is type(other) and _canonical(one) == _canonical(other)
+    if type(one) is not type(other):
+        return False
+    here, there = _canonical(one), _canonical(other)
+    _spend(work, (len(here) + len(there)) // _CHARS_IN_A_STEP, path)
+    return here == there
+
+
+_CHARS_IN_A_STEP = 64
+
+
+def _spend(work: Work, steps: int, path: str) -> None:
+    try:
+        work.spend(steps)
+    except GrammarError as error:
+        raise SchemaError(path, str(error)) from error
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, list | Mapping) else 1
 
 
 def _canonical(value: object) -> str:
@@ -234,6 +256,7 @@ class Resolver:
     """The places of one document."""
 
     _document: object
+    _work: Work
     _merges: int = attrs.field(default=0, init=False)
     _values: dict[int, tuple[list[object], frozenset[str]]] = attrs.field(factory=dict, init=False)
     """Of each ``enum`` by its id, which stays its own: in a ``oneOf`` each meets all others."""
@@ -285,10 +308,14 @@ class Resolver:
             raise SchemaError(path, f"{_UNEVALUATED}: {reason}")
         result: object = rules or True
         for part in parts:
-            result = all_of(result, part, path)
+            result = self.both(result, part, path)
         if _UNEVALUATED in rules and isinstance(result, Mapping):
             return _evaluated(result)
         return result
+
+    def both(self, one: object, other: object, path: str) -> object:
+        """One schema for what two allow that were merged; errors as of ``merged``."""
+        return _all_of(one, other, path, self._work)
 
     def check_one_of(self, branches: list[object], path: str) -> None:
         """Refuse branches of which two may fit the same value: a grammar cannot forbid that."""
@@ -313,8 +340,10 @@ class Resolver:
                         self._are_apart(self.merged(branch, path), there, path, depth - 1)
                         for branch in branches
                     )
+        _spend(self._work, 1, path)
         values, others = self._values_of(one), self._values_of(other)
         if values is not None and others is not None:
+            _spend(self._work, min(len(values), len(others)) // 8, path)
             return values.isdisjoint(others)
         common = _kinds_of(one, path) & _kinds_of(other, path)
         if common == {"object"}:
@@ -340,6 +369,7 @@ class Resolver:
                 continue
             if not isinstance(theirs, Mapping):
                 continue
+            _spend(self._work, len(required) // 4, path)
             for name in filter(lambda name: isinstance(name, str), required):
                 if name not in theirs:
                     if there.get("additionalProperties") is False:

@@ -38,7 +38,6 @@ from paddler_trio.language.grammars.schema_merging import (
     Resolver,
     Schema,
     SchemaError,
-    all_of,
     canonical,
     checked,
     types_in,
@@ -99,7 +98,7 @@ class SchemaWriter:
     _any: str | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._resolver = Resolver(self._document)
+        self._resolver = Resolver(self._document, self.grammar.work)
         self.blanks = self.grammar.rule(BLANKS, "ws")
 
     def document(self) -> str:
@@ -190,7 +189,9 @@ class SchemaWriter:
         if rules:
             # What stands beside it holds for every branch.
             branches = [
-                all_of(rules, self._resolver.merged(branch, f"{path}.{key}[{index}]"), path)
+                self._resolver.both(
+                    rules, self._resolver.merged(branch, f"{path}.{key}[{index}]"), path
+                )
                 for index, branch in enumerate(branches)
             ]
         if key == "oneOf":

@@ -105,7 +105,7 @@ def json_key(names: Sequence[str], place: Place) -> str:
         return json_string({}, "$", place)
     automaton = texts_but(names)
     if place.avoided:
-        automaton = intersection(automaton, texts_without(place.avoided))
+        automaton = intersection(automaton, texts_without(place.avoided), place.grammar.work)
     inside = write(automaton, place.grammar, in_json=True, hint="key")
     return place.grammar.rule(f'"\\"" {inside} "\\""', "key")
 
@@ -115,11 +115,11 @@ def bare_text(rules: Schema, path: str, place: Place, *, also: Automaton | None 
 
     ``also``: a further automaton that the text has to fit.
     """
-    automaton = _automaton(rules, path, place.avoided)
+    automaton = _automaton(rules, path, place)
     if automaton is None:
         automaton = texts_without(place.avoided)
     if also is not None:
-        automaton = intersection(automaton, also)
+        automaton = intersection(automaton, also, place.grammar.work)
     return write(automaton, place.grammar, in_json=False, hint="text")
 
 
@@ -137,7 +137,7 @@ def _inside(rules: Schema, path: str, place: Place) -> str:
         # Too long to count and to look for the avoided texts: their first characters are escaped.
         firsts = ranges_of((ord(text[0]), ord(text[0])) for text in place.avoided)
         return grammar.counted(_character(grammar, firsts), *_counts(least, most, path))
-    automaton_here = _automaton(rules, path, place.avoided)
+    automaton_here = _automaton(rules, path, place)
     assert automaton_here is not None, "there is a pattern or a length"
     return write(automaton_here, grammar, in_json=True, hint="text")
 
@@ -149,15 +149,16 @@ def _character(grammar: GrammarWriter, without: tuple[tuple[int, int], ...] = ()
     return grammar.rule(f"{raw[0]} | {grammar.rule(_ESCAPE, 'escape')}", "character")
 
 
-def _automaton(rules: Schema, path: str, avoided: tuple[str, ...]) -> Automaton | None:
+def _automaton(rules: Schema, path: str, place: Place) -> Automaton | None:
     """The texts that fit and avoid what they must; None if nothing is asked."""
     parts: list[Automaton] = []
+    work = place.grammar.work
     try:
         if "pattern" in rules:
             pattern = rules["pattern"]
             if not isinstance(pattern, str):
                 raise SchemaError(path, "pattern: has to be a text")
-            parts.append(automaton_of(pattern, anchored=False))
+            parts.append(automaton_of(pattern, anchored=False, work=work))
         if named := _pattern_of_format(rules, path):
             parts.append(_format(named))
         least, most = count_of(rules, "minLength", path), count_of(rules, "maxLength", path)
@@ -165,11 +166,11 @@ def _automaton(rules: Schema, path: str, avoided: tuple[str, ...]) -> Automaton 
             parts.append(lengths(*_counts(least, most, path)))
         if not parts:
             return None
-        if avoided:
-            parts.append(texts_without(avoided))
+        if place.avoided:
+            parts.append(texts_without(place.avoided))
         automaton = parts[0]
         for part in parts[1:]:
-            automaton = intersection(automaton, part)
+            automaton = intersection(automaton, part, work)
     except SchemaError:
         raise
     except GrammarError as error:
