@@ -224,6 +224,29 @@ async def test_questions_that_waited_for_a_model_do_not_flood_its_agent() -> Non
         assert not peer.connection.scope.cancel_called
 
 
+async def test_a_client_with_very_many_questions_leaves_turns_to_others() -> None:
+    answered: list[str] = []
+    questions = 1000
+
+    async def ask(connection: AgentConnection, client: str) -> None:
+        await connection.ask_model(dumps(unstructure(DescribeModel(), Question)), client=client)
+        answered.append(client)
+
+    async with world() as here:
+        peer = here.agent()
+        for client, count in (("many", questions), ("few", 3)):
+            for _ in range(count):
+                here.nursery.start_soon(ask, peer.connection, client)
+            await wait_all_tasks_blocked()
+        while len(answered) < questions + 3:
+            for frame in list(peer.received()):
+                assert isinstance(frame, Ask)
+                peer.connection.answer(frame.id, Answer(frame.id, {}, None, 0))
+            await wait_all_tasks_blocked()
+        last = max(index for index, client in enumerate(answered) if client == "few")
+        assert last < QUESTIONS_AT_ONCE, "it is asked beside the first of the other"
+
+
 async def test_an_agent_that_answers_with_something_else_is_not_asked_for_ever() -> None:
     async with asking() as client:
         client.begin(1)

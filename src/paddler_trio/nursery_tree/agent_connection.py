@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from paddler_trio.errors import LinkError, PaddlerError
+from paddler_trio.nursery_tree.fair_places import FairPlaces
 from paddler_trio.nursery_tree.forwarded_work import UPSTREAM, ForwardedWork
 from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.nursery_tree.tunnels import Tunnels
@@ -57,8 +58,8 @@ OUTGOING_FRAMES = 1024
 """Frames an agent may lag behind. Requests are few and its reader is quick: a full queue means
 that the agent does not read at all, and then the connection is given up."""
 QUESTIONS_AT_ONCE = 48
-"""To the model of one agent, which refuses more than 64; the others wait here. All that waited for
-a model would be asked when it is there."""
+"""To the model of one agent, which refuses more than 64; the others wait here, clients in turns.
+All that waited for a model would be asked when it is there."""
 OURS = frozenset({SUBPROTOCOL})
 """What an agent of ours offers, and requests need that Paddler's agents do not understand."""
 TUNNELS_BESIDE_SLOTS = 32
@@ -171,8 +172,8 @@ class AgentConnection:
     _progress: dict[str, Callable[[CacheProgress], None]] = attrs.field(factory=dict, init=False)
     """Of the queries that report it; by the same ids."""
     _num_queries: int = attrs.field(default=0, init=False)
-    _asking: trio.Semaphore = attrs.field(
-        factory=lambda: trio.Semaphore(QUESTIONS_AT_ONCE), init=False
+    _asking: FairPlaces = attrs.field(
+        factory=lambda: FairPlaces(QUESTIONS_AT_ONCE, share=QUESTIONS_AT_ONCE // 2), init=False
     )
     _sent_digest: str | None = attrs.field(default=None, init=False)
     _sent_revision: str | None = attrs.field(default=None, init=False)
@@ -420,7 +421,7 @@ class AgentConnection:
             raise QuestionRefusedError(
                 413, f"the question has {len(frame)} bytes, at most {MAX_FRAME_BYTES} are taken"
             )
-        async with self._asking:
+        async with self._asking.held_by(client):
             return self._answer_in(await self._asked(wire_id, frame))
 
     async def ask_fit(self, question: FitQuestion) -> object:

@@ -17,7 +17,7 @@ import trio
 from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Place, Priority, RequestKey
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class _Waiting:
     place: Place
     client: str
@@ -42,7 +42,8 @@ class FairPlaces:
     share: int
     _held: Counter[str] = attrs.field(factory=Counter, init=False)
     _num_held: int = attrs.field(default=0, init=False)
-    _waiting: list[_Waiting] = attrs.field(factory=list, init=False)
+    _waiting: dict[str, dict[_Waiting, None]] = attrs.field(factory=dict, init=False)
+    """Of each client, in the order of their turns; a client that waits for nothing is not there."""
     _order: FairOrder = attrs.field(factory=FairOrder, init=False)
     _numbers: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
 
@@ -55,7 +56,7 @@ class FairPlaces:
         key = RequestKey(next(self._numbers))
         place = self._order.place(key, client=client, priority=Priority.NORMAL)
         own = _Waiting(place, client)
-        self._waiting.append(own)
+        self._waiting.setdefault(client, {})[own] = None
         self._grant()
         try:
             await own.granted.wait()
@@ -67,19 +68,29 @@ class FairPlaces:
                 if not self._held[client]:
                     del self._held[client]
             else:
-                self._waiting.remove(own)
-                tags = [each.tag for each in self._waiting if each.client == client]
-                self._order.gave_up(client, max(tags, default=None))
+                self._remove(own)
+                last = next(reversed(self._waiting.get(client, {})), None)
+                self._order.gave_up(client, None if last is None else last.tag)
             self._grant()
 
     def _grant(self) -> None:
         while self._num_held < self.limit:
-            eligible = [each for each in self._waiting if self._held[each.client] < self.share]
+            eligible = [
+                next(iter(waiting))
+                for client, waiting in self._waiting.items()
+                if self._held[client] < self.share
+            ]
             if not eligible:
                 return
             first = min(eligible, key=lambda each: each.place)
-            self._waiting.remove(first)
+            self._remove(first)
             self._order.granted(first.place, Priority.NORMAL)
             self._num_held += 1
             self._held[first.client] += 1
             first.granted.set()
+
+    def _remove(self, own: _Waiting) -> None:
+        waiting = self._waiting[own.client]
+        del waiting[own]
+        if not waiting:
+            del self._waiting[own.client]
