@@ -8,8 +8,9 @@ A service has one main process. When that is another one from now on (``MAINPID=
 silent: with ``NotifyAccess=main`` systemd would only complain.
 
 Invariants: nothing here blocks or raises for what the other end does, since a daemon must not
-fall over its own status line; every failure is logged. The three environment variables are taken
-out of the environment when they are read, so that no child of ours can speak in our name.
+fall over its own status line; failures are logged, the same one in a row once. The three
+environment variables are taken out of the environment when they are read, so that no child of ours
+can speak in our name.
 
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
@@ -39,6 +40,7 @@ class SystemdNotifier:
         self._address = address
         self._watchdog_s = watchdog_s
         self._status = ""
+        self._problem: str | None = None
 
     @classmethod
     def from_environment(
@@ -133,7 +135,13 @@ class SystemdNotifier:
                 notifications.setblocking(False)
                 notifications.sendto(message.encode(), self._address)
         except OSError as error:
-            log.warning("systemd was not notified", message=message, error=str(error))
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.warning("systemd was not notified", message=message, error=str(error))
+        else:
+            if self._problem is not None:
+                self._problem = None
+                log.info("systemd is notified again", message=message)
 
 
 def _status_line(text: str) -> str:
