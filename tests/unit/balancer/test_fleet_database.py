@@ -466,6 +466,20 @@ async def test_an_empty_file_without_revisions_is_that_of_a_new_balancer_and_it_
     )
 
 
+async def test_an_empty_fleet_costs_deployments_and_it_is_said_how_to_undo_that(
+    tmp_path: Path,
+) -> None:
+    database = FileDatabase(tmp_path / "state.json")
+    await database.write(revision(await database.read(), FleetState((CHAT, CODER))))
+    await database.write(revision(await database.read(), FleetState((CHAT,))))
+    database.fleet_path.write_text("")
+    with structlog.testing.capture_logs() as told:
+        await FileDatabase(database.path).read()
+    (warning,) = [each for each in told if each["log_level"] == "warning"]
+    assert warning["event"].startswith("the fleet's file is empty")
+    assert warning["undo"] == "put state.json.fleet.json.previous in its place and restart"
+
+
 async def test_the_file_before_the_newest_revision_is_kept(tmp_path: Path) -> None:
     database = FileDatabase(tmp_path / "state.json")
     stored = await database.read()

@@ -138,6 +138,7 @@ class FileDatabase:
         self._digest = digest_of(desired)
         old_extras = OldExtrasFile(self.path)
         extras = old_extras.read(desired)
+        self._warn_of_an_empty_fleet()
         found, is_complete = self._read_fleet(desired)
         default = found.current.state.find(DEFAULT)
         if extras is None:
@@ -184,6 +185,21 @@ class FileDatabase:
             "the state file was empty: it is as the newest revision left it again",
             path=str(self.path),
             revision=current.revision,
+        )
+
+    def _warn_of_an_empty_fleet(self) -> None:
+        """No program of ours writes such a file. Serving what Paddler's file has is better than not
+        to start, and less than what was desired."""
+        if (
+            not self.fleet_path.exists()
+            or content(self.fleet_path, limit_bytes=MAX_FLEET_FILE_BYTES).strip()
+        ):
+            return
+        previous = self.fleet_path.with_name(f"{self.fleet_path.name}.previous")
+        log.warning(
+            "the fleet's file is empty: revisions and other deployments are forgotten",
+            path=str(self.fleet_path),
+            undo=f"put {previous.name} in its place and restart" if previous.exists() else None,
         )
 
     def _read_fleet(self, desired: BalancerDesiredState) -> tuple[StoredFleet, bool]:
