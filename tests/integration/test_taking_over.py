@@ -378,3 +378,33 @@ def test_a_balancer_starts_its_own_successor_and_names_it_to_systemd(
             os.close(end)
     finally:
         balancer.end()
+
+
+def test_a_balancer_that_is_asked_to_stop_leaves_no_successor_that_begins_behind_it(
+    tmp_path: Path,
+) -> None:
+    arguments = [
+        "balancer",
+        "--inference-addr=127.0.0.1:0",
+        "--management-addr=127.0.0.1:0",
+        f"--state-database=file://{tmp_path}/state.json",
+        "--log-json",
+    ]
+    balancer = Daemon.start_command("balancer", arguments, {})
+    try:
+        balancer.wait_for_log("balancer up")
+        balancer.signal(signal.SIGUSR2)
+        successor = cast("int", balancer.wait_for_log("a successor was started")["process"])
+        end = os.pidfd_open(successor)
+        try:
+            signal.pidfd_send_signal(end, signal.SIGSTOP)  # before it has asked for anything
+            balancer.signal(signal.SIGTERM)
+            assert balancer.wait() == 0
+            signal.pidfd_send_signal(end, signal.SIGCONT)
+            assert select.select([end], [], [], 20)[0], "it serves in the place of its predecessor"
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # it ended, and was waited for
+                signal.pidfd_send_signal(end, signal.SIGKILL)
+            os.close(end)
+    finally:
+        balancer.end()

@@ -63,7 +63,7 @@ from paddler_trio.http.server import HttpServer
 from paddler_trio.joining.advertised_address import AdvertisedAddress
 from paddler_trio.model_store.store_messages import PREFIX, is_store_path
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
-from paddler_trio.nursery_tree.state_owner import StateOwner
+from paddler_trio.nursery_tree.state_owner import Run, StateOwner
 from paddler_trio.panel.panel_site import below
 from paddler_trio.telemetry.exposition import Exposition
 from paddler_trio.tls.server_tls import ServerTls, server_tls
@@ -247,6 +247,10 @@ def balancer_parts(
             bound, core, guards, quotas, joining, watch.entrance, changes
         ).items()
     ]
+    bequest = None if handover is None else handover.bequest(core.dispatcher)
+    successors: dict[str, Run] = {}
+    if handover is not None and bequest is not None:
+        successors["successor on SIGUSR2"] = handover.own_successor(bequest.given).run
     return BalancerParts(
         core.dispatcher,
         load_state=core.states.load,
@@ -255,7 +259,7 @@ def balancer_parts(
         drain_timeout_s=config.drain_timeout_s,
         services=core.services()
         | watch.services
-        | ({} if handover is None else {"successor on SIGUSR2": handover.own_successor().run})
+        | successors
         | ({} if tls is None else {"certificate watch": tls.run}),
         owner=StateOwner(
             core.owned() | {"agents' credentials": joining.registry.run} | dict(quotas.services),
@@ -264,7 +268,7 @@ def balancer_parts(
         ),
         moving=core.moving,
         moved=core.moved,
-        bequest=None if handover is None else handover.bequest(core.dispatcher),
+        bequest=bequest,
         predecessor=bound.inheritance,
         handover_drain_s=config.hot_restart_drain_s,
         reloads=[

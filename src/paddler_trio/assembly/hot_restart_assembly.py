@@ -10,6 +10,7 @@ from typing import Final
 
 import attrs
 import structlog
+import trio
 
 from paddler_trio.balancer.state_database import state_file
 from paddler_trio.balancer.state_lock import StateLock, locked
@@ -77,12 +78,12 @@ class HotRestart:
             lambda: len(dispatcher.requests),
         )
 
-    def own_successor(self) -> OwnSuccessor:
-        """What SIGUSR2 does."""
+    def own_successor(self, given: trio.Event) -> OwnSuccessor:
+        """What SIGUSR2 does; ``given`` is the bequest's."""
         problem = None
         if handover_path(self.config) is None:
             problem = "the state is in memory only: give --state-database file:///absolute/path"
-        return OwnSuccessor(self.notifier.variables(), problem)
+        return OwnSuccessor(self.notifier.variables(), given, problem)
 
     def _given(self, pid: int) -> None:
         for lock in self.locks.values():

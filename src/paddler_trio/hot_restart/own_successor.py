@@ -1,7 +1,8 @@
 """SIGUSR2: a balancer starts its own successor, from the files that are installed now.
 
 The successor is this command line once more, with ``--take-over``. It is a child, in the same unit,
-sandbox and user; it outlives this process. Until it has taken over, its end is only reported.
+sandbox and user; it outlives this process. Until it has taken over, its end is only reported, and
+the end of this process is its end: who asks a balancer to stop does not want another one.
 """
 
 from __future__ import annotations
@@ -34,17 +35,19 @@ class OwnSuccessor:
 
     Args:
       variables: what its environment has beside this process's.
+      given: set once one has taken over.
       problem: why none can take over; None if one can.
     """
 
     variables: Mapping[str, str]
+    given: trio.Event
     problem: str | None = None
     command: Sequence[str] = attrs.field(
         factory=lambda: successor_command(sys.executable, sys.orig_argv[1:])
     )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled; a successor that runs then goes on."""
+        """Until cancelled; a successor that has taken over by then goes on."""
         with trio.open_signal_receiver(signal.SIGUSR2) as received:
             task_status.started()
             async for _ in received:
@@ -61,7 +64,12 @@ class OwnSuccessor:
             log.error("no successor was started", reason=str(error), command=self.command[0])
             return
         log.info("a successor was started", process=process.pid)
-        status = await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+        try:
+            status = await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+        except trio.Cancelled:
+            if not self.given.is_set():
+                process.terminate()
+            raise
         log.error("the successor has ended: this balancer goes on", status=status)
 
     def _popen(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
