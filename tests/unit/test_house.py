@@ -18,6 +18,7 @@ FOUNDATION = {
     "machine",
     "heap",
     "thread_priority",
+    "process_limits",
     "h11_bounds",
     "read_size",
     "ready_sockets",
@@ -40,6 +41,7 @@ MAY_IMPORT = {
         "machine",
         "heap",
         "thread_priority",
+        "process_limits",
         "llama_library",
     },
     "nursery_tree": {"nursery_tree", *FOUNDATION},
@@ -71,7 +73,15 @@ MAY_IMPORT = {
     "joining": {"joining", "http", "tls", "daemon", "errors", "config", "wire"},
     "llama_setup": {"llama_setup", "engine", "machine"},
     "hot_restart": {"hot_restart", "nursery_tree", "wire", "errors"},  # one balancer to another
-    "preparation": {"preparation", "language", "wire", "heap", "thread_priority", "errors"},
+    "preparation": {
+        "preparation",
+        "language",
+        "wire",
+        "heap",
+        "thread_priority",
+        "process_limits",
+        "errors",
+    },
     "models": {"models", "tls", "wire", "h11_bounds", "errors"},
     "model_store": {
         "model_store",

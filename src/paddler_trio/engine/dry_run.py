@@ -33,6 +33,7 @@ from paddler_trio.engine.gguf_header import (
 from paddler_trio.engine.memory_trial import Trial
 from paddler_trio.errors import EngineError, MemoryUnknownError
 from paddler_trio.llama_library import lib
+from paddler_trio.process_limits import limit_myself
 from paddler_trio.wire.engine.dry_run_codec import (
     LENGTH_BYTES,
     decode_question,
@@ -103,7 +104,7 @@ def _limit_myself() -> None:
     """Before anything from outside is read."""
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, resource.RLIM_INFINITY))
+    limit_myself(resource.RLIMIT_DATA, MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
@@ -112,10 +113,7 @@ def limit_processor_time(more_s: int) -> None:
     """Let this process have ``more_s`` seconds from now on; SIGXCPU ends it after them."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     limit_s = math.ceil(used.ru_utime + used.ru_stime) + more_s
-    _, hard_s = resource.getrlimit(resource.RLIMIT_CPU)
-    if hard_s != resource.RLIM_INFINITY:
-        limit_s = min(limit_s, hard_s)
-    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, hard_s))
+    limit_myself(resource.RLIMIT_CPU, limit_s)
 
 
 def _receive(reader: BinaryIO) -> bytes | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from paddler_trio.errors import PaddlerError
+from paddler_trio.process_limits import limit_myself
 
 BASE_CPU_S = 1.0
 CPU_S_PER_MB = 50.0
@@ -61,7 +62,7 @@ def cpu_limited(size_bytes: int) -> Iterator[None]:
 
     used_s = resource.getrusage(resource.RUSAGE_SELF)
     hard_s = int(used_s.ru_utime + used_s.ru_stime + limit_s + KILL_AFTER_S) + 2
-    resource.setrlimit(resource.RLIMIT_CPU, (hard_s, resource.RLIM_INFINITY))
+    limit_myself(resource.RLIMIT_CPU, hard_s)
     before = signal.signal(signal.SIGPROF, expired)
     signal.setitimer(signal.ITIMER_PROF, limit_s)
     signal.setitimer(signal.ITIMER_VIRTUAL, limit_s + KILL_AFTER_S)  # its signal ends the process
@@ -76,7 +77,7 @@ def cpu_limited(size_bytes: int) -> Iterator[None]:
 def limit_memory(more_bytes: int = MEMORY_BYTES) -> None:
     """From now on this process may map that much more than it has; for good."""
     limit_bytes = _mapped_bytes() + more_bytes
-    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+    limit_myself(resource.RLIMIT_AS, limit_bytes, limit_bytes)
 
 
 @contextmanager
