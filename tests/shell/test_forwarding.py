@@ -14,14 +14,17 @@ import pytest
 import trio
 from dispatch_world import LIMITS, World, status_of, world
 from http_world import PATIENCE_S, Served, serving
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.balancer.reverse_proxy.forwarding import Forwarding
 from paddler_trio.balancer.reverse_proxy.reverse_proxy import ReverseProxy
 from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools
+from paddler_trio.errors import LinkError
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.departure import Departure
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.request import Request, Stopped
+from paddler_trio.nursery_tree.tunnels import DIAL_S, Tunnel, Tunnels
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.trio.trio_link import TAG, parse_extension
@@ -42,16 +45,27 @@ class Front:
 
     async def dial(self) -> None:
         """The tunnels that it is asked for, until cancelled."""
-        tunnels = self.connection.tunnels
-        assert tunnels is not None
-        async for frame in self.asked:
-            body = loads(frame)
-            assert isinstance(body, dict)
-            message = parse_extension(body[TAG])
-            assert isinstance(message, OpenTunnel)
-            ours, theirs = trio.socket.socketpair()
-            self.ends.append(trio.SocketStream(theirs))
-            assert tunnels.dialled(message.secret, ours._sock)
+        while True:
+            self.dialled(await self.next_asked())
+
+    async def next_asked(self) -> str:
+        """The secret of the next one."""
+        body = loads(await self.asked.receive())
+        assert isinstance(body, dict)
+        message = parse_extension(body[TAG])
+        assert isinstance(message, OpenTunnel)
+        return message.secret
+
+    def dialled(self, secret: str) -> None:
+        """It has dialled this one, and was expected."""
+        ours, theirs = trio.socket.socketpair()
+        self.ends.append(trio.SocketStream(theirs))
+        assert self.tunnels.dialled(secret, ours._sock)
+
+    @property
+    def tunnels(self) -> Tunnels:
+        assert self.connection.tunnels is not None
+        return self.connection.tunnels
 
     async def request(self) -> None:
         """Read one, to its end."""
@@ -74,6 +88,25 @@ class Front:
             end.socket.close()
 
 
+def front_of(here: World, number: int = 1) -> Front:
+    """It joins."""
+    outgoing, asked = trio.open_memory_channel[bytes](100)
+    connection = AgentConnection(
+        key=AgentKey(number),
+        id=f"up{number}",
+        name=None,
+        speaks_trio=True,
+        status=status_of(1),
+        scope=trio.CancelScope(),
+        outgoing=outgoing,
+        health=here.dispatcher.health,
+        deployment=DEFAULT_UPSTREAM,
+        upstream=Upstream(phase="ready"),
+    )
+    here.dispatcher.join(connection)
+    return Front(connection, asked)
+
+
 @attrs.define(eq=False)
 class Port:
     """The port for servers, and agents in front of some."""
@@ -84,23 +117,8 @@ class Port:
     fronts: list[Front] = attrs.field(factory=list)
 
     def front(self) -> Front:
-        number = len(self.fronts) + 1
-        outgoing, asked = trio.open_memory_channel[bytes](100)
-        connection = AgentConnection(
-            key=AgentKey(number),
-            id=f"up{number}",
-            name=None,
-            speaks_trio=True,
-            status=status_of(1),
-            scope=trio.CancelScope(),
-            outgoing=outgoing,
-            health=self.here.dispatcher.health,
-            deployment=DEFAULT_UPSTREAM,
-            upstream=Upstream(phase="ready"),
-        )
-        self.fronts.append(Front(connection, asked))
+        self.fronts.append(front_of(self.here, len(self.fronts) + 1))
         self.agents.start_soon(self.fronts[-1].dial)
-        self.here.dispatcher.join(connection)
         return self.fronts[-1]
 
     @property
@@ -182,3 +200,60 @@ async def test_what_waits_for_a_server_is_answered_when_the_balancer_drains(targ
             status, _, body = await client.response()
         assert status == 503
         assert b"balancer is shutting down" in body
+
+
+async def taken(front: Front, taken: list[Tunnel | LinkError]) -> None:
+    """A request's turn to have a tunnel."""
+    try:
+        taken.append(await front.tunnels.take())
+    except LinkError as error:
+        taken.append(error)
+
+
+async def test_a_tunnel_that_was_asked_for_as_another_balancer_takes_over_is_waited_for(
+    autojump_clock: MockClock,
+) -> None:
+    """Once the other one has the port, the agent would dial it there, and be sent away."""
+    departed = trio.Event()
+
+    async def depart(here: World) -> None:
+        await Departure(here.dispatcher).dial_tunnels()
+        departed.set()
+
+    async with world() as here:
+        front, took = front_of(here), list[Tunnel | LinkError]()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(taken, front, took)
+            secret = await front.next_asked()
+            nursery.start_soon(front.dial)  # all others, at once
+            nursery.start_soon(depart, here)
+            await trio.sleep(1)
+            assert not departed.is_set()
+            front.dialled(secret)
+            await wait_all_tasks_blocked()
+            assert departed.is_set()
+            (tunnel,) = took
+            assert isinstance(tunnel, Tunnel)
+            assert tunnel.is_usable
+            nursery.cancel_scope.cancel()
+        front.close(here)
+
+
+async def test_a_tunnel_that_is_not_dialled_before_another_balancer_has_the_port_is_given_up(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        front, took = front_of(here), list[Tunnel | LinkError]()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(taken, front, took)
+            secret = await front.next_asked()
+            nursery.start_soon(front.dial)
+            await Departure(here.dispatcher).dial_tunnels()
+            assert not front.tunnels.expects(secret)
+            await wait_all_tasks_blocked()
+            (problem,) = took
+            assert "another balancer has taken over the agent up1" in str(problem)
+            assert trio.current_time() < DIAL_S
+            nursery.cancel_scope.cancel()
+        assert not front.tunnels.are_used
+        front.close(here)

@@ -64,8 +64,9 @@ class Departure:
             self._look()
 
     async def dial_tunnels(self) -> None:
-        """Have agents in front of servers dial what may be needed here. It is the last moment: what
-        they dial from now on, they dial at the other process."""
+        """Have agents in front of servers dial what may be needed here, and what requests have
+        asked for. It is the last moment: what they dial from now on, they dial at the other
+        process."""
         tunnels = [(each, each.tunnels) for each in self._agents() if each.tunnels is not None]
         with trio.move_on_after(TUNNELS_S):
             async with trio.open_nursery() as dials:
@@ -73,8 +74,13 @@ class Departure:
                     free = max(0, agent.status.slots_total - agent.slots_processing)
                     spare = min(free + SPARE_BESIDE, MAX_SPARE_TUNNELS)
                     dials.start_soon(each.dial_spare, spare)
+            for _, each in tunnels:
+                each.dial_no_more()
+            for _, each in tunnels:
+                await each.wait_asked()
         for _, each in tunnels:
             each.dial_no_more()
+            each.give_up_asked()
 
     async def wait_followed(self) -> None:
         """Until every agent that can is registered with the other process, ``FOLLOW_S`` at most."""

@@ -26,6 +26,11 @@ class Future(Generic[T]):
         return True
 
     @property
+    def is_set(self) -> bool:
+        """Whether there is a value, which may be None."""
+        return bool(self._values)
+
+    @property
     def value(self) -> T | None:
         """The value, or None as long as there is none."""
         return self._values[0] if self._values else None

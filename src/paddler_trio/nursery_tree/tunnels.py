@@ -170,6 +170,8 @@ class Tunnels:
     _all: set[Tunnel] = attrs.field(factory=set, init=False)
     _asked: dict[str, Future[Tunnel | None]] = attrs.field(factory=dict, init=False)
     """The tunnels that the agent was asked to dial, by their secrets."""
+    _answered: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    """Who waits here goes on when one of them is dialled, or given up."""
     _is_closed: bool = attrs.field(default=False, init=False)
     _dials_no_more: bool = attrs.field(default=False, init=False)
 
@@ -206,15 +208,26 @@ class Tunnels:
             self.give_back(await self._dial())
 
     def dial_no_more(self) -> None:
-        """The agent would reach another process; what it has dialled goes on."""
+        """The agent is about to reach another process; what it has dialled goes on, and so does
+        what it was asked for."""
         self._dials_no_more = True
+
+    async def wait_asked(self) -> None:
+        """Until what the agent was asked for is dialled, or not waited for any more."""
+        while self._asked:
+            await self._answered.park()
+
+    def give_up_asked(self) -> None:
+        """What the agent was asked for and has not dialled, it dials at another process."""
+        for future in self._asked.values():
+            future.set(None)
 
     async def _dial(self) -> Tunnel:
         """As `take`, and never one that was idle."""
         if self._is_closed:
             raise LinkError(f"the agent {self.label} has left")
         if self._dials_no_more:
-            raise LinkError(f"another balancer has taken over the agent {self.label}: ask again")
+            raise LinkError(self._taken_over)
         if len(self._all) + len(self._asked) >= (most := self.most()):
             raise LinkError(f"the agent {self.label} has {most} tunnels already")
         secret = secrets.token_urlsafe(24)
@@ -229,16 +242,23 @@ class Tunnels:
             raise
         finally:
             del self._asked[secret]
+            self._answered.unpark_all()
         dialled = future.value
-        if dialled is None:
-            why = "has left" if self._is_closed else f"dialled no tunnel within {DIAL_S:g} s"
-            raise LinkError(f"the agent {self.label} {why}")
-        return dialled
+        if dialled is not None:
+            return dialled
+        if future.is_set and not self._is_closed:
+            raise LinkError(self._taken_over)
+        why = "has left" if self._is_closed else f"dialled no tunnel within {DIAL_S:g} s"
+        raise LinkError(f"the agent {self.label} {why}")
+
+    @property
+    def _taken_over(self) -> str:
+        return f"another balancer has taken over the agent {self.label}: ask again"
 
     def expects(self, secret: str) -> bool:
         """Whether the agent was asked for this tunnel, and has not dialled it yet."""
         future = self._asked.get(secret)
-        return future is not None and future.value is None
+        return future is not None and not future.is_set
 
     def dialled(
         self, secret: str, connection: socket.socket, *, carries_websockets: bool = False
