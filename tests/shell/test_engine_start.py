@@ -20,7 +20,14 @@ from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
 from paddler_trio.agent.preparation_server import PreparationServer
 from paddler_trio.errors import EngineError, PreparationError, leaves
 from paddler_trio.language.model_language import LanguageSource
-from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready, StopSequence
+from paddler_trio.wire.engine.engine_pipe import (
+    EmbeddingStep,
+    LoadModel,
+    Ready,
+    Step,
+    StopEmbedding,
+    StopSequence,
+)
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
@@ -104,18 +111,44 @@ async def test_an_engine_that_dies_of_its_first_decode_never_serves() -> None:
     assert str(error).startswith("the engine died at its first decode (signal SIGABRT)")
 
 
+@pytest.mark.parametrize(
+    ("stop", "limit", "other", "pass_"),
+    [
+        (StopSequence(7), "STOP_S", EmbeddingStep([]), "pass"),
+        (StopEmbedding(7), "EMBEDDING_STOP_S", Step([], []), "pass of documents"),
+    ],
+)
 async def test_an_engine_that_answers_pings_and_ends_nothing_is_killed(
     monkeypatch: pytest.MonkeyPatch,
+    stop: StopSequence | StopEmbedding,
+    limit: str,
+    other: object,
+    pass_: str,
 ) -> None:
     monkeypatch.setattr(engine_process, "PING_S", 0.01)
-    monkeypatch.setattr(engine_process, "STOP_S", 0.05)
-    script = READY + PROVED + "while True: take(); send(Pong())"
+    monkeypatch.setattr(engine_process, limit, 0.05)
+    script = READY + PROVED + f"while True: take(); send(Pong()); send({other!r})"
     heard = Heard()
     engine = heard.engine(script)
-    engine.on_ready = lambda ready: engine.send(StopSequence(7))
+    engine.on_ready = lambda ready: engine.send(stop)
     error = await failure_of(engine)
-    assert "no pass ended for 0.05 s after a stop: killed" in str(error)
+    assert f"no {pass_} ended for 0.05 s after a stop: killed" in str(error)
     assert error.kind == "unresponsive"
+
+
+@pytest.mark.parametrize("stop", [StopSequence(7), StopEmbedding(7)])
+async def test_an_engine_that_ends_a_pass_after_a_stop_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, stop: StopSequence | StopEmbedding
+) -> None:
+    for limit in ("STOP_S", "EMBEDDING_STOP_S"):
+        monkeypatch.setattr(engine_process, limit, 1.0)
+    monkeypatch.setattr(engine_process, "PING_S", 0.01)
+    step = Step([], []) if isinstance(stop, StopSequence) else EmbeddingStep([])
+    script = READY + PROVED + f"for _ in range(150): take(); send(Pong()); send({step!r})"
+    heard = Heard()
+    engine = heard.engine(script)
+    engine.on_ready = lambda ready: engine.send(stop)
+    assert "exit status 0" in str(await failure_of(engine))
 
 
 async def test_an_engine_that_hangs_in_its_first_decode_is_killed(

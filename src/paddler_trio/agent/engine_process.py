@@ -63,6 +63,8 @@ STOP_S = 300.0
 """After a stop, for any pass to end: they take seconds, the first one of a huge model on a slow
 machine minutes. The thread that answers pings sees nothing of one that never ends, since a lent
 device stands still, or a GPU hangs."""
+EMBEDDING_STOP_S = 1800.0
+"""The same of documents: a pass has a whole one, and beside generation few cores."""
 STILL_S = 600.0
 """While a model is loaded over RPC servers: without a word of llama.cpp's and without progress, of
 which it tells every few seconds as long as tensors go out. It waits without a limit for a server
@@ -118,6 +120,8 @@ class EngineProcess:
     """When it last told something."""
     _stop_asked_s: float = attrs.field(default=math.inf, init=False)
     """When a sequence was stopped after the last pass; infinite if none was."""
+    _embedding_stop_asked_s: float = attrs.field(default=math.inf, init=False)
+    """The same of documents."""
     _was_hung: bool = attrs.field(default=False, init=False)
     """It was killed because it did not answer."""
     _last_words: deque[str] = attrs.field(factory=lambda: deque(maxlen=_CAUSE_LINES), init=False)
@@ -128,8 +132,11 @@ class EngineProcess:
     def send(self, frame: StopSequence | EmbedDocuments | StopEmbedding) -> None:
         """Queue a frame; EngineError if the engine does not take any."""
         self.send_encoded(encode(frame))
+        now_s = trio.current_time()
         if isinstance(frame, StopSequence):
-            self._stop_asked_s = min(self._stop_asked_s, trio.current_time())
+            self._stop_asked_s = min(self._stop_asked_s, now_s)
+        elif isinstance(frame, StopEmbedding):
+            self._embedding_stop_asked_s = min(self._embedding_stop_asked_s, now_s)
 
     def send_encoded(self, frame: bytes) -> None:
         """As ``send``, of a whole frame."""
@@ -250,6 +257,8 @@ class EngineProcess:
             case Step() | EmbeddingStep():
                 if isinstance(frame, Step):
                     self._stop_asked_s = math.inf
+                else:
+                    self._embedding_stop_asked_s = math.inf
                 if self._probe is not None:
                     return self._judge(self._probe, frame)
                 self.on_step(frame)
@@ -329,6 +338,8 @@ class EngineProcess:
                 problem = f"no answer to a ping for {HUNG_AFTER_S:g} s"
             elif trio.current_time() > self._stop_asked_s + STOP_S:
                 problem = f"no pass ended for {STOP_S:g} s after a stop"
+            elif trio.current_time() > self._embedding_stop_asked_s + EMBEDDING_STOP_S:
+                problem = f"no pass of documents ended for {EMBEDDING_STOP_S:g} s after a stop"
             if problem:
                 self._last_words.append(f"{problem}: killed")
                 self._was_hung = True

@@ -66,6 +66,9 @@ class Embedder:
     _tokens: dict[int, dict[int, Tokens]] = attrs.field(factory=dict, init=False)
     """By request and index: every document that is not answered yet."""
     _step: list[Embedded] = attrs.field(factory=list, init=False)
+    _owes_step: bool = attrs.field(default=False, init=False)
+    """Something was stopped since the last step, which is told even without a result: the agent
+    ends an engine that does not get that far."""
     _doing: ActivityCells = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -111,9 +114,9 @@ class Embedder:
             few = max(1, self.threads.most // 4)
             self.context.use_threads(few if is_beside else self.threads.now)
             self._compute(pack, is_beside=is_beside)
-        if self._step:
+        if self._step or self._owes_step:
             step = EmbeddingStep(self._step)
-            self._step = []
+            self._step, self._owes_step = [], False
             self.report(step)
         is_last = self._queue.is_empty and self.commands.empty()
         self.counters.report_embedding(time.monotonic(), force=is_last)
@@ -137,6 +140,7 @@ class Embedder:
             case StopEmbedding(key):
                 self._queue.drop(key)
                 self._tokens.pop(key, None)
+                self._owes_step = True
 
     def _refusal(self, tokens: Tokens) -> str:
         """Why this document must not reach llama.cpp; empty if it may."""

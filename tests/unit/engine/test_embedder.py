@@ -109,11 +109,25 @@ def test_a_stop_drops_what_is_left_and_nothing_is_kept() -> None:
     loop.commands.put(ask(1, [[5] * 60] * 3))
     loop.take_commands(wait=False)
     loop.run_pass()
+    steps: list[EmbeddingStep] = []
+    loop.report = steps.append
     loop.commands.put(StopEmbedding(1))
     loop.take_commands(wait=False)
     loop.run_pass()
     assert [each.index for each in said] == [0]
+    assert steps == [EmbeddingStep([])], "the stop is answered"
     assert not loop._tokens
+
+
+def test_a_stop_is_answered_even_if_nothing_was_left_of_it() -> None:
+    loop, _ = embedder(PoisonedContext())
+    steps: list[EmbeddingStep] = []
+    loop.report = steps.append
+    loop.commands.put(StopEmbedding(1))
+    loop.take_commands(wait=False)
+    loop.run_pass()
+    loop.run_pass()
+    assert steps == [EmbeddingStep([])]
 
 
 def test_generation_leaves_it_a_quarter_of_the_threads() -> None:

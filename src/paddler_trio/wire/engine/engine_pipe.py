@@ -198,7 +198,8 @@ class EmbedDocuments:
 
 @attrs.frozen
 class StopEmbedding:
-    """Drop what is left of these documents; no result follows after the next pass."""
+    """Drop what is left of these documents; no result follows after the next step, which comes
+    even if it has none."""
 
     key: int
 
