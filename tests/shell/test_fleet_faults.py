@@ -206,6 +206,8 @@ async def test_an_undo_goes_back_to_what_serves_whatever_was_tried_in_vain_since
         await rollouts.undo(DEFAULT, author="ann")
         assert world.keeper.current.state.find(DEFAULT) == spec("a", rollout=paused)
         await until_served(world, "a")
+        with pytest.raises(RolloutRefusedError, match="in revision 2 is undone already"):
+            await rollouts.undo(DEFAULT, author="ann")
 
 
 @pytest.mark.parametrize("on_failure", [OnFailure.PAUSE, OnFailure.ROLLBACK])

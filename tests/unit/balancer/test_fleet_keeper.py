@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import attrs
 import pytest
 import trio
@@ -13,7 +15,13 @@ from paddler_trio.balancer.fleet.fleet_keeper import (
     NoEarlierRevisionError,
     RevisionConflictError,
 )
-from paddler_trio.balancer.fleet.stored_fleet import GoodRevision, StoredFleet, StoredRollout
+from paddler_trio.balancer.fleet.stored_fleet import (
+    GoodRevision,
+    StoredFleet,
+    StoredRollout,
+    rendered_fleet,
+    stored_in,
+)
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
 from paddler_trio.wire.paddler.desired_state import (
@@ -140,6 +148,56 @@ async def test_undo_passes_what_was_tried_in_vain_since_a_deployment_last_served
     served = attrs.evolve(CODER, model=UrlModel("https://host/gone.gguf"))
     await states.store_rollouts({}, good={"coder": GoodRevision(revision=1, spec=served)})
     assert (await states.undo(author="bob")).state == one(first)
+
+
+def rollout_to(spec: DeploymentSpec, phase: str, reason: str | None) -> StoredRollout:
+    return StoredRollout(
+        good=None, target=spec.digest, phase=phase, started="", advanced="", reason=reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("phase", "reason", "has_failed"),
+    [
+        ("paused", "2 of 2 hosts failed", True),
+        ("rolling_back", "no progress", True),
+        ("paused", "paused by ann", False),
+        ("rolling", "waits for memory", False),
+        ("complete", None, False),
+    ],
+)
+async def test_undo_returns_to_nothing_that_failed(
+    phase: str, reason: str | None, has_failed: bool
+) -> None:
+    states = await keeper()
+    first, second = (
+        attrs.evolve(CODER, model=UrlModel(f"https://host/{name}.gguf")) for name in "ab"
+    )
+    await states.apply(one(first), author="ann")
+    await states.apply(one(second), author="ann")
+    await states.store_rollouts({"coder": rollout_to(second, phase, reason)})
+    assert (await states.undo(author="ann")).state == one(first)
+    kept, _ = stored_in(json.loads(rendered_fleet(states._stored, None)), states.desired)
+    assert kept.history == states.history, "also after a restart"
+    if has_failed:
+        with pytest.raises(
+            NoEarlierRevisionError, match=r"revision 2 failed \(coder\) and is undone already by re"
+        ):
+            await states.undo(author="ann")
+        assert (await states.apply(numbered(7), author="ann")).revision == 4
+        assert (await states.undo(author="ann")).state == one(first)
+    else:
+        assert (await states.undo(author="ann")).state == one(second)
+
+
+async def test_undo_passes_a_revision_that_failed() -> None:
+    states = await keeper()
+    specs = [attrs.evolve(CODER, model=UrlModel(f"https://host/{name}.gguf")) for name in "abc"]
+    for spec in specs:
+        await states.apply(one(spec), author="ann")
+        phase = "rolled_back" if spec is specs[1] else "complete"
+        await states.store_rollouts({"coder": rollout_to(spec, phase, None)})
+    assert (await states.undo(author="ann")).state == one(specs[0])
 
 
 async def test_undo_of_what_a_rollout_went_back_to_would_bring_the_failure_back() -> None:

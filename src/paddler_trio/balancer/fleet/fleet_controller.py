@@ -23,7 +23,7 @@ from paddler_trio.balancer.fleet.host_knowledge import HostKnowledge
 from paddler_trio.balancer.fleet.host_questions import HostQuestions
 from paddler_trio.balancer.fleet.placed_hosts import NOTHING, PlacedHost, PlacedHosts, State
 from paddler_trio.balancer.fleet.rollout_store import restored, stored
-from paddler_trio.balancer.fleet.stored_fleet import MAX_LOAD_MS, ROLLOUT, GoodRevision
+from paddler_trio.balancer.fleet.stored_fleet import MAX_LOAD_MS, PAUSED_BY, ROLLOUT, GoodRevision
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Hold, PoolSettings
@@ -50,7 +50,6 @@ SHARE: Final = 0.1
 """Of the event loop's time, at most, for looks."""
 SETTLE_S: Final = 5.0
 """How long after the start agents may be on their way back: nothing that serves is given up."""
-PAUSED_BY: Final = "paused by "
 """Begins the reason of a rollout that an operator paused."""
 IDLE_LOOKS: Final = 10
 """In the time after which something idle is unloaded."""

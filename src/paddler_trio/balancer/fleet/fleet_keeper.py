@@ -168,12 +168,13 @@ class FleetKeeper:
         """The state of an earlier revision as a new one.
 
         Args:
-          to: that revision; None for the one before the one in force, past what was tried in vain
-            since a deployment that does not serve its present state last served.
+          to: that revision; None for the one before the one in force, past those that failed, and
+            what was tried in vain since a deployment that does not serve its present state last
+            served.
 
         Errors:
           NoEarlierRevisionError: it is not kept, or there never was one; or, without ``to``, a
-            rollout has gone back by itself.
+            rollout has gone back by itself, or what failed is undone already.
           others: as of :meth:`apply`.
         """
         async with self._writing:
@@ -363,7 +364,20 @@ class FleetKeeper:
                     f"({current.note}): say which revision to go back to (`paddler-trio fleet undo "
                     "--to-revision`)"
                 )
-            return next(filter(self._is_as_served, self.history[1:]), before)
+            worked = [each for each in self.history[1:] if not each.failed]
+            earlier = next(filter(self._is_as_served, worked), next(iter(worked), None))
+            if earlier is None:
+                raise NoEarlierRevisionError(
+                    f"every revision before {current.revision} that is kept has failed: there is "
+                    "nothing to undo"
+                )
+            if earlier.state.serves_the_same(current.state):
+                raise NoEarlierRevisionError(
+                    f"revision {before.revision} failed ({', '.join(before.failed)}) and is undone "
+                    f"already by revision {current.revision}: say which revision to go back to "
+                    "(`paddler-trio fleet undo --to-revision`)"
+                )
+            return earlier
         found = next((each for each in self.history if each.revision == revision), None)
         if found is None:
             raise NoEarlierRevisionError(

@@ -60,7 +60,21 @@ def with_named(document: Document) -> Document:
     return {**document, "named": []}
 
 
-MIGRATIONS: Final[tuple[Migration, ...]] = (with_writer, with_proofs_and_loads, with_named)
+def with_failed(document: Document) -> Document:
+    """Version 5 keeps of each revision which of its deployments failed; older ones forgot it."""
+    history = document.get("history")
+    if not isinstance(history, list):
+        return document
+    entries = [{**each, "failed": []} if isinstance(each, dict) else each for each in history]
+    return {**document, "history": entries}
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (
+    with_writer,
+    with_proofs_and_loads,
+    with_named,
+    with_failed,
+)
 """The first one makes version 2 of version 1."""
 VERSION: Final = 1 + len(MIGRATIONS)
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 import attrs
 import trio
 
-from paddler_trio.balancer.fleet.fleet_controller import PAUSED_BY, FleetController
+from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_keeper import RevisionConflictError
 from paddler_trio.balancer.fleet.rollout_document import rollout_document, rollouts_document
 from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError
+from paddler_trio.balancer.fleet.stored_fleet import PAUSED_BY
 from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.scheduler.fleet.fleet_values import Rollout
 from paddler_trio.scheduler.fleet.rollout_orders import aborted, paused, resumed
@@ -83,16 +84,26 @@ class FleetRollouts:
             raise RolloutRefusedError(409, str(error)) from error
 
     def _before(self, spec: DeploymentSpec) -> tuple[DeploymentSpec, int | None]:
-        """And its revision. What was tried in vain since it was served is not gone back to."""
+        """And its revision. What was tried in vain, since it was served or before, is not gone back
+        to."""
         keeper, name = self.fleet.keeper, spec.name
         rollout = self.fleet.rollouts.get(name)
         if rollout is not None and rollout.good is not None:
             good = keeper.spec(name, rollout.good)
             if good is not None and good != spec:
                 return good, keeper.revision_of(name, rollout.good)
+        failed: int | None = None
         for revision in keeper.history[1:]:
             before = revision.state.find(name)
-            if before is not None and before != spec:
+            if name in revision.failed:
+                failed = revision.revision
+            elif before == spec and failed is not None:
+                raise RolloutRefusedError(
+                    409,
+                    f"what failed of {name!r} in revision {failed} is undone already: say which "
+                    "revision to go back to (`paddler-trio fleet undo --to-revision`)",
+                )
+            elif before is not None and before != spec:
                 return before, revision.revision
         raise RolloutRefusedError(
             409, f"no other state of {name!r} is kept: there is nothing to undo"

@@ -34,6 +34,9 @@ STATE_FILE: Final = "state file"
 """The author of what was changed in a file while no balancer ran."""
 ROLLOUT: Final = "rollout"
 """The author of what a rollout went back to."""
+PAUSED_BY: Final = "paused by "
+"""The beginning of the reason of a rollout that an operator paused."""
+_IN_VAIN: Final = frozenset({"rolling_back", "rolled_back"})
 
 _Place: TypeAlias = Annotated[int, IntRange(0, 100_000)]
 
@@ -75,6 +78,13 @@ class StoredRollout:
     canaries: tuple[str, ...] = ()
     is_proven: bool = False
     others: tuple[str, ...] = ()
+
+    @property
+    def has_failed(self) -> bool:
+        """Its target did not serve as it should; what an operator paused or aborted may be good."""
+        if self.phase == "paused":
+            return not (self.reason or PAUSED_BY).startswith(PAUSED_BY)
+        return self.phase in _IN_VAIN
 
     @property
     def digests(self) -> tuple[str, ...]:
@@ -151,8 +161,19 @@ class StoredFleet:
             note=note,
             state=FleetState(specs),
         )
-        history = (revision, *self.history)[:MAX_HISTORY]
+        replaced = attrs.evolve(self.current, failed=self._failed())
+        history = (revision, replaced, *self.history[1:])[:MAX_HISTORY]
         return attrs.evolve(self.with_history(history), desired=desired)
+
+    def _failed(self) -> tuple[str, ...]:
+        """The deployments of the current revision whose rollouts have failed."""
+        return tuple(
+            spec.name
+            for spec in self.current.state.deployments
+            if (rollout := self.rollouts.get(spec.name)) is not None
+            and rollout.target == spec.digest
+            and rollout.has_failed
+        )
 
     def without_leftovers(self) -> StoredFleet:
         """Without what is kept of deployments that the current revision does not have."""
@@ -205,6 +226,7 @@ class _Revision:
     author: str
     time: str
     note: str
+    failed: tuple[str, ...]
     deployments: tuple[_Place, ...]
 
 
@@ -261,6 +283,7 @@ def rendered_fleet(stored: StoredFleet, pending: Pending | None) -> bytes:
                     author=each.author,
                     time=each.time,
                     note=each.note,
+                    failed=each.failed,
                     deployments=tuple(place(spec) for spec in each.state.deployments),
                 )
                 for each in stored.history
@@ -302,6 +325,7 @@ def stored_in(
             author=each.author,
             time=each.time,
             note=each.note,
+            failed=each.failed,
             state=FleetState(tuple(_specs(read, each.deployments))),
         )
         for each in read.history

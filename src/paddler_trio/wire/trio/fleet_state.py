@@ -341,12 +341,14 @@ class FleetRevision:
       revision: counts up; 0 before anything was ever stored.
       author: the name of the management key that stored it, or what did it.
       time: RFC 3339, in UTC.
+      failed: deployments whose rollout had failed when the next revision came.
     """
 
     revision: RevisionNumber
     author: str
     time: str
     note: str
+    failed: tuple[str, ...] = ()
     state: FleetState
 
     @property
@@ -357,6 +359,7 @@ class FleetRevision:
             "author": self.author,
             "time": self.time,
             "note": self.note,
+            "failed": list(self.failed),
         }
         deployments = b",".join(spec.json for spec in self.state.deployments)
         return b'%b,"state":{"deployments":[%b]}}' % (dumps(head)[:-1], deployments)
