@@ -293,6 +293,34 @@ def test_errors_become_the_sdks_exceptions(client: anthropic.Anthropic, lonely: 
     assert none.value.status_code in (503, 504)
 
 
+def test_every_answer_has_the_id_that_the_sdk_reports(client: anthropic.Anthropic) -> None:
+    asked = client.with_options(default_headers={"x-request-id": "mine"})
+    assert asked.messages.create(**hello(max_tokens=1))._request_id == "mine"
+    with asked.messages.stream(**hello(max_tokens=1)) as stream:
+        assert stream.request_id == "mine"
+    counted = asked.messages.with_raw_response.count_tokens(
+        model=MODEL, messages=[{"role": "user", "content": "a"}]
+    )
+    assert counted.http_response.headers["request-id"] == "mine"
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        asked.messages.create(**hello(max_tokens=0))
+    assert refused.value.request_id == "mine"
+
+
+def test_a_model_that_is_not_served_is_an_error_of_anthropics(client: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        client.models.retrieve("nobody")
+    assert missing.value.body == {
+        "type": "error",
+        "error": {
+            "type": "not_found_error",
+            "message": "the model 'nobody' is not served; served is: paddler-demo, "
+            "paddler-demo.gguf",
+        },
+    }
+    assert missing.value.request_id is not None
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [

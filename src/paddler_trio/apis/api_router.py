@@ -7,7 +7,7 @@ error in the envelope of its API, or silence if the client has left.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 import attrs
@@ -18,7 +18,7 @@ from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.limit_headers import LIMIT_HEADERS
 from paddler_trio.errors import WireError
-from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send
+from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, header
 from paddler_trio.http.cors import CorsRules
 from paddler_trio.http.router import RouteTable, cause_of, refuse_websocket
 
@@ -36,6 +36,7 @@ CORS_RULES: Final = CorsRules(
     headers=None,  # official clients that run in a browser send a dozen of their own
     exposed=(
         b"x-request-id",
+        b"request-id",
         b"openai-processing-ms",
         b"retry-after",
         b"x-paddler-ignored-fields",
@@ -46,18 +47,46 @@ CORS_RULES: Final = CorsRules(
 )
 
 
+@attrs.frozen
+class Dialect:
+    """What every answer of an API has, whatever the path.
+
+    Args:
+      envelope: its errors.
+      id_headers: the names under which its clients look for the request's id.
+      above: the path above all of its own routes.
+      version_header: who sends it speaks this dialect on the paths of others, too.
+    """
+
+    envelope: Envelope = ApiError.envelope
+    id_headers: Sequence[bytes] = (b"x-request-id",)
+    above: str = ""
+    version_header: bytes = b""
+
+    def is_of(self, scope: Scope) -> bool:
+        path: str = scope["path"]
+        return (
+            path == self.above
+            or path.startswith(f"{self.above}/")
+            or header(scope, self.version_header) is not None
+        )
+
+
+OPENAI: Final = Dialect()
+
+
 @attrs.frozen(eq=False)
 class ApiRouter:
     """An ASGI application for ``http`` scopes.
 
     Args:
-      envelopes: of an API that has one of its own, by the path above all of its routes.
+      dialects: of the APIs that do not speak OpenAI's.
       is_exact: responses have nothing that OpenAI's schema does not have.
     """
 
     backend: Backend
     routes: ApiRoutes
-    envelopes: Mapping[str, Envelope] = attrs.field(factory=dict)
+    dialects: Sequence[Dialect] = ()
     is_exact: bool = False
 
     def serves(self, path: str) -> bool:
@@ -73,6 +102,7 @@ class ApiRouter:
             return
         method, path = scope["method"], scope["path"]
         match = self.routes.find(path)
+        dialect = self.dialect(scope)
         exchange: Exchange | None = None
         try:
             exchange = Exchange.open(
@@ -82,6 +112,7 @@ class ApiRouter:
                 tail=match.params.get(TAIL, ""),
                 is_exact=self.is_exact,
                 is_strict=self.backend.settings.strict_fields,
+                id_headers=dialect.id_headers,
             )
             endpoint = match.handlers.get(method)
             if endpoint is None:
@@ -93,10 +124,10 @@ class ApiRouter:
                 return
             if exchange is None:  # its headers are the problem: answer without them
                 bare = {**scope, "headers": []}
-                exchange = Exchange.open(bare, receive, send)
+                exchange = Exchange.open(bare, receive, send, id_headers=dialect.id_headers)
             if self.is_exact:
                 problem.details = {}
-            await self._send(exchange, problem)
+            await _send(exchange, problem, dialect)
         finally:
             if exchange is not None:
                 for name in self.backend.ignored_fields.unlogged(exchange.ignored):
@@ -105,21 +136,21 @@ class ApiRouter:
     async def refuse(
         self, scope: Scope, receive: Receive, send: Send, problem: HttpProblem
     ) -> None:
-        """Answer with ``problem`` in the envelope of the API that ``path`` belongs to."""
-        # the sender is not authenticated: of its headers only the request's own name counts
+        """Answer with ``problem`` in the dialect of the sender."""
+        # it is not authenticated: of its other headers only the request's own name counts
+        dialect = self.dialect(scope)
         named = [(name, value) for name, value in scope["headers"] if name == b"x-request-id"]
-        exchange = Exchange.open({**scope, "headers": named}, receive, send)
-        await self._send(exchange, from_problem(problem))
+        bare = {**scope, "headers": named}
+        exchange = Exchange.open(bare, receive, send, id_headers=dialect.id_headers)
+        await _send(exchange, from_problem(problem), dialect)
 
-    async def _send(self, exchange: Exchange, error: ApiError) -> None:
-        envelope = self._envelope(exchange.scope["path"])
-        await exchange.send_json(error.status, envelope(error), headers=error.headers)
+    def dialect(self, scope: Scope) -> Dialect:
+        """That of the API that the sender means."""
+        return next((each for each in self.dialects if each.is_of(scope)), OPENAI)
 
-    def _envelope(self, path: str) -> Envelope:
-        for above, envelope in self.envelopes.items():
-            if path == above or path.startswith(f"{above}/"):
-                return envelope
-        return ApiError.envelope
+
+async def _send(exchange: Exchange, error: ApiError, dialect: Dialect) -> None:
+    await exchange.send_json(error.status, dialect.envelope(error), headers=error.headers)
 
 
 def _unknown(method: str, path: str, allowed: list[str]) -> ApiError:

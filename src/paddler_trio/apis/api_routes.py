@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from paddler_trio.apis.anthropic.anthropic_models import VERSION_HEADER
 from paddler_trio.apis.anthropic.anthropic_routes import count_message_tokens, messages
 from paddler_trio.apis.anthropic.anthropic_routes import envelope as anthropic_envelope
 from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.api_router import TAIL, ApiRouter, ApiRoutes, Endpoint
+from paddler_trio.apis.api_router import TAIL, ApiRouter, ApiRoutes, Dialect, Endpoint
 from paddler_trio.apis.backend import ApiSettings, Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.limits import ApiLimits
@@ -37,7 +38,12 @@ from paddler_trio.nursery_tree.dispatcher import Dispatcher
 
 PREFIXES: Final = ("/v1", "")
 """llama-server answers most paths without the version as well."""
-ENVELOPES: Final = {"/v1/messages": anthropic_envelope}
+ANTHROPIC: Final = Dialect(
+    anthropic_envelope,
+    id_headers=(b"request-id", b"x-request-id"),
+    above="/v1/messages",
+    version_header=VERSION_HEADER,
+)
 _UNSUPPORTED = {
     ("POST", "/props"): "settings are the operator's; change them on the management port",
     ("POST", "/slots/{slot...}"): (
@@ -84,8 +90,8 @@ def api_routers(
     _add_anthropic(routes)
     _add_llama_server(routes)
     return (
-        ApiRouter(backend, routes, ENVELOPES),
-        ApiRouter(backend, routes, ENVELOPES, is_exact=True),
+        ApiRouter(backend, routes, [ANTHROPIC]),
+        ApiRouter(backend, routes, [ANTHROPIC], is_exact=True),
     )
 
 

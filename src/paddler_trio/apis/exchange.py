@@ -6,7 +6,7 @@ request id, and sends either one JSON document or the beginning of a stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import attrs
@@ -43,7 +43,7 @@ class Exchange:
     """See the module docstring.
 
     Args:
-      id: the client's name of this request, or ours; the response has it as ``x-request-id``.
+      id: the client's name of this request, or ours; the response has it in ``id_headers``.
       tail: the rest of the path on a route that leaves it open; empty on others.
       client, priority, user: as the queue counts it; a body that was read may name the user.
       allowed_deployments: the only ones that its key may use; None for all.
@@ -59,6 +59,7 @@ class Exchange:
     priority: Priority
     user: str = ""
     is_exact: bool = False
+    id_headers: Sequence[bytes] = (b"x-request-id",)
     ignored: IgnoredFields = attrs.field(factory=IgnoredFields)
     allowed_deployments: frozenset[str] | None = None
     began_s: float = attrs.field(factory=trio.current_time, init=False)
@@ -77,6 +78,7 @@ class Exchange:
         tail: str = "",
         is_exact: bool = False,
         is_strict: bool = False,
+        id_headers: Sequence[bytes] = (b"x-request-id",),
     ) -> Exchange:
         """``is_strict``: fields that would be ignored are refused.
 
@@ -91,6 +93,7 @@ class Exchange:
             priority=priority,
             user=user_of(scope),
             is_exact=is_exact,
+            id_headers=id_headers,
             ignored=IgnoredFields(is_strict),
             allowed_deployments=allowed_deployments(scope),
             send=send,
@@ -202,7 +205,7 @@ class Exchange:
     def _own_headers(self) -> list[Header]:
         took_ms = round((trio.current_time() - self.began_s) * 1000)
         own = [
-            (b"x-request-id", self.id.encode()),
+            *((name, self.id.encode()) for name in self.id_headers),
             (b"openai-processing-ms", b"%d" % took_ms),
             (b"openai-version", b"2020-10-01"),
         ]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paddler_trio.apis.anthropic.anthropic_routes import envelope as anthropic_envelope
-from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.api_router import TAIL, ApiRouter, ApiRoutes
-from paddler_trio.apis.api_routes import ENVELOPES
+from paddler_trio.apis.api_router import OPENAI, TAIL, ApiRouter, ApiRoutes
+from paddler_trio.apis.api_routes import ANTHROPIC
 from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 
@@ -21,7 +19,7 @@ def routed() -> ApiRouter:
     routes.add("GET", "/v1/models", endpoint)
     routes.add("GET", f"/v1/models/{{{TAIL}...}}", endpoint)
     routes.add("POST", "/props", endpoint)
-    return ApiRouter(None, routes, ENVELOPES)  # type: ignore[arg-type]  # for its routes alone
+    return ApiRouter(None, routes, [ANTHROPIC])  # type: ignore[arg-type]  # for its routes alone
 
 
 @pytest.mark.parametrize(
@@ -38,11 +36,11 @@ def routed() -> ApiRouter:
         ("", False),
     ],
 )
-def test_an_unknown_path_is_refused_in_the_envelope_of_the_api_above_it(
+def test_an_unknown_path_is_refused_in_the_dialect_of_the_api_above_it(
     path: str, is_anthropic: bool
 ) -> None:
-    expected = anthropic_envelope if is_anthropic else ApiError.envelope
-    assert routed()._envelope(path) is expected
+    expected = ANTHROPIC if is_anthropic else OPENAI
+    assert routed().dialect({"path": path, "headers": []}) is expected
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.shapes import Json
 from paddler_trio.balancer.deployments import Deployment
 from paddler_trio.http.asgi import header
 
+VERSION_HEADER: Final = b"anthropic-version"
+
 
 def is_anthropic(exchange: Exchange) -> bool:
     """The official clients name the version of the API with every request."""
-    return header(exchange.scope, b"anthropic-version") is not None
+    return header(exchange.scope, VERSION_HEADER) is not None
 
 
 def anthropic_list(served: Sequence[Deployment], created_s: int) -> Json:

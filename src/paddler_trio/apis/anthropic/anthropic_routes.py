@@ -1,7 +1,7 @@
 """``/v1/messages`` and ``/v1/messages/count_tokens``: Anthropic's API.
 
-``anthropic-version`` and ``anthropic-beta`` headers are accepted and change nothing: what a body
-asks for decides.
+``anthropic-version`` and ``anthropic-beta`` headers are accepted and change nothing of an answer:
+what a body asks for decides.
 """
 
 from __future__ import annotations
@@ -263,8 +263,7 @@ async def messages(backend: Backend, exchange: Exchange) -> None:
     else:
         whole = WholeMessage(heading, Answer(reader))
         await gather(backend, exchange, works, whole.take)
-        named = [(b"request-id", exchange.id.encode())]
-        await exchange.send_json(200, whole.body(), headers=named)
+        await exchange.send_json(200, whole.body())
 
 
 async def count_message_tokens(backend: Backend, exchange: Exchange) -> None:
