@@ -280,6 +280,37 @@ def test_a_response_goes_on_after_its_predecessors_but_not_their_instructions(
     assert after.input_tokens == same.usage.input_tokens
 
 
+def test_items_of_stored_responses_are_referred_to(client: openai.OpenAI) -> None:
+    asked: Any = {"role": "user", "content": "What is the weather in Paris?"}
+    called = client.responses.create(
+        model=MODEL, input=[asked], tools=[TOOL], tool_choice="required", max_output_tokens=200
+    )
+    call = called.output[-1]
+    assert call.type == "function_call"
+    answered: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "rainy"}
+    referred: Any = [{"type": "item_reference", "id": item.id} for item in called.output]
+    said: Any = [item.to_dict() for item in called.output]
+    in_words = client.responses.input_tokens.count(model=MODEL, input=[asked, *said, answered])
+    by_names = client.responses.input_tokens.count(model=MODEL, input=[asked, *referred, answered])
+    assert by_names.input_tokens == in_words.input_tokens
+    told = client.responses.create(
+        model=MODEL, input=[asked, *referred, answered], max_output_tokens=8
+    )
+    listed = client.responses.input_items.list(told.id, order="asc").data
+    assert [item.type for item in listed] == [
+        "message",
+        *(item.type for item in called.output),
+        "function_call_output",
+    ]
+    with pytest.raises(openai.BadRequestError) as twice:
+        client.responses.create(model=MODEL, input=[asked, *referred, answered, referred[0]])
+    assert twice.value.param == f"input[{len(referred) + 2}].id"
+    client.responses.delete(called.id)
+    with pytest.raises(openai.BadRequestError) as gone:
+        client.responses.create(model=MODEL, input=[asked, *referred, answered])
+    assert (gone.value.code, gone.value.param) == ("item_not_found", "input[1].id")
+
+
 @pytest.mark.parametrize(
     ("more", "param"),
     [
@@ -291,7 +322,8 @@ def test_a_response_goes_on_after_its_predecessors_but_not_their_instructions(
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
-        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].id"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "type"),
         ({"input": []}, "input"),
         ({"max_output_tokens": 0}, "max_output_tokens"),

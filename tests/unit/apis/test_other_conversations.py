@@ -261,6 +261,25 @@ def test_a_response_is_there_for_its_own_key_alone() -> None:
     assert store.num_bytes == 0
 
 
+def test_an_item_is_found_as_long_as_the_response_that_has_it_and_by_its_key_alone() -> None:
+    def with_item(name: str) -> StoredResponse:
+        response = {"id": name, "output": [{"id": f"msg_{name}", "type": "message"}]}
+        return StoredResponse.of("alice", response, b"[]", b"[]", 0)
+
+    store = ResponseStore(max_responses=2, max_bytes=10_000)
+    for name in "abc":
+        store.keep(with_item(name))
+    assert store.having("msg_a", owner="alice") is None, "it made room"
+    assert store.having("msg_b", owner="bob") is None
+    found = store.having("msg_b", owner="alice")
+    assert found is not None
+    assert (found.id, found.output) == ("b", [{"id": "msg_b", "type": "message"}])
+    store.keep(with_item("d"))
+    assert store.having("msg_c", owner="alice") is None, "what is referred to stays longer"
+    assert store.drop("b", owner="alice")
+    assert store.having("msg_b", owner="alice") is None
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("limit", "0"), ("limit", "101"), ("limit", "9" * 5000), ("order", "x" * 5000)],
@@ -311,9 +330,13 @@ def test_what_the_store_retains_is_what_it_counts(values: list[object], repeats:
     try:
         for number in range(most_bytes // (piece + ENTRY_BYTES) + 50):
             items: list[Item] = [{"content": loads(dumps(values * repeats))}]
-            response = {"id": f"r{number}", "output": loads(dumps(values))}
+            output = [
+                {"id": f"msg_{number}_{place}".ljust(52, "_"), "content": value}
+                for place, value in enumerate(loads(dumps(values)))
+            ]
+            response = {"id": f"r{number}", "output": output}
             store.keep(StoredResponse.of("key", response, b"[]", dumps(items), 0))
-        del items, response
+        del items, output, response
         gc.collect()
         retained, _ = tracemalloc.get_traced_memory()
     finally:

@@ -50,6 +50,7 @@ INCLUDABLE = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
+ITEM_REFERENCE = "item_reference"
 _NAME = Text(256, least_chars=1)
 _STATUS = accepted(
     "status", OneOf(("in_progress", "completed", "incomplete")), "What is given is what there is."
@@ -81,7 +82,7 @@ def _image_part() -> Record:
 
 
 def item_shape() -> Shape:
-    """One item of an input: a message, a call, its output, or reasoning."""
+    """One item of an input: a message, a call, its output, reasoning, or a reference to one."""
     text, image = _text_part("input_text"), _image_part()
     refusal = record("refused part", tag("refusal"), required("refusal", Text(), "Its text."))
     content = text_or_parts(text, _text_part("output_text"), image, refusal)
@@ -129,6 +130,11 @@ def item_shape() -> Shape:
             _ID,
             _STATUS,
             accepted("encrypted_content", Text(), "It cannot be read."),
+        ),
+        record(
+            "item_reference item",
+            tag(ITEM_REFERENCE),
+            required("id", Text(256), "An item of a stored response's output; it stands here."),
         ),
         default="message",
     )

@@ -14,6 +14,7 @@ from paddler_trio.apis.backend import Backend, cluster_parameters, model_name, m
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.image_fetch import fetch_images
 from paddler_trio.apis.questions import count_tokens
+from paddler_trio.apis.responses.responses_fields import ITEM_REFERENCE
 from paddler_trio.apis.responses.responses_request import (
     Item,
     ResponsesRequest,
@@ -50,6 +51,7 @@ class Responses:
         request = await exchange.read(backend.limits, read_responses)
         if exchange.is_exact:
             request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
+        request = await self._resolved(request, exchange)
         delivery = request.delivery
         backend = backend.routed(exchange, delivery.model)
         heading = ResponseHeading(
@@ -106,6 +108,7 @@ class Responses:
 
     async def count_tokens(self, backend: Backend, exchange: Exchange) -> None:
         request = await exchange.read(backend.limits, read_input_tokens)
+        request = await self._resolved(request, exchange)
         backend = backend.routed(exchange, request.delivery.model)
         must_generate(backend)
         before = await self._before(request, exchange)
@@ -138,6 +141,54 @@ class Responses:
             raise not_stored(exchange.tail)
         body = {"id": exchange.tail, "object": "response", "deleted": True}
         await exchange.send_json(200, body)
+
+    async def _resolved(self, request: ResponsesRequest, exchange: Exchange) -> ResponsesRequest:
+        """The request with the items themselves where it refers to them.
+
+        Errors:
+          ApiError: 400 for an item that is not stored, or is referred to twice: a short body would
+            stand for a prompt without a bound.
+          HttpProblem: 503 if there is no room for them.
+        """
+        places: dict[str, int] = {}
+        for index, item in enumerate(request.items):
+            if item.get("type") != ITEM_REFERENCE:
+                continue
+            item_id = str(item["id"])
+            if item_id in places:
+                first = places[item_id]
+                raise invalid(
+                    f"input[{index}].id is {item_id!r}, as that of input[{first}] is: an item is "
+                    "referred to once",
+                    f"input[{index}].id",
+                )
+            places[item_id] = index
+        if not places:
+            return request
+        sources: dict[str, StoredResponse] = {}
+        for item_id, index in places.items():
+            stored = self.store.having(item_id, owner=_owner(exchange))
+            if stored is None:
+                raise invalid(
+                    f"input[{index}].id is {item_id!r}, which is no item of a stored response's "
+                    "output; send the item itself",
+                    f"input[{index}].id",
+                    code="item_not_found",
+                )
+            sources[stored.id] = stored
+        _reserve(exchange, sum(len(each.response_json) for each in sources.values()))
+        exchange.has_stored_items = True
+
+        def resolve() -> list[Item]:
+            items = list(request.items)
+            for stored in sources.values():
+                for item in stored.output:
+                    index = places.get(str(item["id"]))
+                    if index is not None:
+                        items[index] = item
+            return items
+
+        return attrs.evolve(request, items=await exchange.run(resolve))
 
     async def _before(self, request: ResponsesRequest, exchange: Exchange) -> Sequence[Item]:
         """The items that the response continues; ApiError 400 if they are not stored any more,

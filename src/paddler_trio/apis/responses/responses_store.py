@@ -20,6 +20,8 @@ from paddler_trio.wire.json_text import dumps_in_runs
 
 ENTRY_BYTES = 1024
 """The size of an entry beside its texts, rounded up: objects, keys, its place in the store."""
+ITEM_BYTES = 256
+"""The same of what finds one item of its output."""
 
 
 @attrs.frozen(kw_only=True)
@@ -28,6 +30,7 @@ class StoredResponse:
 
     Args:
       before_json, items_json: the items of the responses that it continued, and of its own input.
+      item_ids: of its output.
       weight_bytes: what the request held of the input budget for them. Whoever reads them again
         makes the balancer hold as much, and reserves it first.
     """
@@ -37,6 +40,7 @@ class StoredResponse:
     response_json: bytes
     before_json: bytes
     items_json: bytes
+    item_ids: tuple[str, ...]
     weight_bytes: int
 
     @classmethod
@@ -49,19 +53,25 @@ class StoredResponse:
             response_json=dumps_in_runs(response),
             before_json=before_json,
             items_json=items_json,
+            item_ids=tuple(str(item["id"]) for item in _output_of(response)),
             weight_bytes=weight_bytes,
         )
 
     @property
     def size_bytes(self) -> int:
         texts = (self.response_json, self.before_json, self.items_json)
-        return ENTRY_BYTES + sum(map(len, texts)) + 4 * len(self.owner)
+        listed = ITEM_BYTES * len(self.item_ids)
+        return ENTRY_BYTES + listed + sum(map(len, texts)) + 4 * len(self.owner)
 
     @property
     def response(self) -> Json:
         response = loads(self.response_json)
         assert isinstance(response, dict)
         return response
+
+    @property
+    def output(self) -> list[Item]:
+        return _output_of(self.response)
 
     @property
     def input_items(self) -> list[Item]:
@@ -71,9 +81,13 @@ class StoredResponse:
     @property
     def conversation(self) -> list[Item]:
         """The conversation with its output, for the response that continues it."""
-        output = self.response["output"]
-        assert isinstance(output, list)
-        return [*self.input_items, *output]
+        return [*self.input_items, *self.output]
+
+
+def _output_of(response: Json) -> list[Item]:
+    output = response["output"]
+    assert isinstance(output, list)
+    return output
 
 
 def _listed(text: bytes) -> list[Item]:
@@ -119,6 +133,13 @@ class ResponseStore:
             owned.kept.move_to_end(response_id)
             return owned.kept[response_id]
 
+    def having(self, item_id: str, *, owner: str) -> StoredResponse | None:
+        """The response in whose output this item is, as :meth:`get` returns it."""
+        with self._lock:
+            owned = self._owners.get(owner)
+            response_id = None if owned is None else owned.response_ids.get(item_id)
+        return None if response_id is None else self.get(response_id, owner=owner)
+
     def drop(self, response_id: str, *, owner: str) -> bool:
         """Whether it was there."""
         with self._lock:
@@ -152,14 +173,20 @@ class _Owned:
     """What one owner has in the store, what was used last at the end."""
 
     kept: OrderedDict[str, StoredResponse] = attrs.field(factory=OrderedDict)
+    response_ids: dict[str, str] = attrs.field(factory=dict)
+    """By the items of their output."""
     num_bytes: int = 0
 
     def add(self, stored: StoredResponse) -> None:
         self.kept[stored.id] = stored
+        self.response_ids.update(dict.fromkeys(stored.item_ids, stored.id))
         self.num_bytes += stored.size_bytes
 
     def remove(self, response_id: str) -> None:
-        self.num_bytes -= self.kept.pop(response_id).size_bytes
+        dropped = self.kept.pop(response_id)
+        for item_id in dropped.item_ids:
+            del self.response_ids[item_id]
+        self.num_bytes -= dropped.size_bytes
 
 
 def not_stored(response_id: str) -> ApiError:
