@@ -338,7 +338,8 @@ class Tagged:
         if not isinstance(value, dict):
             raise wrong(self, value, path)
         known = ", ".join(f'"{tag}"' for tag in self.records)
-        given = value.get(self.tag, self.default)
+        given = value.get(self.tag)
+        given = self.default if given is None else given
         if given is None:
             raise ApiError(
                 400,

@@ -186,6 +186,13 @@ def test_items_of_one_turn_are_one_message() -> None:
     assert (messages[5]["reasoning_content"], messages[5]["content"]) == ("aha", "a")
 
 
+def test_a_message_need_not_say_that_it_is_one() -> None:
+    """Clients that write all members of a class write null for those that were not given."""
+    for kind in ({}, {"type": None}, {"type": "message"}):
+        request = read_responses({"input": [{**said("user", "q"), **kind}]}, LIMITS)
+        assert request.conversation(()).messages == ({"role": "user", "content": "q"},)
+
+
 def test_thoughts_in_a_row_are_joined_once() -> None:
     """Each of thousands that copied those before it would take minutes of a long request."""
     size, number = 4096, 256
