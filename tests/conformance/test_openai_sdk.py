@@ -198,6 +198,8 @@ def test_what_the_answer_must_look_like(client: OpenAI) -> None:
     assert constrained(grammar='root ::= "a" "b"') == "ab"
     assert constrained(guided_choice=["maybe", "never"]) in {"maybe", "never"}
     assert constrained(guided_regex="[0-9]{4}").isdecimal()
+    assert constrained(regex="[0-9]{4}").isdecimal()
+    assert constrained(ebnf='root ::= "a" "b"') == "ab"
     schema = {"type": "object", "properties": {"a": {"const": 5}}, "required": ["a"]}
     assert json.loads(constrained(json_schema=schema)) == {"a": 5}
     assert json.loads(constrained(structured_outputs={"json": schema})) == {"a": 5}

@@ -1,6 +1,6 @@
 """The fields that all requests for text have in common, and what they mean natively. Pure.
 
-OpenAI's own, llama.cpp's and vLLM's: the latter two are what people add with ``extra_body``.
+OpenAI's own, llama.cpp's, vLLM's and SGLang's: the others are what people add with ``extra_body``.
 """
 
 from __future__ import annotations
@@ -168,6 +168,8 @@ def constraint_fields(limits: ApiLimits) -> tuple[Field, ...]:
         Field("guided_regex", text, "A pattern that the whole answer matches."),
         Field("guided_choice", choices, "The answer is one of these."),
         Field("guided_grammar", text, "As grammar: GBNF."),
+        Field("regex", text, "As guided_regex; SGLang's name."),
+        Field("ebnf", text, "As grammar: GBNF; SGLang's name."),
         Field(
             "structured_outputs",
             structured,
@@ -377,6 +379,10 @@ def _schema(value: object) -> JsonSchemaGrammar:
     return JsonSchemaGrammar(value) if isinstance(value, str) else schema_constraint(value)
 
 
+def _regex(value: object) -> RegexGrammar:
+    return RegexGrammar(str(value))
+
+
 def _gbnf(value: object) -> GbnfGrammar:
     return GbnfGrammar(str(value), "root")
 
@@ -396,9 +402,11 @@ _CONSTRAINTS: Mapping[str, Callable[[object], Constraint]] = {
     "grammar": _gbnf,
     "json_schema": _schema,
     "guided_json": _schema,
-    "guided_regex": lambda pattern: RegexGrammar(str(pattern)),
+    "guided_regex": _regex,
     "guided_choice": lambda choices: ChoiceGrammar(tuple(texts(choices))),
     "guided_grammar": _gbnf,
+    "regex": _regex,
+    "ebnf": _gbnf,
     "structured_outputs": _structured,
 }
 """Of the fields that constrain an answer."""

@@ -68,6 +68,8 @@ EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
     "guided_regex": ({}, "a+"),
     "guided_choice": ({}, ["yes", "no"]),
     "guided_grammar": ({}, 'root ::= "a"'),
+    "regex": ({}, "a+"),
+    "ebnf": ({}, 'root ::= "a"'),
     "structured_outputs": ({}, {"regex": "a+"}),
     "tools": ({}, [TOOL]),
     "tool_choice": (TOOLS, "required"),

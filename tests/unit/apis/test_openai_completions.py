@@ -156,6 +156,8 @@ EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
     "guided_regex": ({}, "a"),
     "guided_choice": ({}, ["a"]),
     "guided_grammar": ({}, 'root ::= "a"'),
+    "regex": ({}, "a"),
+    "ebnf": ({}, 'root ::= "a"'),
     "structured_outputs": ({}, {"json_object": True}),
     "stream": ({}, True),
     "stream_options": ({"stream": True}, {"include_usage": True}),

@@ -220,6 +220,6 @@ def chat_record(limits: ApiLimits) -> Record:
         refused("moderation", "nothing is moderated"),
         hint("verbosity", "say in words how long an answer to give", neutral=("medium",)),
         hint("web_search_options", "there is no web search"),
-        note="Fields beyond OpenAI's are llama.cpp's and vLLM's. "
+        note="Fields beyond OpenAI's are llama.cpp's, vLLM's or SGLang's. "
         "Unknown ones are ignored and reported.",
     )
