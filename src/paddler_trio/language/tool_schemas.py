@@ -10,6 +10,7 @@ not validated either.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -44,6 +45,8 @@ MAX_UNIQUE_ITEMS = 256
 MAX_UNIQUE_VALUES = 2048
 """Of all values in the items together, at any depth: each may be compared with every item."""
 MAX_FINDINGS = 8
+MAX_REMEMBERED = 1024
+"""Schemas that were found sound: conversations send the same tools again and again."""
 _MAX_FINDING_CHARS = 300
 
 JsonSchema: TypeAlias = Mapping[str, object]
@@ -96,9 +99,9 @@ class ToolSchema:
         """
         self._tool = tool
         try:
-            size_chars = len(json.dumps(schema, ensure_ascii=False))
-            if size_chars > MAX_SCHEMA_CHARS:
-                reason = f"schema of {size_chars} characters, the limit is {MAX_SCHEMA_CHARS}"
+            text = json.dumps(schema, ensure_ascii=False)
+            if len(text) > MAX_SCHEMA_CHARS:
+                reason = f"schema of {len(text)} characters, the limit is {MAX_SCHEMA_CHARS}"
                 raise ToolSchemaError(tool, reason)
             declared = str(schema.get("$schema", _DEFAULT_DRAFT)).rstrip("#")
             draft = _DRAFTS.get(declared)
@@ -106,9 +109,12 @@ class ToolSchema:
                 raise ToolSchemaError(tool, f"$schema: {declared!r} is no known draft")
             # The draft is chosen now; inside, the keyword would bring unbounded rules back.
             own = {key: value for key, value in schema.items() if key != "$schema"}
-            for refusal in _refusals_of(own):
-                raise ToolSchemaError(tool, refusal)
-            draft.check_schema(own, format_checker=_NO_FORMATS)
+            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+            if not _was_sound(digest):
+                for refusal in _refusals_of(own):
+                    raise ToolSchemaError(tool, refusal)
+                draft.check_schema(own, format_checker=_NO_FORMATS)
+                _remember(digest)
         except SchemaError as error:
             reason = f"parameters are not a JSON Schema: {error.json_path}: {error.message}"
             raise ToolSchemaError(tool, _shorten(reason)) from error
@@ -141,6 +147,24 @@ class ToolSchema:
 
     def _finding(self, text: str) -> str:
         return _shorten(f"tool {self._tool!r}: {text}")
+
+
+_SOUND: dict[bytes, None] = {}
+"""By the digest of their text, the one that was met last at the end."""
+
+
+def _was_sound(digest: bytes) -> bool:
+    if digest not in _SOUND:
+        return False
+    del _SOUND[digest]
+    _SOUND[digest] = None
+    return True
+
+
+def _remember(digest: bytes) -> None:
+    _SOUND[digest] = None
+    if len(_SOUND) > MAX_REMEMBERED:
+        del _SOUND[next(iter(_SOUND))]
 
 
 @attrs.define
