@@ -19,6 +19,7 @@ import attrs
 
 from paddler_trio.apis.fields import Field, FieldSupport, Record
 from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.llama_server.infill import infill_record
 from paddler_trio.apis.llama_server.llama_completion import MAX_REPEATED_CHARS
 from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
 from paddler_trio.apis.openai.chat_fields import chat_record
@@ -35,6 +36,7 @@ SECTIONS = {
     "`POST /v1/chat/completions`": chat_record(LIMITS),
     "`POST /v1/completions`": completion_record(LIMITS),
     "`POST /completion`": llama_completion_record(LIMITS),
+    "`POST /infill`": infill_record(LIMITS),
     "`POST /v1/embeddings`": embeddings_record(LIMITS),
     "`POST /embedding`": llama_embeddings_record(LIMITS),
     "`POST /tokenize`": tokenize_record(LIMITS),

@@ -417,7 +417,6 @@ def test_what_is_served(http: httpx.Client, fleet: Fleet) -> None:
         ("POST", "/props"),
         ("POST", "/slots/1?action=save"),
         ("POST", "/lora-adapters"),
-        ("POST", "/infill"),
         ("GET", "/metrics"),
         ("POST", "/v1/audio/transcriptions"),
         ("POST", "/audio/transcriptions"),

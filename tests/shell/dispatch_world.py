@@ -109,6 +109,7 @@ class World:
         name: str | None = None,
         host: str | None = None,
         reads_traces: bool = False,
+        fills: bool = False,
     ) -> Peer:
         self.agents += 1
         outgoing, frames = trio.open_memory_channel[bytes](100)
@@ -123,6 +124,7 @@ class World:
             health=self.dispatcher.health,
             deployment=deployment,
             reads_traces=reads_traces,
+            fills=fills,
         )
         connection.host = host or connection.id
         if ours:

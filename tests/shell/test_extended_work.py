@@ -10,14 +10,16 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from paddler_trio.balancer.ask_model import ask_model
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
+from paddler_trio.nursery_tree.dispatch_failures import OLD_FOR_INFILL
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.wire.paddler.messages import AgentRequest
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.trio.request_frame import encode_work
-from paddler_trio.wire.trio.trio_link import Answer, Ask, Start, Tokenize
-from paddler_trio.wire.trio.work import Generate, TextPrompt
+from paddler_trio.wire.trio.trio_link import Answer, Ask, RenderPrompt, Start, Tokenize
+from paddler_trio.wire.trio.work import Generate, InfillPrompt, TextPrompt
 
 PLAIN = Generate(prompt=TextPrompt(text="Once"), max_tokens=5)
+INFILL = Generate(prompt=InfillPrompt(prefix="a = ", suffix="\n"), max_tokens=5)
 WITH_STOP = Generate(prompt=TextPrompt(text="Once"), max_tokens=5, stop=("END",))
 
 
@@ -109,6 +111,75 @@ async def test_what_lost_its_agent_before_a_token_does_not_go_to_one_that_cannot
         assert again.sent() == ["start 1.2"]
         again.says("1.2", done=True)
         assert await heard(request) == ("", None)
+
+
+# --------------------------------------------------------------------------------- infill
+
+
+async def test_an_infill_goes_by_agents_of_before_it(autojump_clock: MockClock) -> None:
+    async with world() as here:
+        paddlers, old, new = here.agent(ours=False), here.agent(), here.agent(fills=True)
+        first, second = submit(here, INFILL), submit(here, INFILL)
+        await wait_all_tasks_blocked()
+        assert (first.agents, second.agents) == (["a3"], [])
+        new.says("1.1", done=True)
+        await wait_all_tasks_blocked()
+        assert second.agents == ["a3"]
+        new.says("2.1", done=True)
+        await wait_all_tasks_blocked()
+        assert (paddlers.sent(), old.sent()) == ([], [])
+
+
+async def test_an_infill_is_refused_where_every_agent_is_of_before_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        paddlers = here.agent(ours=False)
+        request = submit(here, INFILL)
+        assert request.failure is not None
+        assert (request.failure.code, "prompt.Infill" in request.failure.description) == (501, True)
+        old = here.agent()
+        request = submit(here, INFILL)
+        assert request.failure == OLD_FOR_INFILL
+        with pytest.raises(HttpProblem, match="501 the agents that are connected are of a version"):
+            await ask_model(here.dispatcher, RenderPrompt(prompt=INFILL.prompt))
+        assert (paddlers.sent(), old.sent()) == ([], [])
+
+
+async def test_an_infill_that_lost_its_agent_waits_for_one_like_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        new = here.agent(fills=True)
+        request = submit(here, INFILL)
+        await wait_all_tasks_blocked()
+        old = here.agent()
+        here.dispatcher.leave(new.connection)
+        await wait_all_tasks_blocked()
+        again = here.agent(fills=True)
+        await wait_all_tasks_blocked()
+        assert (old.sent(), again.sent()) == ([], ["start 1.2"])
+        again.says("1.2", done=True)
+        assert await heard(request) == ("", None)
+
+
+async def test_what_an_infill_becomes_is_asked_of_an_agent_that_fills(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        old, new = serves(here.agent()), serves(here.agent(fills=True))
+        answers: list[object] = []
+
+        async def ask() -> None:
+            answers.append(await ask_model(here.dispatcher, RenderPrompt(prompt=INFILL.prompt)))
+
+        here.nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        (frame,) = new.received()
+        assert isinstance(frame, Ask)
+        new.connection.answer(frame.id, Answer(frame.id, {"prompt": "x"}, None, 200))
+        await wait_all_tasks_blocked()
+        assert (answers, old.sent()) == ([{"prompt": "x"}], [])
 
 
 # ------------------------------------------------------------------------------ questions

@@ -48,7 +48,7 @@ from paddler_trio.wire.trio.trio_link import Report
 STEPS = 150
 RUN_NOTHING = (
     *("tokenize", "apply-template", "render_prompt", "input_tokens", "count_tokens"),
-    *("/infill", "/lora-adapters", "/props", "/audio/transcriptions", "/completions/control"),
+    *("/lora-adapters", "/props", "/audio/transcriptions", "/completions/control"),
 )
 """The ends of paths on which a question is asked, or that are refused."""
 Labels = tuple[tuple[str, str], ...]

@@ -45,6 +45,7 @@ from paddler_trio.wire.trio.trio_link import (
     BESIDE,
     BOUND,
     FOLLOWS,
+    INFILL,
     MAX_FRAME_BYTES,
     SUBPROTOCOL,
     InstanceWanted,
@@ -109,7 +110,7 @@ class BalancerLink:
 
     def _features(self) -> tuple[bytes, ...]:
         beside = (BESIDE,) if self.models.judges_beside else ()
-        return (FEATURE, FOLLOWS, BOUND, *beside)
+        return (FEATURE, FOLLOWS, BOUND, INFILL, *beside)
 
     def __repr__(self) -> str:
         states = [repr(each) for each in self._connections] or ["dialling"]

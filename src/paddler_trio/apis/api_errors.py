@@ -80,6 +80,7 @@ _MEANINGS: Mapping[str, _Meaning] = {
     "GrammarSyntaxError": _Meaning(400, "invalid_grammar"),
     "ImageDecodingFailed": _Meaning(400, "invalid_image", "messages"),
     "ImageExceedsBatchSize": _Meaning(400, "image_too_large", "messages"),
+    "InfillNotSupported": _Meaning(501, "infill_not_supported"),
     "MultimodalNotSupported": _Meaning(400, "images_not_supported", "messages"),
     "SamplerError": _Meaning(500, "generation_failed"),
     "TokenGenerationDisabled": _Meaning(501, "generation_disabled"),

@@ -12,6 +12,7 @@ from paddler_trio.apis.api_router import TAIL, ApiRouter, ApiRoutes, Dialect, En
 from paddler_trio.apis.backend import ApiSettings, Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.llama_server.infill import infill
 from paddler_trio.apis.llama_server.llama_completion import llama_completion
 from paddler_trio.apis.llama_server.model_routes import (
     apply_template,
@@ -53,7 +54,6 @@ _UNSUPPORTED = {
     ("POST", "/lora-adapters"): (
         "adapters are not chosen by a request; the operator sets them for the whole fleet"
     ),
-    ("POST", "/infill"): "infill is not supported; write the prompt with the model's own markers",
     ("GET", "/metrics"): "metrics are on the management port of the balancer, /metrics",
     ("POST", "/v1/audio/transcriptions"): "the model hears nothing",
     ("POST", "/audio/transcriptions"): "the model hears nothing",
@@ -127,6 +127,7 @@ def _add_llama_server(routes: ApiRoutes) -> None:
     routes.add("GET", "/v1/health", health)
     for path in ("/completion", "/completions"):
         routes.add("POST", path, llama_completion)
+    routes.add("POST", "/infill", infill)
     for path in ("/embedding", "/embeddings"):
         routes.add("POST", path, llama_embeddings)
     for prefix in PREFIXES:

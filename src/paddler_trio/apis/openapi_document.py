@@ -11,6 +11,7 @@ from paddler_trio.apis.backend import Backend
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.fields import Record
 from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.llama_server.infill import infill_record
 from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
 from paddler_trio.apis.llama_server.rerank import rerank_record
 from paddler_trio.apis.openai.chat_fields import chat_record
@@ -30,6 +31,7 @@ def records(limits: ApiLimits) -> dict[tuple[str, str], Record]:
         ("/v1/chat/completions/input_tokens", "Count a conversation's tokens"): chat_record(limits),
         ("/v1/completions", "Continue a text"): completion_record(limits),
         ("/completion", "Continue a text, llama-server's way"): llama_completion_record(limits),
+        ("/infill", "Fill the gap between two texts"): infill_record(limits),
         ("/v1/responses", "Answer an input"): responses_record(limits),
         ("/v1/responses/input_tokens", "Count an input's tokens"): input_tokens_record(limits),
         ("/v1/messages", "Answer a conversation, Anthropic's way"): messages_record(limits),

@@ -63,6 +63,7 @@ from paddler_trio.wire.trio.trio_link import (
     BESIDE,
     BOUND,
     FOLLOWS,
+    INFILL,
     SUBPROTOCOL,
     TAG,
     Answer,
@@ -124,6 +125,7 @@ class AgentSocket:
         link.reads_bounds = speaks_trio and BOUND in offered
         link.judges_beside = speaks_trio and BESIDE in offered
         link.follows = speaks_trio and FOLLOWS in offered
+        link.fills = speaks_trio and INFILL in offered
         outgoing.send_nowait(render(Version(PROTOCOL_VERSION)))
         take_texts_to(scope, link)
         await send(
@@ -175,6 +177,7 @@ class _Link:
     reads_bounds: bool = attrs.field(default=False, init=False)
     judges_beside: bool = attrs.field(default=False, init=False)
     follows: bool = attrs.field(default=False, init=False)
+    fills: bool = attrs.field(default=False, init=False)
     unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _heard_s: float = attrs.field(factory=trio.current_time, init=False)
@@ -423,6 +426,7 @@ class _Link:
             judges_beside=self.judges_beside,
             upstream=self.upstream,
             follows=self.follows,
+            fills=self.fills,
         )
         if self.placement is not None:
             agent.deployment = self.placement.deployment

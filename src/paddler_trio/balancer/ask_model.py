@@ -15,7 +15,7 @@ import trio
 from paddler_trio.errors import LinkError
 from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
-from paddler_trio.nursery_tree.dispatch_failures import MOVED
+from paddler_trio.nursery_tree.dispatch_failures import MOVED, OLD_FOR_INFILL
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import client_digest
@@ -29,7 +29,7 @@ from paddler_trio.wire.trio.trio_link import (
     RenderPrompt,
     Tokenize,
 )
-from paddler_trio.wire.trio.work import ConversationPrompt, TextPrompt
+from paddler_trio.wire.trio.work import ConversationPrompt, InfillPrompt, TextPrompt
 
 log = structlog.get_logger("asking")
 
@@ -63,8 +63,9 @@ async def ask_model(
     written = await _written(question)
     limits = dispatcher.limits
     began_s = trio.current_time()
+    is_infill = isinstance(question, RenderPrompt) and isinstance(question.prompt, InfillPrompt)
     for _ in range(MAX_ASKED):
-        agent = await _serving_agent(dispatcher, deployment, began_s)
+        agent = await _serving_agent(dispatcher, deployment, began_s, is_infill=is_infill)
         with trio.move_on_after(limits.item_timeout_s):
             try:
                 return await agent.ask_model(written, client=client_digest(client))
@@ -105,6 +106,9 @@ def _is_large(question: Question) -> bool:
             return _are_large(messages)
         case PreviewTemplate(messages=messages, tools=tools, chat_template=template):
             return bool(tools) or len(template or "") > LARGE_CHARS or _are_large(messages)
+        case RenderPrompt(prompt=InfillPrompt() as prompt):
+            texts = (prompt.prefix, prompt.suffix, prompt.middle, *(o.text for o in prompt.others))
+            return sum(map(len, texts)) > LARGE_CHARS
         case RenderPrompt():
             return True
         case _:
@@ -126,20 +130,21 @@ def _writing_thread() -> trio.CapacityLimiter:
 
 
 async def _serving_agent(
-    dispatcher: Dispatcher, deployment: str, began_s: float
+    dispatcher: Dispatcher, deployment: str, began_s: float, *, is_infill: bool
 ) -> AgentConnection:
-    """An agent of ours that serves the deployment, the least busy one."""
+    """An agent of ours that serves the deployment and understands the question, the least busy
+    one."""
     pool = dispatcher.pools.find(deployment)
     if pool is None:
         raise HttpProblem(404, f"there is no deployment {deployment[:80]!r}")
-    if (agent := _serving_now(dispatcher, pool)) is not None:
+    if (agent := _serving_now(dispatcher, pool, is_infill=is_infill)) is not None:
         return agent
     with dispatcher.pools.asking(pool):
         while trio.current_time() < (deadline_s := _deadline_s(dispatcher, pool, began_s)):
             changes = dispatcher.agents_changed.ordinal
             with trio.move_on_at(deadline_s):
                 await dispatcher.agents_changed.wait_beyond(changes)
-            if (agent := _serving_now(dispatcher, pool)) is not None:
+            if (agent := _serving_now(dispatcher, pool, is_infill=is_infill)) is not None:
                 return agent
     why = "" if pool.held is None else f": {pool.held.reason}"
     raise _busy(dispatcher, deployment, f"no agent serves a model now{why}")
@@ -151,7 +156,7 @@ def _deadline_s(dispatcher: Dispatcher, pool: Pool, began_s: float) -> float:
     return held_s + dispatcher.limits.buffered_timeout_s
 
 
-def _serving_now(dispatcher: Dispatcher, pool: Pool) -> AgentConnection | None:
+def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> AgentConnection | None:
     """HttpProblem if it is no use to wait for one."""
     if dispatcher.is_draining:
         raise HttpProblem(503, "balancer is shutting down")
@@ -165,6 +170,10 @@ def _serving_now(dispatcher: Dispatcher, pool: Pool) -> AgentConnection | None:
             "the agents that are connected are Paddler 4.1's, which answer no questions "
             "about the model; start an agent of this package",
         )
+    if is_infill:  # servers behind agents answer for themselves
+        ours = [agent for agent in ours if agent.fills or agent.upstream is not None]
+    if agents and not ours:
+        raise HttpProblem(OLD_FOR_INFILL.code, OLD_FOR_INFILL.description)
     serving = [agent for agent in ours if agent.is_accepting]
     if not serving and pool.has_moved:
         raise _busy(dispatcher, pool.name, MOVED.description)

@@ -25,6 +25,7 @@ from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.answers.tool_calls import ToolCallReader, reader_of_calls
 from paddler_trio.language.grammars.gbnf_conversion import SchemaNotConvertibleError
 from paddler_trio.language.images.image_parts import texts_between
+from paddler_trio.language.infill import infill_tokens_of
 from paddler_trio.language.model_language import Language
 from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.rendering import Rendering, plain, render
@@ -46,6 +47,7 @@ from paddler_trio.wire.paddler.request_params import (
 from paddler_trio.wire.trio.work import (
     ConversationPrompt,
     Generate,
+    InfillPrompt,
     Prompt,
     TextPrompt,
     TokenPrompt,
@@ -112,7 +114,7 @@ def prompt_of(
         sees_images=sees_images,
         has_form=request.constraint is not None,
     )
-    tokens = tokens_of(request.prompt, rendering, language.vocabulary)
+    tokens = tokens_of(request.prompt, rendering, language, slot_cells=slot_cells)
     if is_extended and not tokens:
         raise bad_request("prompt", "the prompt is empty: there is nothing to continue")
     output = OutputProcessor(
@@ -167,6 +169,8 @@ def _least_tokens(prompt: Prompt, vocabulary: Vocabulary) -> int:
             return len(tokens)
         case TextPrompt(text=text):
             num_chars = len(text)
+        case InfillPrompt():
+            return 0  # it is cut
         case ConversationPrompt(messages=messages):
             users = (each for each in messages if each.get("role") == "user")
             num_chars = sum(len(text_of(each.get("content"))) for each in users)
@@ -184,7 +188,7 @@ def rendering_of(
     sees_images: bool = False,
     has_form: bool = False,
 ) -> Rendering:
-    """The text of a prompt; empty for one that is given as tokens. Raises Refusal."""
+    """The text of a prompt; empty for one that is made of tokens. Raises Refusal."""
     match prompt:
         case ConversationPrompt():
             return render(
@@ -196,12 +200,18 @@ def rendering_of(
             )
         case TextPrompt(text=text):
             return plain(text, language, as_paddler=as_paddler)
-        case TokenPrompt():
+        case TokenPrompt() | InfillPrompt():
             return plain("", language, as_paddler=as_paddler)
 
 
-def tokens_of(prompt: Prompt, rendering: Rendering, vocabulary: Vocabulary) -> list[int]:
-    """What the engine is given; raises Refusal."""
+def tokens_of(
+    prompt: Prompt, rendering: Rendering, language: Language, *, slot_cells: int = 0
+) -> list[int]:
+    """What the engine is given; raises Refusal. ``slot_cells``: what an infill is cut to."""
+    vocabulary = language.vocabulary
+    if isinstance(prompt, InfillPrompt):
+        n_batch = language.parameters.n_batch
+        return infill_tokens_of(prompt, vocabulary, slot_cells=slot_cells, n_batch=n_batch)
     if isinstance(prompt, TokenPrompt):
         return _checked(prompt.tokens, vocabulary)
     try:

@@ -25,10 +25,11 @@ from ctypes import addressof, c_char, c_void_p, create_string_buffer
 from pathlib import Path
 from typing import TypeAlias
 
+import attrs
 import structlog
 
 from paddler_trio.errors import ModelFileError, PaddlerError
-from paddler_trio.language.templates.token_escaping import ControlTokenEscaping
+from paddler_trio.language.templates.token_escaping import ESCAPE_MARK, ControlTokenEscaping
 from paddler_trio.llama_library import lib
 
 log = structlog.get_logger("vocabulary")
@@ -45,6 +46,30 @@ _VocabHandle: TypeAlias = int
 
 class TokenizationError(PaddlerError):
     """A text or a token id that this vocabulary cannot take."""
+
+
+@attrs.frozen
+class InfillTokens:
+    """What models are told a gap with; llama.cpp knows them by their numbers in the file, else by
+    the names that families of models give them. None: this vocabulary has no such token."""
+
+    prefix: int | None
+    suffix: int | None
+    middle: int | None
+    repository: int | None = None
+    separator: int | None = None
+    padding: int | None = None
+
+    @property
+    def known(self) -> frozenset[int]:
+        tokens = attrs.astuple(self)
+        return frozenset(token for token in tokens if token is not None)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Those without which there is no infill."""
+        needed = {"prefix": self.prefix, "suffix": self.suffix, "middle": self.middle}
+        return tuple(name for name, token in needed.items() if token is None)
 
 
 class Vocabulary:
@@ -80,6 +105,14 @@ class Vocabulary:
         has_two = lib.llama_vocab_get_add_sep(self._vocab) and not ends_with_it
         self.pair_separator = () if separator is None or not has_two else (separator,)
         """What comes between two texts beside the tokens that end the first one."""
+        self.infill_tokens = InfillTokens(
+            prefix=self._known_token(lib.llama_vocab_fim_pre(self._vocab)),
+            suffix=self._known_token(lib.llama_vocab_fim_suf(self._vocab)),
+            middle=self._known_token(lib.llama_vocab_fim_mid(self._vocab)),
+            repository=self._known_token(lib.llama_vocab_fim_rep(self._vocab)),
+            separator=self._known_token(lib.llama_vocab_fim_sep(self._vocab)),
+            padding=self._known_token(lib.llama_vocab_fim_pad(self._vocab)),
+        )
         self.bos_text = self._text_of(self.bos_token)
         self.eos_text = self._text_of(self.eos_token)
         self.nl_text = self._text_of(self._known_token(lib.llama_vocab_nl(self._vocab)))
@@ -196,6 +229,26 @@ class Vocabulary:
             tokens += found
         return tokens
 
+    def tokenize_text(self, text: str) -> list[int]:
+        """Token ids of a text that can have no control token, whatever it spells.
+
+        Raises:
+          TokenizationError, ModelFileError: as ``tokenize``.
+        """
+        tokens = self.tokenize(text, add_special=False, parse_special=False)
+        if self._control_tokens.isdisjoint(tokens):
+            return tokens
+        # Some vocabularies assemble a control token from its characters, and a few one of infill
+        # from a part of them and a blank of their own: that one is left out.
+        pieces = self.escaping.escape(text).split(ESCAPE_MARK)
+        return [
+            token
+            for piece in pieces
+            if piece
+            for token in self.tokenize(piece, add_special=False, parse_special=False)
+            if token not in self.infill_tokens.known
+        ]
+
     def with_bos(self, tokens: list[int]) -> list[int]:
         """A prompt with one BOS if the model file asks for it, and with never more than one."""
         if self.bos_token is None:
@@ -264,11 +317,13 @@ class Vocabulary:
         return _piece_of(self._vocab, token, True).decode("utf-8", errors="replace")
 
     def _find_controls(self) -> dict[int, str]:
+        """Some files have the tokens of an infill as user defined ones, which any text becomes."""
+        of_infill = self.infill_tokens.known
         wanted = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
         texts = {
             token: lib.llama_vocab_get_text(self._vocab, token).decode("utf-8", errors="replace")
             for token in range(self.n_tokens)
-            if lib.llama_vocab_get_attr(self._vocab, token) & wanted
+            if token in of_infill or lib.llama_vocab_get_attr(self._vocab, token) & wanted
         }
         return {token: text for token, text in texts.items() if len(text) > 1}
 

@@ -36,6 +36,7 @@ from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, exten
 from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
+    INFILL,
     MAX_FRAME_BYTES,
     SUBPROTOCOL,
     Answer,
@@ -62,6 +63,8 @@ QUESTIONS_AT_ONCE = 48
 All that waited for a model would be asked when it is there."""
 OURS = frozenset({SUBPROTOCOL})
 """What an agent of ours offers, and requests need that Paddler's agents do not understand."""
+OURS_THAT_FILL = OURS | {INFILL.decode()}
+"""The same of one that understands prompts with a gap to fill, which those of before do not."""
 TUNNELS_BESIDE_SLOTS = 32
 """To a server, for what takes no slot of it, and twice as many as it has slots for the rest: one
 that is being closed and one that is begun may overlap."""
@@ -107,6 +110,7 @@ class AgentConnection:
       reads_bounds: it hands back what another model than the one in force must answer.
       judges_beside: it says whether it would load a model beside the one in force.
       follows: it can be told that another process takes over.
+      fills: it understands prompts with a gap to fill.
     """
 
     key: AgentKey
@@ -125,6 +129,7 @@ class AgentConnection:
     reads_traces: bool = False
     reads_bounds: bool = False
     judges_beside: bool = False
+    fills: bool = False
     upstream: Upstream | None = None
     """The server that it stands in front of; None if it runs models itself."""
     tunnels: Tunnels | None = attrs.field(default=None, init=False)
@@ -197,7 +202,9 @@ class AgentConnection:
         """What requests may need."""
         if self.upstream is not None:
             return UPSTREAM
-        return OURS if self.speaks_trio else frozenset()
+        if not self.speaks_trio:
+            return frozenset()
+        return OURS_THAT_FILL if self.fills else OURS
 
     @property
     def slots_processing(self) -> int:

@@ -16,11 +16,12 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.nursery_tree.agent_connection import OURS, AgentConnection
+from paddler_trio.nursery_tree.agent_connection import OURS, OURS_THAT_FILL, AgentConnection
 from paddler_trio.nursery_tree.dispatch_failures import (
     BUFFERED_TOO_LONG,
     CUT_OFF,
     DISPLACED,
+    OLD_FOR_INFILL,
     OVERFLOW,
     SHUTTING_DOWN,
     hopeless,
@@ -166,6 +167,10 @@ class Dispatcher:
         needs = OURS if work.needs_ours is not None else frozenset()
         if work.needs_ours is not None and pool.ledger.is_hopeless(needs):
             return self._refused(request, hopeless(work.needs_ours))
+        if work.is_infill:
+            needs = OURS_THAT_FILL
+            if pool.ledger.is_hopeless(needs):
+                return self._refused(request, OLD_FOR_INFILL)
         decision = pool.ledger.ask(
             request.key,
             client=client,

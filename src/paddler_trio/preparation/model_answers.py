@@ -24,7 +24,7 @@ from paddler_trio.wire.trio.trio_link import (
     RenderPrompt,
     Tokenize,
 )
-from paddler_trio.wire.trio.work import Prompt, TokenPrompt
+from paddler_trio.wire.trio.work import InfillPrompt, Prompt, TokenPrompt
 
 MAX_TEXT_CHARS = 4_000_000
 MAX_TOKENS = 2_000_000
@@ -51,7 +51,7 @@ def answer_to(question: Question, language: Language, ready: Ready) -> dict[str,
                     return {"pieces": [_piece(token, vocabulary) for token in tokens]}
                 return {"text": _text_of(tokens, vocabulary)}
             case RenderPrompt(prompt=prompt):
-                return _render(prompt, language, sees_images=ready.sees_images)
+                return _render(prompt, language, ready)
             case PreviewTemplate():
                 return previewed(question, language, sees_images=ready.sees_images)
             case DescribeModel():
@@ -59,7 +59,8 @@ def answer_to(question: Question, language: Language, ready: Ready) -> dict[str,
     except TokenizationError as error:
         raise UnanswerableError(400, str(error)) from error
     except Refusal as refusal:
-        raise UnanswerableError(400, _words(refusal)) from refusal
+        code = 501 if "InfillNotSupported" in refusal.result else 400
+        raise UnanswerableError(code, _words(refusal)) from refusal
     assert_never(question)
 
 
@@ -73,10 +74,10 @@ def _tokenize(question: Tokenize, vocabulary: Vocabulary) -> dict[str, object]:
     return {"tokens": [{"id": token, "piece": _piece(token, vocabulary)} for token in tokens]}
 
 
-def _render(prompt: Prompt, language: Language, *, sees_images: bool) -> dict[str, object]:
-    rendering = rendering_of(prompt, language, sees_images=sees_images)
-    tokens = tokens_of(prompt, rendering, language.vocabulary)
-    if isinstance(prompt, TokenPrompt):
+def _render(prompt: Prompt, language: Language, ready: Ready) -> dict[str, object]:
+    rendering = rendering_of(prompt, language, sees_images=ready.sees_images)
+    tokens = tokens_of(prompt, rendering, language, slot_cells=ready.cells)
+    if isinstance(prompt, TokenPrompt | InfillPrompt):
         return {"prompt": _text_of(tokens, language.vocabulary), "num_tokens": len(tokens)}
     return {"prompt": readable(unescaped(rendering.text)), "num_tokens": len(tokens)}
 

@@ -33,7 +33,7 @@ def previewed(
         if isinstance(refusal.__cause__, ChatTemplateError):
             return _problem(refusal.__cause__)
         raise
-    tokens = tokens_of(conversation, rendering, language.vocabulary)
+    tokens = tokens_of(conversation, rendering, language)
     return {"prompt": readable(unescaped(rendering.text)), "num_tokens": len(tokens)}
 
 

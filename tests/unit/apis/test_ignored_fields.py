@@ -22,6 +22,7 @@ from paddler_trio.apis.ignored_fields import (
     IgnoredFieldsLog,
 )
 from paddler_trio.apis.limits import ApiLimits
+from paddler_trio.apis.llama_server.infill import read_infill
 from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
 from paddler_trio.apis.llama_server.rerank import read_rerank
 from paddler_trio.apis.openai.chat_request import conversation_of, read_chat
@@ -158,12 +159,14 @@ def _record(record: Any) -> Any:
     return lambda body, limits, ignored: record(limits).read(body, "", ignored)
 
 
+INFILL = {"input_prefix": "a", "input_suffix": "b", "input_extra": [{"text": "c"}]}
 SURFACES: dict[str, tuple[Any, dict[str, Any]]] = {
     "/v1/chat/completions": (read_chat, CHAT),
     "/v1/chat/completions/input_tokens": (conversation_of, CHAT),
     "/apply-template": (conversation_of, CHAT),
     "/v1/completions": (read_completion, COMPLETION),
     "/completion": (read_llama_completion, {**COMPLETION, "stream_options": {}}),
+    "/infill": (read_infill, INFILL),
     "/v1/responses": (read_responses, RESPONSE),
     "/v1/responses/input_tokens": (read_input_tokens, COUNTED_RESPONSE),
     "/v1/messages": (read_messages, MESSAGES),

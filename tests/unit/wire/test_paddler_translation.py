@@ -32,6 +32,7 @@ from paddler_trio.wire.trio.work import (
     ConversationPrompt,
     Embed,
     Generate,
+    InfillPrompt,
     LogitBias,
     Rank,
     RegexGrammar,
@@ -84,6 +85,7 @@ CONVERSATIONS = st.builds(
 PROMPTS = st.one_of(
     st.builds(TextPrompt, text=st.text(), parse_special=st.booleans()),
     st.just(TokenPrompt(tokens=(1, 2))),
+    st.just(InfillPrompt(prefix="a", suffix="b")),
     CONVERSATIONS,
 )
 GENERATIONS = st.builds(
@@ -163,6 +165,7 @@ def _asked(**fields: Any) -> Generate:
         ),
         (_said(prompt=TokenPrompt(tokens=(1,))), "prompt.Tokens"),
         (_said(prompt=TextPrompt(text="a", parse_special=False)), "prompt.parse_special"),
+        (_said(prompt=InfillPrompt(prefix="a", suffix="b")), "prompt.Infill"),
         (_asked(tool_choice="required"), "prompt.tool_choice"),
         (_asked(parallel_tool_calls=False), "prompt.parallel_tool_calls"),
         (_asked(continue_final_message=True), "prompt.continue_final_message"),

@@ -28,6 +28,7 @@ from paddler_trio.wire.trio.work import (
     ConversationPrompt,
     Embed,
     Generate,
+    InfillPrompt,
     Prompt,
     Rank,
     TextPrompt,
@@ -108,6 +109,7 @@ def test_work_is_told_by_its_head_however_it_is_spaced(
     [
         (TextPrompt(text="x"), True),
         (TokenPrompt(tokens=(1,)), True),
+        (InfillPrompt(prefix="x", suffix="y"), True),
         (ConversationPrompt(messages=({"role": "user", "content": "x"},)), False),
     ],
 )

@@ -36,6 +36,7 @@ from paddler_trio.apis.shapes import Json
 from paddler_trio.apis.timings import Reports, Stopwatch, timings_of
 from paddler_trio.http import sse
 from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.trio.work import Generate
 
 _STOP_TYPES = {"stop": "eos", "stop_text": "word", "length": "limit", "cells": "limit"}
 
@@ -43,12 +44,29 @@ _STOP_TYPES = {"stop": "eos", "stop_text": "word", "length": "limit", "cells": "
 async def llama_completion(backend: Backend, exchange: Exchange) -> None:
     request = await exchange.read(backend.limits, read_llama_completion)
     backend = backend.routed(exchange, request.delivery.model)
-    model = model_name(backend, request.delivery.model)
     must_generate(backend)
     prompts = await native_prompts(backend, exchange, request)
     shown = [await prompt_text(backend, exchange, each) for each in prompts]
+    await answer_completion(backend, exchange, request, request.works(prompts), shown)
+
+
+async def answer_completion(
+    backend: Backend,
+    exchange: Exchange,
+    request: CompletionRequest,
+    works: Sequence[Generate],
+    shown: Sequence[str],
+    *,
+    prompt_field: str = "prompt",
+) -> None:
+    """Whole or as a stream.
+
+    Args:
+      shown: the text of each prompt.
+      prompt_field: what is to blame for a prompt that cannot be answered.
+    """
+    model = model_name(backend, request.delivery.model)
     texts = [text for text in shown for _ in range(request.n)]
-    works = request.works(prompts)
     answers = text_answers([""] * len(texts), works)
     settings = generation_settings(
         cluster_parameters(backend),
@@ -59,7 +77,7 @@ async def llama_completion(backend: Backend, exchange: Exchange) -> None:
     )
     watch = Stopwatch(trio.current_time)
     encoder = CompletionEncoder(request, model, texts, answers, watch, settings)
-    with naming_fields(prompt="prompt", constraint=request.constrained_by):
+    with naming_fields(prompt=prompt_field, constraint=request.constrained_by):
         if request.delivery.is_stream:
             await stream(backend, exchange, works, encoder, keep_alive_s=request.delivery.ping_s)
         else:

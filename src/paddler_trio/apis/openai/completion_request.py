@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Final, TypeAlias
 
 import attrs
 
 from paddler_trio.apis.api_errors import invalid
-from paddler_trio.apis.fields import Field, Record, accepted, list_in, record, refused, required
+from paddler_trio.apis.fields import (
+    Field,
+    Record,
+    accepted,
+    list_in,
+    record,
+    refused,
+    required,
+    text_in,
+)
 from paddler_trio.apis.generation_fields import (
     MODEL,
     accepted_fields,
@@ -33,17 +43,20 @@ from paddler_trio.apis.openai.chat_request import Delivery, choices_of, delivery
 from paddler_trio.apis.openai.chat_request import response_format_of as format_of
 from paddler_trio.apis.prompts import Prompts, PromptShape, read_prompts
 from paddler_trio.apis.shapes import Flag, FreeObject, Integer, ListOf, Text
-from paddler_trio.wire.trio.work import Generate, TextPrompt, TokenPrompt
+from paddler_trio.wire.trio.work import Generate, InfillPrompt, TextPrompt, TokenPrompt
+
+RawPrompt: TypeAlias = TextPrompt | TokenPrompt | InfillPrompt
+"""What no template renders."""
+
+
+PROMPT: Final = required(
+    "prompt", PromptShape(), "A text, token ids, both mixed, {prompt_string}, or a list of these."
+)
 
 
 def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
     return (
         MODEL,
-        required(
-            "prompt",
-            PromptShape(),
-            "A text, token ids, both mixed, {prompt_string}, or a list of these.",
-        ),
         Field("n", Integer(1, limits.max_choices), "Answers to each prompt.", aliases=("n_cmpl",)),
         *ending_fields(limits),
         *sampling_fields(),
@@ -61,6 +74,13 @@ def completion_record(limits: ApiLimits) -> Record:
     """The body of ``/v1/completions``."""
     return record(
         "CreateCompletionRequest",
+        PROMPT,
+        Field(
+            "suffix",
+            Text(),
+            "The text behind what is to be written, for a model that was trained to fill in the "
+            "middle; the prompt must be a text then. What is too long is cut.",
+        ),
         *_shared_fields(limits),
         *stream_fields(),
         Field("echo", Flag(), "The prompt's text stands before the answer's."),
@@ -76,7 +96,6 @@ def completion_record(limits: ApiLimits) -> Record:
             aliases=("n_probs",),
         ),
         verbose_field(),
-        refused("suffix", "the model is not asked to fill gaps", neutral=("",)),
         refused("add_special_tokens", "give token ids for a prompt without", neutral=(True,)),
         refused("return_tokens", "use /completion or /tokenize", neutral=(False,)),
         refused("response_fields", "use /completion", neutral=([],)),
@@ -89,6 +108,15 @@ def llama_completion_record(limits: ApiLimits) -> Record:
     """The body of ``/completion``, in llama-server's own dialect."""
     return record(
         "LlamaCompletionRequest",
+        PROMPT,
+        *llama_fields(limits),
+        note="llama-server's own dialect. Unknown fields are ignored and reported.",
+    )
+
+
+def llama_fields(limits: ApiLimits) -> tuple[Field, ...]:
+    """All but the prompt."""
+    return (
         *_shared_fields(limits),
         *(field for field in stream_fields() if field.name != "stream_options"),
         accepted("stream_options", FreeObject(), "The last event has all counts anyway."),
@@ -103,7 +131,6 @@ def llama_completion_record(limits: ApiLimits) -> Record:
         refused("echo", "use /v1/completions", neutral=(False,)),
         refused("parse_tool_calls", "a completion has no tools", neutral=(False,)),
         refused("reasoning_format", "a completion is not parsed", neutral=("none", "auto")),
-        note="llama-server's own dialect. Unknown fields are ignored and reported.",
     )
 
 
@@ -112,6 +139,7 @@ class CompletionRequest:
     """``generate`` is the native request, but for its prompt.
 
     ``best_of`` is how many are generated for each prompt, ``n`` how many of them are returned.
+    ``suffix``: the text behind what is to be written; the prompts are texts then.
     """
 
     prompts: Prompts
@@ -121,10 +149,11 @@ class CompletionRequest:
     delivery: Delivery
     with_echo: bool = False
     with_tokens: bool = False
+    suffix: str = ""
     response_fields: tuple[str, ...] = ()
     constrained_by: str | None = None
 
-    def works(self, prompts: Sequence[TextPrompt | TokenPrompt]) -> list[Generate]:
+    def works(self, prompts: Sequence[RawPrompt]) -> list[Generate]:
         """Those of the first prompt, then of the second, and so on.
 
         Args:
@@ -156,12 +185,18 @@ def read_completion(
     if best_of > n and values.get("stream") is True:
         raise invalid("best_of is not possible with stream: true", "best_of")
     wanted = logprobs if isinstance(logprobs, int) else None
-    request = _request(values, limits, logprobs=0 if best_of > n and wanted is None else wanted)
+    prompts = read_prompts(values["prompt"], limits)
+    suffix = text_in(values, "suffix") or ""
+    if suffix and not all(isinstance(prompt, str) for prompt in prompts.prompts):
+        raise invalid("prompt has token ids; with a suffix it must be a text", "prompt")
+    least = 0 if best_of > n and wanted is None else wanted
+    request = _request(values, prompts, limits, logprobs=least)
     return attrs.evolve(
         request,
         n=n,
         best_of=best_of,
         with_echo=with_echo,
+        suffix=suffix,
         delivery=attrs.evolve(request.delivery, with_logprobs=wanted is not None),
     )
 
@@ -171,19 +206,25 @@ def read_llama_completion(
 ) -> CompletionRequest:
     """The same for llama-server's dialect."""
     values = llama_completion_record(limits).read(body, "", ignored)
+    return completion_of(values, read_prompts(values["prompt"], limits), limits, ignored)
+
+
+def completion_of(
+    values: Mapping[str, object], prompts: Prompts, limits: ApiLimits, ignored: IgnoredFields
+) -> CompletionRequest:
+    """What the ``llama_fields`` of a request ask for."""
     only_streams(values, ignored)
     n_probs = _whole(values, "n_probs", 0)
     return attrs.evolve(
-        _request(values, limits, logprobs=n_probs or None),
+        _request(values, prompts, limits, logprobs=n_probs or None),
         with_tokens=values.get("return_tokens") is True,
         response_fields=tuple(list_in(values, "response_fields")),
     )
 
 
 def _request(
-    values: Mapping[str, object], limits: ApiLimits, *, logprobs: int | None
+    values: Mapping[str, object], prompts: Prompts, limits: ApiLimits, *, logprobs: int | None
 ) -> CompletionRequest:
-    prompts = read_prompts(values["prompt"], limits)
     n = _whole(values, "n", 1)
     constrained_by, constraint = constraint_of(values, format_of(values))
     generate = generate_of(

@@ -36,13 +36,17 @@ from paddler_trio.apis.openai.chat import (
     with_stop_text,
 )
 from paddler_trio.apis.openai.chat_request import Delivery
-from paddler_trio.apis.openai.completion_request import CompletionRequest, read_completion
+from paddler_trio.apis.openai.completion_request import (
+    CompletionRequest,
+    RawPrompt,
+    read_completion,
+)
 from paddler_trio.apis.prompts import Prompt
 from paddler_trio.apis.questions import text_of, token_ids
 from paddler_trio.apis.run_requests import gather, stream
 from paddler_trio.apis.shapes import Json
 from paddler_trio.apis.timings import Stopwatch, usage_of
-from paddler_trio.wire.trio.work import Generate, TextPrompt, TokenPrompt
+from paddler_trio.wire.trio.work import Generate, InfillPrompt, TextPrompt, TokenPrompt
 
 
 @attrs.define
@@ -291,24 +295,25 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
 
 async def native_prompts(
     backend: Backend, exchange: Exchange, request: CompletionRequest
-) -> list[TextPrompt | TokenPrompt]:
+) -> list[RawPrompt]:
     """Each prompt; an agent is asked where texts and ids are mixed."""
-    return [await _native(backend, exchange, prompt) for prompt in request.prompts.prompts]
+    prompts, suffix = request.prompts.prompts, request.suffix
+    return [await _native(backend, exchange, prompt, suffix) for prompt in prompts]
 
 
-async def _native(backend: Backend, exchange: Exchange, prompt: Prompt) -> TextPrompt | TokenPrompt:
+async def _native(backend: Backend, exchange: Exchange, prompt: Prompt, suffix: str) -> RawPrompt:
     if isinstance(prompt, str):
-        return TextPrompt(text=prompt)
+        return InfillPrompt(prefix=prompt, suffix=suffix) if suffix else TextPrompt(text=prompt)
     most_cells = cells_at_most(backend)
     if most_cells is not None and len(prompt) > most_cells:
         raise prompt_too_long(len(prompt), most_cells, param="prompt")
     return TokenPrompt(tokens=await token_ids(backend, prompt, exchange, param="prompt"))
 
 
-async def prompt_text(
-    backend: Backend, exchange: Exchange, prompt: TextPrompt | TokenPrompt
-) -> str:
-    """The text of a prompt; an agent is asked for that of token ids."""
+async def prompt_text(backend: Backend, exchange: Exchange, prompt: RawPrompt) -> str:
+    """The text of a prompt, without a suffix; an agent is asked for that of token ids."""
     if isinstance(prompt, TextPrompt):
         return prompt.text
+    if isinstance(prompt, InfillPrompt):
+        return prompt.prefix
     return await text_of(backend, prompt.tokens, exchange)

@@ -71,6 +71,7 @@ INFERENCE_ROUTES: Final = frozenset(
         "/completions",
         "/embedding",
         "/embeddings",
+        "/infill",
         "/rerank",
         "/reranking",
         "/responses",

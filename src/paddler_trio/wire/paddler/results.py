@@ -241,14 +241,16 @@ def _tags_of(union: object) -> frozenset[str]:
 TOKEN_TAGS: Final = _tags_of(TokenResult)
 ENDING_GENERATION_TAGS: Final = _tags_of(EndingGenerationResult)
 ALL_GENERATION_TAGS: Final = _tags_of(GeneratedTokenResult)
-EXTENDED_ENDING_TAGS: Final = frozenset({"BadRequest"})
+EXTENDED_ENDING_TAGS: Final = frozenset({"BadRequest", "InfillNotSupported"})
 EXTENDED_GENERATION_TAGS: Final = (
     frozenset({"Logprobs", "Progress", "ToolCallDelta"}) | EXTENDED_ENDING_TAGS
 )
-"""Further results; sent by agents of ours for ``Generate`` work only. The first ends the stream.
+"""Further results; sent by agents of ours for ``Generate`` work only. The first two end the stream.
 
 * ``{"BadRequest": {"field", "message"}}`` instead of an answer: the path of the field that is to
   blame, such as ``sampling.top_p``, and a sentence with its value and its limit;
+* ``{"InfillNotSupported": text}`` instead of an answer to an ``InfillPrompt``: the model has not
+  the tokens for it;
 * ``{"Logprobs": {"id", "token", "bytes", "logprob", "top": [{"id", "token", "bytes",
   "logprob"}]}}`` before the text of each sampled token, those of a stop text included; ``bytes`` is
   a list of integers, ``token`` their text, ``id`` the number of the token;

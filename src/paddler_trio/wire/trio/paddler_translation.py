@@ -40,6 +40,7 @@ from paddler_trio.wire.trio.work import (
     ConversationPrompt,
     Embed,
     Generate,
+    InfillPrompt,
     Rank,
     SamplingOverrides,
     TextInput,
@@ -87,6 +88,8 @@ def _generation(work: Generate) -> PaddlerWork | UnsupportedByPaddler:
             return ContinueFromRawPromptParams(text, max_tokens, constraint)
         case TextPrompt():
             return UnsupportedByPaddler("prompt.parse_special")
+        case InfillPrompt():
+            return UnsupportedByPaddler("prompt.Infill")
         case ConversationPrompt() as conversation:
             return _conversation(conversation, max_tokens, constraint)
     assert_never(work.prompt)

@@ -25,7 +25,7 @@ from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParam
 from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler, paddler_work
 from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES
-from paddler_trio.wire.trio.work import Embed, Generate, Rank, Work
+from paddler_trio.wire.trio.work import Embed, Generate, InfillPrompt, Rank, Work
 
 CONTINUATION_BYTES = 8 * 1024 * 1024
 """Of a frame, for the envelope and the tokens that an answer goes on after: a million of them."""
@@ -56,12 +56,14 @@ class EncodedWork:
       paddler_body: the same for an agent of Paddler's; None if it cannot be sent to one.
       needs_ours: why it cannot.
       is_embedding_batch: it is Paddler's own embedding request, which our agents take as it is.
+      is_infill: only agents that offer it understand its prompt.
     """
 
     body: bytes = attrs.field(repr=_size)
     paddler_body: bytes | None = attrs.field(repr=_size)
     needs_ours: UnsupportedByPaddler | TooLong | None
     is_embedding_batch: bool
+    is_infill: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -124,7 +126,8 @@ def encode_work(work: Work, *, in_runs: bool = False) -> EncodedWork:
     if isinstance(work, Generate | Embed | Rank):
         translated = paddler_work(work)
         if isinstance(translated, UnsupportedByPaddler):
-            return EncodedWork(body, None, translated, is_embedding_batch)
+            is_infill = isinstance(work, Generate) and isinstance(work.prompt, InfillPrompt)
+            return EncodedWork(body, None, translated, is_embedding_batch, is_infill)
         paddler_body = write(unstructure(translated, PaddlerWork))
     if len(paddler_body) > MAX_PADDLER_WORK_BYTES:
         excess = TooLong(len(paddler_body), MAX_PADDLER_WORK_BYTES)
@@ -177,7 +180,7 @@ _HEAD = re.compile(
         )
     )
 )
-_RAW_PROMPT = re.compile(_head(r"\s*\{", '"prompt"', ":", r"\{", '"(?:Text|Tokens)"', ":"))
+_RAW_PROMPT = re.compile(_head(r"\s*\{", '"prompt"', ":", r"\{", '"(?:Text|Tokens|Infill)"', ":"))
 _GENERATIONS = ("Generate", "ContinueFromRawPrompt", "ContinueFromConversationHistory")
 _EMBEDDINGS = ("Embed", "Rank", "GenerateEmbeddingBatch")
 

@@ -118,6 +118,8 @@ BOUND: Final = b"bound"
 """The feature of an agent that reads ``Start.bound``."""
 BESIDE: Final = b"beside"
 """The feature of an agent that reads ``AskFit.beside``."""
+INFILL: Final = b"infill"
+"""The feature of an agent that reads an ``InfillPrompt``."""
 MAX_FINGERPRINT_CHARS: Final = 128
 DEFAULT_DEPLOYMENT: Final = "default"
 """The deployment that Paddler's desired state is; a host serves it over its first link."""

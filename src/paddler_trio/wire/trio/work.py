@@ -171,12 +171,38 @@ class ConversationPrompt:
         return self.may_call and not self.raw_tool_calls
 
 
-Prompt: TypeAlias = TextPrompt | TokenPrompt | ConversationPrompt
+@attrs.frozen(kw_only=True)
+class OtherText:
+    """A text that an infill may look at; ``filename`` is where it stands."""
+
+    text: str
+    filename: str = "tmp"
+
+
+@attrs.frozen(kw_only=True)
+class InfillPrompt:
+    """Write what stands between ``prefix`` and ``suffix``: fill in the middle.
+
+    No text becomes a control token. ``middle``: what the answer goes on after, behind the token of
+    the middle. ``others``: the last ones are the most important. Agents cut what is too long: the
+    prefix and the middle keep their ends, the suffix its beginning.
+
+    It is sent only to agents that offer :data:`~paddler_trio.wire.trio.trio_link.INFILL`.
+    """
+
+    prefix: str
+    suffix: str
+    middle: str = attrs.field(default="", metadata=OMITTED)
+    others: tuple[OtherText, ...] = attrs.field(default=(), metadata=OMITTED)
+
+
+Prompt: TypeAlias = TextPrompt | TokenPrompt | ConversationPrompt | InfillPrompt
 external_tag(
     Prompt,
     struct(TextPrompt, "Text"),
     struct(TokenPrompt, "Tokens"),
     struct(ConversationPrompt, "Conversation"),
+    struct(InfillPrompt, "Infill"),
 )
 
 
