@@ -26,7 +26,7 @@ EDITORS: Any = {
     "top_k": 40,
     "top_p": 0.9,
     "stream": False,
-    "samplers": ["top_k", "top_p"],
+    "samplers": ["top_k", "top_p", "infill"],
     "cache_prompt": True,
     "t_max_prompt_ms": 500,
     "t_max_predict_ms": 1000,
@@ -84,7 +84,9 @@ def test_an_editors_request_is_answered(http: httpx.Client) -> None:
     assert answer.status_code == 200, answer.text
     assert answer.json().keys() == set(EDITORS["response_fields"])
     ignored = answer.headers["x-paddler-ignored-fields"]
-    assert ignored == "n_indent, t_max_prompt_ms, t_max_predict_ms, input_extra[].time"
+    assert ignored == (
+        "n_indent, samplers.infill, t_max_prompt_ms, t_max_predict_ms, input_extra[].time"
+    )
 
 
 def test_other_texts_and_a_middle_have_their_places(http: httpx.Client) -> None:

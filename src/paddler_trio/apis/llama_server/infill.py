@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import attrs
 
+from paddler_trio.apis.api_errors import unsupported
 from paddler_trio.apis.backend import Backend, must_generate
 from paddler_trio.apis.exchange import Exchange
 from paddler_trio.apis.fields import Field, Record, hint, list_in, record, required
@@ -20,7 +21,7 @@ from paddler_trio.apis.openai.completion_request import (
 )
 from paddler_trio.apis.prompts import Prompts
 from paddler_trio.apis.questions import rendered
-from paddler_trio.apis.shapes import ListOf, Text
+from paddler_trio.apis.shapes import Json, ListOf, Shape, Text
 from paddler_trio.wire.trio.work import InfillPrompt, OtherText
 
 MAX_EXTRAS = 1024
@@ -30,6 +31,37 @@ _EDITORS_HINTS = (
     hint("t_max_prompt_ms", "a prompt is cut to its slot, not to a time", neutral=(0, -1)),
 )
 """Editors send these with every keystroke; an answer without them is only longer."""
+
+
+_STAGE, _LETTER = "infill", "i"
+"""llama.cpp's stage that prefers the end of an answer, by its name and in its server's letters."""
+
+
+@attrs.frozen
+class EditorsStages:
+    """``stages``, among which the stage that editors name is left out: it compares each candidate
+    with each other, without a limit to how many there are."""
+
+    stages: Shape
+
+    @property
+    def expected(self) -> str:
+        return self.stages.expected
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
+        others: object = value
+        if isinstance(value, str):
+            others = value.replace(_LETTER, "")
+        elif isinstance(value, list):
+            others = [name for name in value if name != _STAGE]
+        if others != value:
+            if ignored.is_strict:
+                raise unsupported(path, f"there is no stage {_STAGE}; leave it out")
+            ignored.add(path, _STAGE)
+        return self.stages.read(others, path, ignored)
+
+    def schema(self) -> Json:
+        return self.stages.schema()
 
 
 @lru_cache(maxsize=8)
@@ -51,11 +83,18 @@ def infill_record(limits: ApiLimits) -> Record:
             "Texts from elsewhere; the last ones are kept.",
         ),
         Field("prompt", Text(), "What the answer goes on after, behind the token of the middle."),
-        *(field for field in llama_fields(limits) if field.name not in hints),
+        *map(_as_editors_send, (each for each in llama_fields(limits) if each.name not in hints)),
         *_EDITORS_HINTS,
         note="Fills the gap between two texts, for a model that was trained to. What is too long "
         "is cut; no text becomes a control token. Unknown fields are ignored and reported.",
     )
+
+
+def _as_editors_send(field: Field) -> Field:
+    if field.name != "samplers":
+        return field
+    note = f"{field.note} {_STAGE} is left out and reported; none: the usual ones."
+    return attrs.evolve(field, shape=EditorsStages(field.shape), note=note)
 
 
 @attrs.frozen
@@ -75,6 +114,8 @@ class InfillRequest:
 def read_infill(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) -> InfillRequest:
     """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
     values = infill_record(limits).read(body, "", ignored)
+    if not values.get("samplers", True):
+        del values["samplers"]
     one = Prompts(("",), is_several=False)
     return InfillRequest(completion_of(values, one, limits, ignored), _prompt(values))
 
