@@ -20,7 +20,7 @@ import attrs
 
 from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.vocabulary import InfillTokens, TokenizationError, Vocabulary
-from paddler_trio.wire.trio.work import InfillPrompt
+from paddler_trio.wire.trio.work import InfillPrompt, OtherText
 
 ANSWER_SHARE = 4
 """One in so many cells of a slot is the answer's."""
@@ -113,6 +113,7 @@ def infill_tokens_of(
             f"{slot_cells} and one batch {n_batch}; raise context_size and n_batch, or use fewer "
             "slots",
         )
+    prompt = near(prompt, room.whole * vocabulary.longest_token_chars)
     try:
         gap = Gap(*map(vocabulary.tokenize_text, (prompt.prefix, prompt.suffix, prompt.middle)))
         others = _others(prompt, vocabulary) if room.whole > room.window else None
@@ -122,6 +123,26 @@ def infill_tokens_of(
     if others is not None:
         tokens = others.cut(room.whole - room.window) + tokens
     return vocabulary.with_bos(tokens)
+
+
+def near(prompt: InfillPrompt, most_chars: int) -> InfillPrompt:
+    """Without what would be cut anyway, however texts become tokens: it need not be read. All of it
+    if ``most_chars``, which all kept tokens together stand for at most, is not known (0)."""
+    if not most_chars:
+        return prompt
+    others: list[OtherText] = []
+    num_chars = most_chars
+    for other in reversed(prompt.others):
+        if num_chars <= 0:
+            break
+        others.insert(0, attrs.evolve(other, text=other.text[-num_chars:]))
+        num_chars -= len(other.text)
+    return InfillPrompt(
+        prefix=prompt.prefix[-most_chars:],
+        suffix=prompt.suffix[:most_chars],
+        middle=prompt.middle[-most_chars:],
+        others=tuple(others),
+    )
 
 
 def _others(prompt: InfillPrompt, vocabulary: Vocabulary) -> Others:

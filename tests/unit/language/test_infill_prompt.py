@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infill_models import FILES, GAP, write_infill_model
-from paddler_trio.language.infill import Gap, InfillRoom, Others, infill_tokens_of
+from paddler_trio.language.infill import Gap, InfillRoom, Others, infill_tokens_of, near
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.vocabulary import InfillTokens, Vocabulary
 from paddler_trio.wire.trio.work import InfillPrompt, OtherText
@@ -98,6 +98,28 @@ def test_a_quarter_of_the_slot_is_the_answers(slot_cells: int, n_batch: int) -> 
     room = InfillRoom.of(slot_cells=slot_cells, n_batch=n_batch)
     assert room.window <= room.whole < slot_cells
     assert slot_cells - room.whole == max(1, slot_cells // 4)
+
+
+@given(prompts, st.integers(1, 40))
+def test_only_what_may_be_kept_is_read(prompt: InfillPrompt, most: int) -> None:
+    read = near(prompt, most)
+    assert read.prefix == prompt.prefix[-most:]
+    assert read.suffix == prompt.suffix[:most]
+    assert read.middle == prompt.middle[-most:]
+    texts_read = "".join(other.text for other in read.others)
+    assert texts_read == "".join(other.text for other in prompt.others)[-most:]
+    assert near(prompt, 0) == prompt, "tokens of this vocabulary may stand for any number"
+
+
+def test_long_texts_are_not_read_whole(coder: Vocabulary) -> None:
+    """The tokens are those of the whole texts, and there is a limit to what is turned into them."""
+    words = "".join(f" word{number}" for number in range(5000))
+    prompt = InfillPrompt(prefix=words, suffix=words, others=(OtherText(text=words),))
+    found = infill_tokens_of(prompt, coder, slot_cells=200, n_batch=100)
+    gap = Gap(coder.tokenize_text(words), coder.tokenize_text(words), ()).cut(97)
+    assert found[-100:] == gap.marked(coder.infill_tokens)
+    assert len(found) == 150
+    assert len(near(prompt, 150 * coder.longest_token_chars).prefix) < len(words) // 10
 
 
 # ------------------------------------------------------------------------------- what it becomes
