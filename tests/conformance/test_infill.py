@@ -139,6 +139,16 @@ def test_a_keystroke_leaves_what_is_before_it_in_the_cache(http: httpx.Client) -
     assert again["tokens_cached"] >= first["tokens_evaluated"] - 1
 
 
+def test_a_prompt_is_computed_before_it_is_needed(http: httpx.Client) -> None:
+    """As llama.vim has the other texts computed."""
+    extra = [{"text": "".join(f" part{number}" for number in range(30)), "filename": "b.py"}]
+    empty: Any = {"input_prefix": "", "input_suffix": "", "input_extra": extra, "samplers": []}
+    early = post(http, "/infill", **empty, n_predict=0)
+    assert [early["tokens_predicted"], early["stop_type"]] == [1, "limit"]
+    needed = post(http, "/infill", **GAP, input_extra=extra, n_predict=4)
+    assert needed["tokens_cached"] > early["tokens_evaluated"] - 5
+
+
 @pytest.mark.parametrize(
     ("change", "param"),
     [
@@ -148,7 +158,6 @@ def test_a_keystroke_leaves_what_is_before_it_in_the_cache(http: httpx.Client) -
         ({"input_extra": "text"}, "input_extra"),
         ({"input_extra": [{"filename": "a"}]}, "input_extra[0].text"),
         ({"input_extra": [{"text": "a", "filename": 1}]}, "input_extra[0].filename"),
-        ({"n_predict": 0}, "max_tokens"),
         ({"lora": [{"id": 0}]}, "lora"),
     ],
 )

@@ -117,7 +117,7 @@ def llama_completion_record(limits: ApiLimits) -> Record:
 def llama_fields(limits: ApiLimits) -> tuple[Field, ...]:
     """All but the prompt."""
     return (
-        *_shared_fields(limits),
+        *map(_as_llama_server_ends, _shared_fields(limits)),
         *(field for field in stream_fields() if field.name != "stream_options"),
         accepted("stream_options", FreeObject(), "The last event has all counts anyway."),
         Field("n_probs", Integer(0, 100), "Report so many alternatives.", aliases=("logprobs",)),
@@ -132,6 +132,13 @@ def llama_fields(limits: ApiLimits) -> tuple[Field, ...]:
         refused("parse_tool_calls", "a completion has no tools", neutral=(False,)),
         refused("reasoning_format", "a completion is not parsed", neutral=("none", "auto")),
     )
+
+
+def _as_llama_server_ends(field: Field) -> Field:
+    """Editors have a prompt computed before they need it: with 0, llama-server samples a token."""
+    if field.name != "max_tokens":
+        return field
+    return attrs.evolve(field, note=f"{field.note} 0 is 1: the prompt is in the cache then.")
 
 
 @attrs.frozen(kw_only=True)
@@ -214,6 +221,8 @@ def completion_of(
 ) -> CompletionRequest:
     """What the ``llama_fields`` of a request ask for."""
     only_streams(values, ignored)
+    if values.get("max_tokens") == 0:
+        values = {**values, "max_tokens": 1}
     n_probs = _whole(values, "n_probs", 0)
     return attrs.evolve(
         _request(values, prompts, limits, logprobs=n_probs or None),
