@@ -102,7 +102,7 @@ async def test_what_is_desired_while_a_rollback_is_stored_is_not_overwritten(
             lambda: phase(world) in (RolloutPhase.COMPLETE, RolloutPhase.ROLLED_BACK, None),
         )
         assert {s.model for s in world.keeper.current.state.deployments} == wanted
-        assert (world.keeper.current.author == "rollout") == (served == "a")
+        assert (world.keeper.current.author == "a rollout") == (served == "a")
 
 
 async def test_an_abort_that_cannot_be_stored_goes_back_all_the_same(

@@ -16,13 +16,15 @@ from paddler_trio.balancer.fleet.fleet_keeper import (
     RevisionConflictError,
 )
 from paddler_trio.balancer.fleet.stored_fleet import (
+    ROLLOUT,
     GoodRevision,
     StoredFleet,
     StoredRollout,
     rendered_fleet,
     stored_in,
 )
-from paddler_trio.errors import StateDatabaseError
+from paddler_trio.errors import ConfigurationError, StateDatabaseError
+from paddler_trio.http.api_keys import check_name
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
 from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
@@ -204,7 +206,7 @@ async def test_undo_of_what_a_rollout_went_back_to_would_bring_the_failure_back(
     states = await keeper()
     await states.apply(numbered(1), author="ann")
     await states.apply(numbered(2), author="ann")
-    await states.apply(numbered(1), author="rollout", note="coder rolled back: no file")
+    await states.apply(numbered(1), author=ROLLOUT, note="coder rolled back: no file")
     with pytest.raises(
         NoEarlierRevisionError,
         match=r"revision 2 is undone already by revision 3 \(coder rolled back: no file\): say",
@@ -212,6 +214,15 @@ async def test_undo_of_what_a_rollout_went_back_to_would_bring_the_failure_back(
         await states.undo(author="bob")
     assert states.current.revision == 3
     assert (await states.undo(author="bob", to=2)).state == numbered(2)
+
+
+async def test_a_key_may_be_named_as_a_rollout_is_told() -> None:
+    states = await keeper()
+    for number in (1, 2):
+        await states.apply(numbered(number), author=check_name("rollout"))
+    assert (await states.undo(author="rollout")).state == numbered(1)
+    with pytest.raises(ConfigurationError):
+        check_name(ROLLOUT)
 
 
 async def test_there_is_nothing_to_undo_before_the_first_revision() -> None:

@@ -17,6 +17,7 @@ from paddler_trio.balancer.fleet.fleet_migrations import (
     NewerVersionError,
     migrated,
 )
+from paddler_trio.balancer.fleet.stored_fleet import ROLLOUT
 from paddler_trio.errors import StateDatabaseError, WireError
 
 
@@ -90,6 +91,18 @@ async def test_a_file_of_version_1_is_read_and_stays_beside_the_one_that_is_writ
     assert written["version"] == str(VERSION)
     assert written["written_by"].startswith("paddler-trio ")
     assert await FileDatabase(tmp_path / "state.json").read() == stored
+
+
+def test_what_a_rollout_went_back_to_is_told_from_what_a_key_of_that_name_stored() -> None:
+    notes = {3: "coder rolled back: no file", 2: "", 1: ""}
+    authors = {3: "rollout", 2: "rollout", 1: "ann"}
+    history = [
+        {"revision": number, "author": authors[number], "note": note, "deployments": []}
+        for number, note in notes.items()
+    ]
+    read = migrated({"version": "4", "history": history}).document["history"]
+    assert isinstance(read, list)
+    assert [each["author"] for each in read] == [ROLLOUT, "rollout", "ann"]
 
 
 async def test_a_file_of_a_newer_version_is_left_alone_and_the_way_back_is_named(

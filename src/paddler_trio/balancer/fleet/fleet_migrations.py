@@ -61,12 +61,22 @@ def with_named(document: Document) -> Document:
 
 
 def with_failed(document: Document) -> Document:
-    """Version 5 keeps of each revision which of its deployments failed; older ones forgot it."""
+    """Version 5 keeps of each revision which of its deployments failed; older ones forgot it. And
+    what a rollout went back to has an author that no key can be named as."""
     history = document.get("history")
     if not isinstance(history, list):
         return document
-    entries = [{**each, "failed": []} if isinstance(each, dict) else each for each in history]
-    return {**document, "history": entries}
+    return {**document, "history": [_with_author(each) for each in history]}
+
+
+def _with_author(entry: object) -> object:
+    """What is no revision is left as it is. A key may have had the name, but not with this note."""
+    if not isinstance(entry, dict):
+        return entry
+    author, note = entry.get("author"), entry.get("note")
+    if author == "rollout" and isinstance(note, str) and " rolled back: " in note:
+        author = "a rollout"
+    return {**entry, "author": author, "failed": []}
 
 
 MIGRATIONS: Final[tuple[Migration, ...]] = (

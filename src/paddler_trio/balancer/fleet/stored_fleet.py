@@ -32,8 +32,8 @@ MAX_REASON_CHARS: Final = 2000
 MAX_LOAD_MS: Final = 86_400_000
 STATE_FILE: Final = "state file"
 """The author of what was changed in a file while no balancer ran."""
-ROLLOUT: Final = "rollout"
-"""The author of what a rollout went back to."""
+ROLLOUT: Final = "a rollout"
+"""The author of what a rollout went back to. As above, no key can have the name: it has a blank."""
 PAUSED_BY: Final = "paused by "
 """The beginning of the reason of a rollout that an operator paused."""
 _IN_VAIN: Final = frozenset({"rolling_back", "rolled_back"})
