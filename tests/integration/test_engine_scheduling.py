@@ -14,6 +14,7 @@ import attrs
 import pytest
 from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 
+from distinct_models import write_model
 from memory_models import write_sliding
 from paddler_trio.agent.engine_process import PATIENT_WAITING
 from paddler_trio.language.vocabulary import Vocabulary
@@ -285,6 +286,16 @@ def test_a_draft_model_of_another_vocabulary_is_refused(
         failed = engine.load(attrs.evolve(LOAD, settings=settings(draft_model=str(other))))
         assert isinstance(failed, LoadFailed)
         assert f"{other} (--draft-model) has 64 tokens" in failed.reason
+
+
+def test_a_draft_model_of_a_vocabulary_of_the_same_size_is_refused(
+    vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    other = write_model(tmp_path / "blanks.gguf", "\t")
+    with running(vocabulary) as engine:
+        failed = engine.load(attrs.evolve(LOAD, settings=settings(draft_model=str(other))))
+        assert isinstance(failed, LoadFailed)
+        assert f"{other} (--draft-model) has other tokens than the model" in failed.reason
 
 
 CHANGES = {

@@ -6,6 +6,8 @@ greedily, for all of them at once.
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from paddler_trio.engine.llama import ContextShape, Llama
@@ -13,6 +15,15 @@ from paddler_trio.errors import EngineError
 from paddler_trio.scheduler.batching.prefixes import common_prefix
 from paddler_trio.scheduler.batching.sequences import Sequence
 from paddler_trio.wire.engine.engine_pipe import LoadModel
+
+MOST_OTHER_TOKENS: Final = 0.02
+"""Of all, that may differ."""
+_SHOWN_BYTES: Final = 40
+
+
+def _shown(token: bytes) -> str:
+    """A token for an error."""
+    return repr(token[:_SHOWN_BYTES].decode(errors="replace"))
 
 
 @attrs.define(eq=False)
@@ -25,9 +36,10 @@ class DraftModel:
     """The tokens in the cache of each stream."""
 
     @classmethod
-    def load(cls, path: str, load: LoadModel, target: ContextShape) -> DraftModel:
-        """EngineError (permanent) if it cannot guess for a model of the target's shape."""
+    def load(cls, path: str, load: LoadModel, target: ContextShape, model: Llama) -> DraftModel:
+        """EngineError (permanent) if it cannot guess for ``model``, whose shape is ``target``."""
         drafts = cls.open(path, load, target)
+        drafts._check_tokens(path, model)
         drafts.llama.warm_up()
         return drafts
 
@@ -72,6 +84,20 @@ class DraftModel:
                 permanent=True,
             )
         return cls(llama, shape)
+
+    def _check_tokens(self, path: str, model: Llama) -> None:
+        """EngineError if its tokens are not those of ``model``: no guess would be right. A model
+        that was tuned anew may have other special tokens."""
+        tokens = range(model.n_vocab)
+        others = [t for t in tokens if self.llama.written_token(t) != model.written_token(t)]
+        if len(others) > MOST_OTHER_TOKENS * model.n_vocab:
+            here, there = (each.written_token(others[0]) for each in (self.llama, model))
+            raise EngineError(
+                f"the draft model {path} (--draft-model) has other tokens than the model it is to "
+                f"guess for: {len(others)} of {model.n_vocab}, of which the first is {others[0]}, "
+                f"{_shown(here)} in place of {_shown(there)}; use one of the same family",
+                permanent=True,
+            )
 
     def guess(self, sequences: list[Sequence], *, count: int, catch_up: int) -> None:
         """Give each sequence up to ``count`` drafts: none where its tokens do not fit here, and

@@ -182,7 +182,7 @@ def _load_all(pipe: Pipe, load: LoadModel, *, gives_way: bool) -> _Loaded | _Enc
         _ = llama.token_trie  # or the first request with a grammar would wait for it
         draft_model = None
         if load.settings.draft_model is not None:
-            draft_model = DraftModel.load(load.settings.draft_model, load, shape)
+            draft_model = DraftModel.load(load.settings.draft_model, load, shape, llama)
     except EngineError as error:
         return LoadFailed("context", str(error))
     return _Loaded(

@@ -457,6 +457,11 @@ class Llama:
             known = self._ends[token] = bool(lib.llama_vocab_is_eog(self.vocab, token))
         return known
 
+    def written_token(self, token: int) -> bytes:
+        """How the vocabulary writes a token, which is not the text that it stands for."""
+        text: bytes = lib.llama_vocab_get_text(self.vocab, token)
+        return text
+
     def token_bytes(self, token: int) -> bytes:
         """The bytes of a token, special tokens spelled out; cached."""
         known = self._bytes.get(token)

@@ -45,7 +45,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
         threads=1,
         settings=EngineSettings(),
     )
-    bench = Bench(DraftModel.load(LOAD.model_path, LOAD, target))
+    bench = Bench(DraftModel.load(LOAD.model_path, LOAD, target, llama))
     drafting = bench.drafts.llama
     decode = drafting.decode
 
