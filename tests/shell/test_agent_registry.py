@@ -20,6 +20,7 @@ from paddler_trio.joining.agent_credential import AgentCredential
 from paddler_trio.joining.agent_links import OVERLAP_S
 from paddler_trio.joining.agent_registry import (
     GRACE_S,
+    KEPT_S,
     SAVE_S,
     AgentRegistry,
     JoinConflictError,
@@ -344,3 +345,49 @@ async def test_no_secret_is_in_the_file_and_only_the_owner_reads_it(world: World
 def _no_file_is_left(tmp_path: Path) -> Iterator[None]:
     yield
     assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
+
+
+async def test_a_clock_that_was_wrong_costs_no_agent_its_credential(
+    world: World, mock_clock: trio.testing.MockClock
+) -> None:
+    shown = await world.joined()
+
+    async def save() -> None:
+        assert world.registry.find(other, HERE) is not None  # which is to be saved
+        mock_clock.jump(SAVE_S + 1)
+        await trio.testing.wait_all_tasks_blocked()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.registry.run)
+        await trio.testing.wait_all_tasks_blocked()
+        right = world.clock.now
+        world.clock.now += 4 * UNUSED_LIFE
+        other = await world.joined("other")
+        await save()
+        assert world.registry.find(shown, HERE) is None
+        nursery.cancel_scope.cancel()
+    world.clock.now = right
+    world.restart()
+    assert world.registry.find(shown, HERE) is not None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.registry.run)
+        await trio.testing.wait_all_tasks_blocked()
+        world.clock.now += 2 * UNUSED_LIFE
+        await save()
+        mock_clock.jump(KEPT_S)
+        await save()
+        nursery.cancel_scope.cancel()
+    world.clock.now = right
+    world.restart()
+    assert world.registry.find(shown, HERE) is None, "it is forgotten after a day"
+    assert world.registry.find(other, HERE) is not None
+
+
+async def test_the_name_of_a_credential_that_has_expired_is_free(world: World) -> None:
+    before = await world.joined()
+    world.clock.now += UNUSED_LIFE
+    after = await world.joined()
+    assert world.registry.find(after, HERE) is not None
+    world.restart()
+    assert [each.id for each in world.registry.credentials()] == [after.id]
+    assert world.registry.find(before, HERE) is None

@@ -47,6 +47,9 @@ GRACE_S: Final = 120.0
 links, and one may have read its file just before."""
 SAVE_S: Final = 300.0
 """Between two savings of what a crash may lose."""
+KEPT_S: Final = 86_400.0
+"""An expired credential opens nothing, and is forgotten once it has been expired for so long by a
+clock that never jumps: a wall clock that was wrong for an hour makes no machine join again."""
 
 
 class JoinRefusedError(PaddlerError):
@@ -71,6 +74,8 @@ class AgentRegistry:
     _links: AgentLinks = attrs.field(factory=AgentLinks, init=False)
     _replaced_s: dict[str, float] = attrs.field(factory=dict, init=False)
     """When the secrets of credentials were replaced, for as long as the old ones count."""
+    _expired_s: Mapping[str, float] = attrs.field(factory=dict, init=False)
+    """When credentials that are still kept were found to have expired."""
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     _is_unsaved: bool = attrs.field(default=False, init=False)
     _is_urgent: bool = attrs.field(default=False, init=False)
@@ -203,7 +208,8 @@ class AgentRegistry:
                     f"this join token is for the agent {bound!r}, not for {name!r}: leave --name "
                     "out"
                 )
-            if self._stored.named(bound) is not None:
+            before = self._stored.named(bound)
+            if before is not None and before.expires > now:
                 raise JoinConflictError(
                     f"an agent named {bound!r} has joined already: give another --name, or revoke "
                     f"that one with `paddler-trio agents revoke {bound}`"
@@ -224,7 +230,12 @@ class AgentRegistry:
                 labels=token.labels,
             )
             used = attrs.evolve(token, uses_left=token.uses_left - 1)
-            await self._store(lambda stored: stored.with_token(used).with_credential(credential))
+
+            def change(stored: StoredAgents) -> StoredAgents:
+                left = stored if before is None else stored.without_credential(before.id)
+                return left.with_token(used).with_credential(credential)
+
+            await self._store(change)
         return credential
 
     def _token(self, token_id: str, secret: str, now: datetime) -> StoredToken:
@@ -392,9 +403,16 @@ class AgentRegistry:
             return
         async with self._turn:
             try:
-                await self._store(lambda stored: stored.pruned(self.now()))
+                await self._store(self._pruned)
             except ConfigurationError as error:
                 log.warning("agents' credentials not saved; tried again", reason=str(error))
+
+    def _pruned(self, stored: StoredAgents) -> StoredAgents:
+        now, now_s = self.now(), trio.current_time()
+        expired = [key for key, each in stored.credentials.items() if each.expires <= now]
+        self._expired_s = {key: self._expired_s.get(key, now_s) for key in expired}
+        kept = {key for key, since_s in self._expired_s.items() if now_s < since_s + KEPT_S}
+        return stored.pruned(now, but=kept)
 
     async def _store(self, change: Callable[[StoredAgents], StoredAgents]) -> None:
         """Write, then change what is in memory; ConfigurationError, and nothing has changed.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -193,12 +193,14 @@ class StoredAgents:
             del tokens[oldest]
         return attrs.evolve(self, tokens=tokens)
 
-    def pruned(self, now: datetime) -> StoredAgents:
-        """Without what has expired."""
+    def pruned(self, now: datetime, but: Container[str] = ()) -> StoredAgents:
+        """Without what has expired; ``but``: ids of credentials that stay all the same."""
         tokens = {key: each for key, each in self.tokens.items() if each.expires > now}
         since = now - UNUSED_LIFE
         credentials = {
-            key: each for key, each in self.credentials.items() if each.seen_or_made > since
+            key: each
+            for key, each in self.credentials.items()
+            if each.seen_or_made > since or key in but
         }
         return StoredAgents(tokens, credentials, self.guarded)
 
