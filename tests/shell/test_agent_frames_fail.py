@@ -7,11 +7,11 @@ import logging
 import pytest
 import trio
 import trio_websocket
-from dispatch_world import world
+from dispatch_world import heard, world
 from http_world import serving
 
 from paddler_trio.agent.status import AgentStatus
-from paddler_trio.balancer.agent_frames import take_step
+from paddler_trio.balancer.agent_frames import AgentFrame, decode, take_step
 from paddler_trio.balancer.agent_socket import AgentSocket
 from paddler_trio.errors import WireError
 from paddler_trio.http.asgi import Receive, Scope, Send
@@ -19,7 +19,7 @@ from paddler_trio.http.router import Params, Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.wire.paddler.messages import RegisterAgent, render
+from paddler_trio.wire.paddler.messages import RegisterAgent, render, response_line
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
 
 
@@ -82,3 +82,55 @@ async def test_an_entry_that_is_none_is_shown_by_its_beginning(entry: object, sh
         with pytest.raises(WireError) as refused:
             take_step(agent.connection, [entry])
         assert str(refused.value) == f"not a step entry: {shown} @ $.Trio.Step"
+
+
+def step_of(result: str) -> AgentFrame:
+    return decode(
+        f'{{"Trio":{{"Step":[{{"id":"1.1","tokens":[1],"results":[{result}]}}]}}}}',
+        speaks_trio=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "result", [r'{"ContentToken":"half a pair: \ud800"}', r'{"SamplerError":"\udc00"}']
+)
+async def test_a_text_that_no_client_can_be_sent_ends_its_request_alone(result: str) -> None:
+    """It would fail where it is rendered: on a WebSocket, with all other requests of its client."""
+    async with world() as here:
+        agent = here.agent(slots=2)
+        broken, other = here.submit("broken"), here.submit("other")
+        frame = step_of(result)
+        assert isinstance(frame.message, dict)
+        with pytest.raises(WireError):
+            take_step(agent.connection, frame.message["Step"], is_escaped=frame.is_escaped)
+        assert broken.failure is not None
+        assert broken.failure.code == 502
+        assert broken.failure.description.startswith("The agent sent a malformed frame: ")
+        assert not other.is_over
+        here.dispatcher.leave(agent.connection)
+        other.stop()
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+async def test_what_is_no_number_is_null_for_clients(number: str) -> None:
+    async with world() as here:
+        agent = here.agent()
+        request = here.submit()
+        frame = step_of(f'{{"Progress":{{"processed":{number},"ms":0.5}}}}')
+        assert isinstance(frame.message, dict)
+        take_step(agent.connection, frame.message["Step"], is_escaped=frame.is_escaped)
+        step = request.outbox.receive_nowait()
+        line = response_line(None, "r", {step.family: step.results[0]})
+        assert line.endswith(b'{"Progress":{"processed":null,"ms":0.5}}}}}')
+        agent.says("1.1", done=True)
+
+
+async def test_texts_of_every_language_are_results() -> None:
+    async with world() as here:
+        agent = here.agent()
+        request = here.submit()
+        frame = step_of(r'{"ContentToken":"é\u00e9\ud83d\ude00"},{"Done":{"usage":{}}}')
+        assert frame.is_escaped
+        assert isinstance(frame.message, dict)
+        take_step(agent.connection, frame.message["Step"], is_escaped=frame.is_escaped)
+        assert await heard(request) == ("éé\U0001f600", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Final
 
 import attrs
@@ -13,7 +14,7 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, check_count
-from paddler_trio.wire.json_text import beginning_of
+from paddler_trio.wire.json_text import beginning_of, dumps
 from paddler_trio.wire.paddler.messages import (
     AgentResponse,
     parse_balancer_message,
@@ -24,12 +25,20 @@ from paddler_trio.wire.trio.prompt_stages import PromptStages, bounded_count
 from paddler_trio.wire.trio.trio_link import MAX_FINGERPRINT_CHARS, TAG
 
 _TRIO: Final = '{"Trio":'
-_DECODER: Final = json.JSONDecoder()
 SHOWN_CHARS: Final = 100
 _NUM_FIELDS: Final = 3
 """Of an entry of a step with nothing to report."""
 FAMILIES: Final = frozenset({"GeneratedToken", "Embedding"})
 """Of the responses that belong to requests."""
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=lambda name: None, parse_float=_finite)
+"""What is no number is null: so it can be written again."""
 
 
 @attrs.frozen
@@ -40,6 +49,8 @@ class AgentFrame:
     is_extension: bool = False
     request_id: str | None = None
     """The request that fails, if something is wrong."""
+    is_escaped: bool = False
+    """Its texts may have half a surrogate pair, which no client can be sent."""
 
 
 def decode(text: str, *, speaks_trio: bool) -> AgentFrame:
@@ -47,7 +58,8 @@ def decode(text: str, *, speaks_trio: bool) -> AgentFrame:
         if speaks_trio and text.startswith(_TRIO):
             if len(text) > UNCOUNTED_BYTES:
                 check_count(text.encode())
-            return AgentFrame(_value_of(text)[TAG], is_extension=True)
+            message = _value_of(text)[TAG]
+            return AgentFrame(message, is_extension=True, is_escaped="\\u" in text)
         message = parse_balancer_message(text)
     except (WireError, ValueError, KeyError, RecursionError) as error:
         return AgentFrame(error, request_id=recover_request_id(text))
@@ -59,11 +71,15 @@ def decode(text: str, *, speaks_trio: bool) -> AgentFrame:
 def _value_of(text: str) -> Any:
     """As ``json.loads``, without its search for blanks around the value where there are none."""
     value, end = _DECODER.raw_decode(text)
-    return value if end == len(text) else json.loads(text)
+    return value if end == len(text) else _DECODER.decode(text)
 
 
-def take_step(agent: AgentConnection, entries: object) -> None:
-    """The hot path: everything one engine pass produced, no converter involved."""
+def take_step(agent: AgentConnection, entries: object, *, is_escaped: bool = False) -> None:
+    """The hot path: everything one engine pass produced, no converter involved. WireError.
+
+    ``is_escaped``: as of the frame. Half a pair would fail where it is rendered: on a WebSocket,
+    with all other requests of its client.
+    """
     if not isinstance(entries, list):
         raise WireError("a step is a list @ $.Trio.Step")
     now_s = trio.current_time()
@@ -81,6 +97,8 @@ def take_step(agent: AgentConnection, entries: object) -> None:
                 count = bounded_count(entry["preemptions"])
                 lease.report_preemptions(count, is_now=not results)
         try:
+            if is_escaped:
+                dumps(results)
             deliver(lease, "GeneratedToken", results, tokens, extended=True, now_s=now_s)
         except WireError as error:
             lease.broken_frame(str(error))

@@ -370,7 +370,7 @@ class _Link:
             if isinstance(frame.message, Exception):
                 raise frame.message
             if frame.is_extension:
-                self._on_extension(frame.message)
+                self._on_extension(frame.message, is_escaped=frame.is_escaped)
                 return True
             match frame.message:
                 case AgentResponse() as response:
@@ -497,13 +497,13 @@ class _Link:
             raise WireError(f"{family} answers no generation @ $.Response.response")
         deliver(lease, family, [result], extended=self.speaks_trio)
 
-    def _on_extension(self, body: object) -> None:
+    def _on_extension(self, body: object, *, is_escaped: bool) -> None:
         agent = self.agent
         if agent is None:
             self._place(parse_extension(body))
             return
         if isinstance(body, dict) and "Step" in body:
-            take_step(agent, body["Step"])
+            take_step(agent, body["Step"], is_escaped=is_escaped)
             return
         match parse_extension(body):
             case Report() as unbounded:
