@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
 
@@ -32,6 +33,7 @@ FILE_IN_FORCE: Final = "paddler_trio.cli.settings_option.file"
 """Where the context keeps the file's path: the flag itself is none of the daemon's arguments."""
 
 
+@cache
 def whole_command() -> AnyCommand:
     """``paddler-trio`` with all commands, also those that this process has not imported yet."""
     from paddler_trio.cli.commands import command_line
