@@ -1,4 +1,7 @@
-"""The page of errors has every error, and no words that nobody says."""
+"""The page of errors has every error, and neither it nor that of symptoms words that nobody says.
+
+They are one file of tests: a process that has looked through all sources knows them for both.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from documented_blocks import DOCS
+from documented_blocks import DOCS, blocks
 from paddler_trio.apis import api_errors
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
 from texts_in_code import SOURCES, is_in_code, joined, sources
@@ -20,6 +23,14 @@ SECTIONS = {
     part.partition("\n")[0]: part
     for part in re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.M)[1:]
 }
+TROUBLESHOOTING = DOCS / "troubleshooting.md"
+QUOTED = [
+    re.sub(r"^\d{3} ", "", line)
+    for block in blocks(TROUBLESHOOTING)
+    if block.language == "text"
+    for line in block.text.splitlines()
+]
+SYMPTOMS = re.split(r"^### ", TROUBLESHOOTING.read_text(encoding="utf-8"), flags=re.M)[1:]
 RESPONSES = {"HttpProblem", "ApiError", "Failure"}
 
 
@@ -111,3 +122,22 @@ def test_what_the_page_quotes_is_what_the_program_says(section: str, column: int
     texts = [re.sub(r"^\d{3} ", "", each) for each in quoted(section, column)]
     assert texts
     assert [each for each in texts if not is_in_code(each)] == []
+
+
+@pytest.mark.parametrize("quoted", QUOTED)
+def test_what_one_sees_is_what_the_program_says(quoted: str) -> None:
+    assert is_in_code(quoted)
+
+
+def test_each_symptom_says_what_to_do() -> None:
+    assert len(SYMPTOMS) >= 20
+    lacking = [each.partition("\n")[0] for each in SYMPTOMS if "**What to do.**" not in each]
+    assert not lacking
+
+
+@pytest.mark.parametrize(
+    "invented",
+    ["Waiting for available slots timed out", "cannot listen on …: the port is taken", "…: pray"],
+)
+def test_words_that_nobody_says_are_found(invented: str) -> None:
+    assert not is_in_code(invented)
