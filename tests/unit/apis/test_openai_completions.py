@@ -486,7 +486,7 @@ def test_dimensions_cut_and_make_the_length_one_again() -> None:
 def test_vectors_are_written_one_by_one(*, is_openai: bool) -> None:
     """The text of all is several times what they are, and their numbers as objects of Python more
     than the text."""
-    told, width = Embedded(100, [0]), 4096
+    told, width = Embedded(100, [0]), 1024
     told.vectors = {place: np.full(width, 1 / 3, np.float32) for place in range(100)}
     tracemalloc.start()
     try:
