@@ -21,9 +21,12 @@ class Knot:
 
 @pytest.fixture(autouse=True)
 def _thaw() -> Iterator[None]:
+    """What was frozen before stays so, as conftest.py wants: the tests that follow are quick."""
     before = gc.get_threshold()
     yield
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()
     gc.set_threshold(*before)
 
 
