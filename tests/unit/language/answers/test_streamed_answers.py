@@ -96,22 +96,34 @@ def test_an_answer_that_was_cut_off_is_only_short(case: Case, *, is_extended: bo
 @pytest.mark.parametrize("case", STREAMED)
 def test_an_answer_goes_on_wherever_it_travels_to_another_process(case: Case) -> None:
     """What is left is answered as by the process that has read everything, and leaving changes
-    nothing in the one that it leaves."""
+    nothing in the one that it leaves: where one goes on travels again, and some are alone to the
+    end."""
     shared = (format_of_case(case).rules,)
     ending = Ending(0, "stop", 1, 0)
+
+    def elsewhere(processor: OutputProcessor) -> OutputProcessor:
+        there = read_result(frame_of(processor, shared)[LENGTH.size :], shared)
+        assert isinstance(there, OutputProcessor)
+        return there
+
     stays = processor_of(case)
     answered = [taken(stays, character) for character in case.raw]
     end = stays.end(ending)
-    leaves = processor_of(case)
-    places = set(places_in(case.raw))
+    leaves = travels = processor_of(case)
+    places = places_in(case.raw)
+    alone = set(places[: 1 + len(places) // 4])
     for length, character in enumerate(case.raw):
         if length in places:
-            there = read_result(frame_of(leaves, shared)[LENGTH.size :], shared)
-            assert isinstance(there, OutputProcessor)
+            travels = elsewhere(travels)
+        if length in alone:
+            there = elsewhere(leaves)
             expected = [*chain.from_iterable(answered[length:]), *end]
             assert taken(there, case.raw[length:]) + there.end(ending) == expected
         assert taken(leaves, character) == answered[length]
+        if travels is not leaves:
+            assert taken(travels, character) == answered[length]
     assert leaves.end(ending) == end
+    assert travels is leaves or travels.end(ending) == end
 
 
 TEXTS = st.sampled_from(["", " ", "\n", "\n\n", "a", "b c", " d", "e \n", "{", '"', "<"])
