@@ -167,7 +167,7 @@ test.shell: setup
 .PHONY: test.slow
 test.slow: setup
 	$(PYTEST) -m slow $(ARGS)
-	$(PYTEST) --hypothesis-profile=full tests/unit tests/shell $(ARGS)
+	$(PYTEST) --hypothesis-profile=full tests/unit tests/shell tests/conformance/test_openai_document.py $(ARGS)
 
 .PHONY: test.unit
 test.unit: setup

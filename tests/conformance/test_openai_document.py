@@ -10,7 +10,9 @@ import pytest
 from fleet import Fleet
 from hypothesis import HealthCheck, Phase, given, settings
 
-EXAMPLES = 12
+from effort import examples
+
+EXAMPLES = examples(20)
 """For each operation; the point is agreement, not stress."""
 
 OPERATIONS = [
