@@ -154,7 +154,7 @@ test.pythons:
 		$(MAKE) --no-print-directory PYTHON=$$python VENV=build/$$name test.quick || exit 1; \
 	done
 
-# For a look between two edits: a tenth of the examples that `make test` tries, and nothing thorough.
+# For a look between two edits: a sixth of the examples that `make test` tries, and nothing thorough.
 .PHONY: test.quick
 test.quick: WORKERS := 3
 test.quick: setup

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("full", deadline=None, print_blob=True)  # a busy machine keeps none
-settings.register_profile("usual", settings.get_profile("full"), max_examples=50)
+settings.register_profile("usual", settings.get_profile("full"), max_examples=30)
 settings.register_profile("quick", settings.get_profile("full"), max_examples=5)
 settings.load_profile("usual")  # unless --hypothesis-profile names another
 

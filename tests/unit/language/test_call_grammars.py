@@ -196,7 +196,7 @@ def test_a_required_call_is_always_one_that_can_be_read_and_run(
     form = format_named(name)
     grammar = grammar_for(form, vocabulary, tool_choice="required")
     assert grammar is not None
-    texts = sampled(vocabulary, grammar, form, times=examples(6))
+    texts = sampled(vocabulary, grammar, form, times=examples(7))
     assert texts, "no call came to its end"
     for text in texts:
         answer = read(form, text)
