@@ -349,13 +349,13 @@ async def test_an_agent_that_is_told_to_stop_finishes_its_documents_first() -> N
             link = await balancer.next_link()
             await link.set_state(state(BUNDLED_MODEL, enable_embeddings=True))
             await link.wait_serving(SLOTS)
-            await link.ask("e1", batch(["the sea " * 60] * 60))
+            await link.ask("e1", batch(["the sea " * 60] * 24))
             await link.wait_results("e1", 1)
             agent.signal(signal.SIGTERM)
             await link.wait_status(lambda status: status["slots_total"] == 0, "no slots")
             await link.ask("late", batch(["red"]))
             *found, last = await answer(link, "e1")
-            assert (len(found), last) == (60, "Done")
+            assert (len(found), last) == (24, "Done")
             assert await answer(link, "late") == [{"Error": "this agent is leaving"}]
             await link.wait_closed()
             assert link.received[-1] == {"Notification": "DeregisterAgent"}
