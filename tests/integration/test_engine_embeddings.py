@@ -371,15 +371,15 @@ def test_a_stopped_request_is_forgotten_and_the_others_are_not(vocabulary: Vocab
 
 
 def test_answers_are_sampled_while_documents_are_embedded(vocabulary: Vocabulary) -> None:
-    documents = [[7 + place % 100] * 200 for place in range(150)]
+    documents = [[7 + place % 100] * 200 for place in range(60)]
     endless = attrs.evolve(GREEDY, ignore_eos=True)
     with embedding(vocabulary, BUNDLED_MODEL, "Mean") as (engine, _):
-        engine.start(1, STORY, sampling=endless, max_tokens=200)
+        engine.start(1, STORY, sampling=endless, max_tokens=80)
         engine.until_ended(1)
         ask(engine, 1, documents)
         first = receive(engine)
         assert isinstance(first, EmbeddingStep)
-        engine.start(2, STORY, sampling=endless, max_tokens=200)
+        engine.start(2, STORY, sampling=endless, max_tokens=80)
         num_embedded = len(first.embedded)
         text = b""
         ending: Ending | None = None

@@ -117,7 +117,7 @@ def test_greedy_text_is_the_same_whatever_is_reused(vocabulary: Vocabulary, layo
     a tie, so a text may differ where two runs without any reuse differ as well."""
     dice = random.Random(5)
     prompts = []
-    for _ in range(24):
+    for _ in range(14):
         text = question(f"Tell me about number {dice.randrange(3)}.")
         if dice.random() < 0.5:
             text += "Here it is.<|im_end|>\n<|im_start|>user\nGo on." + "!" * dice.randrange(4)
@@ -483,7 +483,7 @@ def test_passes_that_are_broken_off_cost_no_token(vocabulary: Vocabulary, tmp_pa
     sampling = attrs.evolve(GREEDY, ignore_eos=True)
     with running(vocabulary) as engine:
         engine.load(load)
-        engine.start(1, STORY, max_tokens=600, sampling=sampling)
+        engine.start(1, STORY, max_tokens=250, sampling=sampling)
         engine.until_ended(1)
     told = tmp_path / "told"
     with (
@@ -498,7 +498,7 @@ def test_passes_that_are_broken_off_cost_no_token(vocabulary: Vocabulary, tmp_pa
         try:
             broken = Engine(process, vocabulary)
             broken.load(load)
-            broken.start(1, STORY, max_tokens=600, sampling=sampling)
+            broken.start(1, STORY, max_tokens=250, sampling=sampling)
             broken.until_ended(1)
         finally:
             process.kill()
