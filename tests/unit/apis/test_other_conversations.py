@@ -329,7 +329,7 @@ JSON_VALUES = st.recursive(
 @pytest.mark.thorough
 def test_what_the_store_retains_is_what_it_counts(values: list[object], repeats: int) -> None:
     """The memory itself is judged: small values are many times larger as objects than as text."""
-    most_bytes = 256 * 1024
+    most_bytes = 128 * 1024
     piece = len(dumps(values)) * repeats
     store = ResponseStore(max_responses=10_000, max_bytes=most_bytes)
     gc.collect()
