@@ -1,4 +1,5 @@
-"""The real thing, shared: one fleet that answers, and one balancer that has nobody to ask.
+"""The real thing, shared by the tests of a file: one fleet that answers, and one balancer that has
+nobody to ask.
 
 Fleets come from the integration tests, whose folder is put on the path for it.
 """
@@ -16,7 +17,7 @@ from fleet import Fleet  # found only now
 from paddler_trio.engine.proof import BUNDLED_MODEL
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
     """A balancer and one agent with four slots, sampling greedily; leave it as it was found."""
     with Fleet.start(agents=1, slots=4) as fleet:
@@ -25,7 +26,7 @@ def fleet() -> Iterator[Fleet]:
         yield fleet
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lonely() -> Iterator[Fleet]:
     """A balancer without agents that keeps nobody waiting."""
     options = ["--buffered-request-timeout=100", "--max-buffered-requests=1"]

@@ -1,6 +1,8 @@
-"""Fleets for tests: one that everybody may read, and a fresh one for those that change things.
+"""Fleets for tests: one for each file to read, and a fresh one for those that change things.
 
-A test that wants more agents or other options says ``with Fleet.start(...)`` itself.
+Each ends with its file: it starts in a third of a second of processor time, and would take one part
+in a hundred of a processor for as long as tests run. A test that wants more agents or other options
+says ``with Fleet.start(...)`` itself.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ def vocabulary() -> Iterator[Vocabulary]:
     vocabulary.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_fleet() -> Iterator[Fleet]:
     """A balancer and one agent with four slots, sampling greedily; leave it as it was found."""
     with Fleet.start(agents=1, slots=4) as fleet:
