@@ -51,7 +51,7 @@ def _round(fleet: Fleet, victim: str, *, of_engine: bool) -> list[Heard]:
     return all_heard
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(20, marks=SLOW)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=SLOW)])
 def test_killed_agents_and_engines_cost_no_client_a_character(rounds: int) -> None:
     """Each answer can only be one text: which of two equally likely words a model chooses depends
     on what else is in its batch."""
