@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import anthropic
 import httpx
 import pytest
 from fleet import Fleet
 from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    import anthropic
 
 TOOL: anthropic.types.ToolParam = {
     "name": "get_weather",
@@ -25,6 +28,8 @@ MODEL = "paddler-demo"
 
 
 def client_of(fleet: Fleet, api_key: str = "none") -> anthropic.Anthropic:
+    import anthropic  # slow: not while tests are collected
+
     return anthropic.Anthropic(
         base_url=fleet.inference_url,
         api_key=api_key,
@@ -191,6 +196,8 @@ def test_a_streamed_call_is_the_same_call(client: anthropic.Anthropic) -> None:
 
 
 def test_a_tool_runner_goes_on_without_a_thread(client: anthropic.Anthropic) -> None:
+    import anthropic  # slow: not while tests are collected
+
     asked = []
 
     @anthropic.beta_tool
@@ -275,6 +282,8 @@ def test_tokens_are_counted_as_the_answer_counts_them(client: anthropic.Anthropi
 
 
 def test_errors_become_the_sdks_exceptions(client: anthropic.Anthropic, lonely: Fleet) -> None:
+    import anthropic  # slow: not while tests are collected
+
     with pytest.raises(anthropic.BadRequestError) as bad:
         client.messages.create(
             model=MODEL, max_tokens=0, messages=[{"role": "user", "content": "a"}]
