@@ -367,6 +367,14 @@ def test_embeddings_are_refused_where_they_are_not_enabled(client: OpenAI) -> No
     assert told.value.code == "embeddings_disabled"
 
 
+def test_what_cannot_be_had_is_not_asked_for_again(client: OpenAI) -> None:
+    patient = client.with_options(max_retries=2)
+    with pytest.raises(openai.InternalServerError) as refused:
+        patient.embeddings.create(model="any", input="hi")
+    assert refused.value.status_code == 501
+    assert refused.value.response.request.headers["x-stainless-retry-count"] == "0"
+
+
 def test_waiting_too_long_is_told_as_such(lonely: Fleet) -> None:
     with client_of(lonely) as client:
         for stream in (False, True):

@@ -150,7 +150,10 @@ class ApiRouter:
 
 
 async def _send(exchange: Exchange, error: ApiError, dialect: Dialect) -> None:
-    await exchange.send_json(error.status, dialect.envelope(error), headers=error.headers)
+    # the official clients try every 5xx again unless they are told that it is of no use
+    final = [(b"x-should-retry", b"false")] if error.status == 501 else []
+    headers = [*error.headers, *final]
+    await exchange.send_json(error.status, dialect.envelope(error), headers=headers)
 
 
 def _unknown(method: str, path: str, allowed: list[str]) -> ApiError:
