@@ -152,10 +152,11 @@ INFERENCE: Table = {
 
 APIS: Table = {
     ("GET", "/v1/models/{tail...}"): Operation("One of the deployments", errors=(404,)),
-    ("GET", "/v1/responses/{tail...}"): Operation(
-        "A stored response, or with `/input_items` behind its id what it answered", errors=(404,)
+    ("GET", "/v1/responses/{tail}"): Operation("A stored response", errors=(400, 404)),
+    ("GET", "/v1/responses/{tail}/input_items"): Operation(
+        "The items that a stored response answered", errors=(400, 404)
     ),
-    ("DELETE", "/v1/responses/{tail...}"): Operation("Forget a stored response", errors=(404,)),
+    ("DELETE", "/v1/responses/{tail}"): Operation("Forget a stored response", errors=(404,)),
 }
 
 ROLLOUT_ERRORS = (404, 409, 500)

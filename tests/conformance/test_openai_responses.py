@@ -240,6 +240,9 @@ def test_what_is_stored_can_be_asked_for_listed_and_deleted(client: openai.OpenA
         client.responses.create(model=MODEL, input="And?", previous_response_id=made.id)
     assert gone.value.param == "previous_response_id"
     assert gone.value.code == "previous_response_not_found"
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.responses.cancel(made.id)
+    assert unknown.value.code == "unknown_url"
     unkept = client.responses.create(model=MODEL, input="Hi", max_output_tokens=2, store=False)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(unkept.id)

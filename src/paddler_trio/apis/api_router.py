@@ -29,7 +29,7 @@ ApiRoutes: TypeAlias = RouteTable[Endpoint]
 Envelope: TypeAlias = Callable[[ApiError], dict[str, object]]
 
 TAIL: Final = "tail"
-"""The parameter of a route whose last segments are the exchange's ``tail``."""
+"""The parameter of a route that is the exchange's ``tail``."""
 
 CORS_RULES: Final = CorsRules(
     methods=(b"GET", b"POST", b"DELETE", b"OPTIONS"),

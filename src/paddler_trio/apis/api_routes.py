@@ -113,8 +113,9 @@ def _add_responses(routes: ApiRoutes, limits: ApiLimits) -> None:
     for prefix in PREFIXES:
         routes.add("POST", prefix + "/responses", responses.create)
         routes.add("POST", prefix + "/responses/input_tokens", responses.count_tokens)
-        routes.add("GET", f"{prefix}/responses/{{{TAIL}...}}", responses.get)
-        routes.add("DELETE", f"{prefix}/responses/{{{TAIL}...}}", responses.delete)
+        routes.add("GET", f"{prefix}/responses/{{{TAIL}}}", responses.get)
+        routes.add("GET", f"{prefix}/responses/{{{TAIL}}}/input_items", responses.list_items)
+        routes.add("DELETE", f"{prefix}/responses/{{{TAIL}}}", responses.delete)
 
 
 def _add_anthropic(routes: ApiRoutes) -> None:

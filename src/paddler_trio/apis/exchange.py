@@ -44,7 +44,7 @@ class Exchange:
 
     Args:
       id: the client's name of this request, or ours; the response has it in ``id_headers``.
-      tail: the rest of the path on a route that leaves it open; empty on others.
+      tail: the part of the path that the route leaves open; empty on others.
       client, priority, user: as the queue counts it; a body that was read may name the user.
       allowed_deployments: the only ones that its key may use; None for all.
       is_exact: the response has what OpenAI's own schema has, and nothing else.

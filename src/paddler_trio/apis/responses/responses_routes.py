@@ -36,7 +36,6 @@ from paddler_trio.http.input_budget import BudgetSpentError
 from paddler_trio.http.json_body import no_room
 from paddler_trio.wire.json_text import dumps_in_runs
 
-INPUT_ITEMS = "/input_items"
 MANY_STEPS = 64
 """Of an answer with log probabilities; a longer one is made off the event loop."""
 
@@ -118,23 +117,28 @@ class Responses:
         await exchange.send_json(200, body)
 
     async def get(self, backend: Backend, exchange: Exchange) -> None:
-        """A stored response, or the items of its input."""
-        response_id = exchange.tail.removesuffix(INPUT_ITEMS)
-        query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
-        stored = self.store.get(response_id, owner=_owner(exchange))
-        if stored is None:
-            raise not_stored(response_id)
-        _reserve(exchange, stored.weight_bytes + stored.size_bytes)
-        if exchange.tail.endswith(INPUT_ITEMS):
-            page = await exchange.run(lambda: _page(stored, query))
-            await exchange.send_json(200, page)
-            return
-        if query.get("stream", ["false"])[-1].lower() not in ("false", "0"):
+        """A stored response."""
+        stored = self._stored(exchange)
+        if _query(exchange).get("stream", ["false"])[-1].lower() not in ("false", "0"):
             raise invalid("stream is not supported: the response has ended", "stream")
         response = await exchange.run(lambda: stored.response)
         if exchange.is_exact:
             response.pop("store", None)
         await exchange.send_json(200, response)
+
+    async def list_items(self, backend: Backend, exchange: Exchange) -> None:
+        """The items of its input."""
+        stored, query = self._stored(exchange), _query(exchange)
+        page = await exchange.run(lambda: _page(stored, query))
+        await exchange.send_json(200, page)
+
+    def _stored(self, exchange: Exchange) -> StoredResponse:
+        """The one that the path names; ApiError 404, or HttpProblem 503 without room for it."""
+        stored = self.store.get(exchange.tail, owner=_owner(exchange))
+        if stored is None:
+            raise not_stored(exchange.tail)
+        _reserve(exchange, stored.weight_bytes + stored.size_bytes)
+        return stored
 
     async def delete(self, backend: Backend, exchange: Exchange) -> None:
         if not self.store.drop(exchange.tail, owner=_owner(exchange)):
@@ -243,6 +247,10 @@ def _named(item: Item) -> Item:
     if item.get("id"):
         return item
     return {**item, "type": item.get("type", "message"), "id": new_id("item_")}
+
+
+def _query(exchange: Exchange) -> dict[str, list[str]]:
+    return parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
 
 
 def _page(stored: StoredResponse, query: Mapping[str, list[str]]) -> Json:
