@@ -303,6 +303,8 @@ def test_errors_become_the_sdks_exceptions(client: anthropic.Anthropic, lonely: 
 
 
 def test_every_answer_has_the_id_that_the_sdk_reports(client: anthropic.Anthropic) -> None:
+    import anthropic  # slow: not while tests are collected
+
     asked = client.with_options(default_headers={"x-request-id": "mine"})
     assert asked.messages.create(**hello(max_tokens=1))._request_id == "mine"
     with asked.messages.stream(**hello(max_tokens=1)) as stream:
@@ -317,6 +319,8 @@ def test_every_answer_has_the_id_that_the_sdk_reports(client: anthropic.Anthropi
 
 
 def test_a_model_that_is_not_served_is_an_error_of_anthropics(client: anthropic.Anthropic) -> None:
+    import anthropic  # slow: not while tests are collected
+
     with pytest.raises(anthropic.NotFoundError) as missing:
         client.models.retrieve("nobody")
     assert missing.value.body == {
