@@ -147,6 +147,40 @@ def test_the_sdk_follows_a_stream_with_reasoning_to_its_final_response(
     assert [item.type for item in silent.output] == ["message"]
 
 
+def test_reasoning_is_told_as_its_summary_if_one_is_asked_for(client: openai.OpenAI) -> None:
+    """Most clients show nothing else of it."""
+    asked: Any = {"model": MODEL, "input": "What is 2 + 3?", "max_output_tokens": 300}
+    plain = client.responses.create(**asked, reasoning={"effort": "low"})
+    with client.responses.stream(**asked, reasoning={"effort": "low", "summary": "auto"}) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    about = [event for event in events if "reasoning" in event.type]
+    deltas = [
+        event.delta for event in about if event.type == "response.reasoning_summary_text.delta"
+    ]
+    assert [event.type for event in about] == [
+        "response.reasoning_summary_part.added",
+        *["response.reasoning_summary_text.delta"] * len(deltas),
+        "response.reasoning_summary_text.done",
+        "response.reasoning_summary_part.done",
+    ]
+    thought, said = final.output[0], plain.output[0]
+    assert thought.type == said.type == "reasoning"
+    assert [said.summary, thought.content] == [[], []]
+    assert said.content is not None
+    assert [part.text for part in thought.summary] == [said.content[0].text] == ["".join(deltas)]
+    assert final.output_text == plain.output_text
+    by_hand: Any = [{"role": "user", "content": asked["input"]}]
+    tokens = [
+        client.responses.input_tokens.count(
+            model=MODEL,
+            input=[*by_hand, *(each.to_dict() for each in output), *by_hand],
+        ).input_tokens
+        for output in (plain.output, final.output)
+    ]
+    assert tokens[0] == tokens[1], "sent back it is the same to the model"
+
+
 def test_a_function_is_called_and_its_output_answered(client: openai.OpenAI) -> None:
     choice: Any = {"type": "function", "name": "get_weather"}
     asked = client.responses.create(

@@ -189,12 +189,15 @@ def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
     items = ListOf(item_shape(), 0, limits.max_messages, "max_messages")
     effort = Field("effort", OneOf(tuple(EFFORTS)), "As reasoning_effort of chat completions.")
     words = OneOf(("auto", "concise", "detailed"))
-    gist = "Reasoning is told as it is, as content of reasoning items."
+    gist = (
+        "Reasoning is told as it is: as content of reasoning items, or with any of these words as "
+        "their summary, where clients show it."
+    )
     reasoning = record(
         "reasoning config",
         effort,
-        accepted("summary", words, gist),
-        accepted("generate_summary", words, gist),
+        Field("summary", words, gist),
+        Field("generate_summary", words, "An old name of summary."),
     )
     return (
         MODEL,

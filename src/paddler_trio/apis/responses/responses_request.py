@@ -131,6 +131,12 @@ class ResponsesRequest:
     def is_stored(self) -> bool:
         return self.values.get("store") is not False
 
+    @property
+    def summary(self) -> object:
+        """How the request wants its reasoning summarised, in one of two spellings; None if not."""
+        reasoning = object_in(self.values, "reasoning")
+        return reasoning.get("summary") or reasoning.get("generate_summary")
+
     def conversation(self, before: Sequence[Item]) -> ConversationPrompt:
         """The prompt; ``before`` are the items of earlier responses.
 

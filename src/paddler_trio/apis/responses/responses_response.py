@@ -39,7 +39,31 @@ _GROWING = frozenset(
 )
 """Results that end no text."""
 _PREFIXES = {"reasoning": "rs_", "message": "msg_", "function_call": "fc_"}
-_PARTS = {"reasoning": "reasoning_text", "message": "output_text"}
+
+
+@attrs.frozen
+class _Texts:
+    """How texts are told: the member of their item, the type of a part and what numbers it there,
+    and what the names of the events begin with."""
+
+    member: str
+    part: str
+    number: str
+    events: str
+    part_events: str
+
+
+_CONTENT = _Texts(
+    "content", "output_text", "content_index", "response.output_text", "response.content_part"
+)
+_REASONING = attrs.evolve(_CONTENT, part="reasoning_text", events="response.reasoning_text")
+_SUMMARY = _Texts(
+    "summary",
+    "summary_text",
+    "summary_index",
+    "response.reasoning_summary_text",
+    "response.reasoning_summary_part",
+)
 
 
 def new_id(prefix: str) -> str:
@@ -53,12 +77,14 @@ class Output:
     Args:
       reader: of its answer.
       with_logprobs: texts carry those of their tokens.
+      with_summary: reasoning is told as the summary of its item, and not as its content.
       reports: the progress of the prompt, as events of type ``response.in_progress``; None for
         none.
     """
 
     _reader: AnswerReader
     with_logprobs: bool = False
+    with_summary: bool = False
     reports: Reports | None = None
     items: list[Json] = attrs.field(factory=list, init=False)
     ended: Ended | None = attrs.field(default=None, init=False)
@@ -78,14 +104,14 @@ class Output:
             match piece:
                 case ReasoningDelta(text):
                     yield from self._part("reasoning")
-                    yield self._grow("response.reasoning_text.delta", text)
+                    yield self._grow(f"{self._texts.events}.delta", text)
                 case ContentDelta(text, logprobs):
                     yield from self._part("message")
                     entries = logprobs if self.with_logprobs else ()
                     self._logprobs += entries
                     self.num_logprobs += len(entries)
                     bare = _without_bytes(entries)
-                    yield self._grow("response.output_text.delta", text, logprobs=bare)
+                    yield self._grow(f"{self._texts.events}.delta", text, logprobs=bare)
                 case ToolCallStart(_, call_id, name):
                     yield from self._close("completed")
                     yield self._begin("function_call", call_id=call_id, name=name, arguments="")
@@ -111,7 +137,14 @@ class Output:
     def _where(self) -> Json:
         """The members with which events name the newest item."""
         where: Json = {"item_id": self.items[-1]["id"], "output_index": self._index}
-        return where if self._open == "function_call" else {**where, "content_index": 0}
+        return where if self._open == "function_call" else {**where, self._texts.number: 0}
+
+    @property
+    def _texts(self) -> _Texts:
+        """How the texts of the newest item are told."""
+        if self._open == "message":
+            return _CONTENT
+        return _SUMMARY if self.with_summary else _REASONING
 
     def _begin(self, kind: str, **members: object) -> Json:
         self._open = kind
@@ -130,12 +163,11 @@ class Output:
             yield self._begin(kind, role="assistant", content=[])
         else:
             yield self._begin(kind, summary=[], content=[], encrypted_content=None)
-        part = self._content_part("")
-        yield {"type": "response.content_part.added", **self._where, "part": part}
+        part = self._text_part("")
+        yield {"type": f"{self._texts.part_events}.added", **self._where, "part": part}
 
-    def _content_part(self, text: str) -> Json:
-        assert self._open is not None
-        part: Json = {"type": _PARTS[self._open], "text": text}
+    def _text_part(self, text: str) -> Json:
+        part: Json = {"type": self._texts.part, "text": text}
         if self._open == "message":
             names = ("token", "logprob", "bytes")
             logprobs = [logprob_with_top(entry, *names) for entry in self._logprobs]
@@ -157,13 +189,13 @@ class Output:
             name = "response.function_call_arguments.done"
             yield {"type": name, **where, "arguments": text, "name": item["name"]}
         else:
-            part = self._content_part(text)
-            item["content"] = [part]
+            part, texts = self._text_part(text), self._texts
+            item[texts.member] = [part]
             members: Json = {"text": text}
             if self._open == "message":
                 members["logprobs"] = _without_bytes(self._logprobs)
-            yield {"type": f"response.{_PARTS[self._open]}.done", **where, **members}
-            yield {"type": "response.content_part.done", **where, "part": part}
+            yield {"type": f"{texts.events}.done", **where, **members}
+            yield {"type": f"{texts.part_events}.done", **where, "part": part}
         self._open = None
         yield {"type": "response.output_item.done", "output_index": self._index, "item": item}
 
@@ -243,7 +275,7 @@ class ResponseHeading:
             "service_tier": "default",
             "reasoning": {
                 "effort": reasoning.get("effort"),
-                "summary": reasoning.get("summary", reasoning.get("generate_summary")),
+                "summary": self.request.summary,
             },
             **({} if self.request.delivery.is_exact else {"store": self.request.is_stored}),
             "text": {"format": text.get("format", {"type": "text"}), "verbosity": "medium"},

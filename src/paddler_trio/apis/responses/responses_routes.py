@@ -67,7 +67,10 @@ class Responses:
         watch = Stopwatch(time.monotonic)  # it is read in threads, too
         reports = Reports(watch, delivery.with_progress, delivery.with_timings)
         output = Output(
-            reader_of(generate), with_logprobs=request.logprobs is not None, reports=reports
+            reader_of(generate),
+            with_logprobs=request.logprobs is not None,
+            with_summary=request.summary is not None,
+            reports=reports,
         )
 
         # what is known of each token is long: the items that end with it are made at the end
