@@ -45,7 +45,7 @@ def _fall(fleet: Fleet, victim: str, how: str) -> None:
         fleet.start_agent(victim, slots=3)
 
 
-@pytest.mark.parametrize("rounds", [8, pytest.param(40, marks=SLOW)])
+@pytest.mark.parametrize("rounds", [4, pytest.param(40, marks=SLOW)])
 def test_rounds_of_kill_9_leave_one_ending_each_and_no_slot_behind(rounds: int) -> None:
     chance = random.Random(20)
     options = ("--max-buffered-requests=100", "--buffered-request-timeout=60000")
