@@ -103,8 +103,11 @@ Table = dict[tuple[str, str], Operation]
 
 PROBES: Table = {
     ("GET", "/health"): Operation("Liveness, as Paddler has it", media=TEXT),
+    ("HEAD", "/health"): Operation("The head of that", media=""),
     ("GET", "/livez"): Operation("Liveness", media=TEXT),
+    ("HEAD", "/livez"): Operation("The head of that", media=""),
     ("GET", "/readyz"): Operation("Whether requests are taken", media=TEXT, errors=(503,)),
+    ("HEAD", "/readyz"): Operation("The head of that", media="", errors=(503,)),
 }
 GENERATION = (400, 408, 413, 415, 429, 501, 503)
 CHANGE = (400, 408, 413, 415)

@@ -497,7 +497,7 @@ async def test_a_required_tool_field_that_is_no_property_is_refused() -> None:
         ("GET", RAW),
         ("POST", RAW + "/"),
         ("PUT", RAW),
-        ("HEAD", "/health"),
+        ("HEAD", "/api/v1/agents"),
         ("POST", "/health"),
         ("POST", "/api/v1/inference_socket"),
         ("GET", "/api/v1/models"),

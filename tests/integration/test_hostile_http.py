@@ -110,7 +110,7 @@ REFUSED = {
     "a path that climbs": (lines(b"GET /health/../../etc HTTP/1.1", b"Host: x"), 404),
     "CONNECT": (lines(b"CONNECT x:1 HTTP/1.1", b"Host: x"), 404),
     "OPTIONS for the whole server": (lines(b"OPTIONS * HTTP/1.1", b"Host: x"), 404),
-    "HEAD": (lines(b"HEAD /health HTTP/1.1", b"Host: x"), 404),
+    "HEAD of what is no probe": (lines(b"HEAD /api/v1/agents HTTP/1.1", b"Host: x"), 404),
     "headers too many": (lines(GET, [b"X: y"] * 101), 431),
     "a header too long in one packet": (lines(GET, b"X: " + b"y" * 40_000), 431),
     "a header of blanks that is refused in the end": (

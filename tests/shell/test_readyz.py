@@ -11,7 +11,7 @@ from paddler_trio.balancer.inference_routes import InferenceRoutes
 from paddler_trio.http.asgi import Message
 
 
-async def asked(here: World) -> tuple[int, str]:
+async def asked(here: World, method: str = "GET") -> tuple[int, str]:
     """The status and the text."""
     states = FleetKeeper(MemoryDatabase(), here.dispatcher)
     routes = InferenceRoutes(here.dispatcher, states, trio.Event()).routes()
@@ -24,7 +24,7 @@ async def asked(here: World) -> tuple[int, str]:
         await trio.lowlevel.checkpoint()
         sent.append(message)
 
-    scope = {"type": "http", "method": "GET", "path": "/readyz", "headers": []}
+    scope = {"type": "http", "method": method, "path": "/readyz", "headers": []}
     await routes(scope, receive, send)
     return sent[0]["status"], b"".join(each.get("body", b"") for each in sent).decode()
 
@@ -33,7 +33,7 @@ async def test_a_balancer_without_a_slot_is_not_ready() -> None:
     async with world() as here:
         assert await asked(here) == (503, "no agent has a slot: requests wait in the buffer")
         here.agent(slots=0)
-        assert (await asked(here))[0] == 503
+        assert await asked(here, "HEAD") == (503, "")
         here.agent()
         assert await asked(here) == (200, "OK")
 

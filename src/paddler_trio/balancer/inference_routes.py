@@ -79,9 +79,9 @@ class InferenceRoutes:
     def probes(self) -> Router:
         """The routes on ``PROBES``."""
         routes = Router()
-        routes.http("GET", "/health", health)
-        routes.http("GET", "/livez", health)
-        routes.http("GET", "/readyz", self._ready)
+        routes.probe("/health", health)
+        routes.probe("/livez", health)
+        routes.probe("/readyz", self._ready)
         return routes
 
     async def _ready(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:

@@ -30,7 +30,7 @@ from paddler_trio.balancer.inference_routes import health
 from paddler_trio.balancer.shared_view import AgentsView, SharedView
 from paddler_trio.balancer.template_routes import TemplateRoutes
 from paddler_trio.errors import LinkError, StateDatabaseError
-from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send
+from paddler_trio.http.asgi import App, HttpProblem, Receive, Scope, Send, send_text
 from paddler_trio.http.audit_trail import audit_of
 from paddler_trio.http.json_body import (
     MAX_JSON_BODY_BYTES,
@@ -138,12 +138,19 @@ class ManagementRoutes:
         CacheRoutes(self.dispatcher, self.goodbye).add_to(router)
         for group in self.more:
             group.add_to(router)
-        router.http("GET", "/health", health)
-        router.http("GET", "/livez", health)
+        router.probe("/health", health)
+        router.probe("/livez", health)
+        router.probe("/readyz", self._ready)
         router.websocket("/api/v1/agent_socket/{agent_id}", self._agent)
         return router
 
     # ------------------------------------------------------------ the app
+
+    async def _ready(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        if self.dispatcher.is_draining:
+            await send_text(send, 503, "draining: the balancer is shutting down")
+        else:
+            await send_text(send, 200, "OK")
 
     async def _agent(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         await self.agent_socket.serve(scope, receive, send, params["agent_id"])
@@ -167,12 +174,6 @@ class ManagementRoutes:
             for name, value in problem.headers:
                 response.headers[name.decode()] = value.decode()
             return response
-
-        @app.get("/readyz")
-        async def ready() -> Response:
-            if self.dispatcher.is_draining:
-                raise HttpProblem(503, "draining: the balancer is shutting down")
-            return Response("OK", content_type="text/plain; charset=utf-8")
 
         @app.get("/api/v1/agents")
         async def agents_v1() -> Response:

@@ -132,6 +132,16 @@ async def send_bytes(
     await _send(send, status, [*framing, *headers], body)
 
 
+def without_body(send: Send) -> Send:
+    """``send`` for a ``HEAD``: what a ``GET`` is answered with, but for the bytes of its body."""
+
+    async def send_head(message: Message) -> None:
+        is_body = message["type"] == "http.response.body"
+        await send({**message, "body": b""} if is_body else message)
+
+    return send_head
+
+
 async def send_text(send: Send, status: int, text: str, *, headers: Iterable[Header] = ()) -> None:
     """Answer with plain UTF-8 text."""
     await send_bytes(send, status, text.encode(), content_type=TEXT_PLAIN, headers=headers)

@@ -31,6 +31,7 @@ from paddler_trio.http.asgi import (
     Send,
     send_empty,
     send_text,
+    without_body,
 )
 
 logger = logging.getLogger(__name__)
@@ -164,6 +165,15 @@ class Router:
     def http(self, method: str, pattern: str, handler: Handler) -> None:
         """Answer ``method`` on ``pattern`` with ``handler``."""
         self._table.add(method, pattern, handler)
+
+    def probe(self, pattern: str, handler: Handler) -> None:
+        """Answer ``GET`` on ``pattern``, and ``HEAD`` with the head of that: monitors ask so."""
+
+        async def head(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+            await handler(scope, receive, without_body(send), params)
+
+        self.http("GET", pattern, handler)
+        self.http("HEAD", pattern, head)
 
     def websocket(self, pattern: str, handler: Handler) -> None:
         """Pass WebSockets that ask for ``pattern`` to ``handler``, which accepts them itself."""
