@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import attrs
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.nursery_tree.fair_places import FairPlaces
+from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Place, Priority, RequestKey
 
 
 @attrs.define(eq=False)
@@ -106,3 +111,111 @@ async def test_who_leaves_while_holding_gives_its_place_to_the_next(
         assert here.held == ["a"]
         await leave(first)
         assert here.held == ["a", "b"]
+
+
+@attrs.define
+class Model:
+    """What the places have to do, said in the plainest way: look at everybody that waits."""
+
+    limit: int
+    share: int
+    waiting: list[tuple[Place, str, int]] = attrs.field(factory=list)
+    holding: list[tuple[str, int]] = attrs.field(factory=list)
+    order: FairOrder = attrs.field(factory=FairOrder)
+
+    def ask(self, client: str, number: int) -> None:
+        place = self.order.place(RequestKey(number), client=client, priority=Priority.NORMAL)
+        self.waiting.append((place, client, number))
+        self.grant()
+
+    def leave(self, client: str, number: int) -> None:
+        if (client, number) in self.holding:
+            self.holding.remove((client, number))
+        else:
+            self.waiting = [each for each in self.waiting if each[2] != number]
+            tags = [
+                place[0] - Priority.NORMAL.value for place, of, _ in self.waiting if of == client
+            ]
+            self.order.gave_up(client, max(tags, default=None))
+        self.grant()
+
+    def grant(self) -> None:
+        while len(self.holding) < self.limit:
+            held = Counter(client for client, _ in self.holding)
+            may = [each for each in self.waiting if held[each[1]] < self.share]
+            if not may:
+                return
+            place, client, number = min(may)
+            self.waiting.remove((place, client, number))
+            self.order.granted(place, Priority.NORMAL)
+            self.holding.append((client, number))
+
+
+@given(
+    limit=st.integers(1, 4),
+    share=st.integers(1, 4),
+    steps=st.lists(st.tuples(st.sampled_from("aaabc"), st.integers(0, 2)), max_size=40),
+)
+def test_it_is_always_the_turn_of_whom_the_plain_model_says(
+    limit: int, share: int, steps: list[tuple[str, int]]
+) -> None:
+    """Clients ask, and what waits or holds leaves."""
+
+    async def run() -> None:
+        model, here = Model(limit, share), FairPlaces(limit, share)
+        scopes: dict[tuple[str, int], trio.CancelScope] = {}
+        holding: list[tuple[str, int]] = []
+
+        async def hold(own: tuple[str, int], scope: trio.CancelScope) -> None:
+            with scope:
+                async with here.held_by(own[0]):
+                    holding.append(own)
+                    try:
+                        await trio.sleep_forever()
+                    finally:
+                        holding.remove(own)
+
+        async with trio.open_nursery() as nursery:
+            for number, (client, kind) in enumerate(steps):
+                if kind and scopes:
+                    own = list(scopes)[number % len(scopes)]
+                    scopes.pop(own).cancel()
+                    model.leave(*own)
+                else:
+                    own = client, number
+                    scopes[own] = trio.CancelScope()
+                    nursery.start_soon(hold, own, scopes[own])
+                    model.ask(*own)
+                await wait_all_tasks_blocked()
+                assert sorted(holding) == sorted(model.holding)
+            nursery.cancel_scope.cancel()
+
+    trio.run(run)
+
+
+async def test_a_place_costs_the_same_among_thousands_of_clients() -> None:
+    """Counted in comparisons of turns, of which a look at everybody would take one for each."""
+    compared = 0
+
+    class Number(int):
+        def __lt__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) < int(other)  # type: ignore[call-overload]
+
+    places = FairPlaces(1, 1)
+    places._numbers = map(Number, itertools.count())  # type: ignore[assignment]
+    most, granted = 1000, 0
+
+    async def ask(client: str) -> None:
+        nonlocal granted
+        async with places.held_by(client):
+            granted += 1
+
+    async with trio.open_nursery() as nursery, places.held_by("first"):
+        for number in range(most):
+            nursery.start_soon(ask, f"client {number}")
+        await wait_all_tasks_blocked()
+        compared = 0
+    assert granted == most
+    assert compared < 60 * most

@@ -7,14 +7,19 @@ the others.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TypeAlias
 
 import attrs
 import trio
 
 from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Place, Priority, RequestKey
+from paddler_trio.scheduler.dispatch.sorted_places import SortedPlaces
+
+_Turn: TypeAlias = "tuple[Place, str]"
+"""Of the first that waits of a client, and whose it is."""
 
 
 @attrs.frozen(eq=False)
@@ -31,7 +36,7 @@ class _Waiting:
 
 @attrs.define(eq=False)
 class FairPlaces:
-    """See the module docstring.
+    """See the module docstring. A place costs the same among 10 clients that wait as among 10,000.
 
     Args:
       limit: places in all.
@@ -42,8 +47,12 @@ class FairPlaces:
     share: int
     _held: Counter[str] = attrs.field(factory=Counter, init=False)
     _num_held: int = attrs.field(default=0, init=False)
-    _waiting: dict[str, dict[_Waiting, None]] = attrs.field(factory=dict, init=False)
+    _waiting: dict[str, OrderedDict[_Waiting, None]] = attrs.field(factory=dict, init=False)
     """Of each client, in the order of their turns; a client that waits for nothing is not there."""
+    _next: dict[str, _Turn] = attrs.field(factory=dict, init=False)
+    """Of each client that waits and holds less than its share."""
+    _turns: SortedPlaces[_Turn] = attrs.field(factory=SortedPlaces, init=False)
+    """The same in order."""
     _order: FairOrder = attrs.field(factory=FairOrder, init=False)
     _numbers: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
 
@@ -56,7 +65,8 @@ class FairPlaces:
         key = RequestKey(next(self._numbers))
         place = self._order.place(key, client=client, priority=Priority.NORMAL)
         own = _Waiting(place, client)
-        self._waiting.setdefault(client, {})[own] = None
+        self._waiting.setdefault(client, OrderedDict())[own] = None
+        self._set_turn(client)
         self._grant()
         try:
             await own.granted.wait()
@@ -71,22 +81,18 @@ class FairPlaces:
                 self._remove(own)
                 last = next(reversed(self._waiting.get(client, {})), None)
                 self._order.gave_up(client, None if last is None else last.tag)
+            self._set_turn(client)
             self._grant()
 
     def _grant(self) -> None:
-        while self._num_held < self.limit:
-            eligible = [
-                next(iter(waiting))
-                for client, waiting in self._waiting.items()
-                if self._held[client] < self.share
-            ]
-            if not eligible:
-                return
-            first = min(eligible, key=lambda each: each.place)
+        while self._num_held < self.limit and self._turns:
+            place, client = self._turns.first
+            first = next(iter(self._waiting[client]))
             self._remove(first)
-            self._order.granted(first.place, Priority.NORMAL)
+            self._order.granted(place, Priority.NORMAL)
             self._num_held += 1
-            self._held[first.client] += 1
+            self._held[client] += 1
+            self._set_turn(client)
             first.granted.set()
 
     def _remove(self, own: _Waiting) -> None:
@@ -94,3 +100,13 @@ class FairPlaces:
         del waiting[own]
         if not waiting:
             del self._waiting[own.client]
+
+    def _set_turn(self, client: str) -> None:
+        """What waits of ``client``, or what it holds, is another now."""
+        before = self._next.pop(client, None)
+        if before is not None:
+            self._turns.remove(before)
+        waiting = self._waiting.get(client)
+        if waiting and self._held[client] < self.share:
+            turn = self._next[client] = next(iter(waiting)).place, client
+            self._turns.add(turn)
