@@ -18,6 +18,8 @@ settings.load_profile("usual")  # unless --hypothesis-profile names another
 # A runner in the background is started with Ctrl-C ignored, and what we start would inherit that:
 # no test could interrupt anything.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# One that nohup(1) started would hand on that hangups are ignored.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Who ends the runner politely wants everything to end that it started.
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 

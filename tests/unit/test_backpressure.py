@@ -59,6 +59,7 @@ from paddler_trio.models.transfer import SPACE_BLOCKS, TransferLimits
 from paddler_trio.nursery_tree.agent_connection import (
     OUTGOING_FRAMES,
     QUESTIONS_AT_ONCE,
+    QUESTIONS_OF_ONE_CLIENT,
     TUNNELS_BESIDE_SLOTS,
 )
 from paddler_trio.nursery_tree.loop_lag import STALL_S
@@ -236,7 +237,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{MAX_HISTORY} of at most {MAX_DEPLOYMENTS} deployments beside `default`, in a file "
             f"of {MAX_FLEET_FILE_BYTES // MIB} MiB"
         ),
-        "questions of a balancer to an agent": f"{QUESTIONS_AT_ONCE}",
+        "questions of a balancer to an agent": (
+            f"{QUESTIONS_AT_ONCE}, {QUESTIONS_OF_ONE_CLIENT} of one client"
+        ),
         "questions to an agent": f"{MAX_QUESTIONS}, of which 2 are worked on",
         "questions to an agent whether a model fits": (
             f"{MAX_FIT_QUESTIONS}, of which 1 is worked on"

@@ -6,10 +6,6 @@ import os
 from pathlib import Path
 from typing import Final
 
-import structlog
-
-log = structlog.get_logger("locks")
-
 _MAX_PID_CHARS: Final = 20
 
 
@@ -20,6 +16,9 @@ def note_holder(descriptor: int, path: Path) -> None:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except OSError as error:
+        import structlog  # commands that write no log, such as --help, import this module too
+
+        log = structlog.get_logger("locks")
         log.warning("the lock does not name its holder", path=str(path), reason=error.strerror)
 
 

@@ -61,6 +61,7 @@ that the agent does not read at all, and then the connection is given up."""
 QUESTIONS_AT_ONCE = 48
 """To the model of one agent, which refuses more than 64; the others wait here, clients in turns.
 All that waited for a model would be asked when it is there."""
+QUESTIONS_OF_ONE_CLIENT = QUESTIONS_AT_ONCE // 2
 OURS = frozenset({SUBPROTOCOL})
 """What an agent of ours offers, and requests need that Paddler's agents do not understand."""
 OURS_THAT_FILL = OURS | {INFILL.decode()}
@@ -178,7 +179,7 @@ class AgentConnection:
     """Of the queries that report it; by the same ids."""
     _num_queries: int = attrs.field(default=0, init=False)
     _asking: FairPlaces = attrs.field(
-        factory=lambda: FairPlaces(QUESTIONS_AT_ONCE, share=QUESTIONS_AT_ONCE // 2), init=False
+        factory=lambda: FairPlaces(QUESTIONS_AT_ONCE, share=QUESTIONS_OF_ONE_CLIENT), init=False
     )
     _sent_digest: str | None = attrs.field(default=None, init=False)
     _sent_revision: str | None = attrs.field(default=None, init=False)
