@@ -413,3 +413,21 @@ def test_gpt_oss_goes_on_where_its_prompt_ends(vocabulary: Vocabulary) -> None:
     with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
         assert engine.accepts(call)
         assert engine.accepts(f"<|channel|>analysis<|message|>Time?<|end|><|start|>assistant{call}")
+
+
+@pytest.mark.parametrize("name", ["hermes", "gpt-oss", "qwen-coder"])
+def test_a_hundred_tools_that_ask_for_the_same_texts_fit_one_grammar(
+    vocabulary: Vocabulary, name: str
+) -> None:
+    formats = ("date-time", "email", "uri", "uuid")
+    properties = {
+        **{kind: {"type": "string", "format": kind} for kind in formats},
+        "slug": {"type": "string", "maxLength": 20},
+    }
+    parameters = {"type": "object", "properties": properties, "required": ["email"]}
+    tools = tuple(
+        {"type": "function", "function": {"name": f"tool_{number}", "parameters": parameters}}
+        for number in range(100)
+    )
+    grammar = grammar_for(format_named(name), vocabulary, tools=tools, tool_choice="required")
+    assert grammar is not None

@@ -11,7 +11,7 @@ What reads our grammars decides how they look:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -64,11 +64,13 @@ class GrammarWriter:
 
     Attributes:
       work: what was done for it, by all that write it.
+      texts: rules for texts, by what is asked of them: tools of one application ask for the same.
     """
 
     def __init__(self, prefix: str = "") -> None:
         """``prefix`` begins every name, so that several grammars can become one."""
         self.work = Work()
+        self.texts: dict[Hashable, str] = {}
         self._prefix = prefix
         self._bodies: dict[str, str] = {}
         self._names: dict[str, str] = {}

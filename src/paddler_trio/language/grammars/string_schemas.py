@@ -25,7 +25,12 @@ from paddler_trio.language.grammars.gbnf_writer import (
     ranges_of,
 )
 from paddler_trio.language.grammars.regex_automaton import automaton_of
-from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
+from paddler_trio.language.grammars.schema_merging import (
+    NothingMatchesError,
+    Schema,
+    SchemaError,
+    canonical,
+)
 
 _ESCAPE = r'"\\" (["\\bfnrt/] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
 """Every escape of JSON but halves of surrogate pairs."""
@@ -81,6 +86,8 @@ INTEGER_FORMATS = {
 }
 NUMBER_FORMATS = frozenset({"float", "double", "decimal"})
 
+_ABOUT_TEXTS = ("pattern", "format", "minLength", "maxLength")
+
 
 class Place(Protocol):
     """Where strings are written: the grammar, and the texts that none of them may contain."""
@@ -93,7 +100,16 @@ class Place(Protocol):
 
 def json_string(rules: Schema, path: str, place: Place) -> str:
     """The rule for a JSON string, quotes included; SchemaError if ``rules`` allow none."""
-    return place.grammar.rule(f'"\\"" {_inside(rules, path, place)} "\\""', "string")
+    texts, asked = place.grammar.texts, ("string", *_asked(rules, place))
+    if asked not in texts:
+        inside = _inside(rules, path, place)
+        texts[asked] = place.grammar.rule(f'"\\"" {inside} "\\""', "string")
+    return texts[asked]
+
+
+def _asked(rules: Schema, place: Place) -> tuple[str, tuple[str, ...]]:
+    """Equal where the same texts fit, and are to be free of the same ones."""
+    return canonical([rules.get(key) for key in _ABOUT_TEXTS]), place.avoided
 
 
 def json_key(names: Sequence[str], place: Place) -> str:
@@ -115,12 +131,15 @@ def bare_text(rules: Schema, path: str, place: Place, *, also: Automaton | None 
 
     ``also``: a further automaton that the text has to fit.
     """
-    automaton = _automaton(rules, path, place)
-    if automaton is None:
-        automaton = texts_without(place.avoided)
-    if also is not None:
-        automaton = intersection(automaton, also, place.grammar.work)
-    return write(automaton, place.grammar, in_json=False, hint="text")
+    texts, asked = place.grammar.texts, ("bare", also, *_asked(rules, place))
+    if asked not in texts:
+        automaton = _automaton(rules, path, place)
+        if automaton is None:
+            automaton = texts_without(place.avoided)
+        if also is not None:
+            automaton = intersection(automaton, also, place.grammar.work)
+        texts[asked] = write(automaton, place.grammar, in_json=False, hint="text")
+    return texts[asked]
 
 
 def _inside(rules: Schema, path: str, place: Place) -> str:
@@ -174,7 +193,7 @@ def _automaton(rules: Schema, path: str, place: Place) -> Automaton | None:
     except SchemaError:
         raise
     except GrammarError as error:
-        keys = [key for key in ("pattern", "format", "minLength", "maxLength") if key in rules]
+        keys = [key for key in _ABOUT_TEXTS if key in rules]
         kind = NothingMatchesError if "no text can match" in str(error) else SchemaError
         raise kind(path, f"{', '.join(keys)}: {error}") from error
     return automaton
