@@ -431,3 +431,25 @@ def test_a_hundred_tools_that_ask_for_the_same_texts_fit_one_grammar(
     )
     grammar = grammar_for(format_named(name), vocabulary, tools=tools, tool_choice="required")
     assert grammar is not None
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [{"maxLength": 160}, {"pattern": r"^[a-z0-9]+(?:-[a-z0-9]+)*$", "maxLength": 64}],
+    ids=["length", "pattern and length"],
+)
+def test_a_text_of_an_ordinary_length_fits_a_call(
+    vocabulary: Vocabulary, texts: dict[str, object]
+) -> None:
+    form = format_named("hermes")
+    parameters = {
+        "type": "object",
+        "properties": {"q": {"type": "string", **texts}, "s": {"type": "string", "minLength": 2}},
+    }
+    tool = {"type": "function", "function": {"name": "find", "parameters": parameters}}
+    grammar = grammar_for(form, vocabulary, tools=(tool,), tool_choice="required")
+    assert grammar is not None
+    call = '<tool_call>\n{"name": "find", "arguments": {"q": "%s"}}\n</tool_call>'
+    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
+        assert engine.accepts(call % "a-b")
+        assert not engine.accepts(call % ("a" * 161))

@@ -379,10 +379,10 @@ def write(
     for state in order:
         ways = []
         for characters, target in automaton.edges[state]:
-            rest = rest_of(target)
-            ways += [
-                f"{way} {rest}".rstrip() for way in character_ways(characters, in_json=in_json)
-            ]
+            one = character_ways(characters, in_json=in_json)
+            if one:  # written once: thousands of edges have a few sets of characters
+                begin = one[0] if len(one) == 1 else writer.rule(" | ".join(one), "character")
+                ways.append(f"{begin} {rest_of(target)}".rstrip())
         if escape:
             ways.append(f"{escape} {names[0]}")
         if state in automaton.accepting:
