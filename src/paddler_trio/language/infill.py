@@ -113,6 +113,8 @@ def infill_tokens_of(
             f"{slot_cells} and one batch {n_batch}; raise context_size and n_batch, or use fewer "
             "slots",
         )
+    if markers.separator is None:
+        prompt = attrs.evolve(prompt, others=tuple(map(_nameless, prompt.others)))
     prompt = near(prompt, room.whole * vocabulary.longest_token_chars)
     try:
         gap = Gap(*map(vocabulary.tokenize_text, (prompt.prefix, prompt.suffix, prompt.middle)))
@@ -132,7 +134,8 @@ def near(prompt: InfillPrompt, most_chars: int) -> InfillPrompt:
         return prompt
     others: list[OtherText] = []
     num_chars = most_chars
-    for other in reversed(prompt.others):
+    for other in reversed([each for each in prompt.others if each.text]):
+        num_chars -= len(other.filename)
         if num_chars <= 0:
             break
         others.insert(0, attrs.evolve(other, text=other.text[-num_chars:]))
@@ -143,6 +146,11 @@ def near(prompt: InfillPrompt, most_chars: int) -> InfillPrompt:
         middle=prompt.middle[-most_chars:],
         others=tuple(others),
     )
+
+
+def _nameless(other: OtherText) -> OtherText:
+    """For a model that is told no names."""
+    return attrs.evolve(other, filename="")
 
 
 def _others(prompt: InfillPrompt, vocabulary: Vocabulary) -> Others:

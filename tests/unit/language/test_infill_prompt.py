@@ -106,8 +106,18 @@ def test_only_what_may_be_kept_is_read(prompt: InfillPrompt, most: int) -> None:
     assert read.prefix == prompt.prefix[-most:]
     assert read.suffix == prompt.suffix[:most]
     assert read.middle == prompt.middle[-most:]
-    texts_read = "".join(other.text for other in read.others)
-    assert texts_read == "".join(other.text for other in prompt.others)[-most:]
+    headed = [other for other in prompt.others if other.text]
+    kept = headed[len(headed) - len(read.others) :]
+    assert [other.filename for other in read.others] == [other.filename for other in kept]
+    read_chars = "".join(f"{other.filename}\n{other.text}" for other in read.others[1:])
+    assert all(
+        other.text == whole.text for other, whole in zip(read.others[1:], kept[1:], strict=True)
+    )
+    assert len(read_chars) < most + len(read.others)
+    if len(read.others) < len(headed):
+        left_out = headed[-len(read.others) - 1]
+        beside = sum(len(other.filename) + len(other.text) for other in read.others)
+        assert beside + len(left_out.filename) >= most, "its text might have been kept"
     assert near(prompt, 0) == prompt, "tokens of this vocabulary may stand for any number"
 
 
@@ -120,6 +130,24 @@ def test_long_texts_are_not_read_whole(coder: Vocabulary) -> None:
     assert found[-100:] == gap.marked(coder.infill_tokens)
     assert len(found) == 150
     assert len(near(prompt, 150 * coder.longest_token_chars).prefix) < len(words) // 10
+
+
+def test_names_are_not_read_that_no_text_can_follow(coder: Vocabulary) -> None:
+    """A name that is never read may even be one that cannot be."""
+    unreadable = OtherText(text="far", filename="\ud800" * 4096)
+    long, near_by = OtherText(text="x", filename="n" * 4096), OtherText(text="near", filename="a")
+    prompt = InfillPrompt(prefix="x", suffix="y", others=(unreadable, long, near_by))
+    found = spelled(coder, prompt, slot_cells=200, n_batch=100)
+    assert found.startswith("<|repo_name|>repository\n<|file_sep|>a\nnear<|file_sep|>")
+
+
+def test_a_model_without_files_keeps_texts_however_long_their_names_are(tmp_path: Path) -> None:
+    vocabulary = Vocabulary.load(write_infill_model(tmp_path / "gaps.gguf", GAP))
+    others = (OtherText(text="far"), OtherText(text="near", filename="n" * 4096))
+    prompt = InfillPrompt(prefix="x", suffix="y", others=others)
+    found = spelled(vocabulary, prompt, slot_cells=200, n_batch=100)
+    assert found.index("far") < found.index("near") < found.index("<|fim_prefix|>")
+    vocabulary.close()
 
 
 # ------------------------------------------------------------------------------- what it becomes
