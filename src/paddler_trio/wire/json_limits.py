@@ -166,4 +166,13 @@ def decoded_bytes(text: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) 
     may_be_less = not count.is_exact and count.values * VALUE_BYTES > len(text)
     if may_be_less and len(text) > ESTIMATED_BYTES:
         count = count_of(text)  # or prose would pay for its commas
+    return _estimated_bytes(text, count)
+
+
+def weight_bytes_of(text: bytes) -> int:
+    """The same of a text of ours, of any length, which no limits hold for."""
+    return _estimated_bytes(text, count_of(text))
+
+
+def _estimated_bytes(text: bytes | bytearray, count: JsonCount) -> int:
     return len(text) + count.values * VALUE_BYTES + count.containers * CONTAINER_BYTES

@@ -352,6 +352,27 @@ def test_what_the_store_retains_is_what_it_counts(values: list[object], repeats:
     assert retained < 1.5 * most_bytes
 
 
+def test_what_is_reserved_for_a_stored_response_is_what_reading_it_takes() -> None:
+    """An item is as large as what is known of its tokens."""
+    token = {"token": " a", "logprob": -0.123456, "bytes": [32, 97]}
+    known = [{**token, "top_logprobs": [token] * 20}] * 200
+    output = [
+        {"id": f"msg_{number}", "content": [{"text": "a", "logprobs": known}]}
+        for number in range(2)
+    ]
+    stored = StoredResponse.of("key", {"id": "r", "output": output}, b"[]", b"[]", 100)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        conversation = stored.conversation
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert conversation == output
+    assert stored.response_weight_bytes >= most_bytes > 2 * len(stored.response_json)
+    assert stored.conversation_weight_bytes == stored.response_weight_bytes + 100
+
+
 def test_what_a_response_echoes_and_no_prompt_has_is_as_short_as_a_schema() -> None:
     long = "d" * (LIMITS.max_schema_bytes + 1)
     form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}

@@ -140,7 +140,7 @@ class Responses:
         stored = self.store.get(exchange.tail, owner=_owner(exchange))
         if stored is None:
             raise not_stored(exchange.tail)
-        _reserve(exchange, stored.weight_bytes + stored.size_bytes)
+        _reserve(exchange, stored.conversation_weight_bytes + stored.size_bytes)
         return stored
 
     async def delete(self, backend: Backend, exchange: Exchange) -> None:
@@ -183,7 +183,7 @@ class Responses:
                     code="item_not_found",
                 )
             sources[stored.id] = stored
-        _reserve(exchange, sum(len(each.response_json) for each in sources.values()))
+        _reserve(exchange, sum(each.response_weight_bytes for each in sources.values()))
         exchange.has_stored_items = True
 
         def resolve() -> list[Item]:
@@ -211,7 +211,7 @@ class Responses:
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        _reserve(exchange, stored.weight_bytes)
+        _reserve(exchange, stored.conversation_weight_bytes)
         exchange.has_stored_items = True
         return await exchange.run(lambda: stored.conversation)
 

@@ -16,6 +16,7 @@ from paddler_trio.apis.api_errors import ApiError
 from paddler_trio.apis.responses.responses_request import Item
 from paddler_trio.apis.shapes import Json
 from paddler_trio.wire.codec import loads
+from paddler_trio.wire.json_limits import weight_bytes_of
 from paddler_trio.wire.json_text import dumps_in_runs
 
 ENTRY_BYTES = 1024
@@ -33,6 +34,8 @@ class StoredResponse:
       item_ids: of its output.
       weight_bytes: what the request held of the input budget for them. Whoever reads them again
         makes the balancer hold as much, and reserves it first.
+      response_weight_bytes: the same of the response: what is known of its tokens is many times
+        larger as objects than as text.
     """
 
     id: str
@@ -42,19 +45,22 @@ class StoredResponse:
     items_json: bytes
     item_ids: tuple[str, ...]
     weight_bytes: int
+    response_weight_bytes: int
 
     @classmethod
     def of(
         cls, owner: str, response: Json, before_json: bytes, items_json: bytes, weight_bytes: int
     ) -> StoredResponse:
+        response_json = dumps_in_runs(response)
         return cls(
             id=str(response["id"]),
             owner=owner,
-            response_json=dumps_in_runs(response),
+            response_json=response_json,
             before_json=before_json,
             items_json=items_json,
             item_ids=tuple(str(item["id"]) for item in _output_of(response)),
             weight_bytes=weight_bytes,
+            response_weight_bytes=weight_bytes_of(response_json),
         )
 
     @property
@@ -77,6 +83,11 @@ class StoredResponse:
     def input_items(self) -> list[Item]:
         """The conversation before its output."""
         return [*_listed(self.before_json), *_listed(self.items_json)]
+
+    @property
+    def conversation_weight_bytes(self) -> int:
+        """What reading the conversation makes the balancer hold."""
+        return self.weight_bytes + self.response_weight_bytes
 
     @property
     def conversation(self) -> list[Item]:
