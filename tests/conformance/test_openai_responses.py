@@ -342,6 +342,12 @@ def test_items_of_stored_responses_are_referred_to(client: openai.OpenAI) -> Non
     with pytest.raises(openai.BadRequestError) as twice:
         client.responses.create(model=MODEL, input=[asked, *referred, answered, referred[0]])
     assert twice.value.param == f"input[{len(referred) + 2}].id"
+    for after in (called.id, told.id):
+        with pytest.raises(openai.BadRequestError) as known:
+            client.responses.input_tokens.count(
+                model=MODEL, input=[answered, referred[0]], previous_response_id=after
+            )
+        assert known.value.param == "input[1].id"
     client.responses.delete(called.id)
     with pytest.raises(openai.BadRequestError) as gone:
         client.responses.create(model=MODEL, input=[asked, *referred, answered])

@@ -50,7 +50,8 @@ class Responses:
         request = await exchange.read(backend.limits, read_responses)
         if exchange.is_exact:
             request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
-        request = await self._resolved(request, exchange)
+        references = _references(request)
+        request = await self._resolved(request, references, exchange)
         delivery = request.delivery
         backend = backend.routed(exchange, delivery.model)
         heading = ResponseHeading(
@@ -60,7 +61,7 @@ class Responses:
             parameters=cluster_parameters(backend),
         )
         must_generate(backend)
-        before = await self._before(request, exchange)
+        before = await self._before(request, references, exchange)
         generate = await exchange.run(lambda: request.generate(before))
         kept = await _texts_of(request, before, exchange) if request.is_stored else None
         works = await fetch_images([generate], backend.settings, exchange.room, exchange.receive)
@@ -110,10 +111,11 @@ class Responses:
 
     async def count_tokens(self, backend: Backend, exchange: Exchange) -> None:
         request = await exchange.read(backend.limits, read_input_tokens)
-        request = await self._resolved(request, exchange)
+        references = _references(request)
+        request = await self._resolved(request, references, exchange)
         backend = backend.routed(exchange, request.delivery.model)
         must_generate(backend)
-        before = await self._before(request, exchange)
+        before = await self._before(request, references, exchange)
         conversation = await exchange.run(lambda: request.conversation(before))
         tokens = await count_tokens(backend, exchange, conversation)
         body = {"object": "response.input_tokens", "input_tokens": tokens}
@@ -149,27 +151,15 @@ class Responses:
         body = {"id": exchange.tail, "object": "response", "deleted": True}
         await exchange.send_json(200, body)
 
-    async def _resolved(self, request: ResponsesRequest, exchange: Exchange) -> ResponsesRequest:
+    async def _resolved(
+        self, request: ResponsesRequest, places: Mapping[str, int], exchange: Exchange
+    ) -> ResponsesRequest:
         """The request with the items themselves where it refers to them.
 
         Errors:
-          ApiError: 400 for an item that is not stored, or is referred to twice: a short body would
-            stand for a prompt without a bound.
+          ApiError: 400 for an item that is not stored.
           HttpProblem: 503 if there is no room for them.
         """
-        places: dict[str, int] = {}
-        for index, item in enumerate(request.items):
-            if item.get("type") != ITEM_REFERENCE:
-                continue
-            item_id = str(item["id"])
-            if item_id in places:
-                first = places[item_id]
-                raise invalid(
-                    f"input[{index}].id is {item_id!r}, as that of input[{first}] is: an item is "
-                    "referred to once",
-                    f"input[{index}].id",
-                )
-            places[item_id] = index
         if not places:
             return request
         sources: dict[str, StoredResponse] = {}
@@ -197,9 +187,15 @@ class Responses:
 
         return attrs.evolve(request, items=await exchange.run(resolve))
 
-    async def _before(self, request: ResponsesRequest, exchange: Exchange) -> Sequence[Item]:
-        """The items that the response continues; ApiError 400 if they are not stored any more,
-        HttpProblem 503 if there is no room for them."""
+    async def _before(
+        self, request: ResponsesRequest, places: Mapping[str, int], exchange: Exchange
+    ) -> Sequence[Item]:
+        """The items that the response continues.
+
+        Errors:
+          ApiError: 400 if they are not stored any more, or the input refers to one of them.
+          HttpProblem: 503 if there is no room for them.
+        """
         previous = request.previous_response_id
         if previous is None:
             return ()
@@ -213,7 +209,37 @@ class Responses:
             )
         _reserve(exchange, stored.conversation_weight_bytes)
         exchange.has_stored_items = True
-        return await exchange.run(lambda: stored.conversation)
+        before = await exchange.run(lambda: stored.conversation)
+        for item in before if places else ():
+            index = places.get(str(item.get("id")))
+            if index is not None:
+                raise invalid(
+                    f"input[{index}].id is {item['id']!r}, an item of what previous_response_id "
+                    "goes on after: leave it out",
+                    f"input[{index}].id",
+                )
+        return before
+
+
+def _references(request: ResponsesRequest) -> dict[str, int]:
+    """Where in the input each stored item is referred to.
+
+    ApiError 400 for an item that is referred to twice: a short body would stand for a prompt
+    without a bound.
+    """
+    places: dict[str, int] = {}
+    for index, item in enumerate(request.items):
+        if item.get("type") != ITEM_REFERENCE:
+            continue
+        item_id = str(item["id"])
+        if item_id in places:
+            raise invalid(
+                f"input[{index}].id is {item_id!r}, as that of input[{places[item_id]}] is: an "
+                "item is referred to once",
+                f"input[{index}].id",
+            )
+        places[item_id] = index
+    return places
 
 
 def _reserve(exchange: Exchange, size_bytes: int) -> None:
