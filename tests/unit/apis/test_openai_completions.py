@@ -207,12 +207,21 @@ def test_every_field_of_llama_servers_dialect_is_honoured_or_refused(field: Fiel
         ({"best_of": 2, "stream": True}, "best_of"),
         ({"prompt": [1, 2], "suffix": " end"}, "prompt"),
         ({"suffix": 1}, "suffix"),
+        ({"prompt": ["a"] * 2048, "suffix": "x" * 513}, "suffix"),
         ({"echo": True, "logprobs": 1}, "logprobs"),
         ({"messages": []}, "messages"),
     ],
 )
 def test_bad_completions_are_refused_with_their_path(body: dict[str, object], param: str) -> None:
     assert told_off(**body).param == param
+
+
+def test_one_prompt_may_have_a_longer_suffix_than_several_together() -> None:
+    long = "x" * 1024 * 1024
+    assert read(prompt="a", suffix=2 * long).suffix == 2 * long
+    assert read(prompt=["a", "b"], suffix=long[::2]).suffix == long[::2]
+    told = told_off(prompt=["a", "b"], suffix=long)
+    assert "1048576 characters behind each of 2 prompts, 2097152 together" in told.message
 
 
 def test_works_are_those_of_the_first_prompt_then_of_the_second() -> None:

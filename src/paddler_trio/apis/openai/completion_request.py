@@ -48,6 +48,8 @@ from paddler_trio.wire.trio.work import Generate, InfillPrompt, TextPrompt, Toke
 RawPrompt: TypeAlias = TextPrompt | TokenPrompt | InfillPrompt
 """What no template renders."""
 
+MAX_SUFFIX_CHARS: Final = 1024 * 1024
+"""Of the suffixes of several prompts together: a request has one, which is sent with each."""
 
 PROMPT: Final = required(
     "prompt", PromptShape(), "A text, token ids, both mixed, {prompt_string}, or a list of these."
@@ -196,6 +198,13 @@ def read_completion(
     suffix = text_in(values, "suffix") or ""
     if suffix and not all(isinstance(prompt, str) for prompt in prompts.prompts):
         raise invalid("prompt has token ids; with a suffix it must be a text", "prompt")
+    num_chars = len(prompts.prompts) * len(suffix)
+    if len(prompts.prompts) > 1 and num_chars > MAX_SUFFIX_CHARS:
+        raise invalid(
+            f"suffix has {len(suffix)} characters behind each of {len(prompts.prompts)} prompts, "
+            f"{num_chars} together, the limit is {MAX_SUFFIX_CHARS}: send fewer prompts at once",
+            "suffix",
+        )
     least = 0 if best_of > n and wanted is None else wanted
     request = _request(values, prompts, limits, logprobs=least)
     return attrs.evolve(
