@@ -696,3 +696,19 @@ def test_an_ordinary_schema_is_a_small_part_of_what_one_may_cost() -> None:
     ]
     SchemaWriter(writer, {"type": "array", "items": {"oneOf": kinds}}).document()
     writer.work.spend(MAX_STEPS * 4 // 5)
+
+
+def test_alternatives_are_told_apart_by_their_last_property_too() -> None:
+    text = {"type": "string"}
+    fields = {f"field {n}": text for n in range(20)}
+    kinds = [
+        {
+            "type": "object",
+            "properties": {**fields, "kind": {"const": n}},
+            "required": [*fields, "kind"],
+        }
+        for n in range(100)
+    ]
+    assert "kind" in schema_to_gbnf({"oneOf": kinds})
+    with pytest.raises(SchemaNotConvertibleError, match="oneOf: number 0 and number 99"):
+        schema_to_gbnf({"oneOf": [*kinds[:99], kinds[0]]})

@@ -260,6 +260,8 @@ class Resolver:
     _merges: int = attrs.field(default=0, init=False)
     _values: dict[int, tuple[list[object], frozenset[str]]] = attrs.field(factory=dict, init=False)
     """Of each ``enum`` by its id, which stays its own: in a ``oneOf`` each meets all others."""
+    _parts: dict[int, tuple[object, object]] = attrs.field(factory=dict, init=False)
+    """Of the branches of a ``oneOf``, and what they are merged, by their ids."""
 
     def target(self, reference: object, path: str) -> tuple[object, str]:
         """What ``$ref`` leads to, and the reference; SchemaError if it leads nowhere here."""
@@ -337,7 +339,7 @@ class Resolver:
             for key in ("anyOf", "oneOf"):
                 if isinstance(branches := here.get(key), list):
                     return all(
-                        self._are_apart(self.merged(branch, path), there, path, depth - 1)
+                        self._are_apart(self._merged_once(branch, path), there, path, depth - 1)
                         for branch in branches
                     )
         _spend(self._work, 1, path)
@@ -349,6 +351,12 @@ class Resolver:
         if common == {"object"}:
             return self._objects_are_apart(one, other, path, depth)
         return not common
+
+    def _merged_once(self, schema: object, path: str) -> object:
+        """As ``merged``: a part of one branch meets those of all others."""
+        if id(schema) not in self._parts:
+            self._parts[id(schema)] = schema, self.merged(schema, path)
+        return self._parts[id(schema)][1]
 
     def _values_of(self, schema: Schema) -> frozenset[str] | None:
         """The values of ``enum`` or ``const``, as texts."""
@@ -370,15 +378,24 @@ class Resolver:
             if not isinstance(theirs, Mapping):
                 continue
             _spend(self._work, len(required) // 4, path)
-            for name in filter(lambda name: isinstance(name, str), required):
+            names = [name for name in required if isinstance(name, str)]
+            # what tells them apart is looked at first, wherever it stands
+            for name in sorted(names, key=lambda name: not _has_values(mine.get(name))):
                 if name not in theirs:
                     if there.get("additionalProperties") is False:
                         return "patternProperties" not in there
                 elif name in mine and self._are_apart(
-                    self.merged(mine[name], path), self.merged(theirs[name], path), path, depth - 1
+                    self._merged_once(mine[name], path),
+                    self._merged_once(theirs[name], path),
+                    path,
+                    depth - 1,
                 ):
                     return True
         return False
+
+
+def _has_values(schema: object) -> bool:
+    return isinstance(schema, Mapping) and ("const" in schema or "enum" in schema)
 
 
 _UNEVALUATED = "unevaluatedProperties"
