@@ -22,7 +22,7 @@ from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.placed_hosts import PlacedInstance, State
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
 from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError
-from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY, StoredFleet
+from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY, ROLLOUT, StoredFleet
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
 from paddler_trio.wire.paddler.desired_state import LocalToAgent
@@ -208,6 +208,23 @@ async def test_an_undo_goes_back_to_what_serves_whatever_was_tried_in_vain_since
         await until_served(world, "a")
         with pytest.raises(RolloutRefusedError, match="in revision 2 is undone already"):
             await rollouts.undo(DEFAULT, author="ann")
+
+
+async def test_an_undo_passes_what_was_on_its_way_to_fail_when_another_deployment_was_changed(
+    autojump_clock: MockClock,
+) -> None:
+    before, after = (spec("c", name="coder", temperature=each, rollout=QUICK) for each in (0, 1))
+    async with fleet_world(
+        spec("a", rollout=QUICK), before, hosts=1, manners=Manners(outcomes={"bad": "fails"})
+    ) as world:
+        await until_served(world, "a")
+        await world.apply(spec("bad", rollout=QUICK), before)
+        await world.apply(spec("bad", rollout=QUICK), after)
+        await until(world, lambda: world.keeper.current.author == ROLLOUT)
+        await until_served(world, "a")
+        with pytest.raises(RolloutRefusedError, match="is undone already"):
+            await FleetRollouts(world.controller).undo(DEFAULT, author="ann")
+        assert world.keeper.current.state.find(DEFAULT) == spec("a", rollout=QUICK)
 
 
 @pytest.mark.parametrize("on_failure", [OnFailure.PAUSE, OnFailure.ROLLBACK])

@@ -202,6 +202,22 @@ async def test_undo_passes_a_revision_that_failed() -> None:
     assert (await states.undo(author="ann")).state == one(specs[0])
 
 
+async def test_undo_passes_all_revisions_that_came_while_it_was_on_its_way_to_fail() -> None:
+    states = await keeper()
+    specs = [attrs.evolve(CODER, model=UrlModel(f"https://host/{name}.gguf")) for name in "ab"]
+    await states.apply(one(specs[0]), author="ann")
+    await states.apply(one(specs[1]), author="ann")
+    await states.store_rollouts({"coder": rollout_to(specs[1], "rolling", None)})
+    await states.apply(FleetState((attrs.evolve(specs[1], priority=3), CHAT)), author="bob")
+    await states.store_rollouts({"coder": rollout_to(specs[1], "rolled_back", "no progress")})
+    await states.apply(FleetState((specs[0], CHAT)), author=ROLLOUT, note="coder rolled back: x")
+    assert [each.failed for each in states.history] == [(), ("coder",), ("coder",), (), ()]
+    await states.apply(one(specs[0]), author="bob")
+    await states.apply(FleetState((specs[0], CHAT)), author="bob")
+    states_of_coder = [each.state.find("coder") for each in states.history if not each.failed]
+    assert specs[1] not in states_of_coder
+
+
 async def test_undo_of_what_a_rollout_went_back_to_would_bring_the_failure_back() -> None:
     states = await keeper()
     await states.apply(numbered(1), author="ann")

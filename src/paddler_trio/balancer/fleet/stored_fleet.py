@@ -161,19 +161,28 @@ class StoredFleet:
             note=note,
             state=FleetState(specs),
         )
-        replaced = attrs.evolve(self.current, failed=self._failed())
-        history = (revision, replaced, *self.history[1:])[:MAX_HISTORY]
+        history = (revision, *self._with_failed())[:MAX_HISTORY]
         return attrs.evolve(self.with_history(history), desired=desired)
 
-    def _failed(self) -> tuple[str, ...]:
-        """The deployments of the current revision whose rollouts have failed."""
-        return tuple(
-            spec.name
+    def _with_failed(self) -> Iterator[FleetRevision]:
+        """The history as the current revision is replaced: what has failed of it failed in the
+        revisions before as well that came during the same rollout, and changed something else."""
+        failed = {
+            spec.name: spec.digest
             for spec in self.current.state.deployments
             if (rollout := self.rollouts.get(spec.name)) is not None
             and rollout.target == spec.digest
             and rollout.has_failed
-        )
+        }
+        for revision in self.history:
+            specs = revision.state.by_name
+            failed = {
+                name: digest
+                for name, digest in failed.items()
+                if name in specs and specs[name].digest == digest
+            }
+            names = (*revision.failed, *(name for name in failed if name not in revision.failed))
+            yield revision if names == revision.failed else attrs.evolve(revision, failed=names)
 
     def without_leftovers(self) -> StoredFleet:
         """Without what is kept of deployments that the current revision does not have."""

@@ -341,7 +341,7 @@ class FleetRevision:
       revision: counts up; 0 before anything was ever stored.
       author: the name of the management key that stored it, or what did it.
       time: RFC 3339, in UTC.
-      failed: deployments whose rollout had failed when the next revision came.
+      failed: deployments whose rollout to what they are here has failed.
     """
 
     revision: RevisionNumber
