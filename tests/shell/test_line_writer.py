@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 import trio
 from structlog.testing import capture_logs
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.telemetry import line_writer as line_writer_module
@@ -75,6 +77,32 @@ async def test_after_a_reopening_lines_go_into_the_new_file(tmp_path: Path) -> N
         nursery.cancel_scope.cancel()
     assert not any(str(tmp_path) in each for each in open_files())
     assert old.read_bytes() == b"one\n"
+
+
+async def test_a_file_that_takes_too_long_to_open_is_used_and_the_old_one_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    path, old = tmp_path / "access.log", tmp_path / "access.log.1"
+    writer = LineWriter(path)
+    path.rename(old)
+    opened, may_open = line_writer_module._opened, threading.Event()
+
+    def opened_late(path: Path) -> tuple[int, bool]:
+        assert may_open.wait(20)
+        return opened(path)
+
+    monkeypatch.setattr(line_writer_module, "_opened", opened_late)
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.reopen)
+            await trio.sleep(line_writer_module.REOPEN_S + 1)
+            may_open.set()
+    assert logs == []
+    assert [each for each in open_files() if str(tmp_path) in each] == [str(path)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_disk_that_is_full_costs_lines_and_a_warning(tmp_path: Path) -> None:

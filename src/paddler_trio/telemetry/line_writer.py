@@ -120,7 +120,8 @@ class LineWriter:
                     return
                 old, self._descriptor = self._descriptor, opened
                 self._is_mid_line = is_mid_line
-                await trio.to_thread.run_sync(os.close, old)
+                with trio.CancelScope(shield=True):  # or nobody would close it
+                    await trio.to_thread.run_sync(os.close, old)
         if scope.cancelled_caught:
             log.error("not reopened", path=str(self.path), reason="a write to it hangs")
 
