@@ -70,18 +70,15 @@ class LogStream:
         """One whole line, or several. No error is raised: there is nowhere else to say so."""
         data = text.encode(errors="backslashreplace")
         with self._changed:
-            if self._thread is None or not self._thread.is_alive():  # one that forked has none
+            is_written = self._thread is not None and self._thread.is_alive()  # not once forked
+            if not is_written and not self._waiting:
                 data = self._written_now(data)
-                if data:
-                    self._add(data)
-                    self._thread = threading.Thread(
-                        target=self._write_waiting, name="log", daemon=True
-                    )
-                    self._thread.start()
-            elif self._waiting_bytes + len(data) <= MAX_WAITING_BYTES:
-                self._add(data)
-            else:
+            if self._waiting and self._waiting_bytes + len(data) > MAX_WAITING_BYTES:
                 self._lose(data, "standard error was not read")
+            elif data:
+                self._add(data)
+            if self._waiting and not is_written:
+                self._start()
         if self.num_dropped != self._num_reported:
             self._report()
 
@@ -93,6 +90,14 @@ class LogStream:
     def _add(self, data: bytes) -> None:
         self._waiting.append(data)
         self._waiting_bytes += len(data)
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._write_waiting, name="log", daemon=True)
+        try:
+            thread.start()  # it waits for the lock that is held here
+        except RuntimeError:  # this process may have no more threads: the next line tries again
+            return
+        self._thread = thread
 
     def _lose(self, data: bytes, reason: str) -> None:
         self.num_dropped += data.count(b"\n")

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+import tty
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -132,6 +133,30 @@ def test_a_terminal_that_is_held_holds_up_nobody() -> None:
     finally:
         os.close(held)  # which ends the write that waits
         writer.join(END_S)
+        stream.drain(END_S)
+        os.close(descriptor)
+
+
+def test_lines_that_no_thread_can_be_had_for_wait_for_the_next_one() -> None:
+    held, descriptor = pty.openpty()
+    tty.setraw(descriptor)
+    stream = LogStream(descriptor)
+    try:
+        with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start")):
+            stream.write("one\n")
+            stream.write("two\n")
+        stream.write("three\n")
+        stream.drain(END_S)
+        assert os.read(held, 100) == b"one\ntwo\nthree\n"
+        with (
+            patch.object(log_stream, "MAX_WAITING_BYTES", 10),
+            patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start")),
+        ):
+            for line in ("four\n", "five\n", "six\n"):
+                stream.write(line)
+        assert stream.num_dropped == 1
+    finally:
+        os.close(held)
         stream.drain(END_S)
         os.close(descriptor)
 
