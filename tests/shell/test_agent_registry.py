@@ -391,3 +391,26 @@ async def test_the_name_of_a_credential_that_has_expired_is_free(world: World) -
     world.restart()
     assert [each.id for each in world.registry.credentials()] == [after.id]
     assert world.registry.find(before, HERE) is None
+
+
+async def test_a_credential_with_which_an_agent_is_connected_holds_its_name_and_is_kept(
+    world: World, mock_clock: trio.testing.MockClock
+) -> None:
+    """Its link may last longer than a credential may lie unused, or the clock is wrong."""
+    shown = await world.joined()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.registry.run)
+        with world.registry.link(shown.id, "p1", HERE):
+            world.clock.now += 2 * UNUSED_LIFE
+            with pytest.raises(JoinConflictError, match="has joined already"):
+                await world.joined()
+            for number in range(2):
+                other = await world.joined(f"other{number}")
+                assert world.registry.find(other, HERE) is not None  # which is to be saved
+                await trio.testing.wait_all_tasks_blocked()
+                mock_clock.jump(KEPT_S + SAVE_S)
+                await trio.testing.wait_all_tasks_blocked()
+        assert world.registry.find(shown, HERE) is not None
+        nursery.cancel_scope.cancel()
+    world.restart()
+    assert world.registry.find(shown, HERE) is not None

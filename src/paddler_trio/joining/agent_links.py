@@ -38,6 +38,10 @@ class AgentLinks:
     def __len__(self) -> int:
         return sum(map(len, self._links.values()))
 
+    def __contains__(self, credential_id: str) -> bool:
+        """Whether an agent is connected with this credential."""
+        return credential_id in self._links
+
     def __repr__(self) -> str:
         return f"<AgentLinks: {len(self)} of {len(self._links)} credentials>"
 

@@ -33,7 +33,6 @@ from paddler_trio.joining.stored_agents import (
     MAX_FILE_BYTES,
     MAX_TEXT_CHARS,
     MAX_TOKENS,
-    UNUSED_LIFE,
     StoredAgents,
     StoredCredential,
     StoredToken,
@@ -114,8 +113,8 @@ class AgentRegistry:
 
     def credentials(self) -> list[StoredCredential]:
         """All that are in force, the oldest first."""
-        since = self.now() - UNUSED_LIFE
-        return [each for each in self._stored.credentials.values() if each.seen_or_made > since]
+        now = self.now()
+        return [each for each in self._stored.credentials.values() if self._is_in_force(each, now)]
 
     def connected(self) -> frozenset[str]:
         """The ids of the credentials with which agents are connected."""
@@ -209,7 +208,7 @@ class AgentRegistry:
                     "out"
                 )
             before = self._stored.named(bound)
-            if before is not None and before.expires > now:
+            if before is not None and self._is_in_force(before, now):
                 raise JoinConflictError(
                     f"an agent named {bound!r} has joined already: give another --name, or revoke "
                     f"that one with `paddler-trio agents revoke {bound}`"
@@ -407,12 +406,18 @@ class AgentRegistry:
             except ConfigurationError as error:
                 log.warning("agents' credentials not saved; tried again", reason=str(error))
 
+    def _is_in_force(self, credential: StoredCredential, now: datetime) -> bool:
+        """An agent that is connected with it is not seen anew before its link ends."""
+        return credential.expires > now or credential.id in self._links
+
     def _pruned(self, stored: StoredAgents) -> StoredAgents:
         now, now_s = self.now(), trio.current_time()
-        expired = [key for key, each in stored.credentials.items() if each.expires <= now]
+        expired = [
+            key for key, each in stored.credentials.items() if not self._is_in_force(each, now)
+        ]
         self._expired_s = {key: self._expired_s.get(key, now_s) for key in expired}
         kept = {key for key, since_s in self._expired_s.items() if now_s < since_s + KEPT_S}
-        return stored.pruned(now, but=kept)
+        return stored.pruned(now, but=kept | self._links.connected())
 
     async def _store(self, change: Callable[[StoredAgents], StoredAgents]) -> None:
         """Write, then change what is in memory; ConfigurationError, and nothing has changed.
