@@ -228,6 +228,7 @@ def test_what_the_balancer_refuses_is_marked_at_its_field(model_page: Viewer, fl
 def test_a_model_that_is_not_there_is_rolled_back_with_its_reason(
     model_page: Viewer, fleet: Fleet, tmp_path: Path
 ) -> None:
+    tried = current(fleet)["revision"]["revision"] + 1
     missing = tmp_path / "missing.gguf"
     fill(model_page, "model", str(missing))
     dialog = review(model_page)
@@ -239,6 +240,9 @@ def test_a_model_that_is_not_there_is_rolled_back_with_its_reason(
     deployed = model_page.page.get_by_role("region", name="Deployment default")
     expect(deployed).to_contain_text(BUNDLED_MODEL.name)
     assert stored(fleet)["model"] == {"LocalToAgent": str(BUNDLED_MODEL)}
+    model_page.go("model/history")
+    revision = model_page.page.get_by_role("region", name=re.compile(r"^Revision \d+$"))
+    expect(revision.filter(has_text="failed default")).to_have_accessible_name(f"Revision {tried}")
 
 
 def test_a_repository_shows_its_files_and_whether_they_fit(model_page: Viewer) -> None:

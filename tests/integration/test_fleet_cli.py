@@ -110,6 +110,10 @@ def test_a_swap_to_what_is_not_there_is_rolled_back(fleet: Fleet) -> None:
     watched = run(fleet, "rollout", "--watch")
     assert watched.exit_code in {DONE, ROLLED_BACK}
     assert "default: rolled back, revision 1 -> 4" in watched.stdout, "not 5, which stored 1 again"
+    head, went_back, tried, *_ = run(fleet, "fleet", "history").stdout.splitlines()
+    column = head.index("failed")
+    assert went_back[column:].split()[0] == "-"
+    assert tried[column:].split()[0] == "default"
 
 
 def test_a_swap_is_shown_live_and_has_a_deadline(fleet: Fleet) -> None:

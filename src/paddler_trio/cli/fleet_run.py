@@ -202,15 +202,22 @@ def show_history(management: ManagementClient, *, as_json: bool) -> None:
     if as_json:
         print_json(raw)
         return
-    table = Table("revision", "when", "author", "deployments", "note", box=None)
+    shows_failed = any(each.failed for each in revisions)
+    table = Table("revision", "when", "author", "deployments", box=None)
     table.columns[0].justify = "right"
+    if shows_failed:
+        table.add_column("failed")
+    table.add_column("note")
     for each in revisions:
         names = ", ".join(str(spec.get("name")) for spec in each.specs) or "none"
+        colour = COLOURS["failed"] if each.failed else ""
+        failed = Text(printable(", ".join(each.failed) or "-"), style=colour)
         table.add_row(
             str(each.revision),
             _when(each.time),
             Text(printable(each.author or "-")),
             Text(printable(names)),
+            *([failed] if shows_failed else []),
             Text(printable(each.note or "-")),
         )
     stdout().print(table)

@@ -73,12 +73,16 @@ class RolloutsView:
 
 @attrs.frozen(kw_only=True)
 class RevisionView:
-    """A fleet state as it was accepted; ``time`` is RFC 3339, ``state`` plain JSON."""
+    """A fleet state as it was accepted; ``time`` is RFC 3339, ``state`` plain JSON.
+
+    ``failed``: deployments whose rollout had failed when the next revision came.
+    """
 
     revision: int
     author: str = ""
     time: str = ""
     note: str = ""
+    failed: list[str] = attrs.field(factory=list)
     state: Json = attrs.field(factory=dict)
 
     def spec(self, deployment: str) -> Json | None:

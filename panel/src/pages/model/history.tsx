@@ -105,6 +105,11 @@ function RevisionCard({
         </time>
       </p>
       {revision.note ? <p class="note-text">“{revision.note}”</p> : null}
+      {revision.failed.length > 0 ? (
+        <p class="note-text">
+          <Badge tone="bad">failed</Badge> {revision.failed.join(", ")}
+        </p>
+      ) : null}
       {diffs === null ? (
         <p class="muted">The oldest that is kept: {plural(revision.state.deployments.length, "deployment")}.</p>
       ) : (

@@ -24,6 +24,8 @@ export interface StoredRevision {
   author: string;
   time: string;
   note: string;
+  /** Deployments whose rollout had failed when the next revision came. */
+  failed: string[];
   state: State;
 }
 
