@@ -7,7 +7,7 @@ that goes away, and asks for an orderly end as well; with nohup(1) it does nothi
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import structlog
 import trio
@@ -38,13 +38,7 @@ async def watch_signals(
             stop.set()
 
 
-async def watch_hangups(
-    reload: Callable[[], Awaitable[None]],
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
+async def watch_hangups(hangups: AsyncIterator[int], reload: Callable[[], Awaitable[None]]) -> None:
     """Call ``reload`` at every SIGHUP; several in quick succession may become one call."""
-    with trio.open_signal_receiver(signal.SIGHUP) as received:
-        task_status.started()
-        async for _ in received:
-            await reload()
+    async for _ in hangups:
+        await reload()

@@ -32,8 +32,10 @@ A balancer from which another process takes over ends in the same order, with mo
 
 from __future__ import annotations
 
+import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import attrs
@@ -120,6 +122,19 @@ async def run_balancer(
     Cancellation: everything ends at once; every client still connected is cut off.
     """
     parts = assemble()
+    with trio.open_signal_receiver(signal.SIGHUP) if parts.reloads else nullcontext() as hangups:
+        await _serve_and_drain(parts, stop, hangups, notifier, task_status)
+
+
+async def _serve_and_drain(
+    parts: BalancerParts,
+    stop: trio.Event,
+    hangups: AsyncIterator[int] | None,
+    notifier: SystemdNotifier,
+    task_status: trio.TaskStatus[Addresses],
+) -> None:
+    """``hangups``: those that come before it serves are kept until it does. Whoever is taken over
+    from makes this the main process of a service, which may be reloaded, before that."""
     await parts.load_state()
     if parts.predecessor is not None:
         await parts.predecessor.ready()  # until here nothing was served, and all can go back
@@ -130,9 +145,6 @@ async def run_balancer(
         services.start_soon(run_heap_trim, name="heap trim")
         for name, run in parts.services.items():
             services.start_soon(run, name=name)
-        if parts.reloads:
-            reload = partial(_reload, parts.reloads, notifier)
-            await services.start(watch_hangups, reload, name="reload on SIGHUP")
         services.start_soon(parts.owner.run, name="state owner")
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as agents:
@@ -149,6 +161,11 @@ async def run_balancer(
                         task_status.started(addresses)
                         notifier.ready(status)
                         log.info("balancer up", **attrs.asdict(addresses))
+                        if hangups is not None:
+                            reload = partial(_reload, parts.reloads, notifier)
+                            services.start_soon(
+                                watch_hangups, hangups, reload, name="reload on SIGHUP"
+                            )
                         if parts.predecessor is not None:
                             show = partial(_show_predecessor, notifier, status)
                             requests.start_soon(
