@@ -92,6 +92,12 @@ def test_sampling_is_changed_in_place_and_undone(fleet: Fleet, file: Path) -> No
     undone = run(fleet, "fleet", "undo", "--no-wait")
     assert undone.exit_code == DONE, undone.output
     assert "temperature: 0.1 -> 0.8" in undone.stdout
+    told = json.loads(run(fleet, "fleet", "show", "--json").stdout)
+    number = told["revision"]["revision"]
+    same = run(fleet, "fleet", "undo", "--to-revision", number)
+    assert same.stdout == f"revision {number} is this already: nothing to do\n", same.output
+    same = run(fleet, "fleet", "undo", "--to-revision", number, "--json")
+    assert json.loads(same.stdout)["stored"] is False
     notes = [line.strip() for line in run(fleet, "fleet", "history").stdout.splitlines()]
     assert notes[2].endswith("cooler")
     assert notes[3].endswith("two of them")

@@ -140,8 +140,12 @@ def undo_fleet(
     different = diffs(changes, old, new)
     console = stderr() if as_json else stdout()
     _print_diffs(console, different)
-    console.print(f"stored as revision {revision.revision}: {revision.note}".removesuffix(": "))
-    told = {"stored": True, **_told(revision), "changes": _plain_diffs(different)}
+    is_new = revision.revision != before.revision.revision  # an equal state keeps its revision
+    if is_new:
+        console.print(f"stored as revision {revision.revision}: {revision.note}".removesuffix(": "))
+    else:
+        console.print(f"revision {revision.revision} is this already: nothing to do")
+    told = {"stored": is_new, **_told(revision), "changes": _plain_diffs(different)}
     specs = _waited_for(changes, new)
     return _finish(
         client,
