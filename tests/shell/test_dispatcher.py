@@ -89,6 +89,29 @@ async def test_a_full_buffer_is_503_at_once(autojump_clock: MockClock) -> None:
             request.stop()
 
 
+async def test_who_is_refused_after_a_quiet_time_is_advised_by_the_queue_and_not_by_the_quiet(
+    autojump_clock: MockClock,
+) -> None:
+    async with world() as here:
+        agent = here.agent()
+        for number in (1, 3):
+            answered = [here.submit(), here.submit()]
+            for each in (number, number + 1):
+                await wait_all_tasks_blocked()
+                await trio.sleep(0.1)
+                agent.says(f"{each}.1", done=True)
+            assert [await heard(each) for each in answered] == [("", None)] * 2
+            await trio.sleep(600)
+        works, *waiting = [here.submit() for _ in range(3)]
+        assert (await heard(here.submit()))[1] == Failure(503, "Buffered requests overflow")
+        assert here.dispatcher.retry_after_s() == 1
+        for request in waiting:
+            request.stop()
+        await wait_all_tasks_blocked()
+        agent.says("5.1", done=True)
+        assert await heard(works) == ("", None)
+
+
 async def test_a_client_that_leaves_while_waiting_leaves_the_queue(
     autojump_clock: MockClock,
 ) -> None:

@@ -184,8 +184,10 @@ class Dispatcher:
         self._requests[request.key] = pool.requests[request.key] = request
         pool.entered(request)
         request.on_move = self._moved
-        if isinstance(decision, Queued) and decision.displaced is not None:
-            self._requests[decision.displaced].end(DISPLACED)
+        if isinstance(decision, Queued):
+            pool.rate.waits(trio.current_time())
+            if decision.displaced is not None:
+                self._requests[decision.displaced].end(DISPLACED)
         self._apply(pool, [decision])
         self._requests_nursery.start_soon(self._run, request, name=f"request {request.id}")
         return request
@@ -540,9 +542,9 @@ class Dispatcher:
         del self._requests[request.key]
         pool = self.pools.of(request)
         pool.forget(request)
-        if request.agents:
-            pool.rate.ended(trio.current_time())
         self._apply(pool, pool.ledger.end(request.key))
+        if request.agents:
+            pool.rate.ended(trio.current_time(), waiting=pool.ledger.num_waiting)
         self.pools.forget_if_unused(pool)
         self.agents_changed.notify()
 

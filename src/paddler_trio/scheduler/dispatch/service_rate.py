@@ -13,25 +13,36 @@ _WEIGHT = 0.2
 
 @attrs.define
 class ServiceRate:
-    """A moving average of the time between two endings, over all slots."""
+    """A moving average of the time between two endings while requests wait, over all slots.
+
+    While none waits, endings come as requests do: that says nothing of how fast a queue moves.
+    """
 
     _interval_s: float | None = attrs.field(default=None, init=False)
-    _last_s: float | None = attrs.field(default=None, init=False)
+    _since_s: float | None = attrs.field(default=None, init=False)
+    """When the last one ended, or the first one began to wait; None while none waits."""
 
-    def ended(self, now_s: float) -> None:
-        """A request that held a slot has ended."""
-        if self._last_s is not None:
-            interval_s = now_s - self._last_s
+    def waits(self, now_s: float) -> None:
+        """A request has come for which there is no slot."""
+        if self._since_s is None:
+            self._since_s = now_s
+
+    def ended(self, now_s: float, *, waiting: int) -> None:
+        """A request that held a slot has ended; ``waiting``: who still waits now."""
+        if self._since_s is not None:
+            interval_s = now_s - self._since_s
             if self._interval_s is None:
                 self._interval_s = interval_s
             else:
                 self._interval_s += _WEIGHT * (interval_s - self._interval_s)
-        self._last_s = now_s
+        self._since_s = now_s if waiting else None
 
     def retry_after_s(self, waiting: int, now_s: float) -> int:
         """Whole seconds until the buffer, with ``waiting`` requests in it, has likely moved on."""
-        if self._interval_s is None or self._last_s is None:
+        interval_s = self._interval_s
+        if interval_s is None:
             return LONGEST_S // 6
-        # a long time without any ending is better evidence than the average
-        interval_s = max(self._interval_s, (now_s - self._last_s) * _WEIGHT)
+        if self._since_s is not None:
+            # a long time without any ending is better evidence than the average
+            interval_s = max(interval_s, (now_s - self._since_s) * _WEIGHT)
         return min(LONGEST_S, max(SHORTEST_S, math.ceil(waiting * interval_s)))

@@ -231,12 +231,25 @@ def test_an_idle_agent_that_shows_no_change_serves_as_before() -> None:
 def test_retry_after_follows_the_measured_rate() -> None:
     rate = ServiceRate()
     assert SHORTEST_S <= rate.retry_after_s(100, 0.0) <= LONGEST_S
-    for tick in range(50):
-        rate.ended(tick * 0.5)
+    rate.waits(0.0)
+    for tick in range(1, 50):
+        rate.ended(tick * 0.5, waiting=10)
     assert rate.retry_after_s(10, 24.5) == 5
     assert rate.retry_after_s(0, 24.5) == SHORTEST_S
     assert rate.retry_after_s(10_000, 24.5) == LONGEST_S
     assert rate.retry_after_s(10, 100.0) == LONGEST_S, "nothing ended for long: no promises"
+
+
+def test_retry_after_counts_no_time_in_which_nobody_waited() -> None:
+    rate = ServiceRate()
+    rate.waits(0.0)
+    rate.ended(0.5, waiting=1)
+    rate.ended(1.0, waiting=0)
+    rate.ended(300.0, waiting=0)  # a lonely request of a quiet afternoon
+    rate.waits(600.0)
+    assert rate.retry_after_s(10, 600.1) == 5
+    rate.ended(600.5, waiting=9)
+    assert rate.retry_after_s(10, 600.5) == 5
 
 
 # ---------------------------------------------------------------------- embedding split
