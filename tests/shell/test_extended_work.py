@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 import trio
 from dispatch_world import Peer, World, heard, world
@@ -12,11 +15,12 @@ from paddler_trio.http.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatch_failures import OLD_FOR_INFILL
 from paddler_trio.nursery_tree.request import Request
+from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.messages import AgentRequest
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.trio.request_frame import encode_work
 from paddler_trio.wire.trio.trio_link import Answer, Ask, RenderPrompt, Start, Tokenize
-from paddler_trio.wire.trio.work import Generate, InfillPrompt, TextPrompt
+from paddler_trio.wire.trio.work import Generate, InfillPrompt, OtherText, TextPrompt
 
 PLAIN = Generate(prompt=TextPrompt(text="Once"), max_tokens=5)
 INFILL = Generate(prompt=InfillPrompt(prefix="a = ", suffix="\n"), max_tokens=5)
@@ -161,6 +165,25 @@ async def test_an_infill_that_lost_its_agent_waits_for_one_like_it(
         assert (old.sent(), again.sent()) == ([], ["start 1.2"])
         again.says("1.2", done=True)
         assert await heard(request) == ("", None)
+
+
+async def test_an_infill_with_long_names_of_files_is_written_off_the_event_loop(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def noted(*arguments: Any) -> object:
+        threads.append(threading.current_thread())
+        return unstructure(*arguments)
+
+    monkeypatch.setattr(f"{ask_model.__module__}.unstructure", noted)
+    others = tuple(OtherText(text="", filename="x" * 4096) for _ in range(32))
+    async with world() as here:
+        here.agent()
+        for prompt in (InfillPrompt(prefix="", suffix="", others=others), INFILL.prompt):
+            with pytest.raises(HttpProblem, match="501"):
+                await ask_model(here.dispatcher, RenderPrompt(prompt=prompt))
+    assert [each is threading.main_thread() for each in threads] == [False, True]
 
 
 async def test_what_an_infill_becomes_is_asked_of_an_agent_that_fills(

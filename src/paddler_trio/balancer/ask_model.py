@@ -107,7 +107,8 @@ def _is_large(question: Question) -> bool:
         case PreviewTemplate(messages=messages, tools=tools, chat_template=template):
             return bool(tools) or len(template or "") > LARGE_CHARS or _are_large(messages)
         case RenderPrompt(prompt=InfillPrompt() as prompt):
-            texts = (prompt.prefix, prompt.suffix, prompt.middle, *(o.text for o in prompt.others))
+            others = (text for each in prompt.others for text in (each.filename, each.text))
+            texts = (prompt.prefix, prompt.suffix, prompt.middle, *others)
             return sum(map(len, texts)) > LARGE_CHARS
         case RenderPrompt():
             return True
