@@ -24,7 +24,7 @@ from attack_processes import Watchdog, descendants, is_alive, is_engine
 from attack_server import SLOTS as SERVER_SLOTS
 from attack_server import AttackServer
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from vision_models import write_projector

@@ -9,7 +9,7 @@ from typing import Any
 from attack_call import Call, Pause, head, request
 from attack_value import Attack, ask, whole
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 STATE = "/api/v1/balancer_desired_state"
 EXTENDED = "/api/v2/balancer_desired_state"

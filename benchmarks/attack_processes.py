@@ -63,7 +63,7 @@ def is_alive(pid: int) -> bool:
 
 def is_engine(pid: int) -> bool:
     try:
-        return b"paddler_trio.engine" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"paddler_trio.processes.engine" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except _GONE:
         return False
 

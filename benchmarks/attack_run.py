@@ -20,7 +20,7 @@ from attack_processes import forget_peaks, peaks, proportional_bytes, sample
 from attack_proxied import forwarded
 from attack_value import SURFACES, Attack, ask, prose
 
-from paddler_trio.daemon.heap_trim import TRIM_EVERY_S
+from paddler_trio.system.heap_trim import TRIM_EVERY_S
 
 WINDOW_S = 0.25
 GIVE_UP_S = 8.0

@@ -20,13 +20,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from paddler_trio.llama_setup.recipes import (  # noqa: E402
+from paddler_trio.processes.llama_setup.recipes import (  # noqa: E402
     DISTRIBUTION,
     VERSION,
     choose_recipes,
     count_jobs,
 )
-from paddler_trio.machine import (  # noqa: E402
+from paddler_trio.system.machine import (  # noqa: E402
     available_memory_bytes,
     granted_cores,
     read_cpu_flags,

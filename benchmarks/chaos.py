@@ -31,7 +31,7 @@ from chaos_run import Chaos
 from chaos_tally import Round, summary, verdict
 from whole_path import describe_machine, say
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 COLUMNS = {

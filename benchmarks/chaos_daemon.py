@@ -91,7 +91,7 @@ def engines_of(agent_pid: int) -> list[int]:
 def is_engine(pid: int) -> bool:
     """Whether a living process of this id is an engine of ours."""
     try:
-        return b"paddler_trio.engine" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"paddler_trio.processes.engine" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
 

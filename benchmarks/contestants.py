@@ -98,7 +98,7 @@ def our_pair(terms: Terms, folder: Path) -> Iterator[Contestant]:
             pids = {"balancer": balancer.pid, "agent": agent.pid}
             for child in _children(agent.pid):
                 command_line = Path(f"/proc/{child}/cmdline").read_bytes()
-                is_engine = b"paddler_trio.engine\0" in command_line
+                is_engine = b"paddler_trio.processes.engine\0" in command_line
                 pids["engine" if is_engine else f"helper {child}"] = child
             yield Contestant("ours", inference, pids, _our_request, read_ours)
 

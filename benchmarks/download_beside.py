@@ -28,10 +28,10 @@ import structlog
 import trio
 from download_speed import MB
 
-from paddler_trio.agent.download_process import fetch_apart
-from paddler_trio.heap import freeze_heap, give_back_large_blocks
-from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.model_download import ModelDownload
+from paddler_trio.agent.children.download_process import fetch_apart
+from paddler_trio.models.download.model_download import ModelDownload
+from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.system.heap import freeze_heap, give_back_large_blocks
 from paddler_trio.wire.paddler.desired_state import UrlModel
 
 WINDOWS = ("quiet", "here", "apart")

@@ -35,9 +35,9 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.heap import freeze_heap, give_back_large_blocks
-from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.model_download import ModelDownload
+from paddler_trio.models.download.model_download import ModelDownload
+from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.system.heap import freeze_heap, give_back_large_blocks
 from paddler_trio.wire.paddler.desired_state import UrlModel
 
 MB = 1_000_000

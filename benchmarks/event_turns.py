@@ -24,7 +24,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from paddler_trio.balancer.reverse_proxy.forwarded_head import chunk
-from paddler_trio.ready_sockets import read_while, run_ready_sockets
+from paddler_trio.system.ready_sockets import read_while, run_ready_sockets
 from paddler_trio.wire.trio.tunnel_frames import FrameReader, body_frames
 
 EVENT = b'data: {"choices":[{"delta":{"content":" river"}}],"object":"chat.completion.chunk"}\n\n'

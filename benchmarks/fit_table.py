@@ -32,7 +32,7 @@ import trio
 from fit_models import SHAPES, Shape, write
 
 from paddler_trio import __version__
-from paddler_trio.models.memory_prediction import memory_need
+from paddler_trio.models.memory.memory_prediction import memory_need
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     EmbedDocuments,
@@ -132,7 +132,7 @@ class Engine:
 @contextmanager
 def engine(log: IO[bytes]) -> Iterator[Engine]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "paddler_trio.engine"],
+        [sys.executable, "-m", "paddler_trio.processes.engine"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,

@@ -20,13 +20,13 @@ from typing import Any, Protocol
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from paddler_trio.engine.candidates import TOKEN_DATA, candidates_of, token_rows
-from paddler_trio.engine.constraint import Constraint, _token_grammar
-from paddler_trio.engine.llama import Llama
-from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.grammars.gbnf_conversion import json_schema_to_gbnf
 from paddler_trio.language.grammars.gbnf_reader import read_gbnf
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.processes.engine.llama.llama import Llama
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.sampling.candidates import TOKEN_DATA, candidates_of, token_rows
+from paddler_trio.processes.engine.sampling.constraint import Constraint, _token_grammar
 from paddler_trio.wire.engine.engine_pipe import Grammar
 
 BATCH = 8

@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "integration"))
 
 from balancer_double import BalancerDouble, Link, balancer_double  # found only now
 
-from paddler_trio.assembly.agent_daemon import serve_agent
-from paddler_trio.config import AgentConfig
-from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.agent.assembly.agent_daemon import serve_agent
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
+from paddler_trio.system.config import AgentConfig
+from paddler_trio.system.systemd_notify import SystemdNotifier
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     InferenceParameters,

@@ -27,15 +27,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shell"))
 
 from dispatch_world import DONE, WORK, World
 
+from paddler_trio.balancer.activity.measures.balancer_measures import BalancerMeasures
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.measures.balancer_measures import BalancerMeasures
-from paddler_trio.http.input_budget import InputBudget
+from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.loop_lag import LoopLag
+from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.telemetry.exposition import Exposition
 from paddler_trio.wire.engine.engine_pipe import EngineStats
 from paddler_trio.wire.trio.fit_messages import DeviceMemory, MemoryInForce

@@ -33,7 +33,6 @@ import attrs
 import h11
 import trio
 
-from paddler_trio.assembly.feed_assembly import event_feed
 from paddler_trio.balancer.activity.event_feed import LINGER_S, LONGEST_PAUSE_S, EventFeed
 from paddler_trio.balancer.activity.event_routes import EventRoutes
 from paddler_trio.balancer.activity.finished_requests import MAX_FINISHED
@@ -41,21 +40,22 @@ from paddler_trio.balancer.activity.metrics_history import BUCKET_S, MetricsHist
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.requests_topic import ENDED_S
+from paddler_trio.balancer.assembly.feed_assembly import event_feed
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.rollout_routes import NoRollouts
-from paddler_trio.daemon.logs import configure_logs
-from paddler_trio.heap import freeze_heap
-from paddler_trio.http.connection_limits import HttpLimits
-from paddler_trio.http.listening import listen
-from paddler_trio.http.router import Router
-from paddler_trio.http.server import HttpServer
+from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.listening import listen
+from paddler_trio.net.server.router import Router
+from paddler_trio.net.server.server import HttpServer
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.nursery_tree.request import Request, Results
 from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.system.heap import freeze_heap
+from paddler_trio.system.logs.logs import configure_logs
+from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.wire.engine.engine_pipe import EngineStats
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.paddler.status import (

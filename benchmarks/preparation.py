@@ -27,8 +27,8 @@ from contestants import Terms, our_pair
 from figures import percentile
 from scenarios import text_of
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.heap import freeze_heap
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
+from paddler_trio.system.heap import freeze_heap
 
 PATHS = {False: "/api/v1/continue_from_conversation_history", True: "/v1/chat/completions"}
 CONVERSATIONS = 40

@@ -24,7 +24,7 @@ from answers import AnswerError
 from proxied_fleet import fleet
 from proxied_parts import PARTS, Figures, Sizes
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 QUICK = Sizes(tokenize=60, completion=20, streams_a_client=1, mixed=32, turns=2)
 NEED_NGINX = frozenset({"mixed", "neighbours"})

@@ -37,7 +37,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "integration"))
 from fleet import OWN_INTERPRETER, Fleet
 
 from paddler_trio import __version__
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.engine.engine_pipe import (
     LoadFailed,
     LoadModel,
@@ -122,7 +122,7 @@ def bare(model: Path) -> tuple[float, float]:
     load = LoadModel(str(model), SLOTS, CONTEXT, 512, 0, "F16", "F16", 1, __version__)
     began_s = time.perf_counter()
     with subprocess.Popen(
-        [sys.executable, "-m", "paddler_trio.engine"],
+        [sys.executable, "-m", "paddler_trio.processes.engine"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -34,7 +34,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "integration"))
 from fleet import OWN_INTERPRETER, Fleet, FleetView
 
 from hub_server import Repository, hub_server
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 LIMIT_S = 170
 REPO = "bench/swap"

@@ -32,13 +32,13 @@ import trio
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from certificates import Authority  # found only now
-from paddler_trio.http.asgi import Receive, Scope, Send, read_body, send_text
-from paddler_trio.http.bounded_websocket import text_sender
-from paddler_trio.http.listening import listen
-from paddler_trio.http.server import HttpServer
-from paddler_trio.http.streaming import body_writer
-from paddler_trio.tls.server_context import TlsFiles
-from paddler_trio.tls.server_tls import ServerTls
+from paddler_trio.net.server.asgi import Receive, Scope, Send, read_body, send_text
+from paddler_trio.net.server.listening import listen
+from paddler_trio.net.server.server import HttpServer
+from paddler_trio.net.server.streaming import body_writer
+from paddler_trio.net.tls.server_context import TlsFiles
+from paddler_trio.net.tls.server_tls import ServerTls
+from paddler_trio.net.websocket.bounded_websocket import text_sender
 
 TARGET = 0.7
 TOKENS = 2000

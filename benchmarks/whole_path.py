@@ -46,8 +46,8 @@ from load_client import Lane, run_lanes
 from relays import relays
 from scenarios import Ask, AskLane, Scenario, Sizes, all_scenarios, text_of
 
-from paddler_trio.config import default_threads
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
+from paddler_trio.system.config import default_threads
 
 RUN_LIMIT_S = 180.0
 CALIBRATION_WORDS = 100

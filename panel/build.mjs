@@ -13,7 +13,7 @@ import { gunzipSync, gzipSync } from "node:zlib";
 import { build } from "esbuild";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
-const ASSETS = path.join(HERE, "../src/paddler_trio/panel/assets");
+const ASSETS = path.join(HERE, "../src/paddler_trio/balancer/panel/assets");
 const TARGET = ["chrome123", "firefox120", "safari17.5"]; // the first with light-dark()
 const LIBRARIES = ["preact", "@preact/signals", "@preact/signals-core", "uplot", "marked", "dompurify"];
 const COMPRESSED = /\.(html|js|css|svg|txt)$/;

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 BLANKS: Final = {" ": "Ġ", "\t": "ĉ", "\v": "ċ"}
 """How byte-level vocabularies write them; each takes two bytes."""

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import attrs
 
 from paddler_trio.errors import MemoryUnknownError
-from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import DeviceNeed, HostNeed, MemoryNeed
 from paddler_trio.wire.paddler.desired_state import DesiredModel, NoModel

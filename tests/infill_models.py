@@ -11,7 +11,7 @@ from typing import Final
 import gguf
 import numpy as np
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 PREFIX: Final = "<|fim_prefix|>"
 SUFFIX: Final = "<|fim_suffix|>"

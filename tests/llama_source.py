@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from paddler_trio.llama_setup.recipes import DISTRIBUTION, VERSION
+from paddler_trio.processes.llama_setup.recipes import DISTRIBUTION, VERSION
 
 TEMPLATES = "vendor/llama.cpp/models/templates/"
 FETCH_S = 240

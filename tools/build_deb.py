@@ -23,19 +23,19 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from paddler_trio.engine.proof import BUNDLED_MODEL, prove_in_child
-from paddler_trio.llama_setup.environment import FOLDER_FILE
-from paddler_trio.llama_setup.installer import Pip
-from paddler_trio.llama_setup.kept_wheels import find_kept, keep_wheel
-from paddler_trio.llama_setup.recipes import (
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL, prove_in_child
+from paddler_trio.processes.llama_setup.environment import FOLDER_FILE
+from paddler_trio.processes.llama_setup.installer import Pip
+from paddler_trio.processes.llama_setup.kept_wheels import find_kept, keep_wheel
+from paddler_trio.processes.llama_setup.recipes import (
     PORTABLE_FLAGS,
     VERSION,
     choose_recipes,
     portable_recipes,
     wheel_key,
 )
-from paddler_trio.llama_setup.wheel_build import build_wheel, find_compiler
-from paddler_trio.machine import read_cpu_flags
+from paddler_trio.processes.llama_setup.wheel_build import build_wheel, find_compiler
+from paddler_trio.system.machine import read_cpu_flags
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from software_bill import write_bill

@@ -17,15 +17,18 @@ from pathlib import Path
 
 import attrs
 
-from paddler_trio.apis.fields import Field, FieldSupport, Record
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.llama_server.infill import infill_record
-from paddler_trio.apis.llama_server.llama_completion import MAX_REPEATED_CHARS
-from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
-from paddler_trio.apis.openai.chat_fields import chat_record
-from paddler_trio.apis.openai.completion_request import completion_record, llama_completion_record
-from paddler_trio.apis.openai.embeddings import embeddings_record, llama_embeddings_record
-from paddler_trio.apis.prompts import MAX_TEXTS_AMONG_IDS
+from paddler_trio.balancer.apis.fields import Field, FieldSupport, Record
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.llama_server.infill import infill_record
+from paddler_trio.balancer.apis.llama_server.llama_completion import MAX_REPEATED_CHARS
+from paddler_trio.balancer.apis.llama_server.model_routes import detokenize_record, tokenize_record
+from paddler_trio.balancer.apis.openai.chat_fields import chat_record
+from paddler_trio.balancer.apis.openai.completion_request import (
+    completion_record,
+    llama_completion_record,
+)
+from paddler_trio.balancer.apis.openai.embeddings import embeddings_record, llama_embeddings_record
+from paddler_trio.balancer.apis.prompts import MAX_TEXTS_AMONG_IDS
 
 PAGE = Path(__file__).parents[1] / "docs" / "openai.md"
 LIMITS = ApiLimits()

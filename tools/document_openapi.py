@@ -33,9 +33,9 @@ from openapi_routes import BalancerRoutes, Route, balancer_routes
 from openapi_schemas import Schemas
 
 from paddler_trio import __version__
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.openapi_document import openapi
-from paddler_trio.http.router import WEBSOCKET
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.openapi_document import openapi
+from paddler_trio.net.server.router import WEBSOCKET
 from paddler_trio.wire.tags import EXTERNAL_TAGS
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"

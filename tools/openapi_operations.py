@@ -2,7 +2,7 @@
 
 Bodies are the classes that the routes read; answers are classes where they are made of one, else a
 sentence. The routes of the APIs that are other people's describe themselves
-(``paddler_trio/apis/openapi_document.py``).
+(``paddler_trio/balancer/apis/openapi_document.py``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 
 from paddler_trio.balancer.fleet.fleet_routes import FleetOrder, UndoOrder
-from paddler_trio.balancer.template_routes import PreviewBody
-from paddler_trio.http.router import WEBSOCKET
+from paddler_trio.balancer.front.template_routes import PreviewBody
+from paddler_trio.net.server.router import WEBSOCKET
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, BalancerDesiredState
 from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,

@@ -8,22 +8,22 @@ from typing import Any, TypeAlias, cast
 import attrs
 import trio
 
-from paddler_trio.apis.api_routes import api_routers
-from paddler_trio.assembly.balancer_core import BalancerCore
-from paddler_trio.assembly.balancer_daemon import management_routes
-from paddler_trio.assembly.joining_assembly import Joining
-from paddler_trio.assembly.key_quotas import KeyQuotas
-from paddler_trio.balancer.deployments import Deployments
-from paddler_trio.balancer.inference_routes import InferenceRoutes
-from paddler_trio.balancer.management_routes import ManagementRoutes
-from paddler_trio.config import BalancerConfig
-from paddler_trio.http.key_ring import KeyRing
-from paddler_trio.joining.advertised_address import AdvertisedAddress
-from paddler_trio.model_store.source_routes import SourceRoutes
-from paddler_trio.model_store.store_routes import store_routes
+from paddler_trio.balancer.apis.api_routes import api_routers
+from paddler_trio.balancer.assembly.balancer_core import BalancerCore
+from paddler_trio.balancer.assembly.balancer_daemon import management_routes
+from paddler_trio.balancer.assembly.joining_assembly import Joining
+from paddler_trio.balancer.assembly.key_quotas import KeyQuotas
+from paddler_trio.balancer.fleet.deployments import Deployments
+from paddler_trio.balancer.front.inference_routes import InferenceRoutes
+from paddler_trio.balancer.front.management_routes import ManagementRoutes
+from paddler_trio.balancer.joining.advertised_address import AdvertisedAddress
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.processes.model_store.source_routes import SourceRoutes
+from paddler_trio.processes.model_store.store_routes import store_routes
+from paddler_trio.system.config import BalancerConfig
 
 Route: TypeAlias = tuple[str, str]
-"""Method and pattern, as `paddler_trio.http.router` writes them."""
+"""Method and pattern, as `paddler_trio.net.server.router` writes them."""
 
 
 @attrs.frozen

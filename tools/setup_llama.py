@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from paddler_trio.llama_setup.set_up import SetupRequest, main
+from paddler_trio.processes.llama_setup.set_up import SetupRequest, main
 
 if __name__ == "__main__":
     sys.exit(

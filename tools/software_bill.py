@@ -25,7 +25,7 @@ from packaging.utils import canonicalize_name
 NAME: Final = "paddler-trio"
 EXTRAS: Final = ("llama",)
 PANEL_LICENCES: Final = (
-    Path(__file__).resolve().parents[1] / "src/paddler_trio/panel/assets/licences.txt"
+    Path(__file__).resolve().parents[1] / "src/paddler_trio/balancer/panel/assets/licences.txt"
 )
 CLASSIFIED: Final = {
     "MIT License": "MIT",

@@ -19,7 +19,7 @@ from fleet import Fleet  # found only now
 from playwright.sync_api import Browser, expect, sync_playwright
 from viewer import PATIENCE_MS, Viewer, find_chromium, launch, viewing
 
-from paddler_trio.panel.panel_assets import INDEX, PanelAssets
+from paddler_trio.balancer.panel.panel_assets import INDEX, PanelAssets
 
 OpenViewer = Callable[..., Viewer]
 PANEL = "--web-admin-panel-addr=127.0.0.1:0"

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import attrs
 from fleet import Daemon
 
-from paddler_trio.http.api_keys import (
+from paddler_trio.balancer.keys.api_keys import (
     KeyFile,
     KeyScope,
     StoredKey,

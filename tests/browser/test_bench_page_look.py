@@ -9,7 +9,7 @@ import pytest
 from viewer import DESK, PHONE, Viewer
 
 from bench_reports import report
-from paddler_trio.bench.report_html import report_html
+from paddler_trio.cli.bench.report.report_html import report_html
 
 OpenViewer = Callable[..., Viewer]
 

@@ -15,7 +15,7 @@ from fleet import Fleet
 from playwright.sync_api import Browser, Locator, Page, expect
 from viewer import PHONE, Viewer
 
-from paddler_trio.panel.panel_assets import FOLDER
+from paddler_trio.balancer.panel.panel_assets import FOLDER
 
 OpenViewer = Callable[..., Viewer]
 WINDOWS = 6

@@ -15,7 +15,7 @@ from keyed_balancer import KeyedBalancer
 from playwright.sync_api import Browser, expect
 from viewer import Viewer
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 OpenViewer = Callable[..., Viewer]
 PANEL = "--web-admin-panel-addr=127.0.0.1:0"

@@ -19,7 +19,7 @@ from PIL import Image
 from playwright.sync_api import Browser
 from viewer import PHONE, Viewer
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 OpenViewer = Callable[..., Viewer]
 FOLDER = Path(__file__).parents[2] / "docs" / "panel"

@@ -16,7 +16,7 @@ from prompting import CHAT, PIXEL, answer_with, answers, ask, bodies_of, drop
 from rollouts import apply, deployment
 from viewer import Viewer
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 OpenViewer = Callable[..., Viewer]
 PANEL = "--web-admin-panel-addr=127.0.0.1:0"

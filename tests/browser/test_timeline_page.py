@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from singing import give_long_contexts, singing
 from viewer import PHONE, Viewer
 
-from paddler_trio.panel.panel_assets import FOLDER
+from paddler_trio.balancer.panel.panel_assets import FOLDER
 
 OpenViewer = Callable[..., Viewer]
 GONE_MS = 30_000

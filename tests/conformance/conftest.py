@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 
 from fleet import Fleet  # found only now
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 
 @pytest.fixture(scope="module")

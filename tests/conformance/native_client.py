@@ -20,9 +20,9 @@ import trio_websocket
 from paddler_agent import PaddlerAgent, serving_agent
 
 from no_tls import NO_TLS
-from paddler_trio.assembly.balancer_daemon import BoundBalancer, serve_balancer
-from paddler_trio.config import BalancerConfig
-from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.balancer.assembly.balancer_daemon import BoundBalancer, serve_balancer
+from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.systemd_notify import SystemdNotifier
 
 Json: TypeAlias = Any  # answers are looked into freely; their shape is what is being tested
 

@@ -16,7 +16,7 @@ from fleet import Daemon
 from native_client import Json
 from paddler_balancer import AgentLink, PaddlerBalancer, paddler_balancer
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 SLOTS = 2
 SNAPSHOT_FIELDS = {

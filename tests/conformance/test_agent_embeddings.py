@@ -18,8 +18,8 @@ from paddler_balancer import AgentLink, paddler_balancer
 from test_agent_against_paddler_balancer import SLOTS, agent_of, raw_prompt, state
 
 from encoder_models import N_CTX_TRAIN, WIDTH, write_bert
-from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
 
 DECODER_WIDTH = 256

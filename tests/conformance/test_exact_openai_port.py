@@ -20,7 +20,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 WEATHER: Any = {
     "type": "function",

@@ -20,7 +20,7 @@ from paddler_client.inference_message import InferenceMessage, InferenceMessageK
 from paddler_client.pooling_type import PoolingType
 from test_paddler_client import clients
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 EMBED = "/api/v1/generate_embedding_batch"
 LONG = 150

@@ -16,13 +16,13 @@ from native_client import Answer, Json, RunningBalancer, open_answer, running_ba
 from paddler_agent import serving_agent
 
 from hub_server import HubServer, Misbehaviour, Repository, hub_server, sha256
-from paddler_trio.assembly.agent_daemon import agent_parts
+from paddler_trio.agent.assembly.agent_daemon import agent_parts
 from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.store_client import StoreClient
-from paddler_trio.config import AgentConfig, split_address
-from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.cli.model.store_client import StoreClient
 from paddler_trio.nursery_tree.agent_tree import run_agent
 from paddler_trio.nursery_tree.instance_tree import InstanceParts
+from paddler_trio.system.config import AgentConfig, split_address
+from paddler_trio.system.systemd_notify import SystemdNotifier
 
 MIB = 1 << 20
 PULL = "/api/v2/models/pull"

@@ -18,7 +18,7 @@ from openai import OpenAI
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 from pydantic import BaseModel
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 WHO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Who are you?"}]
 STORY: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Tell me a long story."}]

@@ -44,7 +44,7 @@ from paddler_client.tool_call_arguments import ValidJson
 from paddler_client.url_model_reference import UrlModelReference
 from paddler_client.validated_parameters_schema import ValidatedParametersSchema
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 Kind = InferenceMessageKind
 

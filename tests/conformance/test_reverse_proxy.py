@@ -21,9 +21,9 @@ from native_client import Json, RunningBalancer, running_balancer
 from scripted_server import Exchange, Script, ScriptedServer, scripted_server
 from structlog.testing import capture_logs
 
-from paddler_trio.assembly.agent_daemon import serve_agent
-from paddler_trio.config import AgentConfig, UpstreamConfig, split_address
-from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.agent.assembly.agent_daemon import serve_agent
+from paddler_trio.system.config import AgentConfig, UpstreamConfig, split_address
+from paddler_trio.system.systemd_notify import SystemdNotifier
 
 ASK = b"POST /completion HTTP/1.1\r\nHost: api.example\r\nContent-Length: 2\r\n\r\n{}"
 FINE = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine"

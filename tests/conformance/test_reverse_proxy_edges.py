@@ -21,8 +21,14 @@ from test_reverse_proxy import (
     without_ours,
 )
 
-from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, new_secret, write_key_file
-from paddler_trio.http.key_terms import KeyTerms
+from paddler_trio.balancer.keys.api_keys import (
+    KeyFile,
+    KeyScope,
+    StoredKey,
+    new_secret,
+    write_key_file,
+)
+from paddler_trio.balancer.keys.key_terms import KeyTerms
 from paddler_trio.scheduler.limits.key_limits import KeyLimits
 
 CLOSES = b"Host: h\r\nConnection: close\r\n"

@@ -12,7 +12,7 @@ import openai
 import pytest
 from fleet import Fleet
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 LONG: dict[str, Any] = {"extra_body": {"ignore_eos": True}}
 """Seconds of tokens: nobody is done before the agent is gone."""

@@ -23,7 +23,7 @@ from native_client import RunningBalancer, running_balancer
 from paddler_agent import status_snapshot
 from test_agents_that_lie import dial_as_ours, say
 
-from paddler_trio.nursery_tree.synchronization import Future
+from paddler_trio.system.synchronization import Future
 from paddler_trio.wire.trio.tunnel_frames import (
     Headers,
     Kind,

@@ -14,7 +14,7 @@ import attrs
 import trio
 import trio_websocket
 
-from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.paddler.messages import (

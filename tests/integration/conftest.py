@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from fleet import Fleet
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ import forked_processes
 from forked_processes import ForkedProcess
 
 from paddler_trio import __version__
-from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.engine.engine_pipe import (
     Ending,
     EngineStats,
@@ -141,7 +141,7 @@ def running(vocabulary: Vocabulary, *, is_command: bool = False) -> Iterator[Eng
     process: subprocess.Popen[bytes] | ForkedProcess
     if is_command:
         process = subprocess.Popen(
-            [sys.executable, "-m", "paddler_trio.engine"],
+            [sys.executable, "-m", "paddler_trio.processes.engine"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -149,7 +149,10 @@ def running(vocabulary: Vocabulary, *, is_command: bool = False) -> Iterator[Eng
         )
     else:
         process = forked_processes.start(
-            "paddler_trio.engine", env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            "paddler_trio.processes.engine",
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
     with process:
         try:

@@ -28,7 +28,7 @@ import httpx
 from forked_processes import ForkedProcess
 
 from no_tls import NO_TLS
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 START_S = 90.0
 SERVING_S = 180.0
@@ -437,7 +437,9 @@ def children(pid: int) -> list[int]:
 def is_engine(pid: int) -> bool:
     """Whether this process is an engine's, and no dry run's."""
     try:
-        return b"paddler_trio.engine" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return b"paddler_trio.processes.engine" in Path(f"/proc/{pid}/cmdline").read_bytes().split(
+            b"\0"
+        )
     except (FileNotFoundError, ProcessLookupError):
         return False  # it ended while we looked
 

@@ -45,25 +45,28 @@ import attrs
 
 _CHILDREN = MappingProxyType(
     {
-        "paddler_trio.engine": "paddler_trio.engine.__main__",
-        "paddler_trio.engine.dry_run": "paddler_trio.engine.dry_run",
-        "paddler_trio.model_store": "paddler_trio.model_store.__main__",
-        "paddler_trio.preparation": "paddler_trio.preparation.__main__",
+        "paddler_trio.processes.engine": "paddler_trio.processes.engine.__main__",
+        "paddler_trio.processes.engine.memory.dry_run": "paddler_trio.processes.engine.memory.dry_run",
+        "paddler_trio.processes.model_store": "paddler_trio.processes.model_store.__main__",
+        "paddler_trio.processes.preparation": "paddler_trio.processes.preparation.__main__",
     }
 )
 """What daemons start, and the module that it runs."""
 _MODULES = MappingProxyType(
     {
         "paddler_trio": (
-            "paddler_trio.cli.daemons",
+            "paddler_trio.cli.daemons.daemons",
             "paddler_trio.cli.management_client",
-            "paddler_trio.assembly.agent_daemon",
-            "paddler_trio.assembly.balancer_daemon",
-            "paddler_trio.engine.engine_main",
-            "paddler_trio.preparation.fork_server",
+            "paddler_trio.agent.assembly.agent_daemon",
+            "paddler_trio.balancer.assembly.balancer_daemon",
+            "paddler_trio.processes.engine.engine_main",
+            "paddler_trio.processes.preparation.fork_server",
             *_CHILDREN.values(),
         ),
-        "paddler_trio.engine": ("paddler_trio.engine.__main__", "paddler_trio.engine.engine_main"),
+        "paddler_trio.processes.engine": (
+            "paddler_trio.processes.engine.__main__",
+            "paddler_trio.processes.engine.engine_main",
+        ),
     }
 )
 """What is imported before a package's processes are forked: what they import themselves."""
@@ -191,7 +194,9 @@ def run(
 @functools.cache
 def _server(package: str) -> socket.socket:
     """The socket of this process's server for ``package``, which is started now."""
-    from paddler_trio.agent.engine_process import PATIENT_WAITING  # not while tests are collected
+    from paddler_trio.agent.children.engine_process import (
+        PATIENT_WAITING,  # not while tests are collected
+    )
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MAX_REQUEST_BYTES)

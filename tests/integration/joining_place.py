@@ -17,7 +17,7 @@ import httpx
 from fleet import Daemon
 
 from cli_in_process import invoke
-from paddler_trio.joining.join_token import JoinToken
+from paddler_trio.net.joining.join_token import JoinToken
 
 PATIENCE_S = 60.0
 

@@ -18,7 +18,7 @@ import llama_cpp.llama_cpp as lib
 import pytest
 from forked_processes import ForkedProcess
 
-from paddler_trio.engine.ggml import ggml_function
+from paddler_trio.processes.engine.llama.ggml import ggml_function
 
 ANNOUNCEMENT = re.compile(rb"RPC server on (127\.0\.0\.1:[1-9]\d*) lends (\S.*)\n")
 ENVIRONMENT = {"TERMINAL_WIDTH": "200"}

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from fleet import Fleet
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 LIMIT_S = 60
 QUESTION = "What is a slot?"

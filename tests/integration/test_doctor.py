@@ -29,8 +29,8 @@ from paddler_trio.cli.doctor import (
     look_at_bundled_model,
     look_at_systemd,
 )
-from paddler_trio.engine.proof import BUNDLED_MODEL, Proof
-from paddler_trio.llama_setup.remembered_proof import Marker
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL, Proof
+from paddler_trio.processes.llama_setup.remembered_proof import Marker
 
 app = typer.Typer()
 app.command()(doctor)

@@ -17,7 +17,7 @@ import isolated_shell
 import pytest
 
 from documented_blocks import DOCS, ROOT, Block, blocks
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 USE_THE_FLEET_OF = {"clients": ["api_v2.md", "requests.md"]}
 """Pages whose commands ask the fleet that a guide has started."""

@@ -10,8 +10,8 @@ import attrs
 import pytest
 from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.engine.engine_pipe import (
     Grammar,
     LoadFailed,

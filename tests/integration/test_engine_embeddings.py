@@ -19,8 +19,8 @@ from engine_client import GREEDY, LOAD, STORY, Engine, running
 from encoder_models import CLS, ENCODERS, N_CTX_TRAIN, SEP, VOCABULARY, WIDTH, write_bert
 from lora_adapters import write_lora
 from memory_models import write_hybrid, write_recurrent, write_sliding
-from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingShape,
     EmbeddingStep,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from engine_client import GREEDY, LOAD, STORY, Engine, running
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.engine.engine_pipe import (
     IMAGE_TOKEN,
     Image,

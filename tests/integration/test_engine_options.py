@@ -9,8 +9,8 @@ import pytest
 from engine_client import GREEDY, LOAD, STORY, running
 
 from lora_adapters import write_lora
-from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.engine.engine_pipe import LoadFailed, Ready
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 

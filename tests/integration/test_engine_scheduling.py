@@ -16,9 +16,9 @@ from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 
 from distinct_models import write_model
 from memory_models import write_sliding
-from paddler_trio.agent.engine_process import PATIENT_WAITING
+from paddler_trio.agent.children.engine_process import PATIENT_WAITING
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.machine import granted_cores
+from paddler_trio.system.machine import granted_cores
 from paddler_trio.wire.engine.engine_pipe import (
     Grammar,
     LoadFailed,
@@ -458,7 +458,7 @@ def test_fewer_threads_compute_beside_busy_programs(
 
 BREAKS_OFF = """
 import math, os, runpy
-from paddler_trio.engine import pass_watchdog
+from paddler_trio.processes.engine import pass_watchdog
 from paddler_trio.scheduler.batching.thread_count import ThreadCount
 
 def passed(count, wall_s, ran_s, *, paged_in, now_s):
@@ -472,7 +472,7 @@ def broken_off(count, now_s):
 pass_watchdog.LOOK_S = 0.0
 ThreadCount.limit_s = lambda count, expected_s: 0.0 if count.now > count.least else math.inf
 ThreadCount.passed, ThreadCount.broken_off = passed, broken_off
-runpy.run_module("paddler_trio.engine", run_name="__main__")
+runpy.run_module("paddler_trio.processes.engine", run_name="__main__")
 """
 """An engine that breaks off whatever it may, as soon as it may: it tries all its threads again in
 each pass, however slow they are beside other programs."""

@@ -16,7 +16,7 @@ import httpx
 import trio
 from fleet import Fleet
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 Json: TypeAlias = Any  # the cases and the answers are looked into freely
 

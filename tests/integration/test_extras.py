@@ -13,7 +13,7 @@ import httpx
 import pytest
 from fleet import END_S, Fleet, serving
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 Json: TypeAlias = Any
 HELLO = {"Conversation": {"messages": [{"role": "user", "content": "What is 2 + 3?"}]}}

@@ -13,7 +13,7 @@ import pytest
 from fleet import Fleet
 
 from cli_in_process import Ended, invoke
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 DONE, ROLLED_BACK, TIMED_OUT, REFUSED = 0, 3, 4, 5
 

@@ -9,7 +9,13 @@ from typing import Any
 import httpx
 from fleet import Daemon
 
-from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, new_secret, write_key_file
+from paddler_trio.balancer.keys.api_keys import (
+    KeyFile,
+    KeyScope,
+    StoredKey,
+    new_secret,
+    write_key_file,
+)
 
 STATE = {
     "deployments": [

@@ -15,10 +15,10 @@ import pytest
 import trio
 from engine_client import LOAD
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.errors import MemoryUnknownError
-from paddler_trio.models.dry_run_process import DryRun, open_dry_run
-from paddler_trio.models.memory_prediction import memory_need
+from paddler_trio.models.memory.dry_run_process import DryRun, open_dry_run
+from paddler_trio.models.memory.memory_prediction import memory_need
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 BUNDLED = BUNDLED_MODEL.read_bytes()
@@ -194,7 +194,7 @@ async def test_a_dry_run_that_hangs_is_killed_in_time() -> None:
 
 async def test_a_question_that_computes_for_ever_is_ended_by_its_processor_time() -> None:
     computes = child(
-        "from paddler_trio.engine.dry_run import limit_processor_time\n"
+        "from paddler_trio.processes.engine.memory.dry_run import limit_processor_time\n"
         "limit_processor_time(1)\n"
         "while True: pass"
     )
@@ -236,7 +236,7 @@ async def test_a_cancelled_dry_run_leaves_no_process() -> None:
 async def test_memory_of_the_process_is_limited() -> None:
     """A dry run may not take more than its limit, whatever llama.cpp allocates."""
     script = (
-        "from paddler_trio.engine import dry_run\n"
+        "from paddler_trio.processes.engine import dry_run\n"
         "dry_run._limit_myself()\n"
         "import mmap\n"
         "mmap.mmap(-1, dry_run.MEMORY_BYTES + 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"

@@ -19,13 +19,13 @@ import h2.connection
 import pytest
 import trio
 
-from paddler_trio.http.asgi import Receive, Scope, Send, send_json
-from paddler_trio.http.connection_limits import HttpLimits
-from paddler_trio.http.json_body import json_body
-from paddler_trio.http.listening import listen
-from paddler_trio.http.router import Params, Router
-from paddler_trio.http.server import HttpServer
-from paddler_trio.http.streaming import direct_body, watch_disconnect
+from paddler_trio.net.server.asgi import Receive, Scope, Send, send_json
+from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.json_body import json_body
+from paddler_trio.net.server.listening import listen
+from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.server import HttpServer
+from paddler_trio.net.server.streaming import direct_body, watch_disconnect
 
 PATIENCE_S = 60
 

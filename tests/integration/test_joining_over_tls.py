@@ -15,7 +15,7 @@ from joining_place import PATIENCE_S, as_pem, here_token, place
 
 from certificates import Authority, Pair
 from cli_in_process import invoke
-from paddler_trio.joining.join_token import JoinToken
+from paddler_trio.net.joining.join_token import JoinToken
 
 
 @contextmanager

@@ -22,8 +22,14 @@ import trio_websocket
 from fleet import END_S, Fleet
 from streams import CONVERSATION, story
 
-from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, new_secret, write_key_file
-from paddler_trio.http.key_terms import KeyTerms
+from paddler_trio.balancer.keys.api_keys import (
+    KeyFile,
+    KeyScope,
+    StoredKey,
+    new_secret,
+    write_key_file,
+)
+from paddler_trio.balancer.keys.key_terms import KeyTerms
 from paddler_trio.scheduler.limits.key_limits import KeyLimits
 
 EXPIRED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

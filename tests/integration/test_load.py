@@ -10,7 +10,7 @@ import trio
 from fleet import Fleet
 from streams import CONVERSATION, Heard, listen, story
 
-from paddler_trio.config import default_threads
+from paddler_trio.system.config import default_threads
 
 STREAMS = 64
 SLOTS = 8

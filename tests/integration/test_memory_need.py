@@ -19,16 +19,20 @@ from fleet import children
 from encoder_models import write_bert
 from hub_server import Repository, hub_server
 from memory_models import write_hybrid, write_recurrent, write_sliding
-from paddler_trio.agent.model_fit import required
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.agent.model.model_fit import required
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.machine import available_memory_bytes
-from paddler_trio.models.dry_run_process import open_dry_run
-from paddler_trio.models.header_fetch import FIRST_BYTES, MAX_FETCHED_BYTES
-from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.known_needs import KnownNeeds
-from paddler_trio.models.memory_prediction import memory_need, open_memory_questions, remember_load
+from paddler_trio.models.download.header_fetch import FIRST_BYTES, MAX_FETCHED_BYTES
+from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.models.memory.dry_run_process import open_dry_run
+from paddler_trio.models.memory.known_needs import KnownNeeds
+from paddler_trio.models.memory.memory_prediction import (
+    memory_need,
+    open_memory_questions,
+    remember_load,
+)
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
+from paddler_trio.system.machine import available_memory_bytes
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.engine.memory_need import MemoryNeed, MemoryUse
@@ -104,7 +108,7 @@ async def test_states_of_many_slots_are_continued_from_few(
     )
     script = (
         "from functools import partial\n"
-        "from paddler_trio.engine import dry_run\n"
+        "from paddler_trio.processes.engine import dry_run\n"
         "dry_run.Trial = partial(dry_run.Trial, max_state_bytes=100_000)\n"
         "dry_run.main()"
     )
@@ -233,7 +237,9 @@ async def test_the_same_question_needs_no_process_again(tmp_path: Path) -> None:
 
 
 def is_dry_run(pid: int) -> bool:
-    return b"paddler_trio.engine.dry_run" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return (
+        b"paddler_trio.processes.engine.memory.dry_run" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    )
 
 
 async def test_remote_models_are_predicted_from_their_headers(tmp_path: Path) -> None:

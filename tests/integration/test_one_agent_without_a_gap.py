@@ -18,13 +18,13 @@ from gguf import GGUFReader
 
 from distinct_models import write_model
 from paddler_trio import __version__
-from paddler_trio.agent import model_server
-from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
-from paddler_trio.agent.serving import OTHER_MODEL
-from paddler_trio.assembly.agent_daemon import serve_agent
-from paddler_trio.config import AgentConfig
-from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.thread_priority import GIVE_WAY
+from paddler_trio.agent.assembly.agent_daemon import serve_agent
+from paddler_trio.agent.children.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.model import model_server
+from paddler_trio.agent.model.serving import OTHER_MODEL
+from paddler_trio.system.config import AgentConfig
+from paddler_trio.system.systemd_notify import SystemdNotifier
+from paddler_trio.system.thread_priority import GIVE_WAY
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,

@@ -12,7 +12,13 @@ import openai
 import pytest
 from fleet import BUNDLED_MODEL, Fleet
 
-from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, new_secret, write_key_file
+from paddler_trio.balancer.keys.api_keys import (
+    KeyFile,
+    KeyScope,
+    StoredKey,
+    new_secret,
+    write_key_file,
+)
 
 PARAMETERS = {"context_size": 1024, "temperature": 0.0}
 MODEL = {"LocalToAgent": str(BUNDLED_MODEL)}

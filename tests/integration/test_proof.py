@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paddler_trio.engine.proof import BUNDLED_MODEL, Proof, prove_in_child, read_child
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL, Proof, prove_in_child, read_child
 
 
 def test_llama_cpp_decodes_the_bundled_model_here() -> None:
@@ -22,7 +22,7 @@ def test_llama_cpp_decodes_the_bundled_model_here() -> None:
 
 def test_the_module_prints_one_line_of_json_and_nothing_else() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "paddler_trio.engine.proof"],
+        [sys.executable, "-m", "paddler_trio.processes.engine.proof"],
         capture_output=True,
         text=True,
         timeout=60,

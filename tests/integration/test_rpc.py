@@ -20,9 +20,9 @@ from fleet import Fleet, FleetView, serving
 from rpc_client import needs_rpc, rpc_server
 from streams import CONVERSATION, Heard, listen, story, until_first_tokens
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.engine.rpc_greeting import PROTOCOL
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.rpc.rpc_greeting import PROTOCOL
 from paddler_trio.wire.engine.engine_pipe import (
     IMAGE_TOKEN,
     EmbeddingStep,

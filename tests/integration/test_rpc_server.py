@@ -10,8 +10,8 @@ import forked_processes
 import pytest
 from rpc_client import ENVIRONMENT, lacks_rpc, needs_rpc, rpc_server
 
-from paddler_trio.engine.rpc_greeting import PROTOCOL, greet, split_server
 from paddler_trio.errors import EngineError
+from paddler_trio.processes.engine.rpc.rpc_greeting import PROTOCOL, greet, split_server
 
 
 def ended(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -27,7 +27,7 @@ from streams import RAW, Heard, listen, song, until_first_tokens
 from trio_websocket import ConnectionClosed, wrap_client_stream
 
 from no_tls import NO_TLS
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 SLACK_S = 0.05
 """The agent notes the end of a request after the balancer has heard of it."""

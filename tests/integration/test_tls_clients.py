@@ -19,7 +19,7 @@ from fleet import BUNDLED_MODEL, Daemon
 from tls_balancer import TlsBalancer, install, tls_balancer
 
 from certificates import Authority, Pair
-from paddler_trio.tls.certificate import certificates_of
+from paddler_trio.net.tls.certificate import certificates_of
 
 PATIENCE_S = 60
 

@@ -11,7 +11,7 @@ import pytest
 from fleet import Fleet
 
 from encoder_models import write_bert
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paddler_trio.http.api_keys import read_key_file
+from paddler_trio.balancer.keys.api_keys import read_key_file
 
 COMMAND = [sys.executable, "-m", "paddler_trio"]
 PATIENCE_S = 60.0

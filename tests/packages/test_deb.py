@@ -14,7 +14,7 @@ import pytest
 from source_tree import ROOT
 from spare_machine import NOBODY, SpareMachine, open_spare_machine
 
-from paddler_trio.llama_setup.recipes import VERSION
+from paddler_trio.processes.llama_setup.recipes import VERSION
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

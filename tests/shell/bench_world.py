@@ -10,8 +10,8 @@ import h11
 import trio
 from trio.testing import memory_stream_pair
 
-from paddler_trio.bench.target import Target
-from paddler_trio.bench.target_address import BaseUrl
+from paddler_trio.cli.bench.target import Target
+from paddler_trio.cli.bench.target_address import BaseUrl
 
 STREAM = ("Content-Type", "text/event-stream")
 Answering = Callable[["Conversation", dict[str, object]], Awaitable[None]]

@@ -12,19 +12,19 @@ import trio
 
 from dry_run_double import DryRunDouble
 from hub_server import HubServer
-from paddler_trio.agent.engine_keeper import EngineKeeper
-from paddler_trio.agent.engine_process import EngineProcess, LoadFailedError
-from paddler_trio.agent.memory_in_use import MemoryInUse
-from paddler_trio.agent.model_fit import ModelFit
-from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.agent.preparation import Preparation
-from paddler_trio.agent.preparation_keeper import PreparationKeeper
-from paddler_trio.agent.preparation_server import PreparationServer
-from paddler_trio.agent.status import AgentStatus
-from paddler_trio.models.hub_settings import HubSettings, Timeouts
-from paddler_trio.nursery_tree.synchronization import Changes
-from paddler_trio.preparation.messages import LanguageFacts, LanguageRefused
+from paddler_trio.agent.children.engine_keeper import EngineKeeper
+from paddler_trio.agent.children.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.children.preparation import Preparation
+from paddler_trio.agent.children.preparation_keeper import PreparationKeeper
+from paddler_trio.agent.children.preparation_server import PreparationServer
+from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.model.memory_in_use import MemoryInUse
+from paddler_trio.agent.model.model_fit import ModelFit
+from paddler_trio.agent.model.model_server import ModelServer
+from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.processes.preparation.messages import LanguageFacts, LanguageRefused
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
+from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded

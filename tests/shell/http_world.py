@@ -17,14 +17,14 @@ import trio
 from trio_websocket import WebSocketConnection, wrap_client_stream
 
 from certificates import Authority
-from paddler_trio.http.asgi import App, Receive, Scope, Send, read_body, send_text
-from paddler_trio.http.connection_limits import HttpLimits
-from paddler_trio.http.json_body import Inflating
-from paddler_trio.http.listening import listen
-from paddler_trio.http.server import HttpServer
-from paddler_trio.http.streaming import watch_disconnect
-from paddler_trio.tls.server_context import TlsFiles
-from paddler_trio.tls.server_tls import ServerTls
+from paddler_trio.net.server.asgi import App, Receive, Scope, Send, read_body, send_text
+from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.json_body import Inflating
+from paddler_trio.net.server.listening import listen
+from paddler_trio.net.server.server import HttpServer
+from paddler_trio.net.server.streaming import watch_disconnect
+from paddler_trio.net.tls.server_context import TlsFiles
+from paddler_trio.net.tls.server_tls import ServerTls
 
 PATIENCE_S = 60
 """How long a test waits for what must happen; none is expected to come near it."""

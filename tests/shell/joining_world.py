@@ -7,19 +7,19 @@ from pathlib import Path
 
 import attrs
 
-from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
-from paddler_trio.http.asgi import App, Message, Receive, Scope, Send, send_text
-from paddler_trio.http.authentication import Authentication
-from paddler_trio.http.key_ring import KeyRing
-from paddler_trio.http.router import Router
-from paddler_trio.joining.agent_credential import AgentCredential
-from paddler_trio.joining.agent_guard import AgentGuard
-from paddler_trio.joining.agent_registry import AgentRegistry
-from paddler_trio.joining.join_exchange import JoinExchange
-from paddler_trio.joining.join_routes import JoinTokenRoutes
-from paddler_trio.joining.join_token import digest_of, new_secret
-from paddler_trio.joining.legacy_networks import legacy_networks
-from paddler_trio.model_store.store_messages import is_store_path
+from paddler_trio.balancer.front.authentication import Authentication
+from paddler_trio.balancer.joining.agent_guard import AgentGuard
+from paddler_trio.balancer.joining.agent_registry import AgentRegistry
+from paddler_trio.balancer.joining.join_exchange import JoinExchange
+from paddler_trio.balancer.joining.join_routes import JoinTokenRoutes
+from paddler_trio.balancer.joining.legacy_networks import legacy_networks
+from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.net.joining.agent_credential import AgentCredential
+from paddler_trio.net.joining.join_token import digest_of, new_secret
+from paddler_trio.net.server.asgi import App, Message, Receive, Scope, Send, send_text
+from paddler_trio.net.server.router import Router
+from paddler_trio.processes.model_store.store_messages import is_store_path
 
 MANAGER, CLIENT = "pt-manager", "pt-client"
 SOCKET = "/api/v1/agent_socket/abc"

@@ -16,23 +16,28 @@ import trio
 from http_world import serving
 
 from hub_server import HubServer
-from paddler_trio.balancer.model_store_child import ModelStoreChild, NotPassedError, OnEnd, nobody
-from paddler_trio.balancer.model_store_routes import ModelStoreRoutes
-from paddler_trio.http.router import Router, by_path
-from paddler_trio.model_store.arrival import Arrivals
-from paddler_trio.model_store.hub_metadata import HubMetadata
-from paddler_trio.model_store.layout import StoreLayout
-from paddler_trio.model_store.source_routes import SourceRoutes
-from paddler_trio.model_store.store import ModelStore
-from paddler_trio.model_store.store_messages import (
+from paddler_trio.balancer.fleet.model_store_child import (
+    ModelStoreChild,
+    NotPassedError,
+    OnEnd,
+    nobody,
+)
+from paddler_trio.balancer.front.model_store_routes import ModelStoreRoutes
+from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.net.server.router import Router, by_path
+from paddler_trio.processes.model_store.arrival import Arrivals
+from paddler_trio.processes.model_store.hub_metadata import HubMetadata
+from paddler_trio.processes.model_store.layout import StoreLayout
+from paddler_trio.processes.model_store.source_routes import SourceRoutes
+from paddler_trio.processes.model_store.store import ModelStore
+from paddler_trio.processes.model_store.store_messages import (
     PREFIX,
     PassedRequest,
     RequestEnded,
     is_store_path,
 )
-from paddler_trio.model_store.store_process import StoreLink, StoreServing, prepared
-from paddler_trio.model_store.store_routes import store_routes
-from paddler_trio.models.hub_settings import HubSettings, Timeouts
+from paddler_trio.processes.model_store.store_process import StoreLink, StoreServing, prepared
+from paddler_trio.processes.model_store.store_routes import store_routes
 
 PATIENCE_S = 60
 

@@ -14,26 +14,26 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import wait_all_tasks_blocked
 
-from paddler_trio.apis.answer import MANY_LOGPROBS
-from paddler_trio.apis.api_router import ApiRouter
-from paddler_trio.apis.api_routes import api_routers
-from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.llama_server.model_routes import PIECES_AT_ONCE
-from paddler_trio.apis.prompts import MAX_TEXTS_AMONG_IDS
-from paddler_trio.apis.responses.responses_request import Item, ResponsesRequest
-from paddler_trio.balancer.ask_model import MAX_ASKED
-from paddler_trio.balancer.deployments import Deployments
+from paddler_trio.balancer.agents.ask_model import MAX_ASKED
+from paddler_trio.balancer.apis.answer import MANY_LOGPROBS
+from paddler_trio.balancer.apis.api_router import ApiRouter
+from paddler_trio.balancer.apis.api_routes import api_routers
+from paddler_trio.balancer.apis.exchange import Exchange
+from paddler_trio.balancer.apis.llama_server.model_routes import PIECES_AT_ONCE
+from paddler_trio.balancer.apis.prompts import MAX_TEXTS_AMONG_IDS
+from paddler_trio.balancer.apis.responses.responses_request import Item, ResponsesRequest
+from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.config import BalancerConfig
-from paddler_trio.http.asgi import Message, Scope
-from paddler_trio.http.input_budget import INLINE_BYTES, INPUT, DecodingThread, InputBudget
+from paddler_trio.net.server.asgi import Message, Scope
+from paddler_trio.net.server.input_budget import INLINE_BYTES, INPUT, DecodingThread, InputBudget
 from paddler_trio.nursery_tree.agent_connection import (
     OUTGOING_FRAMES,
     QUESTIONS_AT_ONCE,
     AgentConnection,
 )
 from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.system.config import BalancerConfig
 from paddler_trio.wire.codec import dumps, loads, unstructure
 from paddler_trio.wire.paddler.messages import StopRespondingTo
 from paddler_trio.wire.trio.trio_link import (

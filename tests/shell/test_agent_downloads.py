@@ -14,12 +14,12 @@ import trio
 import trio.testing
 
 from hub_server import HubServer, Misbehaviour, Repository, hub_server, sha256
-from paddler_trio.agent import model_fetch
-from paddler_trio.agent.engine_keeper import EngineKeeper
-from paddler_trio.agent.engine_process import LoadFailedError
-from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.agent.status import AgentStatus
-from paddler_trio.models.hub_settings import HubSettings, Timeouts
+from paddler_trio.agent.children.engine_keeper import EngineKeeper
+from paddler_trio.agent.children.engine_process import LoadFailedError
+from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.model import model_fetch
+from paddler_trio.agent.model.model_server import ModelServer
+from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.agent_issue import (

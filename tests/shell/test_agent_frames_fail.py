@@ -10,12 +10,12 @@ import trio_websocket
 from dispatch_world import heard, world
 from http_world import serving
 
-from paddler_trio.agent.status import AgentStatus
-from paddler_trio.balancer.agent_frames import AgentFrame, decode, take_step
-from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.balancer.agents.agent_frames import AgentFrame, decode, take_step
+from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.errors import WireError
-from paddler_trio.http.asgi import Receive, Scope, Send
-from paddler_trio.http.router import Params, Router
+from paddler_trio.net.server.asgi import Receive, Scope, Send
+from paddler_trio.net.server.router import Params, Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher

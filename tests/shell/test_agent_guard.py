@@ -8,8 +8,8 @@ import pytest
 import trio
 from joining_world import CLIENT, MANAGER, SOCKET, JoiningWorld, join_body
 
-from paddler_trio.joining.agent_credential import AgentCredential
-from paddler_trio.joining.join_token import new_secret
+from paddler_trio.net.joining.agent_credential import AgentCredential
+from paddler_trio.net.joining.join_token import new_secret
 
 TRIO = [(b"sec-websocket-protocol", b"paddler-trio.1")]
 

@@ -14,11 +14,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.errors import ConfigurationError
-from paddler_trio.joining import agent_registry
-from paddler_trio.joining.agent_credential import AgentCredential
-from paddler_trio.joining.agent_links import OVERLAP_S
-from paddler_trio.joining.agent_registry import (
+from paddler_trio.balancer.joining import agent_registry
+from paddler_trio.balancer.joining.agent_links import OVERLAP_S
+from paddler_trio.balancer.joining.agent_registry import (
     GRACE_S,
     KEPT_S,
     SAVE_S,
@@ -26,8 +24,10 @@ from paddler_trio.joining.agent_registry import (
     JoinConflictError,
     JoinRefusedError,
 )
-from paddler_trio.joining.join_token import digest_of, new_secret
-from paddler_trio.joining.stored_agents import UNUSED_LIFE, StoredCredential
+from paddler_trio.balancer.joining.stored_agents import UNUSED_LIFE, StoredCredential
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.joining.agent_credential import AgentCredential
+from paddler_trio.net.joining.join_token import digest_of, new_secret
 
 HERE = "127.0.0.1"
 

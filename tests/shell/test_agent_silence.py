@@ -18,14 +18,14 @@ import trio
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, Event, Ping, Request, TextMessage
 
-from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.http.asgi import Receive, Scope, Send
-from paddler_trio.http.input_budget import INLINE_BYTES, InputBudget
-from paddler_trio.http.listening import listen
-from paddler_trio.http.router import Params, Router
-from paddler_trio.http.server import HttpServer
+from paddler_trio.net.server.asgi import Receive, Scope, Send
+from paddler_trio.net.server.input_budget import INLINE_BYTES, InputBudget
+from paddler_trio.net.server.listening import listen
+from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.server import HttpServer
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 

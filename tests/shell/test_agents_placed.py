@@ -13,13 +13,13 @@ import trio
 import trio_websocket
 from http_world import Served, serving, until
 
-from paddler_trio.agent.status import AgentStatus
-from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.http.asgi import Receive, Scope, Send
-from paddler_trio.http.router import Params, Router
+from paddler_trio.net.server.asgi import Receive, Scope, Send
+from paddler_trio.net.server.router import Params, Router
 from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher

@@ -12,12 +12,12 @@ import trio
 import trio_websocket
 from http_world import Served, serving, until
 
-from paddler_trio.agent.status import AgentStatus
-from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.balancer.agents.agent_socket import AgentSocket
+from paddler_trio.balancer.joining.agent_identity import AgentIdentity, put_identity
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.http.asgi import Receive, Scope, Send
-from paddler_trio.http.router import Params, Router
-from paddler_trio.joining.agent_identity import AgentIdentity, put_identity
+from paddler_trio.net.server.asgi import Receive, Scope, Send
+from paddler_trio.net.server.router import Params, Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from paddler_trio.agent import model_server
-from paddler_trio.agent.engine_keeper import EngineKeeper
-from paddler_trio.agent.engine_process import LoadFailedError
-from paddler_trio.agent.model_errors import load_issues
-from paddler_trio.agent.model_fetch import ModelFetch
-from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.agent.status import AgentStatus
-from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.agent.children.engine_keeper import EngineKeeper
+from paddler_trio.agent.children.engine_process import LoadFailedError
+from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.model import model_server
+from paddler_trio.agent.model.model_errors import load_issues
+from paddler_trio.agent.model.model_fetch import ModelFetch
+from paddler_trio.agent.model.model_server import ModelServer
+from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.engine.pipe_codec import decode_to_engine, encode

@@ -14,8 +14,9 @@ from http_world import inflated
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.http.app_inbox import MAX_MESSAGES, AppInbox
-from paddler_trio.http.asgi import (
+from paddler_trio.balancer.front.cors import Cors, CorsRules
+from paddler_trio.net.server.app_inbox import MAX_MESSAGES, AppInbox
+from paddler_trio.net.server.asgi import (
     BodyTooLargeError,
     ClientGoneError,
     HttpProblem,
@@ -29,10 +30,9 @@ from paddler_trio.http.asgi import (
     send_json,
     send_text,
 )
-from paddler_trio.http.cors import Cors, CorsRules
-from paddler_trio.http.json_body import json_body
-from paddler_trio.http.router import Params, PathPattern, Router, RouteTable
-from paddler_trio.http.streaming import (
+from paddler_trio.net.server.json_body import json_body
+from paddler_trio.net.server.router import Params, PathPattern, Router, RouteTable
+from paddler_trio.net.server.streaming import (
     CLIENT_WATCH,
     cut_on_disconnect,
     watch_disconnect,

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from paddler_trio.agent.balancer_dial import dial
-from paddler_trio.tls.address import BalancerAddress
-from paddler_trio.tls.client_tls import SYSTEM_TRUST
+from paddler_trio.agent.link.balancer_dial import dial
+from paddler_trio.net.tls.address import BalancerAddress
+from paddler_trio.net.tls.client_tls import SYSTEM_TRUST
 
 
 @pytest.mark.parametrize("is_tls", [False, True])

@@ -14,16 +14,16 @@ from bench_world import STREAM, Answering, BenchServer, Conversation, answer
 from trio.testing import MockClock
 
 from certificates import Authority
-from paddler_trio.bench.figures import figures_of
-from paddler_trio.bench.model_choice import listed_model
-from paddler_trio.bench.plan import BenchPlan
-from paddler_trio.bench.runner import Results, TargetSilentError, run_bench
-from paddler_trio.bench.target import Target, TargetUnreachableError
-from paddler_trio.bench.target_address import BaseUrl
-from paddler_trio.bench.target_resolution import Resolved
-from paddler_trio.bench.workloads import Sizes
+from paddler_trio.cli.bench.bench_figures import figures_of
+from paddler_trio.cli.bench.model_choice import listed_model
+from paddler_trio.cli.bench.plan import BenchPlan
+from paddler_trio.cli.bench.runner import Results, TargetSilentError, run_bench
+from paddler_trio.cli.bench.target import Target, TargetUnreachableError
+from paddler_trio.cli.bench.target_address import BaseUrl
+from paddler_trio.cli.bench.target_resolution import Resolved
+from paddler_trio.cli.bench.workloads import Sizes
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.tls.client_tls import ClientTls
+from paddler_trio.net.tls.client_tls import ClientTls
 
 SIZES = Sizes(prompt_words=5, max_tokens=4)
 PLAN = BenchPlan(concurrencies=(3,), rounds=1, requests=2, warmup=0, sizes=SIZES)

@@ -13,17 +13,17 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.apis.api_routes import api_routers
-from paddler_trio.balancer.deployments import Deployments
+from paddler_trio.balancer.apis.api_routes import api_routers
+from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.inference_routes import InferenceRoutes
-from paddler_trio.config import BalancerConfig
-from paddler_trio.http.asgi import App, Message, Scope
-from paddler_trio.http.input_budget import INPUT, InputBudget, Reservation
+from paddler_trio.balancer.front.inference_routes import InferenceRoutes
+from paddler_trio.net.server.asgi import App, Message, Scope
+from paddler_trio.net.server.input_budget import INPUT, InputBudget, Reservation
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.pool import PoolSettings
 from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.system.config import BalancerConfig
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters
 from paddler_trio.wire.paddler.messages import AgentRequest

@@ -6,7 +6,7 @@ import trio
 import trio.testing
 from http_world import LARGE, Served, Waiter, hello, serving, until
 
-from paddler_trio.http.asgi import Receive, Scope, Send, send_text
+from paddler_trio.net.server.asgi import Receive, Scope, Send, send_text
 
 
 async def all_closed(served: Served) -> None:

@@ -12,9 +12,14 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.agent.credential_rotation import AGAIN_S, ANSWER_S, LIFE_S, CredentialRotation
-from paddler_trio.joining.agent_credential import AgentCredential
-from paddler_trio.joining.join_token import digest_of, new_id, new_secret
+from paddler_trio.agent.link.credential_rotation import (
+    AGAIN_S,
+    ANSWER_S,
+    LIFE_S,
+    CredentialRotation,
+)
+from paddler_trio.net.joining.agent_credential import AgentCredential
+from paddler_trio.net.joining.join_token import digest_of, new_id, new_secret
 from paddler_trio.wire.trio.trio_link import Rotate
 
 

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from paddler_trio.balancer.direct_results import DirectResults, send_directly
-from paddler_trio.balancer.ready_steps import StepReader
-from paddler_trio.balancer.work_encoding import encode_work
-from paddler_trio.http.asgi import ClientGoneError
-from paddler_trio.http.streaming import DIRECT_BODY
+from paddler_trio.balancer.agents.direct_results import DirectResults, send_directly
+from paddler_trio.balancer.agents.ready_steps import StepReader
+from paddler_trio.balancer.agents.work_encoding import encode_work
+from paddler_trio.net.server.asgi import ClientGoneError
+from paddler_trio.net.server.streaming import DIRECT_BODY
 from paddler_trio.nursery_tree.request import NOTHING, Completed, Request, Results
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams

@@ -16,9 +16,13 @@ import pytest
 import trio
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server
-from paddler_trio.agent.download_process import encoded, error_of, fetch_apart, fields_of
-from paddler_trio.models import download_progress, model_download
-from paddler_trio.models.download_errors import (
+from paddler_trio.agent.children.download_process import encoded, error_of, fetch_apart, fields_of
+from paddler_trio.models.download import download_progress, model_download
+from paddler_trio.models.download.download_progress import DownloadProgress, ProgressMeter
+from paddler_trio.models.download.model_download import ModelDownload, TransferJob
+from paddler_trio.models.download.transfer import Fetched, TransferLimits
+from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.net.client.download_errors import (
     CacheFullError,
     DownloadError,
     ServerFailedError,
@@ -26,11 +30,7 @@ from paddler_trio.models.download_errors import (
     Subject,
     TransferInterruptedError,
 )
-from paddler_trio.models.download_progress import DownloadProgress, ProgressMeter
-from paddler_trio.models.hub_settings import HubSettings, Timeouts
-from paddler_trio.models.model_download import ModelDownload, TransferJob
-from paddler_trio.models.store_errors import StoreCannotError
-from paddler_trio.models.transfer import Fetched, TransferLimits
+from paddler_trio.net.client.store_errors import StoreCannotError
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 MIB = 1 << 20
@@ -225,7 +225,7 @@ async def test_the_process_ends_with_its_agent(hub: HubServer, world: World) -> 
         await download.fetch(MODEL)
     with trio.fail_after(60):
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "paddler_trio.agent.download_child"],
+            [sys.executable, "-m", "paddler_trio.agent.children.download_child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

@@ -11,11 +11,11 @@ import attrs
 import pytest
 
 from dry_run_double import DryRunDouble
-from paddler_trio.agent.model_fit import Questions, required
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.agent.model.model_fit import Questions, required
 from paddler_trio.errors import MemoryUnknownError
-from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.memory_prediction import open_memory_questions
+from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.models.memory.memory_prediction import open_memory_questions
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.desired_state import LocalToAgent, NoModel

@@ -10,9 +10,9 @@ import trio
 from dispatch_world import LIMITS, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.embedding_fan_out import EmbeddingFanOut
-from paddler_trio.http.asgi import Scope
-from paddler_trio.http.input_budget import FREE_BYTES, INPUT, MIB, InputBudget
+from paddler_trio.balancer.agents.embedding_fan_out import EmbeddingFanOut
+from paddler_trio.net.server.asgi import Scope
+from paddler_trio.net.server.input_budget import FREE_BYTES, INPUT, MIB, InputBudget
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.wire import codec
 from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams

@@ -22,9 +22,9 @@ from paddler_trio.balancer.activity.event_feed import (
 )
 from paddler_trio.balancer.activity.event_routes import EventRoutes
 from paddler_trio.balancer.activity.feed_document import Change
-from paddler_trio.balancer.event_stream import KEEP_ALIVE_S
-from paddler_trio.http.asgi import HttpProblem, Message, Scope
-from paddler_trio.http.router import Router
+from paddler_trio.balancer.front.event_stream import KEEP_ALIVE_S
+from paddler_trio.net.server.asgi import HttpProblem, Message, Scope
+from paddler_trio.net.server.router import Router
 
 
 @attrs.define(eq=False)

@@ -7,21 +7,21 @@ import trio
 from dispatch_world import world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.event_stream import KEEP_ALIVE_S, event_stream
-from paddler_trio.balancer.shared_view import (
+from paddler_trio.balancer.fleet.shared_view import (
     LONGEST_PAUSE_S,
     WATCHERS_BYTES_A_SECOND,
     AgentsView,
     SharedView,
 )
-from paddler_trio.http.asgi import Message
+from paddler_trio.balancer.front.event_stream import KEEP_ALIVE_S, event_stream
+from paddler_trio.net.server.asgi import Message
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.codec import dumps, loads
 from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,

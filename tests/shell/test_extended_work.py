@@ -10,8 +10,8 @@ import trio
 from dispatch_world import Peer, World, heard, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.ask_model import ask_model
-from paddler_trio.http.asgi import HttpProblem
+from paddler_trio.balancer.agents.ask_model import ask_model
+from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatch_failures import OLD_FOR_INFILL
 from paddler_trio.nursery_tree.request import Request

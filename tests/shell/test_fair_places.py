@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.nursery_tree.fair_places import FairPlaces
 from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Place, Priority, RequestKey
+from paddler_trio.system.fair_places import FairPlaces
 
 
 @attrs.define(eq=False)

@@ -13,9 +13,9 @@ from fit_world import Agent, state
 
 from dry_run_double import MIB, DryRunDouble
 from hub_server import HubServer, Repository, hub_server
-from paddler_trio.agent import fit_gate
-from paddler_trio.agent.model_fit import Held
-from paddler_trio.agent.store_first import StoreAddress
+from paddler_trio.agent.model import fit_gate
+from paddler_trio.agent.model.model_fit import Held
+from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded, SlotCannotStart

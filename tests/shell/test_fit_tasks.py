@@ -14,10 +14,10 @@ from fit_world import Agent, state
 from trio.testing import wait_all_tasks_blocked
 
 from dry_run_double import DryRunDouble
-from paddler_trio.agent import fit_tasks
-from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS, FitTasks
+from paddler_trio.agent.model import fit_tasks
+from paddler_trio.agent.model.fit_tasks import MAX_FIT_QUESTIONS, FitTasks
 from paddler_trio.errors import MemoryUnknownError
-from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.wire.codec import structure
 from paddler_trio.wire.paddler.desired_state import DesiredModel, LocalToAgent, NoModel
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Automatic, Extras

@@ -11,7 +11,7 @@ import pytest
 from fleet_double import AGENT, CUT, FIT, REFUSED, FleetDouble, rollout, shown
 
 from cli_in_process import Ended, invoke
-from paddler_trio.cli import rollout_follow
+from paddler_trio.cli.fleet import rollout_follow
 
 DONE, FAILED, USAGE, ROLLED_BACK, TIMED_OUT, BY_BALANCER = range(6)
 TWO = """

@@ -10,14 +10,14 @@ import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from paddler_trio.daemon.signals import watch_signals
-from paddler_trio.daemon.systemd_notify import SystemdNotifier
-from paddler_trio.http.listening import listen
-from paddler_trio.http.router import Router
-from paddler_trio.http.server import HttpServer
+from paddler_trio.net.server.listening import listen
+from paddler_trio.net.server.router import Router
+from paddler_trio.net.server.server import HttpServer
 from paddler_trio.nursery_tree.balancer_tree import BalancerParts, run_balancer
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.system.signals import watch_signals
+from paddler_trio.system.systemd_notify import SystemdNotifier
 
 
 @attrs.define(eq=False)

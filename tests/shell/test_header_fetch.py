@@ -11,11 +11,11 @@ import trio
 
 from hub_server import HubServer, Misbehaviour, Seen, hub_server
 from paddler_trio.errors import MemoryUnknownError
-from paddler_trio.models.download_errors import Subject
-from paddler_trio.models.header_fetch import HeaderFetch
-from paddler_trio.models.http_client import open_client
-from paddler_trio.models.http_exchange import Location
-from paddler_trio.models.hub_settings import Timeouts
+from paddler_trio.models.download.header_fetch import HeaderFetch
+from paddler_trio.models.hub.hub_settings import Timeouts
+from paddler_trio.net.client.download_errors import Subject
+from paddler_trio.net.client.http_client import open_client
+from paddler_trio.net.client.http_exchange import Location
 
 KIB = 1024
 DATA = random.Random(1).randbytes(3000 * KIB)

@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from paddler_trio.daemon.heap_trim import TRIM_EVERY_S, run_heap_trim
+from paddler_trio.system.heap_trim import TRIM_EVERY_S, run_heap_trim
 
 
 async def test_it_is_trimmed_at_intervals_and_never_twice_at_once(mock_clock: MockClock) -> None:

@@ -10,12 +10,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from paddler_trio.balancer.agents.held_changes import HELD, HeldChanges
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.held_changes import HELD, HeldChanges
+from paddler_trio.balancer.joining.agent_registry import AgentRegistry
 from paddler_trio.errors import ConfigurationError, StateDatabaseError
-from paddler_trio.http.asgi import Message, Receive, Scope, Send, read_body, send_text
-from paddler_trio.joining.agent_registry import AgentRegistry
+from paddler_trio.net.server.asgi import Message, Receive, Scope, Send, read_body, send_text
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.state_owner import StateOwner

@@ -13,15 +13,15 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from paddler_trio.balancer.state_lock import locked
+from paddler_trio.balancer.fleet.state_lock import locked
+from paddler_trio.balancer.hot_restart import bequest as bequest_module
+from paddler_trio.balancer.hot_restart.bequest import Bequest, BoundPort
+from paddler_trio.balancer.hot_restart.handover_channel import HandoverChannel, close_all, connect
+from paddler_trio.balancer.hot_restart.handover_messages import Sockets
+from paddler_trio.balancer.hot_restart.inheritance import Inheritance
+from paddler_trio.balancer.hot_restart.own_successor import successor_command
 from paddler_trio.errors import HandoverError, StateDatabaseError
-from paddler_trio.hot_restart import bequest as bequest_module
-from paddler_trio.hot_restart.bequest import Bequest, BoundPort
-from paddler_trio.hot_restart.handover_channel import HandoverChannel, close_all, connect
-from paddler_trio.hot_restart.handover_messages import Sockets
-from paddler_trio.hot_restart.inheritance import Inheritance
-from paddler_trio.hot_restart.own_successor import successor_command
-from paddler_trio.http.listening import bound_address, listen
+from paddler_trio.net.server.listening import bound_address, listen
 from paddler_trio.nursery_tree.state_owner import StateOwner
 
 ADDRESS = "127.0.0.1:0"

@@ -16,7 +16,8 @@ import pytest
 import trio
 import trio.testing
 
-from paddler_trio.models.http_client import (
+from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.net.client.http_client import (
     Answer,
     AnswerBrokenError,
     BodyBrokenError,
@@ -25,9 +26,8 @@ from paddler_trio.models.http_client import (
     open_client,
     open_client_of,
 )
-from paddler_trio.models.hub_settings import HubSettings, Timeouts
-from paddler_trio.tls.certificate import certificates_of
-from paddler_trio.tls.client_tls import ClientTls
+from paddler_trio.net.tls.certificate import certificates_of
+from paddler_trio.net.tls.client_tls import ClientTls
 
 TIMEOUTS = Timeouts(connect_s=5, silence_s=5)
 

@@ -18,16 +18,24 @@ from trio_websocket import CloseReason, ConnectionClosed, ConnectionRejected
 from wsproto.frame_protocol import FrameProtocol
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.http import protocol as http_protocol
-from paddler_trio.http.asgi import App, ClientGoneError, Message, Receive, Scope, Send, send_text
-from paddler_trio.http.bounded_websocket import FREE_FRAGMENTS, take_texts_to
-from paddler_trio.http.connection import HttpConnection
-from paddler_trio.http.connection_limits import HttpLimits
-from paddler_trio.http.listening import listen
-from paddler_trio.http.quart_adapter import fix_disconnects
-from paddler_trio.http.server import ACCEPT_RETRY_S, ACCEPTED_AT_ONCE, HttpServer
-from paddler_trio.http.streaming import DirectBody, direct_body
-from paddler_trio.ready_sockets import run_ready_sockets
+from paddler_trio.net.server import protocol as http_protocol
+from paddler_trio.net.server.asgi import (
+    App,
+    ClientGoneError,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    send_text,
+)
+from paddler_trio.net.server.connection import HttpConnection
+from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.listening import listen
+from paddler_trio.net.server.quart_adapter import fix_disconnects
+from paddler_trio.net.server.server import ACCEPT_RETRY_S, ACCEPTED_AT_ONCE, HttpServer
+from paddler_trio.net.server.streaming import DirectBody, direct_body
+from paddler_trio.net.websocket.bounded_websocket import FREE_FRAGMENTS, take_texts_to
+from paddler_trio.system.ready_sockets import run_ready_sockets
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 END = {"type": "http.response.body", "body": b"", "more_body": False}

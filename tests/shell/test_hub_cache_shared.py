@@ -17,9 +17,9 @@ import pytest
 import trio
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
-from paddler_trio.models.download_errors import ServerUnreachableError
-from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.model_download import ModelDownload
+from paddler_trio.models.download.model_download import ModelDownload
+from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.net.client.download_errors import ServerUnreachableError
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel
 
 pytestmark = pytest.mark.thorough  # processes, and the hub's own client
@@ -180,10 +180,10 @@ async def test_a_listing_comes_from_the_hub_and_offline_from_the_cache(
 
 CHILD = """
 import os, sys, trio
-from paddler_trio.models.download_errors import ServerUnreachableError
-from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.model_download import ModelDownload
-from paddler_trio.models.transfer import TransferLimits
+from paddler_trio.net.client.download_errors import ServerUnreachableError
+from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.models.download.model_download import ModelDownload
+from paddler_trio.models.download.transfer import TransferLimits
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel
 model = HuggingFaceModel(sys.argv[1], "org/repo", "main")
 limits = TransferLimits(workers=2, part_blocks=4)

@@ -9,8 +9,8 @@ import pytest
 import typer
 
 from hub_server import HubServer, Repository, hub_server
-from paddler_trio.cli.model_run import ModelRunOptions
-from paddler_trio.models.download_errors import SourceNotFoundError
+from paddler_trio.cli.model.model_run import ModelRunOptions
+from paddler_trio.net.client.download_errors import SourceNotFoundError
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, NoModel
 
 FILES = {

@@ -12,13 +12,13 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server
-from paddler_trio.assembly.hub_models import AnsweredHubModels
-from paddler_trio.balancer.hub_routes import HubRoutes
+from paddler_trio.balancer.assembly.hub_models import AnsweredHubModels
+from paddler_trio.balancer.front.hub_routes import HubRoutes
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.http.asgi import Message
-from paddler_trio.http.router import Router
-from paddler_trio.models.hub_lookup import FRESH_S, LOOKUP_S, MAX_AT_ONCE, HubLookup
-from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.hub.hub_lookup import FRESH_S, LOOKUP_S, MAX_AT_ONCE, HubLookup
+from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.net.server.asgi import Message
+from paddler_trio.net.server.router import Router
 
 TOKEN = "hf_" + "a" * 34
 FILES = {

@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.backend import ApiSettings
-from paddler_trio.apis.image_fetch import fetch_images
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.http.asgi import ClientGoneError, Message, Receive
-from paddler_trio.http.input_budget import InputBudget
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.backend import ApiSettings
+from paddler_trio.balancer.apis.image_fetch import fetch_images
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.net.server.asgi import ClientGoneError, Message, Receive
+from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 
 MIB = 1024 * 1024

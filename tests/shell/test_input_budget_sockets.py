@@ -16,14 +16,23 @@ import trio.testing
 from http_world import inflated
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
-from paddler_trio.http import bounded_websocket, input_budget
-from paddler_trio.http.asgi import HttpProblem, Message, Receive, Scope, Send, read_body, send_json
-from paddler_trio.http.connection_limits import HttpLimits
-from paddler_trio.http.input_budget import FREE_BYTES, MIB, InputBudget
-from paddler_trio.http.json_body import MAX_INFLATION, json_body
-from paddler_trio.http.listening import listen
-from paddler_trio.http.router import Params, Router
-from paddler_trio.http.server import HttpServer
+from paddler_trio.net.server import input_budget
+from paddler_trio.net.server.asgi import (
+    HttpProblem,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    send_json,
+)
+from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.input_budget import FREE_BYTES, MIB, InputBudget
+from paddler_trio.net.server.json_body import MAX_INFLATION, json_body
+from paddler_trio.net.server.listening import listen
+from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.server import HttpServer
+from paddler_trio.net.websocket import bounded_websocket
 from paddler_trio.wire.json_limits import DEFAULT_LIMITS, decoded_bytes
 
 PATIENCE_S = 60

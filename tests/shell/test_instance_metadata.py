@@ -11,14 +11,14 @@ import h11
 import pytest
 import trio
 
-from paddler_trio.errors import ConfigurationError
-from paddler_trio.upstream import instance_metadata
-from paddler_trio.upstream.instance_metadata import (
+from paddler_trio.agent.servers import instance_metadata
+from paddler_trio.agent.servers.instance_metadata import (
     ENDPOINT,
     ENDPOINT_VARIABLE,
     metadata_endpoint,
     resolved_text,
 )
+from paddler_trio.errors import ConfigurationError
 
 TOKEN = b"AQAEAFo-token=="
 TOKEN_FIELD = b"x-aws-ec2-metadata-token"

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from joining_world import JoiningWorld, Said, join_body
 
-from paddler_trio.http.login_limit import LoginLimit
-from paddler_trio.joining.join_token import new_secret
+from paddler_trio.balancer.front.login_limit import LoginLimit
+from paddler_trio.net.joining.join_token import new_secret
 
 HEX64 = st.text("0123456789abcdef", min_size=64, max_size=64)
 JSON = st.recursive(

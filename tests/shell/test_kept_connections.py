@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from paddler_trio.h11_bounds import JoiningChunkedReader
-from paddler_trio.http import connection
-from paddler_trio.http.asgi import Message, Receive, Scope, Send, read_body, send_text
+from paddler_trio.net.h11_bounds import JoiningChunkedReader
+from paddler_trio.net.server import connection
+from paddler_trio.net.server.asgi import Message, Receive, Scope, Send, read_body, send_text
 
 KIB, MIB = 1024, 1_048_576
 PATIENCE_S = 60

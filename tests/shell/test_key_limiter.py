@@ -10,15 +10,15 @@ import structlog
 import trio
 import trio.testing
 
-from paddler_trio.apis.limit_headers import api_limit_headers
-from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
-from paddler_trio.http.asgi import App, Message, Receive, Scope, Send, send_text
-from paddler_trio.http.client_identity import LIMITED_KEY
-from paddler_trio.http.key_accounts import Admission, KeyAccounts, Refusal
-from paddler_trio.http.key_limiter import KeyLimiter, admit
-from paddler_trio.http.key_ring import KeyRing
-from paddler_trio.http.key_terms import KeyTerms
-from paddler_trio.http.upgrade import UPGRADE, Upgrade
+from paddler_trio.balancer.apis.limit_headers import api_limit_headers
+from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
+from paddler_trio.balancer.keys.key_accounts import Admission, KeyAccounts, Refusal
+from paddler_trio.balancer.keys.key_limiter import KeyLimiter, admit
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.balancer.keys.key_terms import KeyTerms
+from paddler_trio.net.server.asgi import App, Message, Receive, Scope, Send, send_text
+from paddler_trio.net.server.client_identity import LIMITED_KEY
+from paddler_trio.net.server.upgrade import UPGRADE, Upgrade
 from paddler_trio.scheduler.limits.key_limits import KeyLimits
 
 MIDNIGHT_S = 20_000.0 * 86_400

@@ -23,8 +23,8 @@ from wrong_peers import (
 )
 
 from certificates import Authority
-from paddler_trio.agent import balancer_link
-from paddler_trio.tls.client_tls import ClientTls
+from paddler_trio.agent.link import balancer_link
+from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
 
 __all__ = ["impatient"]  # a fixture

@@ -12,10 +12,10 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from paddler_trio.agent.balancer_connection import BalancerConnection
-from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.agent.requests import AgentRequests
-from paddler_trio.agent.status import AgentStatus
+from paddler_trio.agent.link.balancer_connection import BalancerConnection
+from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.model.model_server import ModelServer
+from paddler_trio.agent.requests.requests import AgentRequests
 from paddler_trio.errors import LinkError
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,

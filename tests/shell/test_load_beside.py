@@ -13,11 +13,11 @@ import trio.testing
 from fit_world import Agent, Languages, LivingEngines, state
 
 from dry_run_double import MIB, DryRunDouble
-from paddler_trio.agent import model_server
-from paddler_trio.agent.engine_process import LoadFailedError
-from paddler_trio.agent.memory_promises import MemoryPromises
-from paddler_trio.agent.model_fit import Held
-from paddler_trio.agent.serving import Serving
+from paddler_trio.agent.children.engine_process import LoadFailedError
+from paddler_trio.agent.model import model_server
+from paddler_trio.agent.model.memory_promises import MemoryPromises
+from paddler_trio.agent.model.model_fit import Held
+from paddler_trio.agent.model.serving import Serving
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, NoModel
 from paddler_trio.wire.paddler.status import ChatTemplate

@@ -10,22 +10,20 @@ import trio
 from dispatch_world import LIMITS, WORK, Peer, World, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.apis.api_routes import api_routers
+from paddler_trio.balancer.activity.measures.agent_measures import REMEMBERED_S
+from paddler_trio.balancer.activity.measures.balancer_measures import BalancerMeasures
+from paddler_trio.balancer.activity.measures.endings import request_outcome
+from paddler_trio.balancer.activity.measures.request_measures import INFERENCE_ROUTES
 from paddler_trio.balancer.activity.request_activity import RequestActivity
-from paddler_trio.balancer.deployments import Deployments
+from paddler_trio.balancer.apis.api_routes import api_routers
+from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.inference_routes import InferenceRoutes
-from paddler_trio.balancer.measures.agent_measures import REMEMBERED_S
-from paddler_trio.balancer.measures.balancer_measures import BalancerMeasures
-from paddler_trio.balancer.measures.endings import request_outcome
-from paddler_trio.balancer.measures.request_measures import INFERENCE_ROUTES
-from paddler_trio.config import BalancerConfig
-from paddler_trio.http.input_budget import InputBudget
-from paddler_trio.http.router import WEBSOCKET
+from paddler_trio.balancer.front.inference_routes import InferenceRoutes
+from paddler_trio.net.server.input_budget import InputBudget
+from paddler_trio.net.server.router import WEBSOCKET
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
-from paddler_trio.nursery_tree.loop_lag import LoopLag
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.fleet.fleet_values import (
     Host,
@@ -33,6 +31,8 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Rollout,
     RolloutPhase,
 )
+from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.telemetry.exposition import Exposition
 from paddler_trio.telemetry.label_values import (
     QUEUE_OUTCOMES,

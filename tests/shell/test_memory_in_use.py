@@ -9,11 +9,11 @@ import pytest
 from fit_world import Agent, LivingEngines, state
 
 from dry_run_double import MIB, DryRunDouble
-from paddler_trio.agent import fit_gate, memory_in_use
-from paddler_trio.agent.engine_process import EngineProcess
-from paddler_trio.agent.memory_in_use import MemoryInUse
-from paddler_trio.agent.model_fit import Held
-from paddler_trio.agent.status import AgentStatus
+from paddler_trio.agent.children.engine_process import EngineProcess
+from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.model import fit_gate, memory_in_use
+from paddler_trio.agent.model.memory_in_use import MemoryInUse
+from paddler_trio.agent.model.model_fit import Held
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.engine.engine_settings import EngineSettings

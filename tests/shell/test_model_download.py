@@ -24,9 +24,14 @@ import pytest
 import trio
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
-from paddler_trio.models import download_progress
-from paddler_trio.models.cache_verification import verified
-from paddler_trio.models.download_errors import (
+from paddler_trio.models.cache.cache_verification import verified
+from paddler_trio.models.download import download_progress
+from paddler_trio.models.download.download_progress import DownloadProgress
+from paddler_trio.models.download.model_download import FetchedModel, ModelDownload
+from paddler_trio.models.download.partial_file import HEADER_BYTES
+from paddler_trio.models.download.transfer import TransferLimits
+from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.net.client.download_errors import (
     AccessDeniedError,
     CacheFullError,
     CacheNotWritableError,
@@ -41,11 +46,6 @@ from paddler_trio.models.download_errors import (
     SourceNotFoundError,
     TransferInterruptedError,
 )
-from paddler_trio.models.download_progress import DownloadProgress
-from paddler_trio.models.hub_settings import HubSettings, Timeouts
-from paddler_trio.models.model_download import FetchedModel, ModelDownload
-from paddler_trio.models.partial_file import HEADER_BYTES
-from paddler_trio.models.transfer import TransferLimits
 from paddler_trio.wire.paddler.agent_issue import (
     HuggingFaceCannotAcquireLock,
     HuggingFaceModelDoesNotExist,

@@ -13,19 +13,19 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.apis.api_router import ApiRouter
-from paddler_trio.apis.api_routes import api_routers
-from paddler_trio.balancer.deployments import Deployments
+from paddler_trio.balancer.apis.api_router import ApiRouter
+from paddler_trio.balancer.apis.api_routes import api_routers
+from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.inference_routes import InferenceRoutes
-from paddler_trio.config import BalancerConfig
-from paddler_trio.http.asgi import Message, Scope
-from paddler_trio.http.client_identity import KEY_DEPLOYMENTS, KEY_NAME
-from paddler_trio.http.router import Router
+from paddler_trio.balancer.front.inference_routes import InferenceRoutes
+from paddler_trio.net.server.asgi import Message, Scope
+from paddler_trio.net.server.client_identity import KEY_DEPLOYMENTS, KEY_NAME
+from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.pool import Hold, PoolSettings
 from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.system.config import BalancerConfig
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,

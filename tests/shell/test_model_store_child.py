@@ -16,10 +16,15 @@ import trio
 import trio.testing
 from http_world import until
 
-from paddler_trio.balancer.model_store_child import ModelStoreChild, NotPassedError, OnEnd, nobody
+from paddler_trio.balancer.fleet.model_store_child import (
+    ModelStoreChild,
+    NotPassedError,
+    OnEnd,
+    nobody,
+)
 from paddler_trio.errors import ModelStoreError
-from paddler_trio.model_store.store_messages import PREFIX, PassedRequest, RequestEnded
-from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.processes.model_store.store_messages import PREFIX, PassedRequest, RequestEnded
+from paddler_trio.system.synchronization import Changes
 
 pytestmark = pytest.mark.thorough  # starts the store as a process
 
@@ -98,7 +103,7 @@ async def test_a_passed_connection_is_answered_and_counted_until_it_is_closed(
 async def test_as_many_connections_as_the_limit_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paddler_trio.balancer.model_store_child.MAX_PASSED", 2)
+    monkeypatch.setattr("paddler_trio.balancer.fleet.model_store_child.MAX_PASSED", 2)
     async with running(tmp_path, []) as child:
         stop(child)
         clients = [await ask(child), await ask(child)]
@@ -114,7 +119,7 @@ async def test_as_many_connections_as_the_limit_and_no_more(
 async def test_a_store_that_takes_nothing_is_not_waited_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paddler_trio.balancer.model_store_child.PASS_S", 0.2)
+    monkeypatch.setattr("paddler_trio.balancer.fleet.model_store_child.PASS_S", 0.2)
     clients: list[trio.SocketStream] = []
 
     async def fill(child: ModelStoreChild) -> None:

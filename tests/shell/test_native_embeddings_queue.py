@@ -11,12 +11,12 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.embedding_fan_out import MAX_UNREAD
+from paddler_trio.balancer.agents.embedding_fan_out import MAX_UNREAD
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.inference_routes import InferenceRoutes
-from paddler_trio.http.asgi import Message, Scope
-from paddler_trio.http.client_identity import CLIENT_HEADER, KEY_NAME, PRIORITY_HEADER
+from paddler_trio.balancer.front.inference_routes import InferenceRoutes
+from paddler_trio.net.server.asgi import Message, Scope
+from paddler_trio.net.server.client_identity import CLIENT_HEADER, KEY_NAME, PRIORITY_HEADER
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters

@@ -11,9 +11,9 @@ import trio
 from dispatch_world import Peer, World, status_of, world
 from trio.testing import MockClock
 
-from paddler_trio.balancer.event_stream import event_stream
-from paddler_trio.balancer.paddler_v1_agents import LEAST_S, LONGEST_S, PaddlerV1Agents
-from paddler_trio.http.asgi import Message
+from paddler_trio.balancer.agents.paddler_v1_agents import LEAST_S, LONGEST_S, PaddlerV1Agents
+from paddler_trio.balancer.front.event_stream import event_stream
+from paddler_trio.net.server.asgi import Message
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded
 from paddler_trio.wire.trio.upstream_messages import Upstream

@@ -13,13 +13,14 @@ import trio
 from trio.testing import MockClock
 
 from hub_server import HubServer, Misbehaviour, Repository, hub_server
-from paddler_trio.models import durable, partial_file, transfer
-from paddler_trio.models.download_errors import TransferInterruptedError
-from paddler_trio.models.hub_settings import HubSettings, Timeouts
-from paddler_trio.models.model_download import ModelDownload
-from paddler_trio.models.partial_file import WRITE_BACK_BYTES, PartialFile, read_journal
-from paddler_trio.models.transfer import HOLD_S, SPACE_BLOCKS, Transfer, TransferLimits
-from paddler_trio.models.url_cache import url_journals
+from paddler_trio.models.cache.url_cache import url_journals
+from paddler_trio.models.download import partial_file, transfer
+from paddler_trio.models.download.model_download import ModelDownload
+from paddler_trio.models.download.partial_file import WRITE_BACK_BYTES, PartialFile, read_journal
+from paddler_trio.models.download.transfer import HOLD_S, SPACE_BLOCKS, Transfer, TransferLimits
+from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.net.client.download_errors import TransferInterruptedError
+from paddler_trio.system import durable
 from paddler_trio.wire.paddler.desired_state import UrlModel
 
 MIB = 1 << 20

@@ -10,8 +10,8 @@ import pytest
 import trio
 from http_world import Client, Served, hello, serving, until
 
-from paddler_trio.http.asgi import Receive, Scope, Send, send_text
-from paddler_trio.http.passing import passable
+from paddler_trio.net.server.asgi import Receive, Scope, Send, send_text
+from paddler_trio.net.server.passing import passable
 
 
 @attrs.define

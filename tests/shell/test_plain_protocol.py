@@ -7,9 +7,9 @@ import pytest
 import trio
 from http_world import PATIENCE_S, hello, serving, until
 
-from paddler_trio.http.asgi import ClientGoneError, Receive, Scope, Send, read_body
-from paddler_trio.http.raw_response import RawResponse, raw_response
-from paddler_trio.http.streaming import cut_on_disconnect
+from paddler_trio.net.server.asgi import ClientGoneError, Receive, Scope, Send, read_body
+from paddler_trio.net.server.raw_response import RawResponse, raw_response
+from paddler_trio.net.server.streaming import cut_on_disconnect
 
 RAW = b"HTTP/1.1 200 Fine\r\nContent-Length: %d\r\nServer: Other\r\n\r\n%b"
 POST = b"POST /raw HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import trio
 
-from paddler_trio.nursery_tree.process_end import end_process
+from paddler_trio.system.process_end import end_process
 
 STUBBORN = ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"]
 DOCILE = ["sh", "-c", "echo up; cat; exit 7"]

@@ -7,8 +7,8 @@ from dispatch_world import World, world
 
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.inference_routes import InferenceRoutes
-from paddler_trio.http.asgi import Message
+from paddler_trio.balancer.front.inference_routes import InferenceRoutes
+from paddler_trio.net.server.asgi import Message
 
 
 async def asked(here: World, method: str = "GET") -> tuple[int, str]:

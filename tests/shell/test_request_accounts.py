@@ -15,14 +15,14 @@ import trio
 from dispatch_world import LIMITS, WORK, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.accounts.account_keeper import AccountKeeper
-from paddler_trio.balancer.accounts.account_spans import operation, spans_of
-from paddler_trio.balancer.accounts.entrance import Entrance
-from paddler_trio.balancer.accounts.request_account import MAX_RECORDS, RequestAccount
+from paddler_trio.balancer.activity.accounts.account_keeper import AccountKeeper
+from paddler_trio.balancer.activity.accounts.account_spans import operation, spans_of
+from paddler_trio.balancer.activity.accounts.entrance import Entrance
+from paddler_trio.balancer.activity.accounts.request_account import MAX_RECORDS, RequestAccount
 from paddler_trio.balancer.activity.request_activity import RequestActivity
-from paddler_trio.http.asgi import App, Header, Message, Receive, Scope, Send, send_text
-from paddler_trio.http.client_identity import KEY_NAME
-from paddler_trio.http.router import HttpProblem, refuse_upgrade, refuse_websocket
+from paddler_trio.net.server.asgi import App, Header, Message, Receive, Scope, Send, send_text
+from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.net.server.router import HttpProblem, refuse_upgrade, refuse_websocket
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import NoObserver
 from paddler_trio.nursery_tree.request import Request

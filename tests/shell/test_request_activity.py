@@ -22,9 +22,9 @@ from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_record import MAX_MARKS, Marks, RequestRecord
 from paddler_trio.balancer.activity.request_routes import RequestRoutes
 from paddler_trio.balancer.activity.request_words import explanation
-from paddler_trio.balancer.agent_frames import take_step
-from paddler_trio.http.asgi import Message
-from paddler_trio.http.router import Router
+from paddler_trio.balancer.agents.agent_frames import take_step
+from paddler_trio.net.server.asgi import Message
+from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.pool import Hold
 from paddler_trio.nursery_tree.request import Ended, Failure, Request

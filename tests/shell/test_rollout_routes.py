@@ -10,10 +10,10 @@ from trio.testing import MockClock
 
 from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError, RolloutRoutes
 from paddler_trio.errors import StateDatabaseError
-from paddler_trio.http.asgi import Message, Scope
-from paddler_trio.http.client_identity import KEY_NAME
-from paddler_trio.http.router import Router
-from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.net.server.asgi import Message, Scope
+from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.net.server.router import Router
+from paddler_trio.system.synchronization import Changes
 
 
 @attrs.define(eq=False)

@@ -17,16 +17,16 @@ import trio
 from dispatch_world import DONE, Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.backend import ApiSettings, Backend
-from paddler_trio.apis.exchange import Exchange
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.run_requests import Step, gather, stream
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.backend import ApiSettings, Backend
+from paddler_trio.balancer.apis.exchange import Exchange
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.run_requests import Step, gather, stream
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.http import sse
-from paddler_trio.http.asgi import ClientGoneError, Message, Scope
-from paddler_trio.http.streaming import DIRECT_BODY
+from paddler_trio.net.server import sse
+from paddler_trio.net.server.asgi import ClientGoneError, Message, Scope
+from paddler_trio.net.server.streaming import DIRECT_BODY
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.trio.work import Work

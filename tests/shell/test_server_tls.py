@@ -11,14 +11,14 @@ import structlog.testing
 import trio
 
 from certificates import Authority, Pair
-from paddler_trio.config import BalancerConfig
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.tls.server_context import (
+from paddler_trio.net.tls.server_context import (
     ServerCertificate,
     TlsFiles,
     read_server_certificate,
 )
-from paddler_trio.tls.server_tls import LOOK_S, RETRY_S, ServerTls, server_tls, signature
+from paddler_trio.net.tls.server_tls import LOOK_S, RETRY_S, ServerTls, server_tls, signature
+from paddler_trio.system.config import BalancerConfig
 
 DAY_S = 86_400.0
 
@@ -150,7 +150,7 @@ async def test_what_was_wrong_need_not_have_been_in_the_files(
             raise ConfigurationError("it is valid from tomorrow on")
         return read_server_certificate(files)
 
-    monkeypatch.setattr("paddler_trio.tls.server_tls.read_server_certificate", read)
+    monkeypatch.setattr("paddler_trio.net.tls.server_tls.read_server_certificate", read)
     with structlog.testing.capture_logs() as records:
         install(pairs[1], files)
         await waiting_until(lambda: tls.failed_reloads == 3)

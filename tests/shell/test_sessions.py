@@ -8,16 +8,22 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.http import sessions as sessions_module
-from paddler_trio.http.api_keys import KeyScope, StoredKey, new_secret
-from paddler_trio.http.login_limit import (
+from paddler_trio.balancer.front import sessions as sessions_module
+from paddler_trio.balancer.front.login_limit import (
     ALL_BURST,
     BURST,
     MAX_ADDRESSES,
     PER_S,
     LoginLimit,
 )
-from paddler_trio.http.sessions import MAX_AGE_S, MAX_IDLE_S, MAX_SESSIONS, Sessions, csrf_token
+from paddler_trio.balancer.front.sessions import (
+    MAX_AGE_S,
+    MAX_IDLE_S,
+    MAX_SESSIONS,
+    Sessions,
+    csrf_token,
+)
+from paddler_trio.balancer.keys.api_keys import KeyScope, StoredKey, new_secret
 
 
 def key(name: str = "ops") -> StoredKey:

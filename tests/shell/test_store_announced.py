@@ -12,21 +12,21 @@ import trio
 import trio_websocket
 from http_world import Served, serving, until
 
-from paddler_trio.agent import redial
-from paddler_trio.agent.balancer_link import BalancerLink
-from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.agent.requests import AgentRequests
-from paddler_trio.agent.status import AgentStatus
-from paddler_trio.agent.store_first import StoreAddress
-from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.agent.link import redial
+from paddler_trio.agent.link.balancer_link import BalancerLink
+from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.model.model_server import ModelServer
+from paddler_trio.agent.model.store_first import StoreAddress
+from paddler_trio.agent.requests.requests import AgentRequests
+from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.http.asgi import Receive, Scope, Send
-from paddler_trio.http.router import Params, Router
+from paddler_trio.net.server.asgi import Receive, Scope, Send
+from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.tls.address import BalancerAddress
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.messages import RegisterAgent, render
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL

@@ -11,7 +11,7 @@ import trio
 from store_world import StoreWorld, hub_path, store_world
 
 from hub_server import HubServer, Repository, hub_server
-from paddler_trio.model_store.store_messages import StoreCounts
+from paddler_trio.processes.model_store.store_messages import StoreCounts
 
 SIZE = 512 * 1024
 FILES = {f"{name}.gguf": b"GGUF" + random.Random(name).randbytes(SIZE - 4) for name in "abc"}

@@ -15,16 +15,16 @@ import trio
 from store_world import ChildInThisProcess, StoreWorld, served_over_http, store_world
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server
-from paddler_trio.agent.store_first import StoreAddress, StoreFirst
-from paddler_trio.models.download_errors import (
+from paddler_trio.agent.model.store_first import StoreAddress, StoreFirst
+from paddler_trio.models.download.download_progress import DownloadProgress
+from paddler_trio.models.download.model_download import FetchedModel
+from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.net.client.download_errors import (
     AccessDeniedError,
     ServerFailedError,
     ServerUnreachableError,
     SourceNotFoundError,
 )
-from paddler_trio.models.download_progress import DownloadProgress
-from paddler_trio.models.hub_settings import HubSettings, Timeouts
-from paddler_trio.models.model_download import FetchedModel
 from paddler_trio.wire.paddler.agent_issue import HuggingFacePermissions
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
@@ -258,7 +258,7 @@ async def test_a_url_that_is_too_long_for_a_path_goes_to_its_server(
 async def test_a_store_that_is_gone_for_good_leaves_the_source(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paddler_trio.agent.store_first.PATIENCE_S", 0.1)
+    monkeypatch.setattr("paddler_trio.agent.model.store_first.PATIENCE_S", 0.1)
     async with agents(hub, tmp_path) as fleet:
         fleet.address = "http://127.0.0.1:9/api/v2/store"
         assert (await fleet.fetch()).path.read_bytes() == DATA

@@ -16,7 +16,7 @@ import trio
 from store_world import StoreWorld, hub_path, store_world, url_path
 
 from hub_server import HubServer, Repository, hub_server, sha256
-from paddler_trio.model_store.store_messages import (
+from paddler_trio.processes.model_store.store_messages import (
     RequestEnded,
     decode_message,
     encode_message,
@@ -192,7 +192,7 @@ async def test_what_cannot_be_written_is_not_pinned_and_not_unpinned(
         def full(path: Path, data: bytes) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr("paddler_trio.model_store.store.write_durably", full)
+        monkeypatch.setattr("paddler_trio.processes.model_store.store.write_durably", full)
         assert (await pins(world, "DELETE" if is_pinned else "PUT", source))[0] == 500
         assert world.store.retention.pinned == before
 

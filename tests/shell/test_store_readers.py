@@ -13,8 +13,8 @@ import trio
 from store_world import StoreWorld, hub_path, store_world, url_path
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
-from paddler_trio.model_store.layout import StoreLayout
-from paddler_trio.model_store.store_messages import PassedRequest
+from paddler_trio.processes.model_store.layout import StoreLayout
+from paddler_trio.processes.model_store.store_messages import PassedRequest
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 MIB = 1 << 20
@@ -52,8 +52,8 @@ async def ended(world: StoreWorld) -> int:
 async def test_who_does_not_read_is_given_up_and_nobody_waits_for_it(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paddler_trio.model_store.store_connection.WRITE_S", 0.2)
-    monkeypatch.setattr("paddler_trio.model_store.store_connection.LINGER_S", 0.1)
+    monkeypatch.setattr("paddler_trio.processes.model_store.store_connection.WRITE_S", 0.2)
+    monkeypatch.setattr("paddler_trio.processes.model_store.store_connection.LINGER_S", 0.1)
     async with store_world(tmp_path, hub) as world:
         stuck = await world.open(hub_path("big.gguf"))
         assert (await world.ask(hub_path("big.gguf"))).body == BIG
@@ -103,7 +103,7 @@ async def test_a_client_that_breaks_off_in_the_middle_costs_its_connection_only(
 async def test_too_many_arrivals_are_asked_to_come_again(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paddler_trio.model_store.arrival.MAX_ARRIVALS", 1)
+    monkeypatch.setattr("paddler_trio.processes.model_store.arrival.MAX_ARRIVALS", 1)
     gate = threading.Event()
     asked = threading.Event()
 
@@ -225,11 +225,11 @@ async def test_a_full_disk_is_room_that_others_make_or_a_clear_refusal(
         def lacks(layout: StoreLayout, key: str, size_bytes: int) -> int:
             return MIB // 2 if (layout.root / key_of("a.gguf")).exists() else 0
 
-        monkeypatch.setattr("paddler_trio.model_store.store.disk_lacks", lacks)
+        monkeypatch.setattr("paddler_trio.processes.model_store.store.disk_lacks", lacks)
         assert (await world.ask(hub_path("b.gguf"))).body == FILES["b.gguf"]
         assert await names(world) == {"b.gguf"}, "the disk needed the room, not the budget"
         monkeypatch.setattr(
-            "paddler_trio.models.model_download.os.statvfs",
+            "paddler_trio.models.download.model_download.os.statvfs",
             lambda place: type("Full", (), {"f_bavail": 10, "f_frsize": 512})(),
         )
         refused = await world.ask(hub_path("c.gguf"))

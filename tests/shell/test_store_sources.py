@@ -14,11 +14,11 @@ import trio
 from store_world import Answered, answered, hub_path, store_world, url_path
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
-from paddler_trio.model_store.source_routes import MAX_LISTINGS
-from paddler_trio.models.content_hash import ContentHash
-from paddler_trio.models.download_errors import Subject
-from paddler_trio.models.store_errors import stores_error
-from paddler_trio.models.url_cache import UrlFile, UrlRecord
+from paddler_trio.models.cache.content_hash import ContentHash
+from paddler_trio.models.cache.url_cache import UrlFile, UrlRecord
+from paddler_trio.net.client.download_errors import Subject
+from paddler_trio.net.client.store_errors import stores_error
+from paddler_trio.processes.model_store.source_routes import MAX_LISTINGS
 
 MIB = 1 << 20
 DATA = b"GGUF" + random.Random(1).randbytes(6 * MIB + 123)
@@ -189,7 +189,9 @@ async def test_lists_of_repositories_are_small_and_few_at_once(
         gate.set()
         hub.hub_misbehave = lambda seen: None
         assert (await world.ask(path)).status == 200, "those that left hold no place"
-        monkeypatch.setattr("paddler_trio.model_store.source_routes.MAX_LISTING_BYTES", 50)
+        monkeypatch.setattr(
+            "paddler_trio.processes.model_store.source_routes.MAX_LISTING_BYTES", 50
+        )
         refused = await world.ask(path)
         assert (refused.status, b"over the limit of 50 bytes" in refused.body) == (502, True)
 
@@ -328,7 +330,7 @@ async def test_a_file_that_changes_under_its_readers_cuts_their_answers(
 async def test_nobody_waits_so_the_arrival_ends(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paddler_trio.model_store.arrival.UNWANTED_S", 0.05)
+    monkeypatch.setattr("paddler_trio.processes.model_store.arrival.UNWANTED_S", 0.05)
     asked = threading.Event()
 
     def silent(seen: Seen) -> Misbehaviour:

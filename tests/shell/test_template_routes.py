@@ -9,9 +9,9 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.template_routes import TemplateRoutes
-from paddler_trio.http.asgi import Message
-from paddler_trio.http.router import Router
+from paddler_trio.balancer.front.template_routes import TemplateRoutes
+from paddler_trio.net.server.asgi import Message
+from paddler_trio.net.server.router import Router
 from paddler_trio.wire.trio.trio_link import Answer, Ask, PreviewTemplate
 
 HELLO = {"role": "user", "content": "Hello!"}

@@ -14,10 +14,10 @@ from http_world import EncryptedStream, WorldTls, hello, over_tls, serving, unti
 
 from certificates import Authority
 from openssl_client import OpensslClient
-from paddler_trio.http.asgi import Send
-from paddler_trio.http.tls_handshake import MAX_BYTES, MAX_PIECES
-from paddler_trio.tls.server_context import TlsFiles
-from paddler_trio.tls.server_tls import ServerTls
+from paddler_trio.net.server.asgi import Send
+from paddler_trio.net.tls.server_context import TlsFiles
+from paddler_trio.net.tls.server_tls import ServerTls
+from paddler_trio.net.tls.tls_handshake import MAX_BYTES, MAX_PIECES
 
 
 @pytest.fixture(scope="module")

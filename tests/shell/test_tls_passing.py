@@ -13,9 +13,9 @@ import pytest
 import trio
 from http_world import Client, Served, hello, over_tls, serving, until
 
-from paddler_trio.http.asgi import Receive, Scope, Send, send_text
-from paddler_trio.http.passing import passable
-from paddler_trio.http.tls_passage import TlsPassage
+from paddler_trio.net.server.asgi import Receive, Scope, Send, send_text
+from paddler_trio.net.server.passing import passable
+from paddler_trio.net.tls.tls_passage import TlsPassage
 
 HEAD = b"PUT /pass HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 

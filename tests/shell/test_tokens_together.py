@@ -11,9 +11,9 @@ from dispatch_world import world
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.agent_socket import AgentSocket, _Link
-from paddler_trio.balancer.link_credential import LinkCredential
-from paddler_trio.http.input_budget import InputBudget
+from paddler_trio.balancer.agents.agent_socket import AgentSocket, _Link
+from paddler_trio.balancer.agents.link_credential import LinkCredential
+from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher

@@ -18,20 +18,20 @@ import trio
 from store_world import StoreWorld, served_over_http, store_world
 
 from hub_server import HubServer, hub_server
-from paddler_trio.model_store import upload_file, upload_routes
-from paddler_trio.model_store.store_connection import StoreConnection
-from paddler_trio.model_store.upload_file import EXPIRY_S, UploadFile
-from paddler_trio.models.cache_inventory import take_inventory
-from paddler_trio.models.cache_prune import remove_model
-from paddler_trio.models.cache_verification import verified
-from paddler_trio.models.download_errors import (
+from paddler_trio.models.cache.cache_inventory import take_inventory
+from paddler_trio.models.cache.cache_prune import remove_model
+from paddler_trio.models.cache.cache_verification import verified
+from paddler_trio.models.download.model_download import FetchedModel, ModelDownload
+from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.models.pushed.pushed_model import Manifest, PushedFile
+from paddler_trio.net.client.download_errors import (
     DownloadError,
     PushedModelMissingError,
     SourceMalformedError,
 )
-from paddler_trio.models.hub_settings import HubSettings
-from paddler_trio.models.model_download import FetchedModel, ModelDownload
-from paddler_trio.models.pushed_model import Manifest, PushedFile
+from paddler_trio.processes.model_store import upload_file, upload_routes
+from paddler_trio.processes.model_store.store_connection import StoreConnection
+from paddler_trio.processes.model_store.upload_file import EXPIRY_S, UploadFile
 from paddler_trio.wire.paddler.desired_state import UrlModel
 
 MIB = 1 << 20
@@ -199,7 +199,7 @@ async def test_uploads_are_few_at_once_and_one_for_each_file(
 async def test_a_client_that_falls_silent_is_given_up_and_keeps_its_bytes(
     hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paddler_trio.model_store.store_connection.READ_S", 0.2)
+    monkeypatch.setattr("paddler_trio.processes.model_store.store_connection.READ_S", 0.2)
     async with pushing(tmp_path, hub) as client:
         headers = {"content_length": str(len(DATA))}
         async with await client.world.open(BLOB, "PUT", **headers) as silent:

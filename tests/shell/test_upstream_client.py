@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 from upstream_world import ADDRESS, TIMEOUTS, Handler, answering, body_of, upstream
 
-from paddler_trio.upstream.response_body import BodyPart
-from paddler_trio.upstream.upstream_client import MAX_KEPT, UpstreamClient
-from paddler_trio.upstream.upstream_error import FailureKind, UpstreamError
-from paddler_trio.upstream.upstream_response import UpstreamResponse
+from paddler_trio.net.client.response_body import BodyPart
+from paddler_trio.net.client.upstream_client import MAX_KEPT, UpstreamClient
+from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
+from paddler_trio.net.client.upstream_response import UpstreamResponse
 from upstream_double import read_request
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"

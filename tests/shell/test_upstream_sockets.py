@@ -17,15 +17,15 @@ from structlog.testing import capture_logs
 from upstream_world import Handler, answering, body_of
 
 from certificates import Authority
-from paddler_trio.agent.server_files import ServerFiles
+from paddler_trio.agent.model.server_files import ServerFiles
+from paddler_trio.agent.servers.upstream_monitor import MonitorSettings, UpstreamMonitor
+from paddler_trio.agent.servers.upstream_state import Reachability
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.upstream.upstream_address import UpstreamAddress
-from paddler_trio.upstream.upstream_client import UpstreamClient, make_upstream_client
-from paddler_trio.upstream.upstream_error import FailureKind, UpstreamError
-from paddler_trio.upstream.upstream_monitor import MonitorSettings, UpstreamMonitor
-from paddler_trio.upstream.upstream_state import Reachability
-from paddler_trio.upstream.upstream_timeouts import UpstreamTimeouts
-from paddler_trio.upstream.upstream_tls import upstream_context
+from paddler_trio.net.client.upstream_address import UpstreamAddress
+from paddler_trio.net.client.upstream_client import UpstreamClient, make_upstream_client
+from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
+from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts
+from paddler_trio.net.client.upstream_tls import upstream_context
 from upstream_double import LlamaServerDouble, read_request
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"

@@ -10,7 +10,7 @@ from structlog.typing import EventDict
 from wrong_peers import PEERS, TEXT, agreed, dial, frame, frames, impatient, reasons, says, unmasked
 
 from effort import examples
-from paddler_trio.agent import balancer_connection
+from paddler_trio.agent.link import balancer_connection
 
 __all__ = ["impatient"]  # a fixture
 

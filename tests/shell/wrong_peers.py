@@ -16,13 +16,13 @@ import trio_websocket
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from paddler_trio.agent import balancer_connection, balancer_link, redial
-from paddler_trio.agent.balancer_link import BalancerLink
-from paddler_trio.agent.model_server import ModelServer
-from paddler_trio.agent.requests import AgentRequests
-from paddler_trio.agent.status import AgentStatus
-from paddler_trio.tls.address import BalancerAddress
-from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.agent.link import balancer_connection, balancer_link, redial
+from paddler_trio.agent.link.balancer_link import BalancerLink
+from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.model.model_server import ModelServer
+from paddler_trio.agent.requests.requests import AgentRequests
+from paddler_trio.net.tls.address import BalancerAddress
+from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.messages import RegisterAgent, parse_balancer_message
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL

@@ -22,8 +22,8 @@ from unittest.mock import patch
 import structlog
 from trio._core import _run
 
-from paddler_trio.balancer import agent_socket, embedding_fan_out
-from paddler_trio.http import request_id
+from paddler_trio.balancer.agents import agent_socket, embedding_fan_out
+from paddler_trio.net.server import request_id
 from paddler_trio.nursery_tree import request
 from paddler_trio.telemetry import trace_context
 

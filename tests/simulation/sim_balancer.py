@@ -22,12 +22,12 @@ from trio.testing import MockClock
 from watched_dispatcher import WatchedDispatcher
 from world import World
 
-from paddler_trio.balancer.agent_socket import AgentSocket
+from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.inference_routes import InferenceRoutes
-from paddler_trio.http.asgi import Receive, Scope, Send
-from paddler_trio.http.router import Params, Router
+from paddler_trio.balancer.front.inference_routes import InferenceRoutes
+from paddler_trio.net.server.asgi import Receive, Scope, Send
+from paddler_trio.net.server.router import Params, Router
 from paddler_trio.nursery_tree.balancer_tree import FLUSH_S
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 

@@ -17,8 +17,8 @@ from typing import Any
 import attrs
 import trio
 
-from paddler_trio.http.asgi import App, ClientGoneError, Message
-from paddler_trio.http.streaming import DIRECT_BODY
+from paddler_trio.net.server.asgi import App, ClientGoneError, Message
+from paddler_trio.net.server.streaming import DIRECT_BODY
 
 INBOX_MESSAGES = 16
 

@@ -4,69 +4,72 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paddler_trio.agent import (
-    balancer_link,
-    cache_tasks,
-    engine_process,
-    link_writer,
-    tunnel_dial,
-)
-from paddler_trio.agent import embedding_requests as embedding
-from paddler_trio.agent.dialled_stream import MAX_HANDSHAKE_BYTES
-from paddler_trio.agent.fit_tasks import MAX_FIT_QUESTIONS
-from paddler_trio.agent.forwarded_streams import MAX_HELD_BYTES
-from paddler_trio.agent.preparation import RENDERED_PLACES, REQUEST_PLACES
-from paddler_trio.agent.question_tasks import MAX_QUESTIONS
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.openai import embeddings
-from paddler_trio.balancer import (
-    api_v2,
-    cache_routes,
-    embedding_fan_out,
-    inference_socket,
-    model_store_child,
-    shared_view,
-    status_limits,
-)
+from paddler_trio.agent.children import engine_process
+from paddler_trio.agent.children.preparation import RENDERED_PLACES, REQUEST_PLACES
+from paddler_trio.agent.link import balancer_link, link_writer
+from paddler_trio.agent.link.dialled_stream import MAX_HANDSHAKE_BYTES
+from paddler_trio.agent.model import cache_tasks
+from paddler_trio.agent.model.fit_tasks import MAX_FIT_QUESTIONS
+from paddler_trio.agent.requests import embedding_requests as embedding
+from paddler_trio.agent.requests.question_tasks import MAX_QUESTIONS
+from paddler_trio.agent.servers import tunnel_dial
+from paddler_trio.agent.servers.forwarded_streams import MAX_HELD_BYTES
 from paddler_trio.balancer.activity import captures, event_feed
 from paddler_trio.balancer.activity.agent_history import MAX_EVENTS
 from paddler_trio.balancer.activity.feed_document import MAX_DIFF_KEYS, MAX_DIFFS
 from paddler_trio.balancer.activity.finished_requests import MAX_FINISHED
 from paddler_trio.balancer.activity.request_record import MAX_MARKS
+from paddler_trio.balancer.agents import embedding_fan_out
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.openai import embeddings
+from paddler_trio.balancer.fleet import model_store_child, shared_view
 from paddler_trio.balancer.fleet.fleet_database import MAX_FLEET_FILE_BYTES
 from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY
+from paddler_trio.balancer.front import (
+    api_v2,
+    cache_routes,
+    inference_socket,
+    login_limit,
+    status_limits,
+)
+from paddler_trio.balancer.joining import join_exchange
+from paddler_trio.balancer.joining.stored_agents import MAX_CREDENTIALS, MAX_TOKENS
 from paddler_trio.balancer.reverse_proxy import forwarding, prefix_affinity, tunnel_exchange
-from paddler_trio.config import BalancerConfig
-from paddler_trio.daemon import log_ring, log_stream
-from paddler_trio.engine.pipe import OUTBOX_FRAMES
-from paddler_trio.http import bounded_websocket, connection, json_body, login_limit, upgrade
-from paddler_trio.http import input_budget as budget
-from paddler_trio.http.app_tasks import HTTP_INBOX_BYTES
-from paddler_trio.http.asgi import BODY_DEADLINE_S
-from paddler_trio.http.bounded_websocket import (
+from paddler_trio.models.download.partial_file import BLOCK_BYTES
+from paddler_trio.models.download.transfer import SPACE_BLOCKS, TransferLimits
+from paddler_trio.models.hub import hub_lookup
+from paddler_trio.net.server import connection, json_body, upgrade
+from paddler_trio.net.server import input_budget as budget
+from paddler_trio.net.server.app_tasks import HTTP_INBOX_BYTES
+from paddler_trio.net.server.asgi import BODY_DEADLINE_S
+from paddler_trio.net.server.connection import PORTION_LINES, RECEIVE_BYTES
+from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.websocket import bounded_websocket
+from paddler_trio.net.websocket.bounded_websocket import (
     FREE_FRAGMENTS,
     LEAST_FRAGMENT_BYTES,
     MESSAGE_DEADLINE_S,
 )
-from paddler_trio.http.connection import PORTION_LINES, RECEIVE_BYTES
-from paddler_trio.http.connection_limits import HttpLimits
-from paddler_trio.joining import join_exchange
-from paddler_trio.joining.stored_agents import MAX_CREDENTIALS, MAX_TOKENS
-from paddler_trio.model_store import arrival, store_connection, upload_file, upload_routes
-from paddler_trio.models import hub_lookup
-from paddler_trio.models.partial_file import BLOCK_BYTES
-from paddler_trio.models.transfer import SPACE_BLOCKS, TransferLimits
 from paddler_trio.nursery_tree.agent_connection import (
     OUTGOING_FRAMES,
     QUESTIONS_AT_ONCE,
     QUESTIONS_OF_ONE_CLIENT,
     TUNNELS_BESIDE_SLOTS,
 )
-from paddler_trio.nursery_tree.loop_lag import STALL_S
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
-from paddler_trio.preparation.limits import BASE_CPU_S, CPU_S_PER_MB, MAX_CPU_S, MEMORY_BYTES
-from paddler_trio.read_size import MANY_PIECES, MOST_BYTES
-from paddler_trio.ready_sockets import TURN_S
+from paddler_trio.processes.engine.pipe import OUTBOX_FRAMES
+from paddler_trio.processes.model_store import arrival, store_connection, upload_file, upload_routes
+from paddler_trio.processes.preparation.limits import (
+    BASE_CPU_S,
+    CPU_S_PER_MB,
+    MAX_CPU_S,
+    MEMORY_BYTES,
+)
+from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.logs import log_ring, log_stream
+from paddler_trio.system.loop_lag import STALL_S
+from paddler_trio.system.read_size import MANY_PIECES, MOST_BYTES
+from paddler_trio.system.ready_sockets import TURN_S
 from paddler_trio.telemetry import line_writer, span_export
 from paddler_trio.wire import json_limits, json_text
 from paddler_trio.wire.engine.engine_settings import STREAM_INTERVAL_MS

@@ -12,7 +12,7 @@ from h11 import _abnf, _readers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from paddler_trio.h11_bounds import (
+from paddler_trio.net.h11_bounds import (
     CHUNK_HEADER,
     HEADER_LINE,
     MAX_HEADER_LINES,

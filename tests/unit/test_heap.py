@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from paddler_trio.heap import freeze_heap
+from paddler_trio.system.heap import freeze_heap
 
 
 class Knot:
@@ -62,7 +62,7 @@ def test_full_collections_are_rare_and_garbage_is_found_all_the_same() -> None:
 TRIMMED = """
 import resource
 from pathlib import Path
-from paddler_trio.heap import give_back_large_blocks, trim_heap
+from paddler_trio.system.heap import give_back_large_blocks, trim_heap
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paddler_trio.machine import (
+from paddler_trio.system.machine import (
     available_memory_bytes,
     granted_cores,
     granted_physical_cores,

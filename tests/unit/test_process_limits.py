@@ -9,12 +9,12 @@ import pytest
 
 GIB = 1024**3
 JOB = (
-    "from paddler_trio.preparation.limits import cpu_limited\n"
+    "from paddler_trio.processes.preparation.limits import cpu_limited\n"
     "def ours():\n"
     "    with cpu_limited(1): pass\n"
 )
 DRY_RUN = (
-    "from paddler_trio.engine.dry_run import limit_processor_time\n"
+    "from paddler_trio.processes.engine.memory.dry_run import limit_processor_time\n"
     "def ours(): limit_processor_time(60)\n"
 )
 
@@ -22,9 +22,17 @@ DRY_RUN = (
 @pytest.mark.parametrize(
     ("limit", "most", "ours"),
     [
-        ("RLIMIT_AS", GIB, "from paddler_trio.preparation.limits import limit_memory as ours"),
+        (
+            "RLIMIT_AS",
+            GIB,
+            "from paddler_trio.processes.preparation.limits import limit_memory as ours",
+        ),
         ("RLIMIT_CPU", 3600, JOB),
-        ("RLIMIT_DATA", GIB, "from paddler_trio.engine.dry_run import _limit_myself as ours"),
+        (
+            "RLIMIT_DATA",
+            GIB,
+            "from paddler_trio.processes.engine.memory.dry_run import _limit_myself as ours",
+        ),
         ("RLIMIT_CPU", 3600, DRY_RUN),
     ],
     ids=["memory of a worker", "time of a job", "memory of a dry run", "time of a dry run"],

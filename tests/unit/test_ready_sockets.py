@@ -18,8 +18,8 @@ import pytest
 import trio
 import trio.testing
 
-from paddler_trio import ready_sockets
-from paddler_trio.ready_sockets import closing, read_while, run_ready_sockets
+from paddler_trio.system import ready_sockets
+from paddler_trio.system.ready_sockets import closing, read_while, run_ready_sockets
 
 
 @attrs.define(eq=False)

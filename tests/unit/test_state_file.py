@@ -14,8 +14,8 @@ import pytest
 import trio
 
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
-from paddler_trio.balancer.state_database import state_file
-from paddler_trio.balancer.state_lock import locked
+from paddler_trio.balancer.fleet.state_database import state_file
+from paddler_trio.balancer.fleet.state_lock import locked
 from paddler_trio.errors import StateDatabaseError
 
 
@@ -93,7 +93,7 @@ def test_a_full_disk_costs_the_locks_number_and_not_the_lock(tmp_path: Path) -> 
     program = (
         "import pathlib, resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"  # no file may grow
-        "from paddler_trio.balancer.state_lock import locked\n"
+        "from paddler_trio.balancer.fleet.state_lock import locked\n"
         "with locked(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -120,7 +120,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     held = (
         "import sys, pathlib\n"
-        "from paddler_trio.balancer.state_lock import locked\n"
+        "from paddler_trio.balancer.fleet.state_lock import locked\n"
         "with locked(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from paddler_trio.thread_priority import LOADING, LOWEST, give_way, imported, run_loading
+from paddler_trio.system.thread_priority import LOADING, LOWEST, give_way, imported, run_loading
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all threads are equal")
 
@@ -53,6 +53,6 @@ def test_a_thread_gives_way_for_good() -> None:
 
 def test_a_module_is_imported_once() -> None:
     assert (
-        imported("paddler_trio.thread_priority", gives_way=True)
-        is sys.modules["paddler_trio.thread_priority"]
+        imported("paddler_trio.system.thread_priority", gives_way=True)
+        is sys.modules["paddler_trio.system.thread_priority"]
     )

@@ -14,8 +14,8 @@ import sys
 
 from paddler_trio.cli import completion
 from paddler_trio.cli.commands import COMMANDS, command_line, needed_for
+from paddler_trio.cli.daemons.paddler_v1_flags import translate
 from paddler_trio.cli.exit_codes import USAGE
-from paddler_trio.cli.paddler_v1_flags import translate
 from paddler_trio.cli.standard_streams import open_missing_streams
 from paddler_trio.cli.terminal import printable
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import httpx
 
-from paddler_trio.cli.tls_options import checked_address
-from paddler_trio.daemon.secret_file import read_secret
+from paddler_trio.cli.daemons.tls_options import checked_address
 from paddler_trio.errors import PaddlerError
-from paddler_trio.h11_bounds import bound_parsing
-from paddler_trio.tls.address import BalancerAddress, parse_address
-from paddler_trio.tls.client_errors import tls_error_in, tls_problem
-from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.net.h11_bounds import bound_parsing
+from paddler_trio.net.tls.address import BalancerAddress, parse_address
+from paddler_trio.net.tls.client_errors import tls_error_in, tls_problem
+from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.system.secret_file import read_secret
 
 bound_parsing()
 

@@ -24,12 +24,12 @@ from paddler_trio.cli.balancer_http import (
     open_http,
     refuse_unless_success,
 )
-from paddler_trio.cli.options import InferenceAddrOption, KeyFileOption
+from paddler_trio.cli.daemons.options import InferenceAddrOption, KeyFileOption
+from paddler_trio.cli.daemons.tls_options import with_tls
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stderr
-from paddler_trio.cli.tls_options import with_tls
-from paddler_trio.config import DEFAULT_INFERENCE_ADDR
 from paddler_trio.errors import PaddlerError
-from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.system.config import DEFAULT_INFERENCE_ADDR
 
 CONVERSATION_PATH = "/api/v1/continue_from_conversation_history"
 RAW_PROMPT_PATH = "/api/v1/continue_from_raw_prompt"

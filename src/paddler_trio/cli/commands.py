@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from paddler_trio.cli.daemon_commands import DaemonCommand
+from paddler_trio.cli.daemons.daemon_commands import DaemonCommand
 from paddler_trio.cli.version import VersionOption
 
 COMMANDS: Final = (

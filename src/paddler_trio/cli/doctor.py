@@ -29,20 +29,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from paddler_trio.config import split_address
-from paddler_trio.engine.proof import BUNDLED_MODEL, Proof, prove_in_child
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.h11_bounds import bound_parsing
-from paddler_trio.llama_setup.cpu_features import (
+from paddler_trio.net.h11_bounds import bound_parsing
+from paddler_trio.net.tls.client_tls import unverified_context
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL, Proof, prove_in_child
+from paddler_trio.processes.llama_setup.cpu_features import (
     CPU_FLAGS_NEEDED,
     built_features,
     features_lacking,
     features_unused,
 )
-from paddler_trio.llama_setup.environment import Environment, SetupError
-from paddler_trio.llama_setup.remembered_proof import Marker, read_marker
-from paddler_trio.machine import available_memory_bytes, granted_cores, read_cpu_flags
-from paddler_trio.tls.client_tls import unverified_context
+from paddler_trio.processes.llama_setup.environment import Environment, SetupError
+from paddler_trio.processes.llama_setup.remembered_proof import Marker, read_marker
+from paddler_trio.system.config import split_address
+from paddler_trio.system.machine import available_memory_bytes, granted_cores, read_cpu_flags
 
 BUNDLED_SHA256 = "f1e18e5bb688c08a6f4682eda2c89205b7bce4ef80a39de7e95a0d76f4ca20fd"
 ENOUGH_FILES = 4096

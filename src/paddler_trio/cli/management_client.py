@@ -27,7 +27,7 @@ from paddler_trio.cli.balancer_http import (
     read_json,
     refuse_unless_success,
 )
-from paddler_trio.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 SILENCE_S = 15.0
 """The balancer sends a keep-alive every three seconds; this long without one, it is gone."""

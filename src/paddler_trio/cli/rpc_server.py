@@ -19,9 +19,9 @@ import typer
 
 from paddler_trio.cli.llama_presence import require_llama
 from paddler_trio.cli.terminal import one_line_errors
-from paddler_trio.config import split_address
 from paddler_trio.errors import ConfigurationError, EngineError
-from paddler_trio.machine import granted_cores
+from paddler_trio.system.config import split_address
+from paddler_trio.system.machine import granted_cores
 
 DEFAULT_RPC_ADDR = "127.0.0.1:50052"
 LOOK_S = 0.02
@@ -63,7 +63,11 @@ def rpc_server(
         answers = _keep_answers_apart()
         _set_environment()
         # Only now: llama.cpp's thread library reads the environment when it is loaded.
-        from paddler_trio.engine.rpc_serving import devices_to_lend, prepare_cache, serve_devices
+        from paddler_trio.processes.engine.rpc.rpc_serving import (
+            devices_to_lend,
+            prepare_cache,
+            serve_devices,
+        )
 
         devices = devices_to_lend()
         if cache_dir is not None:
@@ -119,7 +123,7 @@ def checked_address(addr: str, *, insecure_rpc: bool) -> tuple[str, int]:
 
 def _check_free(host: str, port: int) -> None:
     """ConfigurationError with the reason if it cannot be bound: llama.cpp gives none."""
-    from paddler_trio.http.listening import listen
+    from paddler_trio.net.server.listening import listen
 
     for trial in listen(f"{host}:{port}"):
         trial.close()
@@ -135,7 +139,7 @@ def _keep_answers_apart() -> TextIO:
 
 def _set_environment() -> None:
     """What llama.cpp's threads and its aborts go by, unless the operator's environment says it."""
-    from paddler_trio.agent.engine_process import THREAD_WAITING
+    from paddler_trio.agent.children.engine_process import THREAD_WAITING
 
     if not os.environ.keys() & THREAD_WAITING.keys():
         os.environ.update(THREAD_WAITING)
@@ -155,7 +159,7 @@ def _serve_until_signal(serve: Callable[[], None], announce: Callable[[str], Non
 
     import trio
 
-    from paddler_trio.engine.rpc_sockets import listening_socket
+    from paddler_trio.processes.engine.rpc.rpc_sockets import listening_socket
 
     async def announce_when_listening() -> None:
         while (bound := listening_socket()) is None:  # noqa: ASYNC110  llama.cpp has no callback

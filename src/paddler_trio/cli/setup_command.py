@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from paddler_trio.llama_setup.recipes import Accelerator
-from paddler_trio.llama_setup.set_up import SetupRequest, main
+from paddler_trio.processes.llama_setup.recipes import Accelerator
+from paddler_trio.processes.llama_setup.set_up import SetupRequest, main
 
 
 def setup(

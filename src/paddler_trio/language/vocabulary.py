@@ -30,7 +30,7 @@ import structlog
 
 from paddler_trio.errors import ModelFileError, PaddlerError
 from paddler_trio.language.templates.token_escaping import ESCAPE_MARK, ControlTokenEscaping
-from paddler_trio.llama_library import lib
+from paddler_trio.system.llama_library import lib
 
 log = structlog.get_logger("vocabulary")
 

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 import attrs
 
 from paddler_trio.errors import PaddlerError
-from paddler_trio.models.pushed_source import is_pushed, pushed_source
+from paddler_trio.models.pushed.pushed_source import is_pushed, pushed_source
 from paddler_trio.wire.paddler.desired_state import (
     DesiredModel,
     HuggingFaceModel,

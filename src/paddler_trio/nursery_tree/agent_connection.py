@@ -16,14 +16,14 @@ import structlog
 import trio
 
 from paddler_trio.errors import LinkError, PaddlerError
-from paddler_trio.nursery_tree.fair_places import FairPlaces
 from paddler_trio.nursery_tree.forwarded_work import UPSTREAM, ForwardedWork
-from paddler_trio.nursery_tree.synchronization import Future
 from paddler_trio.nursery_tree.tunnels import Tunnels
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.swap_gate import SwapGate
+from paddler_trio.system.fair_places import FairPlaces
+from paddler_trio.system.synchronization import Future
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, applicable_state
 from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, render

@@ -42,9 +42,6 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.daemon.heap_trim import run_heap_trim
-from paddler_trio.daemon.signals import watch_hangups
-from paddler_trio.daemon.systemd_notify import SystemdNotifier
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.drain_status import show_drain
 from paddler_trio.nursery_tree.handing_over import (
@@ -56,7 +53,10 @@ from paddler_trio.nursery_tree.handing_over import (
 )
 from paddler_trio.nursery_tree.ports import MANAGEMENT, Ports, Server, wait_all_closed
 from paddler_trio.nursery_tree.state_owner import Run, StateOwner
-from paddler_trio.nursery_tree.synchronization import wait_any
+from paddler_trio.system.heap_trim import run_heap_trim
+from paddler_trio.system.signals import watch_hangups
+from paddler_trio.system.synchronization import wait_any
+from paddler_trio.system.systemd_notify import SystemdNotifier
 
 log = structlog.get_logger("balancer")
 

@@ -39,7 +39,6 @@ from paddler_trio.nursery_tree.handover import run_in
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
 from paddler_trio.nursery_tree.pools import Pools
-from paddler_trio.nursery_tree.printed_tree import explain_this_task
 from paddler_trio.nursery_tree.request import (
     Buffered,
     Completed,
@@ -54,7 +53,6 @@ from paddler_trio.nursery_tree.request import (
     client_digest,
 )
 from paddler_trio.nursery_tree.request_log import log_end, shown
-from paddler_trio.nursery_tree.synchronization import ChangedItems, Changes
 from paddler_trio.scheduler.dispatch.continuation import Loss, refusal
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
@@ -66,6 +64,8 @@ from paddler_trio.scheduler.dispatch.slot_ledger import (
     Queued,
     RequestKey,
 )
+from paddler_trio.system.printed_tree import explain_this_task
+from paddler_trio.system.synchronization import ChangedItems, Changes
 from paddler_trio.wire.trace_parent import TraceContext
 from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT

@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from paddler_trio.daemon.systemd_notify import SystemdNotifier
+from paddler_trio.system.systemd_notify import SystemdNotifier
 
 PAUSE_S: Final = 1.0
 EXTENSION_S: Final = 10.0

@@ -25,7 +25,7 @@ FRESH_S: Final = 2.0
 
 
 class Bequest(Protocol):
-    """Waits for a process that takes over; see ``hot_restart/bequest.py``."""
+    """Waits for a process that takes over; see ``balancer/hot_restart/bequest.py``."""
 
     given: trio.Event
     agents_may_come: trio.Event
@@ -39,7 +39,7 @@ class Bequest(Protocol):
 
 
 class Predecessor(Protocol):
-    """The process that this one takes over from; see ``hot_restart/inheritance.py``."""
+    """The process that this one takes over from; see ``balancer/hot_restart/inheritance.py``."""
 
     async def ready(self) -> None:
         """Returns when the management port is this process's."""

@@ -29,9 +29,9 @@ import attrs
 import trio
 
 from paddler_trio.errors import EngineError, PreparationError
-from paddler_trio.nursery_tree.restart_budget import RestartBudget
 from paddler_trio.nursery_tree.supervise import Child, supervise
-from paddler_trio.nursery_tree.synchronization import wait_any
+from paddler_trio.system.restart_budget import RestartBudget
+from paddler_trio.system.synchronization import wait_any
 
 ENGINE_RESTARTS = 12
 ENGINE_PERIOD_S = 60.0

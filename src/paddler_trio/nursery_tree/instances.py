@@ -24,9 +24,9 @@ import structlog
 import trio
 
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, run_instance
-from paddler_trio.nursery_tree.restart_budget import RestartBudget
 from paddler_trio.nursery_tree.supervise import Child, supervise
-from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.system.restart_budget import RestartBudget
+from paddler_trio.system.synchronization import Changes
 
 log = structlog.get_logger("agent")
 

@@ -13,8 +13,8 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_failures import no_such_deployment
 from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
 from paddler_trio.nursery_tree.request import Buffered, Request
-from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
+from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 MAX_UPSTREAM_POOLS: Final = 64

@@ -9,8 +9,8 @@ import structlog
 import trio
 
 from paddler_trio.errors import ChildGaveUpError, one_line
-from paddler_trio.nursery_tree.printed_tree import forget_this_task, history_of_this_task
-from paddler_trio.nursery_tree.restart_budget import RestartBudget
+from paddler_trio.system.printed_tree import forget_this_task, history_of_this_task
+from paddler_trio.system.restart_budget import RestartBudget
 
 log = structlog.get_logger("supervise")
 

@@ -21,8 +21,8 @@ from prometheus_client.exposition import generate_latest as prometheus_text
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 from prometheus_client.samples import Exemplar as ClientExemplar
 
-from paddler_trio.http.asgi import Receive, Scope, Send, header, send_bytes
-from paddler_trio.http.router import Params, Router
+from paddler_trio.net.server.asgi import Receive, Scope, Send, header, send_bytes
+from paddler_trio.net.server.router import Params, Router
 from paddler_trio.telemetry.metric_kind import MetricDefinition
 from paddler_trio.telemetry.recording import Family, Sample
 from paddler_trio.telemetry.shared_metrics import PADDLERS

@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.nursery_tree.printed_tree import explain_this_task
+from paddler_trio.system.printed_tree import explain_this_task
 
 log = structlog.get_logger("access_log")
 

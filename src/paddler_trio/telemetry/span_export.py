@@ -17,7 +17,7 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.nursery_tree.printed_tree import explain_this_task
+from paddler_trio.system.printed_tree import explain_this_task
 from paddler_trio.telemetry.span_data import MakeSpans, SpanData
 
 log = structlog.get_logger("tracing")

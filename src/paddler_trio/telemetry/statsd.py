@@ -16,10 +16,10 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.config import BalancerConfig, split_address
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.nursery_tree.printed_tree import explain_this_task
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
+from paddler_trio.system.config import BalancerConfig, split_address
+from paddler_trio.system.printed_tree import explain_this_task
 
 log = structlog.get_logger("statsd")
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import attrs
 
-from paddler_trio.http.asgi import Scope
+from paddler_trio.net.server.asgi import Scope
 from paddler_trio.wire.trace_parent import TraceContext, parse_traceparent, parse_tracestate
 
 _ENTRY: Final = "paddler_trio.trace"

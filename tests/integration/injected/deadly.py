@@ -17,7 +17,7 @@ IN_PYTHON = 664
 def make_engine_vulnerable() -> None:
     import attrs
 
-    from paddler_trio.engine import decode_loop, engine_main
+    from paddler_trio.processes.engine import decode_loop, engine_main
 
     fill, admit = decode_loop.fill, engine_main.admit
 
@@ -39,7 +39,7 @@ def make_engine_vulnerable() -> None:
 
 
 def make_agent_vulnerable() -> None:
-    from paddler_trio.agent import preparation
+    from paddler_trio.agent.children import preparation
 
     prepare = preparation.Preparation.prepare
 

@@ -11,7 +11,7 @@ if "GARBAGE_PROBE_FOLDER" in os.environ:
         import garbage_probe
 
         garbage_probe.install()
-elif "paddler_trio.engine" in sys.orig_argv:
+elif "paddler_trio.processes.engine" in sys.orig_argv:
     import deadly
 
     deadly.make_engine_vulnerable()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from paddler_trio.agent.balancer_link import BalancerLink
-from paddler_trio.agent.embedding_in_flight import EmbeddingInFlight, Portion
-from paddler_trio.agent.preparation_worker import PreparationWorker
-from paddler_trio.agent.requests import AgentRequests, RunningRequest
-from paddler_trio.agent.status import AgentStatus
-from paddler_trio.tls.address import BalancerAddress
+from paddler_trio.agent.children.preparation_worker import PreparationWorker
+from paddler_trio.agent.link.balancer_link import BalancerLink
+from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.requests.embedding_in_flight import EmbeddingInFlight, Portion
+from paddler_trio.agent.requests.requests import AgentRequests, RunningRequest
+from paddler_trio.net.tls.address import BalancerAddress
 
 NOTHING = cast("Any", None)
 

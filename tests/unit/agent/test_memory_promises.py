@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from paddler_trio.agent import memory_promises
-from paddler_trio.agent.memory_promises import FOLDER_LOCK, MAX_NOTES, MemoryPromises
+from paddler_trio.agent.model import memory_promises
+from paddler_trio.agent.model.memory_promises import FOLDER_LOCK, MAX_NOTES, MemoryPromises
 
 NEEDED = {"host": 100, "GPU0": 7}
 
@@ -44,7 +44,7 @@ def test_the_second_one_is_asked_with_what_the_first_one_takes(folder: Path) -> 
 def test_a_process_that_is_killed_promises_nothing_any_more(folder: Path) -> None:
     program = (
         "import sys; from pathlib import Path;"
-        "from paddler_trio.agent.memory_promises import MemoryPromises;"
+        "from paddler_trio.agent.model.memory_promises import MemoryPromises;"
         "promises = MemoryPromises(Path(sys.argv[1]));"
         "promises.promise({'host': 5}, lambda others: True);"
         "print('noted', flush=True); sys.stdin.read()"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddler_trio.agent.memory_status import memory_in_force
+from paddler_trio.agent.model.memory_status import memory_in_force
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import DeviceNeed, MemoryUse

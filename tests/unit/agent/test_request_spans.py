@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from paddler_trio.agent.request_spans import RequestTimes
+from paddler_trio.agent.requests.request_spans import RequestTimes
 from paddler_trio.telemetry.span_data import MakeSpans, SpanData
 from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.wire.trio.prompt_stages import PromptStages

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from paddler_trio.apis.api_router import OPENAI, TAIL, ApiRouter, ApiRoutes
-from paddler_trio.apis.api_routes import ANTHROPIC
-from paddler_trio.apis.backend import Backend
-from paddler_trio.apis.exchange import Exchange
+from paddler_trio.balancer.apis.api_router import OPENAI, TAIL, ApiRouter, ApiRoutes
+from paddler_trio.balancer.apis.api_routes import ANTHROPIC
+from paddler_trio.balancer.apis.backend import Backend
+from paddler_trio.balancer.apis.exchange import Exchange
 
 
 async def endpoint(backend: Backend, exchange: Exchange) -> None:

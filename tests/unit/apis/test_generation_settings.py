@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from paddler_trio.apis.generation_settings import (
+from paddler_trio.balancer.apis.generation_settings import (
     RANDOM_SEED,
     generation_settings,
     sampling_settings,
 )
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.openai.completion_request import read_llama_completion
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.openai.completion_request import read_llama_completion
 from paddler_trio.wire.engine.sampler_stages import STAGES
 from paddler_trio.wire.trio.work import SamplingOverrides
 

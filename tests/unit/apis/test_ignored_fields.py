@@ -11,25 +11,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.apis.anthropic.anthropic_request import read_count_tokens, read_messages
-from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.fields import Field, FieldSupport
-from paddler_trio.apis.ignored_fields import (
+from paddler_trio.balancer.apis.anthropic.anthropic_request import read_count_tokens, read_messages
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.fields import Field, FieldSupport
+from paddler_trio.balancer.apis.ignored_fields import (
     MAX_HEADER_BYTES,
     MAX_MET,
     MAX_NAMES,
     IgnoredFields,
     IgnoredFieldsLog,
 )
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.llama_server.infill import read_infill
-from paddler_trio.apis.llama_server.model_routes import detokenize_record, tokenize_record
-from paddler_trio.apis.llama_server.rerank import read_rerank
-from paddler_trio.apis.openai.chat_request import conversation_of, read_chat
-from paddler_trio.apis.openai.completion_request import read_completion, read_llama_completion
-from paddler_trio.apis.openai.embeddings import embeddings_record, llama_embeddings_record
-from paddler_trio.apis.openapi_document import openapi, records
-from paddler_trio.apis.responses.responses_request import read_input_tokens, read_responses
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.llama_server.infill import read_infill
+from paddler_trio.balancer.apis.llama_server.model_routes import detokenize_record, tokenize_record
+from paddler_trio.balancer.apis.llama_server.rerank import read_rerank
+from paddler_trio.balancer.apis.openai.chat_request import conversation_of, read_chat
+from paddler_trio.balancer.apis.openai.completion_request import (
+    read_completion,
+    read_llama_completion,
+)
+from paddler_trio.balancer.apis.openai.embeddings import embeddings_record, llama_embeddings_record
+from paddler_trio.balancer.apis.openapi_document import openapi, records
+from paddler_trio.balancer.apis.responses.responses_request import read_input_tokens, read_responses
 from paddler_trio.wire.trio.work import ConversationPrompt
 
 LIMITS = ApiLimits()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.ignored_fields import IgnoredFields
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.llama_server.infill import InfillRequest, read_infill
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.ignored_fields import IgnoredFields
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.llama_server.infill import InfillRequest, read_infill
 from paddler_trio.wire.trio.work import InfillPrompt, OtherText
 
 LIMITS = ApiLimits()

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.fields import Field, FieldSupport
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.openai.chat_fields import EFFORTS, chat_record
-from paddler_trio.apis.openai.chat_request import ChatRequest, read_chat
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.fields import Field, FieldSupport
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.openai.chat_fields import EFFORTS, chat_record
+from paddler_trio.balancer.apis.openai.chat_request import ChatRequest, read_chat
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate, Work
 

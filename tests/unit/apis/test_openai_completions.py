@@ -15,35 +15,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_values import USAGE, chunks, done, logprob, text_answer
 
-from paddler_trio.apis.answer import MAX_REPEATED_CHARS, Step
-from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.fields import Field, FieldSupport
-from paddler_trio.apis.generation_settings import generation_settings
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.llama_server.llama_completion import CompletionEncoder
-from paddler_trio.apis.openai.chat import Heading
-from paddler_trio.apis.openai.completion_request import (
+from paddler_trio.balancer.apis.answer import MAX_REPEATED_CHARS, Step
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.fields import Field, FieldSupport
+from paddler_trio.balancer.apis.generation_settings import generation_settings
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.llama_server.llama_completion import CompletionEncoder
+from paddler_trio.balancer.apis.openai.chat import Heading
+from paddler_trio.balancer.apis.openai.completion_request import (
     CompletionRequest,
     completion_record,
     llama_completion_record,
     read_completion,
     read_llama_completion,
 )
-from paddler_trio.apis.openai.completions import (
+from paddler_trio.balancer.apis.openai.completions import (
     CompletionStream,
     WholeCompletion,
 )
-from paddler_trio.apis.openai.embeddings import (
+from paddler_trio.balancer.apis.openai.embeddings import (
     Embedded,
     embeddings_record,
     llama_pieces,
     openai_pieces,
     split,
 )
-from paddler_trio.apis.prompts import Prompts, read_prompts
-from paddler_trio.apis.shapes import Json
-from paddler_trio.apis.timings import Stopwatch
-from paddler_trio.http import sse
+from paddler_trio.balancer.apis.prompts import Prompts, read_prompts
+from paddler_trio.balancer.apis.shapes import Json
+from paddler_trio.balancer.apis.timings import Stopwatch
+from paddler_trio.net.server import sse
 from paddler_trio.wire.trio.work import TextInput, TextPrompt
 
 LIMITS = ApiLimits()

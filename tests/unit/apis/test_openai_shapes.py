@@ -13,14 +13,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.fields import Field, Record, accepted, refused
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.openai.chat_fields import chat_record
-from paddler_trio.apis.openai.completion_request import completion_record, llama_completion_record
-from paddler_trio.apis.openai.embeddings import embeddings_record
-from paddler_trio.apis.openapi_document import closed
-from paddler_trio.apis.shapes import (
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.fields import Field, Record, accepted, refused
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.openai.chat_fields import chat_record
+from paddler_trio.balancer.apis.openai.completion_request import (
+    completion_record,
+    llama_completion_record,
+)
+from paddler_trio.balancer.apis.openai.embeddings import embeddings_record
+from paddler_trio.balancer.apis.openapi_document import closed
+from paddler_trio.balancer.apis.shapes import (
     Either,
     Flag,
     FreeObject,

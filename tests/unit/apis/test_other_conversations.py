@@ -12,12 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from paddler_trio.apis.anthropic.anthropic_request import read_messages
-from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.responses.responses_request import Item, messages_of, read_responses
-from paddler_trio.apis.responses.responses_routes import _page
-from paddler_trio.apis.responses.responses_store import (
+from paddler_trio.balancer.apis.anthropic.anthropic_request import read_messages
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.responses.responses_request import Item, messages_of, read_responses
+from paddler_trio.balancer.apis.responses.responses_routes import _page
+from paddler_trio.balancer.apis.responses.responses_store import (
     ENTRY_BYTES,
     ResponseStore,
     StoredResponse,

@@ -10,21 +10,21 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.apis.answer import MANY_LOGPROBS, Answer, AnswerReader, Step
-from paddler_trio.apis.anthropic.anthropic_routes import (
+from paddler_trio.balancer.apis.answer import MANY_LOGPROBS, Answer, AnswerReader, Step
+from paddler_trio.balancer.apis.anthropic.anthropic_routes import (
     MessageHeading,
     MessageStream,
     WholeMessage,
 )
-from paddler_trio.apis.api_errors import ApiError
-from paddler_trio.apis.limits import ApiLimits
-from paddler_trio.apis.responses.responses_request import read_responses
-from paddler_trio.apis.responses.responses_response import (
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.responses.responses_request import read_responses
+from paddler_trio.balancer.apis.responses.responses_response import (
     Output,
     ResponseHeading,
     ResponseStream,
 )
-from paddler_trio.apis.timings import Stopwatch
+from paddler_trio.balancer.apis.timings import Stopwatch
 
 Result = dict[str, Any]
 

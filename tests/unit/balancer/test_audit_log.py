@@ -12,21 +12,21 @@ import structlog
 import trio
 import trio.testing
 
-from paddler_trio.balancer import audit_file
-from paddler_trio.balancer.audit_file import AuditFile, append_lines
-from paddler_trio.balancer.audit_log import (
+from paddler_trio.balancer.keys import audit_file
+from paddler_trio.balancer.keys.audit_file import AuditFile, append_lines
+from paddler_trio.balancer.keys.audit_log import (
     MAX_ENTRIES,
     MAX_REFUSALS,
     REFUSALS_BURST,
     REFUSALS_PER_S,
     AuditLog,
 )
-from paddler_trio.balancer.audit_routes import AuditRoutes
+from paddler_trio.balancer.keys.audit_routes import AuditRoutes
+from paddler_trio.balancer.keys.audit_trail import audit_of, audited
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.http.asgi import HttpProblem, Message, Receive, Scope, Send, send_text
-from paddler_trio.http.audit_trail import audit_of, audited
-from paddler_trio.http.client_identity import KEY_NAME
-from paddler_trio.http.router import Params, Router
+from paddler_trio.net.server.asgi import HttpProblem, Message, Receive, Scope, Send, send_text
+from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.net.server.router import Params, Router
 
 SCOPE = {"type": "http", "client": ("10.0.0.7", 4711), KEY_NAME: "ops"}
 

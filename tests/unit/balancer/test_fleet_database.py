@@ -22,10 +22,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from effort import examples
 from fleet_states import states
-from paddler_trio.balancer import state_database
-from paddler_trio.balancer.fleet import fleet_database
+from paddler_trio.balancer.fleet import fleet_database, state_database
 from paddler_trio.balancer.fleet.fleet_database import FileDatabase, open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.balancer.fleet.state_database import StateFile
 from paddler_trio.balancer.fleet.stored_fleet import (
     MAX_HISTORY,
     FleetTooLargeError,
@@ -34,7 +34,6 @@ from paddler_trio.balancer.fleet.stored_fleet import (
     StoredRollout,
     rendered_fleet,
 )
-from paddler_trio.balancer.state_database import StateFile
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
 from paddler_trio.wire.codec import unstructure

@@ -23,8 +23,8 @@ from paddler_trio.balancer.fleet.stored_fleet import (
     rendered_fleet,
     stored_in,
 )
+from paddler_trio.balancer.keys.api_keys import check_name
 from paddler_trio.errors import ConfigurationError, StateDatabaseError
-from paddler_trio.http.api_keys import check_name
 from paddler_trio.nursery_tree.dispatcher import Dispatcher, DispatchLimits
 from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from paddler_trio.balancer import key_routes
-from paddler_trio.balancer.key_routes import KeyRoutes
-from paddler_trio.http.api_keys import (
+from paddler_trio.balancer.keys import key_routes
+from paddler_trio.balancer.keys.api_keys import (
     KeyFile,
     KeyScope,
     StoredKey,
@@ -21,10 +20,11 @@ from paddler_trio.http.api_keys import (
     read_key_file,
     write_key_file,
 )
-from paddler_trio.http.asgi import Message
-from paddler_trio.http.client_identity import KEY_NAME
-from paddler_trio.http.key_ring import KeyRing
-from paddler_trio.http.router import Router
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.balancer.keys.key_routes import KeyRoutes
+from paddler_trio.net.server.asgi import Message
+from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.net.server.router import Router
 
 INFERENCE, MANAGEMENT = KeyScope.INFERENCE, KeyScope.MANAGEMENT
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from test_key_routes import INFERENCE, MANAGEMENT, ask, ring_of
 
-from paddler_trio.http.api_keys import StoredKey, read_key_file, write_key_file
-from paddler_trio.http.key_terms import KeyTerms
+from paddler_trio.balancer.keys.api_keys import StoredKey, read_key_file, write_key_file
+from paddler_trio.balancer.keys.key_terms import KeyTerms
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.bench.figures import RunResult, figures_of, percentile, percentiles
-from paddler_trio.bench.plan import Run
-from paddler_trio.bench.samples import Failure, FailureKind, Sample, ServerCounts
-from paddler_trio.bench.workloads import Workload
+from paddler_trio.cli.bench.bench_figures import RunResult, figures_of, percentile, percentiles
+from paddler_trio.cli.bench.plan import Run
+from paddler_trio.cli.bench.samples import Failure, FailureKind, Sample, ServerCounts
+from paddler_trio.cli.bench.workloads import Workload
 
 TIMES = st.floats(min_value=0, max_value=1e4, allow_nan=False)
 RUN = Run(number=0, occasion=0, workload=Workload.plain, concurrency=1, round=0, target=0)

@@ -13,12 +13,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bench_reports import PLAN, TARGETS, report, results
-from paddler_trio.bench.distributions import MAX_POINTS, distribution, spread, step_of
-from paddler_trio.bench.figure_words import milliseconds, number, seconds_words, share, times
-from paddler_trio.bench.plot_axis import MAX_TICKS, level_axis, share_axis, value_axis
-from paddler_trio.bench.report import TargetShown, report_of
-from paddler_trio.bench.report_html import notes_of, report_html
-from paddler_trio.bench.svg_plot import HEIGHT, WIDTH, Mark, Series, line_plot
+from paddler_trio.cli.bench.distributions import MAX_POINTS, distribution, spread, step_of
+from paddler_trio.cli.bench.report.figure_words import (
+    milliseconds,
+    number,
+    seconds_words,
+    share,
+    times,
+)
+from paddler_trio.cli.bench.report.plot_axis import MAX_TICKS, level_axis, share_axis, value_axis
+from paddler_trio.cli.bench.report.report import TargetShown, report_of
+from paddler_trio.cli.bench.report.report_html import notes_of, report_html
+from paddler_trio.cli.bench.report.svg_plot import HEIGHT, WIDTH, Mark, Series, line_plot
 
 DASH = "\N{EN DASH}"
 VALUES = st.lists(

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.bench.plan import BenchPlan
-from paddler_trio.bench.prompts import text_of
-from paddler_trio.bench.workloads import Sizes, Workload, asks
+from paddler_trio.cli.bench.plan import BenchPlan
+from paddler_trio.cli.bench.prompts import text_of
+from paddler_trio.cli.bench.workloads import Sizes, Workload, asks
 from paddler_trio.errors import ConfigurationError
 
 PLANS = st.builds(

@@ -8,11 +8,11 @@ import attrs
 import pytest
 
 from bench_reports import PLAN, TARGETS, report, results, sample
-from paddler_trio.bench.figures import RunResult
-from paddler_trio.bench.plan import BenchPlan
-from paddler_trio.bench.report import ratio, report_of
-from paddler_trio.bench.report_json import SCHEMA, report_json
-from paddler_trio.bench.workloads import Workload
+from paddler_trio.cli.bench.bench_figures import RunResult
+from paddler_trio.cli.bench.plan import BenchPlan
+from paddler_trio.cli.bench.report.report import ratio, report_of
+from paddler_trio.cli.bench.report.report_json import SCHEMA, report_json
+from paddler_trio.cli.bench.workloads import Workload
 
 
 def test_there_is_a_point_for_each_concurrency_and_target_in_order() -> None:

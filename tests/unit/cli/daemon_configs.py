@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from cli_in_process import invoke
-from paddler_trio.config import AgentConfig, BalancerConfig
+from paddler_trio.system.config import AgentConfig, BalancerConfig
 
 
 def config_of(*words: str) -> BalancerConfig | AgentConfig:
@@ -21,7 +21,7 @@ def config_of(*words: str) -> BalancerConfig | AgentConfig:
         found.append(config)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paddler_trio.cli.daemons.run_daemon", keep_config)
+        patch.setattr("paddler_trio.cli.daemons.daemons.run_daemon", keep_config)
         ended = invoke(*words)
     assert found, ended.stderr
     return found[0]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paddler_trio.config import AgentConfig, parse_labels
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.system.config import AgentConfig, parse_labels
 
 
 def test_labels_are_keys_with_values() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paddler_trio.config import check_display_name
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.system.config import check_display_name
 
 
 @pytest.mark.parametrize("name", ["a", "host 7", "größer", "x" * 256])

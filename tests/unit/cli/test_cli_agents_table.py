@@ -6,7 +6,7 @@ import attrs
 import pytest
 from rich.console import Console
 
-from paddler_trio.cli.agents import EngineRates, agents_table, phase_text
+from paddler_trio.cli.live.agents import EngineRates, agents_table, phase_text
 from paddler_trio.cli.management_client import AgentView
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddler_trio.cli.audit import audit_line, file_problem
+from paddler_trio.cli.live.audit import audit_line, file_problem
 
 ENTRY = {
     "seq": 7,

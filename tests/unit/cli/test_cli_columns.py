@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from paddler_trio.cli.columns import Column, fitting, header_line, plain_table, row_line, text_order
+from paddler_trio.cli.live.columns import (
+    Column,
+    fitting,
+    header_line,
+    plain_table,
+    row_line,
+    text_order,
+)
 
 Row = tuple[str, str]
 COLUMNS: list[Column[Row]] = [

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import typer
 
-from paddler_trio.cli.fit_display import FitAnswer, show_answers
-from paddler_trio.cli.fit_run import _exit_code
+from paddler_trio.cli.daemons.memory_options import memory_limits
 from paddler_trio.cli.management_client import AgentView
-from paddler_trio.cli.memory_options import memory_limits
-from paddler_trio.cli.memory_words import chosen_words, memory_words
-from paddler_trio.cli.model_extras import extras_changes
-from paddler_trio.cli.model_parameters import (
+from paddler_trio.cli.model.fit_display import FitAnswer, show_answers
+from paddler_trio.cli.model.fit_run import _exit_code
+from paddler_trio.cli.model.memory_words import chosen_words, memory_words
+from paddler_trio.cli.model.model_extras import extras_changes
+from paddler_trio.cli.model.model_parameters import (
     changed_extras,
     changed_parameters,
     given_parameters,

@@ -10,7 +10,7 @@ import pytest
 
 from paddler_trio.cli.balancer_http import REFUSAL_CHARS, BalancerRefusedError
 from paddler_trio.cli.management_client import ManagementClient
-from paddler_trio.cli.store_client import StoreClient
+from paddler_trio.cli.model.store_client import StoreClient
 from paddler_trio.cli.terminal import printable
 from paddler_trio.errors import PaddlerError
 

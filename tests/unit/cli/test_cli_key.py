@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from paddler_trio.balancer.keys.api_keys import read_key_file
 from paddler_trio.cli.commands import command_line
-from paddler_trio.http.api_keys import read_key_file
 
 
 def run(file: Path, *arguments: str) -> Result:

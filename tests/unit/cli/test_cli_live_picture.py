@@ -6,7 +6,7 @@ import pytest
 
 from fleet_documents import NOW_MS, TIME, Json, agent, full_event, request
 from paddler_trio.cli.balancer_http import BalancerVersionError
-from paddler_trio.cli.live_picture import LivePicture
+from paddler_trio.cli.live.live_picture import LivePicture
 
 
 def picture(*events: Json) -> LivePicture:

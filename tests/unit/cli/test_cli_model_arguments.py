@@ -12,12 +12,12 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.cli import parameter_options
-from paddler_trio.cli.issue_words import WORDS, issue_words, issues_words
-from paddler_trio.cli.model import FLAGS, change
-from paddler_trio.cli.model_change import RELOADING, changes
-from paddler_trio.cli.model_parameters import given_parameters, parameter_names
-from paddler_trio.cli.model_source import model_of
+from paddler_trio.cli.fleet.issue_words import WORDS, issue_words, issues_words
+from paddler_trio.cli.model import parameter_options
+from paddler_trio.cli.model.model import FLAGS, change
+from paddler_trio.cli.model.model_change import RELOADING, changes
+from paddler_trio.cli.model.model_parameters import given_parameters, parameter_names
+from paddler_trio.cli.model.model_source import model_of
 from paddler_trio.cli.terminal import printable
 from paddler_trio.models.model_reference import text_of
 from paddler_trio.wire.codec import unstructure

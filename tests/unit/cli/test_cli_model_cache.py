@@ -8,17 +8,17 @@ import pytest
 import typer
 from rich.console import Console
 
-from paddler_trio.cli.cache_display import ProgressTable, follow, size_words, when_words
-from paddler_trio.cli.cache_run import (
+from paddler_trio.cli.management_client import ManagementClient
+from paddler_trio.cli.model.cache_display import ProgressTable, follow, size_words, when_words
+from paddler_trio.cli.model.cache_run import (
     AgentResult,
     one_of_each_cache,
     result_code,
     rows,
     verify_caches,
 )
-from paddler_trio.cli.management_client import ManagementClient
-from paddler_trio.cli.model_cache import keep_rules
-from paddler_trio.cli.store_rows import store_rows
+from paddler_trio.cli.model.model_cache import keep_rules
+from paddler_trio.cli.model.store_rows import store_rows
 
 MODEL = {
     "source": "hf:o/r/m.gguf@" + "a" * 40,

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from paddler_trio.cli.fleet_views import InstanceView, RolloutView
-from paddler_trio.cli.rollout_display import rollout_display, rollouts_shown
+from paddler_trio.cli.fleet.fleet_views import InstanceView, RolloutView
+from paddler_trio.cli.fleet.rollout_display import rollout_display, rollouts_shown
 
 
 def large(agents: int, deployment: str = "default") -> RolloutView:

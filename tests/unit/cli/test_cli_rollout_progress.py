@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from paddler_trio.cli.exit_codes import DONE, FAILED, ROLLED_BACK, TIMED_OUT
-from paddler_trio.cli.fleet_views import (
+from paddler_trio.cli.fleet.fleet_views import (
     LIVE,
     DeploymentView,
     FleetStateView,
@@ -19,7 +19,7 @@ from paddler_trio.cli.fleet_views import (
     RolloutsView,
     RolloutView,
 )
-from paddler_trio.cli.rollout_progress import (
+from paddler_trio.cli.fleet.rollout_progress import (
     STUCK_S,
     Ended,
     Ending,

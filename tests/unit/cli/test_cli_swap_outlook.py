@@ -8,10 +8,10 @@ import attrs
 import pytest
 from test_cli_swap_progress import SERVING
 
-from paddler_trio.cli.fit_display import FitAnswer
 from paddler_trio.cli.management_client import AgentView
-from paddler_trio.cli.swap_dry_run import instances
-from paddler_trio.cli.swap_outlook import (
+from paddler_trio.cli.model.fit_display import FitAnswer
+from paddler_trio.cli.swap.swap_dry_run import instances
+from paddler_trio.cli.swap.swap_outlook import (
     AgentOutlook,
     agent_outlook,
     expected_gap,

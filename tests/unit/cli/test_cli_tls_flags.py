@@ -11,8 +11,8 @@ import typer
 from typer.testing import CliRunner
 
 from paddler_trio.cli.commands import command_line
-from paddler_trio.cli.tls_options import checked_address, client_tls
-from paddler_trio.tls.client_tls import ClientTls
+from paddler_trio.cli.daemons.tls_options import checked_address, client_tls
+from paddler_trio.net.tls.client_tls import ClientTls
 
 FLAGS = {"--tls-ca", "--tls-fingerprint", "--tls-client-cert", "--tls-client-key"}
 PIN = "ab" * 32

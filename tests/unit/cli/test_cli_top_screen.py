@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from fleet_documents import NOW_MS, agent, full_event, request
-from paddler_trio.cli.live_picture import LivePicture
-from paddler_trio.cli.top_screen import Link, plain_lines, screen
-from paddler_trio.cli.top_view import CancelRequest, Pane, TopView
+from paddler_trio.cli.live.live_picture import LivePicture
+from paddler_trio.cli.live.top_screen import Link, plain_lines, screen
+from paddler_trio.cli.live.top_view import CancelRequest, Pane, TopView
 
 HERE = Link("127.0.0.1:8060")
 

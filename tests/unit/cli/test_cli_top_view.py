@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_documents import NOW_MS, agent, full_event, request
-from paddler_trio.cli.live_picture import LivePicture
-from paddler_trio.cli.top_view import (
+from paddler_trio.cli.live.live_picture import LivePicture
+from paddler_trio.cli.live.top_view import (
     Action,
     CancelRequest,
     DrainAgent,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from paddler_trio.cli.rpc_server import checked_address
-from paddler_trio.engine.rpc_serving import prepare_cache
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.processes.engine.rpc.rpc_serving import prepare_cache
 
 
 def test_the_loopback_is_served_without_a_word(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cli_in_process import COMMAND
 from effort import examples
-from paddler_trio.cli.settings_file import (
+from paddler_trio.cli.daemons.settings_file import (
     MAX_FILE_BYTES,
     FileSettings,
     judge_settings,

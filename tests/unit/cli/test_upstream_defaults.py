@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cli_in_process import COMMAND
-from paddler_trio.cli.settings_names import daemon_of, settings_of
-from paddler_trio.cli.upstream_options import upstream_config
+from paddler_trio.cli.daemons.settings_names import daemon_of, settings_of
+from paddler_trio.cli.daemons.upstream_options import upstream_config
 from paddler_trio.wire.trio.upstream_messages import DEFAULT_UPSTREAM
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from paddler_trio.daemon import listen_fds
-from paddler_trio.daemon.listen_fds import passed_sockets
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.system import listen_fds
+from paddler_trio.system.listen_fds import passed_sockets
 
 NAMES = frozenset({"inference", "management"})
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from paddler_trio.agent.agent_id import new_agent_id
-from paddler_trio.daemon.log_ring import HIDDEN, MAX_RECORDS, LogRing, redacted
+from paddler_trio.agent.link.agent_id import new_agent_id
+from paddler_trio.system.logs.log_ring import HIDDEN, MAX_RECORDS, LogRing, redacted
 
 KEY = "pt-" + "a1B2" * 10
 
@@ -112,8 +112,8 @@ def test_an_exception_is_one_line() -> None:
 
 SCRIPT = """
 import json, logging, structlog
-from paddler_trio.daemon.log_ring import RECENT
-from paddler_trio.daemon.logs import configure_logs
+from paddler_trio.system.logs.log_ring import RECENT
+from paddler_trio.system.logs.logs import configure_logs
 
 configure_logs(level="warning", as_json=True)
 structlog.get_logger("ours").info("not kept")

@@ -18,8 +18,8 @@ from unittest.mock import patch
 import attrs
 import pytest
 
-from paddler_trio.daemon import log_stream
-from paddler_trio.daemon.log_stream import LogStream
+from paddler_trio.system.logs import log_stream
+from paddler_trio.system.logs.log_stream import LogStream
 
 END_S = 60.0
 AT_ONCE_S = 60.0
@@ -167,7 +167,7 @@ def test_what_a_full_disk_refuses_is_counted_and_no_line_begins_behind_half_of_a
     path = tmp_path / "log"
     program = (
         "import os, resource, sys\n"
-        "from paddler_trio.daemon.logs import configure_logs\n"
+        "from paddler_trio.system.logs.logs import configure_logs\n"
         "import structlog\n"
         "configure_logs(level='info', as_json=True)\n"
         "log = structlog.get_logger('test')\n"

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from paddler_trio.daemon.logs import FirstTimes
+from paddler_trio.system.logs.logs import FirstTimes
 
 SCRIPT = """
 import logging, structlog
-from paddler_trio.daemon.logs import configure_logs
+from paddler_trio.system.logs.logs import configure_logs
 
 configure_logs(level="debug", as_json={as_json})
 
@@ -44,7 +44,7 @@ def test_a_traceback_shows_no_values(as_json: bool) -> None:
 
 STRANGERS = """
 import logging, structlog
-from paddler_trio.daemon.logs import configure_logs
+from paddler_trio.system.logs.logs import configure_logs
 
 configure_logs(level="debug", as_json={as_json})
 name = "first\\nsecond \\x1b[31m\\ud800"
@@ -82,7 +82,7 @@ def test_a_name_is_new_once_and_names_end_somewhere() -> None:
 
 GONE = """
 import os, structlog
-from paddler_trio.daemon.logs import configure_logs
+from paddler_trio.system.logs.logs import configure_logs
 
 configure_logs(level="info", as_json=True)
 log = structlog.get_logger("a")

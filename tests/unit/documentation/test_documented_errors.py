@@ -13,7 +13,7 @@ from typing import get_args
 import pytest
 
 from documented_blocks import DOCS, blocks
-from paddler_trio.apis import api_errors
+from paddler_trio.balancer.apis import api_errors
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
 from texts_in_code import SOURCES, is_in_code, joined, sources
 

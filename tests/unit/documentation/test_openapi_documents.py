@@ -16,12 +16,12 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from documented_blocks import DOCS, ROOT
-from paddler_trio.assembly.balancer_core import BalancerCore
+from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.fleet.fleet_routes import FleetOrder
-from paddler_trio.config import BalancerConfig
+from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.errors import WireError
-from paddler_trio.http.asgi import App, Message
-from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.net.server.asgi import App, Message
+from paddler_trio.system.config import BalancerConfig
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, HuggingFaceModel
 from paddler_trio.wire.paddler.request_params import (

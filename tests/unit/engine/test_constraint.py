@@ -13,17 +13,6 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 
-from paddler_trio.engine.candidates import candidates_of, token_rows
-from paddler_trio.engine.constraint import (
-    Constraint,
-    GrammarInvalidError,
-    GrammarRejectedError,
-    _State,
-    _TokenGrammar,
-)
-from paddler_trio.engine.llama import Llama
-from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.engine.token_trie import TokenTrie, read_text
 from paddler_trio.language.grammars.gbnf_conversion import (
     any_json_to_gbnf,
     choice_to_gbnf,
@@ -32,6 +21,17 @@ from paddler_trio.language.grammars.gbnf_conversion import (
 )
 from paddler_trio.language.grammars.pushdown_automaton import compile_gbnf
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.processes.engine.llama.llama import Llama
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.sampling.candidates import candidates_of, token_rows
+from paddler_trio.processes.engine.sampling.constraint import (
+    Constraint,
+    GrammarInvalidError,
+    GrammarRejectedError,
+    _State,
+    _TokenGrammar,
+)
+from paddler_trio.processes.engine.sampling.token_trie import TokenTrie, read_text
 from paddler_trio.wire.engine.engine_pipe import Grammar, Thoughts
 
 NESTED = {

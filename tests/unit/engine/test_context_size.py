@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from paddler_trio.engine import llama
 from paddler_trio.errors import EngineError
+from paddler_trio.processes.engine.llama import llama
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import attrs
 import pytest
 
 from paddler_trio import __version__
-from paddler_trio.engine.draft_model import DraftModel
-from paddler_trio.engine.llama import Llama
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.llama.draft_model import DraftModel
+from paddler_trio.processes.engine.llama.llama import Llama
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.scheduler.batching.sequences import Sequence
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.engine_settings import EngineSettings

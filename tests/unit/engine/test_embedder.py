@@ -10,9 +10,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.engine.embedder import Embedder
-from paddler_trio.engine.embedding_context import EmbeddingContext, EmbeddingFailedError, Tokens
-from paddler_trio.engine.stats import Counters
+from paddler_trio.processes.engine.llama.embedder import Embedder
+from paddler_trio.processes.engine.llama.embedding_context import (
+    EmbeddingContext,
+    EmbeddingFailedError,
+    Tokens,
+)
+from paddler_trio.processes.engine.stats import Counters
 from paddler_trio.scheduler.batching.thread_count import ThreadCount
 from paddler_trio.wire.engine.engine_pipe import (
     Embedded,

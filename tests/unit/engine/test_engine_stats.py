@@ -6,7 +6,7 @@ import threading
 
 import attrs
 
-from paddler_trio.engine.stats import INTERVAL_S, Counters
+from paddler_trio.processes.engine.stats import INTERVAL_S, Counters
 from paddler_trio.wire.engine.engine_pipe import EngineStats
 
 

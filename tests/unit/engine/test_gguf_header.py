@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.engine.gguf_header import (
+from paddler_trio.processes.engine.llama.gguf_header import (
     MAX_HEADER_BYTES,
     HeaderTooLargeError,
     NeedsMoreError,
     NotGgufError,
     read_header,
 )
-from paddler_trio.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 BUNDLED = BUNDLED_MODEL.read_bytes()
 

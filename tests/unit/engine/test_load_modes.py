@@ -5,7 +5,7 @@ from __future__ import annotations
 import llama_cpp.llama_cpp as lib
 import pytest
 
-from paddler_trio.engine.llama_options import model_params
+from paddler_trio.processes.engine.llama.llama_options import model_params
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.engine.memory_breakdown import (
+from paddler_trio.errors import EngineError
+from paddler_trio.processes.engine.memory.memory_breakdown import (
     CUDA_RUNTIME_BYTES,
     BufferSizes,
     DeviceTable,
@@ -19,7 +20,6 @@ from paddler_trio.engine.memory_breakdown import (
     logged_compute,
     runtime_bytes,
 )
-from paddler_trio.errors import EngineError
 from paddler_trio.wire.engine.memory_need import DeviceNeed
 
 LINES = [

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.engine.pipe import OUTBOX_FRAMES, Outbox, together
+from paddler_trio.processes.engine.pipe import OUTBOX_FRAMES, Outbox, together
 from paddler_trio.wire.engine.engine_pipe import (
     Ending,
     EngineStats,

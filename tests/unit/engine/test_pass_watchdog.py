@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from paddler_trio.engine import pass_watchdog
-from paddler_trio.engine.pass_watchdog import PassWatchdog
+from paddler_trio.processes.engine import pass_watchdog
+from paddler_trio.processes.engine.pass_watchdog import PassWatchdog
 
 LONG_S = 60.0
 """For what comes at once."""

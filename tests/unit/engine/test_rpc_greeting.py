@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from paddler_trio.engine.rpc_greeting import PROTOCOL, greet, split_server
 from paddler_trio.errors import EngineError
+from paddler_trio.processes.engine.rpc.rpc_greeting import PROTOCOL, greet, split_server
 
 HELLO = bytes([14]) + struct.pack("<Q", 24) + bytes(24)
 

@@ -6,12 +6,15 @@ import attrs
 import numpy as np
 import pytest
 
-from paddler_trio.engine.candidates import token_rows
-from paddler_trio.engine.llama import Llama
-from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.engine.sampler import Sampler
-from paddler_trio.engine.sampler_prototypes import MAX_PROTOTYPES, SamplerPrototypes
-from paddler_trio.llama_library import lib
+from paddler_trio.processes.engine.llama.llama import Llama
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.sampling.candidates import token_rows
+from paddler_trio.processes.engine.sampling.sampler import Sampler
+from paddler_trio.processes.engine.sampling.sampler_prototypes import (
+    MAX_PROTOTYPES,
+    SamplerPrototypes,
+)
+from paddler_trio.system.llama_library import lib
 from paddler_trio.wire.engine.engine_pipe import Sampling
 from samplings import GREEDY
 

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from paddler_trio.engine import shortlist
-from paddler_trio.engine.candidates import token_rows
-from paddler_trio.engine.llama import Llama
-from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.engine.sampler import Sampler
-from paddler_trio.engine.sampler_chain import stages_of
-from paddler_trio.engine.shortlist import Shortlist, candidates_needed
+from paddler_trio.processes.engine.llama.llama import Llama
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.sampling import shortlist
+from paddler_trio.processes.engine.sampling.candidates import token_rows
+from paddler_trio.processes.engine.sampling.sampler import Sampler
+from paddler_trio.processes.engine.sampling.sampler_chain import stages_of
+from paddler_trio.processes.engine.sampling.shortlist import Shortlist, candidates_needed
 from paddler_trio.wire.engine.engine_pipe import Grammar
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.engine.sampler_stages import STAGES

@@ -9,14 +9,14 @@ import attrs
 import numpy as np
 import pytest
 
-from paddler_trio.engine.admitted import Admitted, admit
-from paddler_trio.engine.decode_loop import Command, DecodeLoop, streams_for
-from paddler_trio.engine.host_memory import HostMemory
-from paddler_trio.engine.llama import ContextShape, Llama
-from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.engine.sampling_pool import SamplingPool
-from paddler_trio.engine.stats import Counters
-from paddler_trio.engine.stored_prefixes import StoredPrefixes
+from paddler_trio.processes.engine.admitted import Admitted, admit
+from paddler_trio.processes.engine.decode_loop import Command, DecodeLoop, streams_for
+from paddler_trio.processes.engine.llama.llama import ContextShape, Llama
+from paddler_trio.processes.engine.memory.host_memory import HostMemory
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.sampling.sampling_pool import SamplingPool
+from paddler_trio.processes.engine.stats import Counters
+from paddler_trio.processes.engine.stored_prefixes import StoredPrefixes
 from paddler_trio.scheduler.batching.prefill_controller import PrefillController
 from paddler_trio.scheduler.batching.prefix_store import PrefixStore
 from paddler_trio.wire.engine.engine_pipe import StartSequence, Step

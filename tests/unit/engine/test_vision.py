@@ -11,10 +11,10 @@ import attrs
 import numpy as np
 import pytest
 
-from paddler_trio.engine.llama import Llama
-from paddler_trio.engine.projector import Patch, Projector
-from paddler_trio.engine.proof import BUNDLED_MODEL
-from paddler_trio.engine.vision import Embeddings, Encoded, ImageCache, Rows, Vision
+from paddler_trio.processes.engine.llama.llama import Llama
+from paddler_trio.processes.engine.llama.projector import Patch, Projector
+from paddler_trio.processes.engine.llama.vision import Embeddings, Encoded, ImageCache, Rows, Vision
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.scheduler.batching.image_tokens import is_image
 from paddler_trio.wire.engine.engine_pipe import IMAGE_TOKEN, Ending, Image, StartSequence
 from samplings import GREEDY

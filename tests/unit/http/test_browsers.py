@@ -7,10 +7,10 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.balancer.front.origins import Origins, is_same_host
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.http.allowed_hosts import AllowedHosts, allowed_names, own_names
-from paddler_trio.http.asgi import App, HttpProblem, Message, Receive, Scope, Send, send_text
-from paddler_trio.http.origins import Origins, is_same_host
+from paddler_trio.net.server.allowed_hosts import AllowedHosts, allowed_names, own_names
+from paddler_trio.net.server.asgi import App, HttpProblem, Message, Receive, Scope, Send, send_text
 
 FLAG = "--inference-cors-allowed-host"
 HOST = (b"host", b"127.0.0.1:8061")

@@ -11,7 +11,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.http.input_budget import (
+from paddler_trio.net.server.input_budget import (
     FREE_BYTES,
     MIB,
     MIN_PROGRESS_BYTES,

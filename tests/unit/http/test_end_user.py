@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paddler_trio.http.asgi import HttpProblem
-from paddler_trio.http.end_user import MAX_USER_CHARS, user_in, user_of
+from paddler_trio.balancer.front.end_user import MAX_USER_CHARS, user_in, user_of
+from paddler_trio.net.server.asgi import HttpProblem
 
 
 def header(value: str) -> dict[str, object]:

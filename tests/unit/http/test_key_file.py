@@ -13,9 +13,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.daemon.secret_file import MAX_SECRET_CHARS, read_secret
-from paddler_trio.errors import ConfigurationError
-from paddler_trio.http.api_keys import (
+from paddler_trio.balancer.keys.api_keys import (
     MAX_DEPLOYMENTS,
     MAX_FILE_BYTES,
     MAX_KEYS,
@@ -28,7 +26,9 @@ from paddler_trio.http.api_keys import (
     read_key_file,
     write_key_file,
 )
-from paddler_trio.http.key_ring import KeyRing
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.system.secret_file import MAX_SECRET_CHARS, read_secret
 
 INFERENCE = frozenset({KeyScope.INFERENCE})
 MANAGEMENT = frozenset({KeyScope.MANAGEMENT})
@@ -211,7 +211,7 @@ async def test_a_slow_reading_brings_no_revoked_key_back(
             may_go_on.wait(10)
         return content
 
-    monkeypatch.setattr("paddler_trio.http.key_ring.read_key_file", read_slowly)
+    monkeypatch.setattr("paddler_trio.balancer.keys.key_ring.read_key_file", read_slowly)
     is_read = trio.Event()
     ring.on_reload(is_read.set)
     async with trio.open_nursery() as nursery:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.balancer.front.authentication import Authentication
+from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.balancer.keys.key_terms import KeyTerms, check_expires, duration_s
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
-from paddler_trio.http.asgi import Message, Receive, Scope, Send, send_text
-from paddler_trio.http.authentication import Authentication
-from paddler_trio.http.key_ring import KeyRing
-from paddler_trio.http.key_terms import KeyTerms, check_expires, duration_s
+from paddler_trio.net.server.asgi import Message, Receive, Scope, Send, send_text
 from paddler_trio.scheduler.limits.key_limits import MOST, KeyLimits
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)

@@ -9,8 +9,8 @@ import pytest
 
 from certificates import Authority
 from openssl_client import OpensslClient
-from paddler_trio.http.tls_records import RECORDS_AT_A_TIME, TlsRecords
-from paddler_trio.tls.server_context import TlsFiles, server_context
+from paddler_trio.net.tls.server_context import TlsFiles, server_context
+from paddler_trio.net.tls.tls_records import RECORDS_AT_A_TIME, TlsRecords
 
 
 @pytest.fixture(scope="module")

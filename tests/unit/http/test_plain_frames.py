@@ -12,7 +12,7 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 from wsproto.utilities import RemoteProtocolError
 
-from paddler_trio.http.plain_frames import LONGEST_HEADER_BYTES, PlainFrames
+from paddler_trio.net.websocket.plain_frames import LONGEST_HEADER_BYTES, PlainFrames
 
 
 def frame(

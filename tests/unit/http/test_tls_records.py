@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from certificates import Authority
-from paddler_trio.http.tls_records import RECORDS_AT_A_TIME, TlsError, TlsRecords
-from paddler_trio.tls.server_context import TlsFiles, server_context
+from paddler_trio.net.tls.server_context import TlsFiles, server_context
+from paddler_trio.net.tls.tls_records import RECORDS_AT_A_TIME, TlsError, TlsRecords
 
 
 @attrs.define

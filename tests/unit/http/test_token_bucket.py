@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.http.token_bucket import TokenBucket
+from paddler_trio.scheduler.limits.token_bucket import TokenBucket
 
 
 @given(st.lists(st.integers(0, 16), max_size=60), st.integers(1, 8))

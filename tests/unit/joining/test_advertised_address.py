@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from paddler_trio.joining.advertised_address import AdvertisedAddress
+from paddler_trio.balancer.joining.advertised_address import AdvertisedAddress
 
 
 class Bound(socket.socket):

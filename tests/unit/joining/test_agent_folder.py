@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from paddler_trio.cli.agent_membership import Membership, membership
-from paddler_trio.errors import ConfigurationError
-from paddler_trio.joining.agent_credential import AgentCredential
-from paddler_trio.joining.agent_folder import (
+from paddler_trio.agent.link.agent_folder import (
     AgentFolder,
     Joined,
     age_s,
@@ -20,7 +17,10 @@ from paddler_trio.joining.agent_folder import (
     in_use,
     replace_secret,
 )
-from paddler_trio.joining.join_token import new_secret
+from paddler_trio.cli.access.agent_membership import Membership, membership
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.joining.agent_credential import AgentCredential
+from paddler_trio.net.joining.join_token import new_secret
 
 HERE = "https://balancer.example.org:8060"
 

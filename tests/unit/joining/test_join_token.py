@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.joining.agent_credential import AgentCredential
-from paddler_trio.joining.join_token import (
+from paddler_trio.net.joining.agent_credential import AgentCredential
+from paddler_trio.net.joining.join_token import (
     MAX_TOKEN_CHARS,
     JoinToken,
     digest_of,

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.errors import ConfigurationError
-from paddler_trio.joining.join_token import digest_of
-from paddler_trio.joining.stored_agents import (
+from paddler_trio.balancer.joining.stored_agents import (
     MAX_TOKENS,
     UNUSED_LIFE,
     StoredAgents,
     StoredCredential,
     StoredToken,
 )
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.joining.join_token import digest_of
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DIGESTS = st.binary(min_size=32, max_size=32)

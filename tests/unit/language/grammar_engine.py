@@ -13,11 +13,11 @@ import attrs
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-from paddler_trio.engine.constraint import Constraint, GrammarInvalidError
-from paddler_trio.engine.llama import Llama
 from paddler_trio.language.grammars.gbnf_conversion import inspect_gbnf
 from paddler_trio.language.grammars.gbnf_writer import GrammarError
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.processes.engine.llama.llama import Llama
+from paddler_trio.processes.engine.sampling.constraint import Constraint, GrammarInvalidError
 from paddler_trio.wire.engine.engine_pipe import Grammar
 
 _TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from encoder_models import CLS, N_CTX_TRAIN, SEP, WORDS, write_bert
-from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.embedding_documents import (
     MAX_RMS_WIDTH,
     form_of,
@@ -29,6 +28,7 @@ from paddler_trio.language.embedding_results import (
     result_of,
 )
 from paddler_trio.language.vocabulary import Vocabulary
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.codec import structure
 from paddler_trio.wire.engine.engine_pipe import EmbeddingShape
 from paddler_trio.wire.paddler.request_params import (

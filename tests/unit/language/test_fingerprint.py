@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from paddler_trio.engine.proof import BUNDLED_MODEL
 from paddler_trio.language.model_language import LanguageSource, read_language
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     InferenceParameters,

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from paddler_trio.balancer.template_routes import UNKNOWN_TO_AGENT
+from paddler_trio.balancer.front.template_routes import UNKNOWN_TO_AGENT
 from paddler_trio.language.model_language import Language, templates_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.chat_template import MAX_SOURCE_CHARS
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.preparation.jobs import prepare
-from paddler_trio.preparation.messages import Answered, Job
-from paddler_trio.preparation.template_preview import previewed
+from paddler_trio.processes.preparation.jobs import prepare
+from paddler_trio.processes.preparation.messages import Answered, Job
+from paddler_trio.processes.preparation.template_preview import previewed
 from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.request_frame import read_head

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddler_trio.llama_setup.recipes import choose_recipes
+from paddler_trio.processes.llama_setup.recipes import choose_recipes
 
 AVX2_FLAGS = {"sse4_2", "avx", "avx2", "fma", "f16c", "bmi2"}
 AVX512_FLAGS = AVX2_FLAGS | {"avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from paddler_trio.llama_setup.environment import Environment, SetupError
-from paddler_trio.llama_setup.installer import Pip
-from paddler_trio.llama_setup.recipes import VERSION, Recipe
-from paddler_trio.llama_setup.wheel_build import (
+from paddler_trio.processes.llama_setup.environment import Environment, SetupError
+from paddler_trio.processes.llama_setup.installer import Pip
+from paddler_trio.processes.llama_setup.recipes import VERSION, Recipe
+from paddler_trio.processes.llama_setup.wheel_build import (
     build_wheel,
     check_accelerator,
     cuda_architectures,

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from llama_machines import AVX2_FLAGS, AVX512_FLAGS, recipes_for
 
-from paddler_trio.engine.proof import Proof
-from paddler_trio.llama_setup import set_up
-from paddler_trio.llama_setup.environment import Environment, SetupError, digest
-from paddler_trio.llama_setup.installer import Pip
-from paddler_trio.llama_setup.kept_wheels import wheel_folder
-from paddler_trio.llama_setup.recipes import (
+from paddler_trio.processes.engine.proof import Proof
+from paddler_trio.processes.llama_setup import set_up
+from paddler_trio.processes.llama_setup.environment import Environment, SetupError, digest
+from paddler_trio.processes.llama_setup.installer import Pip
+from paddler_trio.processes.llama_setup.kept_wheels import wheel_folder
+from paddler_trio.processes.llama_setup.recipes import (
     FOUND,
     Accelerator,
     Recipe,
     choose_recipes,
     portable_recipes,
 )
-from paddler_trio.llama_setup.remembered_proof import Marker, is_proven
-from paddler_trio.llama_setup.set_up import SetupRequest, reason_against
-from paddler_trio.llama_setup.wheel_build import build_started, describe_progress
+from paddler_trio.processes.llama_setup.remembered_proof import Marker, is_proven
+from paddler_trio.processes.llama_setup.set_up import SetupRequest, reason_against
+from paddler_trio.processes.llama_setup.wheel_build import build_started, describe_progress
 
 PROGRAM = Path(__file__).resolve().parents[3] / "tools" / "setup_llama.py"
 USED = "CPU : AVX2 = 1 | F16C = 1 | FMA = 1"

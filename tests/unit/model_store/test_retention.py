@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from paddler_trio.model_store.retention import NoRoom, Retention, Room
+from paddler_trio.processes.model_store.retention import NoRoom, Retention, Room
 
 KEYS = st.sampled_from("abcdef")
 SIZES = st.integers(0, 60)

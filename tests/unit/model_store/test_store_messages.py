@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.errors import WireError
-from paddler_trio.model_store.store_messages import (
+from paddler_trio.processes.model_store.store_messages import (
     MAX_MESSAGE_BYTES,
     Configure,
     Desire,

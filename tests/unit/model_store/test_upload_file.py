@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 )
 
 from effort import examples
-from paddler_trio.model_store import upload_file
-from paddler_trio.model_store.upload_file import (
+from paddler_trio.processes.model_store import upload_file
+from paddler_trio.processes.model_store.upload_file import (
     EXPIRY_S,
     UploadFile,
     expired_uploads,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.models.block_plan import BlockPlan, ByteRange, block_count
+from paddler_trio.models.download.block_plan import BlockPlan, ByteRange, block_count
 
 
 def test_a_range_header_has_its_last_byte() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.models.cache_inventory import (
+from paddler_trio.models.cache.cache_inventory import (
     CachedModel,
     HubOrigin,
     Inventory,
@@ -21,9 +21,9 @@ from paddler_trio.models.cache_inventory import (
     cache_ids,
     take_inventory,
 )
-from paddler_trio.models.cache_matching import SourcePattern
-from paddler_trio.models.cache_place import CachePlace, UseMark, place_of
-from paddler_trio.models.cache_prune import (
+from paddler_trio.models.cache.cache_matching import SourcePattern
+from paddler_trio.models.cache.cache_place import CachePlace, UseMark, place_of
+from paddler_trio.models.cache.cache_prune import (
     PARTIAL_GRACE_S,
     InUseError,
     KeepRules,
@@ -31,13 +31,13 @@ from paddler_trio.models.cache_prune import (
     remove_model,
     superfluous,
 )
-from paddler_trio.models.cache_verification import verified
-from paddler_trio.models.content_hash import ContentHash
-from paddler_trio.models.hub_cache import HubCache
-from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.cache.cache_verification import verified
+from paddler_trio.models.cache.content_hash import ContentHash
+from paddler_trio.models.cache.url_cache import UrlFile, UrlRecord
+from paddler_trio.models.download.partial_file import PartialFile
+from paddler_trio.models.hub.hub_cache import HubCache
+from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.models.model_reference import UnknownSourceError
-from paddler_trio.models.partial_file import PartialFile
-from paddler_trio.models.url_cache import UrlFile, UrlRecord
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 OLD, NEW = "a" * 40, "b" * 40

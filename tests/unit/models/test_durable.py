@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from paddler_trio.models import durable
-from paddler_trio.models.durable import write_durably
+from paddler_trio.system import durable
+from paddler_trio.system.durable import write_durably
 
 KILLED = """
 import os, signal, sys

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.models.hub_choice import (
+from paddler_trio.models.hub.hub_choice import (
     HubChoice,
     choose,
     part_names,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.models.hub_choice import choose
-from paddler_trio.models.hub_client import HubListing
-from paddler_trio.models.hub_quantizations import (
+from paddler_trio.models.hub.hub_choice import choose
+from paddler_trio.models.hub.hub_client import HubListing
+from paddler_trio.models.hub.hub_quantizations import (
     MAX_QUANTIZATIONS,
     ListedFile,
     Quantization,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.models.hub_settings import HubSettings
+from paddler_trio.models.hub.hub_settings import HubSettings
 
 THEIRS = (
     "from huggingface_hub import constants as c;"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.models.memory_correction import (
+from paddler_trio.models.memory.memory_correction import (
     HOST,
     MAX_CORRECTION_BYTES,
     MAX_SHARE,
@@ -18,7 +18,7 @@ from paddler_trio.models.memory_correction import (
     corrected,
     observation,
 )
-from paddler_trio.models.memory_history import (
+from paddler_trio.models.memory.memory_history import (
     MAX_OBSERVATIONS,
     MemoryHistory,
     model_key,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paddler_trio.models import partial_file
-from paddler_trio.models.partial_file import (
+from paddler_trio.models.download import partial_file
+from paddler_trio.models.download.partial_file import (
     HEADER_BYTES,
     MAX_VALIDATOR_CHARS,
     PartialFile,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.models.download_errors import (
+from paddler_trio.models.download.retry_delay import LONGEST_RETRY_S, PERMANENT_RETRY_S, RetryDelay
+from paddler_trio.net.client.download_errors import (
     AccessDeniedError,
     ServerFailedError,
     ServerUnreachableError,
     Subject,
 )
-from paddler_trio.models.retry_delay import LONGEST_RETRY_S, PERMANENT_RETRY_S, RetryDelay
 
 SUBJECT = Subject("https://host/m", is_hub=False)
 

@@ -19,23 +19,27 @@ import trio
 import trio.testing
 
 import paddler_trio
-from paddler_trio.models.cache_lock import held_lock
-from paddler_trio.models.download_errors import LockHeldError, Subject
-from paddler_trio.models.download_progress import MIN_INTERVAL_S, DownloadProgress, ProgressMeter
-from paddler_trio.models.http_exchange import retry_after_of
-from paddler_trio.models.hub_settings import HubSettings, Timeouts
-from paddler_trio.models.model_download import wait_for_retry
-from paddler_trio.models.retry_delay import PERMANENT_RETRY_S
+from paddler_trio.models.cache.cache_lock import held_lock
+from paddler_trio.models.download.download_progress import (
+    MIN_INTERVAL_S,
+    DownloadProgress,
+    ProgressMeter,
+)
+from paddler_trio.models.download.model_download import wait_for_retry
+from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
+from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.net.client.download_errors import LockHeldError, Subject
+from paddler_trio.net.client.http_exchange import retry_after_of
 
 SUBJECT = Subject("https://host/m.gguf", is_hub=False)
 DATES_OUTLIVE = {
-    ("agent/cache_answers.py", "prune_answer"): "of files, whose last use is on the disk",
-    ("agent/cache_answers.py", "_listed_local"): "shown to people",
-    ("models/durable.py", "_remove_leftovers"): "of files that killed writers left",
-    ("models/cache_place.py", "note_verified"): "of a file's last verification",
-    ("model_store/inventory.py", "note_use"): "of a file's last use",
-    ("model_store/store_prune.py", "planned"): "of files, whose last use is on the disk",
-    ("model_store/upload_file.py", "expired_uploads"): "of uploads, in days",
+    ("agent/link/cache_answers.py", "prune_answer"): "of files, whose last use is on the disk",
+    ("agent/link/cache_answers.py", "_listed_local"): "shown to people",
+    ("system/durable.py", "_remove_leftovers"): "of files that killed writers left",
+    ("models/cache/cache_place.py", "note_verified"): "of a file's last verification",
+    ("processes/model_store/inventory.py", "note_use"): "of a file's last use",
+    ("processes/model_store/store_prune.py", "planned"): "of files, whose last use is on the disk",
+    ("processes/model_store/upload_file.py", "expired_uploads"): "of uploads, in days",
 }
 """Who may read the wall clock, and which date it is."""
 WALL_CLOCKS = (

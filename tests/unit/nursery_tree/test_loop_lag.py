@@ -7,7 +7,7 @@ import structlog
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.nursery_tree.loop_lag import (
+from paddler_trio.system.loop_lag import (
     INTERVAL_S,
     LOG_EVERY_S,
     STALL_S,

@@ -9,8 +9,23 @@ from pathlib import Path
 
 import attrs
 
-from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, new_secret, write_key_file
-from paddler_trio.http.asgi import (
+from paddler_trio.balancer.front.authentication import Authentication
+from paddler_trio.balancer.front.origins import Origins
+from paddler_trio.balancer.keys.api_keys import (
+    KeyFile,
+    KeyScope,
+    StoredKey,
+    new_secret,
+    write_key_file,
+)
+from paddler_trio.balancer.keys.audit_trail import AuditTrail, audited
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.balancer.keys.key_terms import KeyTerms
+from paddler_trio.balancer.panel.panel_access import PanelAccess
+from paddler_trio.balancer.panel.panel_assets import PanelAssets
+from paddler_trio.balancer.panel.panel_site import PanelSite
+from paddler_trio.balancer.panel.session_routes import SessionRoutes
+from paddler_trio.net.server.asgi import (
     App,
     HttpProblem,
     Message,
@@ -20,17 +35,8 @@ from paddler_trio.http.asgi import (
     send_json,
     send_text,
 )
-from paddler_trio.http.audit_trail import AuditTrail, audited
-from paddler_trio.http.authentication import Authentication
-from paddler_trio.http.client_identity import account_of, allowed_deployments, named_client
-from paddler_trio.http.key_ring import KeyRing
-from paddler_trio.http.key_terms import KeyTerms
-from paddler_trio.http.origins import Origins
-from paddler_trio.http.router import Router
-from paddler_trio.panel.panel_access import PanelAccess
-from paddler_trio.panel.panel_assets import PanelAssets
-from paddler_trio.panel.panel_site import PanelSite
-from paddler_trio.panel.session_routes import SessionRoutes
+from paddler_trio.net.server.client_identity import account_of, allowed_deployments, named_client
+from paddler_trio.net.server.router import Router
 
 Headers = list[tuple[bytes, bytes]]
 PAGE = "<!doctype html><title>panel</title>" + "<p>text</p>" * 100

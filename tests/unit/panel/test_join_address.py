@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.http.asgi import Scope
-from paddler_trio.panel.join_address import Join, host_of, join_address, own_address
+from paddler_trio.balancer.panel.join_address import Join, host_of, join_address, own_address
+from paddler_trio.net.server.asgi import Scope
 
 EVERYWHERE, HERE, SOMEWHERE = ["0.0.0.0:8060"], ["127.0.0.1:8060"], ["10.1.2.3:8060"]
 

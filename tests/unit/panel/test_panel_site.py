@@ -10,14 +10,20 @@ import pytest
 import trio
 from panel_world import PAGE, Answer, AuditDouble, ask, assets_in, echo, expiring, site_of, written
 
+from paddler_trio.balancer.front.authentication import Authentication
+from paddler_trio.balancer.front.login_limit import BURST
+from paddler_trio.balancer.keys.api_keys import (
+    KeyFile,
+    KeyScope,
+    StoredKey,
+    read_key_file,
+    write_key_file,
+)
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.balancer.panel.panel_assets import PanelAssets, has_tag, takes_gzip
+from paddler_trio.balancer.panel.panel_site import below
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.http.api_keys import KeyFile, KeyScope, StoredKey, read_key_file, write_key_file
-from paddler_trio.http.asgi import App, Message, Receive, Scope, Send
-from paddler_trio.http.authentication import Authentication
-from paddler_trio.http.key_ring import KeyRing
-from paddler_trio.http.login_limit import BURST
-from paddler_trio.panel.panel_assets import PanelAssets, has_tag, takes_gzip
-from paddler_trio.panel.panel_site import below
+from paddler_trio.net.server.asgi import App, Message, Receive, Scope, Send
 
 GZIP = (b"accept-encoding", b"br, gzip;q=0.8")
 EVIL = (b"origin", b"http://evil.example")

@@ -12,7 +12,13 @@ import pytest
 
 from paddler_trio.errors import WireError
 from paddler_trio.language.answers.automaton import TokenClass
-from paddler_trio.preparation.messages import LENGTH, JobDone, Refused, frame_of, read_result
+from paddler_trio.processes.preparation.messages import (
+    LENGTH,
+    JobDone,
+    Refused,
+    frame_of,
+    read_result,
+)
 
 
 @attrs.frozen

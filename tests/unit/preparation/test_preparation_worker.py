@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from paddler_trio.language.model_language import Language
-from paddler_trio.preparation import worker
-from paddler_trio.preparation.worker import Worker
+from paddler_trio.processes.preparation import worker
+from paddler_trio.processes.preparation.worker import Worker
 
 
 def test_a_client_that_left_before_its_worker_was_forked_is_no_error(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paddler_trio.http.asgi import Header, Scope
+from paddler_trio.net.server.asgi import Header, Scope
 from paddler_trio.telemetry.trace_context import (
     Sampling,
     begin_message,

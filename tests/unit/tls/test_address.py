@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.tls.address import BalancerAddress, parse_address
+from paddler_trio.net.tls.address import BalancerAddress, parse_address
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certificates import Authority, openssl
-from paddler_trio.tls.certificate import (
+from paddler_trio.net.tls.certificate import (
     Certificate,
     MalformedCertificateError,
     certificates_of,

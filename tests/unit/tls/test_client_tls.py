@@ -15,10 +15,10 @@ import trio
 
 from certificates import Authority, Pair
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.tls.address import BalancerAddress
-from paddler_trio.tls.certificate import certificates_of, date_of
-from paddler_trio.tls.client_errors import seen_certificate, tls_problem
-from paddler_trio.tls.client_tls import ClientTls, PinMismatchError, parse_fingerprint
+from paddler_trio.net.tls.address import BalancerAddress
+from paddler_trio.net.tls.certificate import certificates_of, date_of
+from paddler_trio.net.tls.client_errors import seen_certificate, tls_problem
+from paddler_trio.net.tls.client_tls import ClientTls, PinMismatchError, parse_fingerprint
 
 PATIENCE_S = 10.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from paddler_trio.tls.server_context import TlsFiles, read_server_certificate
+from paddler_trio.net.tls.server_context import TlsFiles, read_server_certificate
 
 PAGE = Path(__file__).parents[3] / "docs" / "tls.md"
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from certificates import openssl
 from cli_in_process import invoke
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.tls.own_authority import alternative_names, new_authority, new_certificate
-from paddler_trio.tls.server_context import TlsFiles, read_server_certificate
+from paddler_trio.net.tls.own_authority import alternative_names, new_authority, new_certificate
+from paddler_trio.net.tls.server_context import TlsFiles, read_server_certificate
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paddler_trio.config import split_address
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.system.config import split_address
 
 
 @pytest.mark.parametrize("host", ["a..b", ".", ".a", "a" * 64, f"{'a' * 64}.example"])

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.config import split_address
-from paddler_trio.errors import ConfigurationError
-from paddler_trio.upstream.metadata_items import (
+from paddler_trio.agent.servers.metadata_items import (
     HOSTS,
     NAMES,
     check_item,
@@ -17,7 +15,9 @@ from paddler_trio.upstream.metadata_items import (
     items_in,
     stood_in,
 )
-from paddler_trio.upstream.upstream_address import parse_upstream_address
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.client.upstream_address import parse_upstream_address
+from paddler_trio.system.config import split_address
 
 VALUES = {"local-ipv4": "10.0.3.17", "ipv6": "2001:db8::7", "local-hostname": "ip-10-0-3-17.ec2"}
 PORTS = st.integers(1, 65_535)

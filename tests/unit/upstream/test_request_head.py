@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.upstream.request_head import (
+from paddler_trio.net.client.request_head import (
     MAX_HEAD_BYTES,
     RequestHead,
     UnsendableRequestError,

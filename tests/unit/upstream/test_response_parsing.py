@@ -11,7 +11,7 @@ from h11 import _readers
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from paddler_trio.upstream.response_body import (
+from paddler_trio.net.client.response_body import (
     BodyPart,
     ChunkedBody,
     LengthBody,
@@ -19,8 +19,8 @@ from paddler_trio.upstream.response_body import (
     UntilClosedBody,
     body_of,
 )
-from paddler_trio.upstream.response_head import ResponseHead, head_end, parse_head
-from paddler_trio.upstream.upstream_error import MalformedAnswerError
+from paddler_trio.net.client.response_head import ResponseHead, head_end, parse_head
+from paddler_trio.net.client.upstream_error import MalformedAnswerError
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nX-Y:  a  b \r\nset-cookie: 1\r\nSet-Cookie: 2\r\n"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.upstream.upstream_address import UpstreamAddress, parse_upstream_address
+from paddler_trio.net.client.upstream_address import UpstreamAddress, parse_upstream_address
 
 HOSTS = st.sampled_from(["127.0.0.1", "localhost", "gpu-1.example", "::1", "fe80::1%eth0"])
 PREFIXES = st.sampled_from(["", "/a", "/a/b", "/~x/v%201"])

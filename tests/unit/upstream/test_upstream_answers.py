@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.upstream.upstream_answers import (
+from paddler_trio.agent.servers.upstream_answers import (
     MAX_MODELS,
     UnusableAnswerError,
     parse_busy_metric,
@@ -17,7 +17,7 @@ from paddler_trio.upstream.upstream_answers import (
     parse_models,
     parse_props,
 )
-from paddler_trio.upstream.upstream_state import Modalities, ServerFacts, UpstreamModel
+from paddler_trio.agent.servers.upstream_state import Modalities, ServerFacts, UpstreamModel
 from upstream_double import LlamaServerDouble, error
 
 

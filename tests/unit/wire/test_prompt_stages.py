@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.status_limits import MAX_DETAIL_CHARS, bounded_reason
+from paddler_trio.balancer.front.status_limits import MAX_DETAIL_CHARS, bounded_reason
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.prompt_stages import MAX_MS, MAX_TOKENS, PromptStages
 

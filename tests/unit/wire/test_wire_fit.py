@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.status_limits import MAX_CHOSEN, MAX_DEVICES, bounded_report
+from paddler_trio.balancer.front.status_limits import MAX_CHOSEN, MAX_DEVICES, bounded_report
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, applicable_state

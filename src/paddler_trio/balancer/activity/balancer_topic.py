@@ -10,7 +10,7 @@ from paddler_trio import __version__
 from paddler_trio.balancer.activity.moments import ms, utc_ms
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.loop_lag import LoopLag
+from paddler_trio.system.loop_lag import LoopLag
 
 
 @attrs.define(eq=False)

@@ -24,10 +24,10 @@ import trio
 from paddler_trio.balancer.activity.feed_document import Entry, FeedDocument, entry
 from paddler_trio.balancer.activity.feed_topic import Topic
 from paddler_trio.balancer.activity.moments import ms, utc_ms
-from paddler_trio.balancer.shared_view import BYTES_OF_A_SEND
+from paddler_trio.balancer.fleet.shared_view import BYTES_OF_A_SEND
 from paddler_trio.errors import PaddlerError
-from paddler_trio.nursery_tree.printed_tree import explain_this_task
-from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.system.printed_tree import explain_this_task
+from paddler_trio.system.synchronization import Changes
 
 SHORTEST_PAUSE_S: Final = 0.25
 LONGEST_PAUSE_S: Final = 2.0

@@ -17,11 +17,11 @@ import attrs
 import trio
 
 from paddler_trio.balancer.activity.event_feed import EventFeed, TooManyWatchersError, Watcher
-from paddler_trio.balancer.event_stream import KEEP_ALIVE_S
-from paddler_trio.http import sse
-from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, header
-from paddler_trio.http.router import Params, Router
-from paddler_trio.http.streaming import BodyWriter, body_writer, cancelled_on_disconnect
+from paddler_trio.balancer.front.event_stream import KEEP_ALIVE_S
+from paddler_trio.net.server import sse
+from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, header
+from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.streaming import BodyWriter, body_writer, cancelled_on_disconnect
 
 PIECE_BYTES: Final = 256 * 1024
 """Of an event, written at once: copying it takes a tenth of a millisecond."""

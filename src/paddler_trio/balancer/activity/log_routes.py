@@ -9,9 +9,9 @@ from urllib.parse import parse_qs
 
 import attrs
 
-from paddler_trio.daemon.log_ring import LogRing
-from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_json
-from paddler_trio.http.router import Params, Router
+from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_json
+from paddler_trio.net.server.router import Params, Router
+from paddler_trio.system.logs.log_ring import LogRing
 
 _MAX_DIGITS = 15
 

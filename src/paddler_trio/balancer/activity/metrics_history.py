@@ -16,7 +16,7 @@ import trio
 
 from paddler_trio.balancer.activity.latency_histogram import LatencyHistogram
 from paddler_trio.balancer.activity.moments import ms, utc_ms
-from paddler_trio.nursery_tree.printed_tree import explain_this_task
+from paddler_trio.system.printed_tree import explain_this_task
 
 BUCKET_S: Final = 10.0
 MAX_ROWS: Final = 360

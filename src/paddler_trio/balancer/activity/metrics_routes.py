@@ -6,8 +6,8 @@ import attrs
 import trio
 
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
-from paddler_trio.http.asgi import Receive, Scope, Send, send_json
-from paddler_trio.http.router import Params, Router
+from paddler_trio.net.server.asgi import Receive, Scope, Send, send_json
+from paddler_trio.net.server.router import Params, Router
 from paddler_trio.wire.codec import dumps
 
 

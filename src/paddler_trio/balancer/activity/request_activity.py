@@ -30,7 +30,6 @@ from paddler_trio.balancer.activity.request_record import (
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
 from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.printed_tree import explain_this_task
 from paddler_trio.nursery_tree.request import (
     FORWARDED,
     Buffered,
@@ -44,6 +43,7 @@ from paddler_trio.nursery_tree.request import (
 )
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.system.printed_tree import explain_this_task
 from paddler_trio.wire.trio.prompt_stages import MAX_TOKENS
 from paddler_trio.wire.trio.request_frame import EncodedWork
 

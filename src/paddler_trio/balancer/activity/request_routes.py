@@ -28,9 +28,17 @@ from paddler_trio.balancer.activity.moments import ms, utc_ms
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_record import RequestRecord
 from paddler_trio.balancer.activity.request_words import explanation
-from paddler_trio.http.asgi import Header, HttpProblem, Receive, Scope, Send, send_empty, send_json
-from paddler_trio.http.audit_trail import audit_of
-from paddler_trio.http.router import Params, Router
+from paddler_trio.balancer.keys.audit_trail import audit_of
+from paddler_trio.net.server.asgi import (
+    Header,
+    HttpProblem,
+    Receive,
+    Scope,
+    Send,
+    send_empty,
+    send_json,
+)
+from paddler_trio.net.server.router import Params, Router
 from paddler_trio.nursery_tree.request import MAX_LOG_ID_CHARS, Failure
 from paddler_trio.wire.codec import dumps
 

@@ -27,7 +27,6 @@ from paddler_trio.balancer.fleet.stored_fleet import MAX_LOAD_MS, PAUSED_BY, ROL
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Hold, PoolSettings
-from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.scheduler.fleet.admissible import aim_of
 from paddler_trio.scheduler.fleet.fleet_plan import plan
 from paddler_trio.scheduler.fleet.fleet_values import (
@@ -42,6 +41,7 @@ from paddler_trio.scheduler.fleet.fleet_values import (
 )
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_ON, resumed
 from paddler_trio.scheduler.fleet.rollout_phases import fetch_again_s
+from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetState
 
 log = structlog.get_logger("fleet")

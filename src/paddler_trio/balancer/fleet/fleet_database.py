@@ -26,6 +26,13 @@ import trio
 
 from paddler_trio.balancer.fleet.fleet_migrations import VERSION, NewerVersionError, migrated
 from paddler_trio.balancer.fleet.old_extras import OldExtrasFile
+from paddler_trio.balancer.fleet.state_database import (
+    StateFile,
+    content,
+    digest_of,
+    replace,
+    state_file,
+)
 from paddler_trio.balancer.fleet.stored_fleet import (
     STATE_FILE,
     FleetTooLargeError,
@@ -33,13 +40,6 @@ from paddler_trio.balancer.fleet.stored_fleet import (
     StoredFleet,
     rendered_fleet,
     stored_in,
-)
-from paddler_trio.balancer.state_database import (
-    StateFile,
-    content,
-    digest_of,
-    replace,
-    state_file,
 )
 from paddler_trio.errors import StateDatabaseError, WireError
 from paddler_trio.wire.codec import loads

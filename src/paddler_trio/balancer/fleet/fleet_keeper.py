@@ -23,7 +23,7 @@ from paddler_trio.balancer.fleet.stored_fleet import (
 )
 from paddler_trio.errors import PaddlerError, StateDatabaseError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,

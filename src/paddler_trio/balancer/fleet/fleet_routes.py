@@ -31,12 +31,12 @@ from paddler_trio.balancer.fleet.fleet_keeper import (
 )
 from paddler_trio.balancer.fleet.fleet_progress import FleetProgress
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
+from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.errors import StateDatabaseError
-from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, has_body, send_json
-from paddler_trio.http.audit_trail import audit_of
-from paddler_trio.http.client_identity import KEY_NAME
-from paddler_trio.http.json_body import json_body, structured
-from paddler_trio.http.router import Params, Router
+from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, has_body, send_json
+from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.net.server.json_body import json_body, structured
+from paddler_trio.net.server.router import Params, Router
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.shape import ShapeError
 from paddler_trio.wire.trio.default_deployment import fleet_fault

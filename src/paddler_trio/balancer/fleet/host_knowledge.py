@@ -20,7 +20,7 @@ from paddler_trio.nursery_tree.agent_connection import (
     AgentDisconnectedError,
     QuestionRefusedError,
 )
-from paddler_trio.nursery_tree.synchronization import ChangedItems, Changes
+from paddler_trio.system.synchronization import ChangedItems, Changes
 from paddler_trio.wire.codec import structure
 from paddler_trio.wire.paddler.desired_state import DesiredModel
 from paddler_trio.wire.trio.cache_commands import CacheProgress, Pull

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import structlog
 
-from paddler_trio.balancer.state_database import MAX_FILE_BYTES, content, digest_of
+from paddler_trio.balancer.fleet.state_database import MAX_FILE_BYTES, content, digest_of
 from paddler_trio.errors import StateDatabaseError, WireError
 from paddler_trio.wire.codec import loads, structure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState

@@ -17,8 +17,8 @@ import trio
 from paddler_trio.balancer.fleet.host_knowledge import Digest, HostId
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.synchronization import ChangedItems
 from paddler_trio.scheduler.fleet.fleet_values import Instance
+from paddler_trio.system.synchronization import ChangedItems
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,

@@ -12,9 +12,9 @@ from paddler_trio.balancer.fleet.fleet_keeper import RevisionConflictError
 from paddler_trio.balancer.fleet.rollout_document import rollout_document, rollouts_document
 from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError
 from paddler_trio.balancer.fleet.stored_fleet import PAUSED_BY
-from paddler_trio.nursery_tree.synchronization import Changes
 from paddler_trio.scheduler.fleet.fleet_values import Rollout
 from paddler_trio.scheduler.fleet.rollout_orders import aborted, paused, resumed
+from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState
 
 

@@ -15,14 +15,14 @@ from typing import Protocol
 import attrs
 import trio
 
-from paddler_trio.balancer.event_stream import event_stream
 from paddler_trio.balancer.fleet.fleet_routes import author_of
-from paddler_trio.balancer.shared_view import SharedView
+from paddler_trio.balancer.fleet.shared_view import SharedView
+from paddler_trio.balancer.front.event_stream import event_stream
+from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.errors import PaddlerError, StateDatabaseError
-from paddler_trio.http.asgi import HttpProblem, Receive, Scope, Send, send_json
-from paddler_trio.http.audit_trail import audit_of
-from paddler_trio.http.router import Handler, Params, Router
-from paddler_trio.nursery_tree.synchronization import Changes
+from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_json
+from paddler_trio.net.server.router import Handler, Params, Router
+from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.codec import dumps
 
 

@@ -18,11 +18,11 @@ from paddler_trio.balancer.reverse_proxy.forwarded_head import (
     last_chunk,
 )
 from paddler_trio.errors import WireError
-from paddler_trio.http.asgi import Scope, Send
-from paddler_trio.http.raw_response import Fields, RawResponse
-from paddler_trio.http.streaming import client_watch
-from paddler_trio.http.upgrade import upgrade_of
-from paddler_trio.http.written_head import written_head_of
+from paddler_trio.net.server.asgi import Scope, Send
+from paddler_trio.net.server.raw_response import Fields, RawResponse
+from paddler_trio.net.server.streaming import client_watch
+from paddler_trio.net.server.upgrade import upgrade_of
+from paddler_trio.net.server.written_head import written_head_of
 from paddler_trio.wire.trio.tunnel_frames import SWITCHING, Headers, ResponseHead
 
 TAIL_BYTES: Final = 8192

@@ -12,12 +12,12 @@ import re
 import secrets
 from typing import Final
 
+from paddler_trio.balancer.front.end_user import user_in, user_of
 from paddler_trio.balancer.reverse_proxy.server_pools import MAX_READ_BYTES
 from paddler_trio.errors import WireError
-from paddler_trio.http.asgi import HttpProblem, Scope, header
-from paddler_trio.http.client_identity import client_of
-from paddler_trio.http.end_user import user_in, user_of
-from paddler_trio.http.json_body import decoded, input_of
+from paddler_trio.net.server.asgi import HttpProblem, Scope, header
+from paddler_trio.net.server.client_identity import client_of
+from paddler_trio.net.server.json_body import decoded, input_of
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 
 _SHOWN_KEYS: Final = (b"authorization", b"x-api-key", b"api-key")

@@ -13,9 +13,9 @@ from typing import Final
 
 import attrs
 
+from paddler_trio.balancer.front.end_user import USER_HEADER
+from paddler_trio.balancer.front.sessions import SESSION_COOKIE
 from paddler_trio.errors import WireError
-from paddler_trio.http.end_user import USER_HEADER
-from paddler_trio.http.sessions import SESSION_COOKIE
 from paddler_trio.wire.trio.tunnel_frames import SWITCHING, Headers, ResponseHead
 
 CONNECTION_FIELDS: Final = frozenset(

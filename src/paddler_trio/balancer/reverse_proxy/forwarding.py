@@ -28,7 +28,7 @@ from paddler_trio.balancer.reverse_proxy.server_choice import (
 )
 from paddler_trio.balancer.reverse_proxy.slot_paths import slot_of, takes_slot
 from paddler_trio.balancer.reverse_proxy.tunnel_exchange import ForwardedRequest, exchange
-from paddler_trio.http.asgi import (
+from paddler_trio.net.server.asgi import (
     ClientGoneError,
     Header,
     HttpProblem,
@@ -39,12 +39,12 @@ from paddler_trio.http.asgi import (
     read_body,
     send_bytes,
 )
-from paddler_trio.http.client_identity import account_of
-from paddler_trio.http.raw_response import raw_response
-from paddler_trio.http.request_id import request_id
-from paddler_trio.http.streaming import client_watch, cut_on_disconnect
-from paddler_trio.http.upgrade import upgrade_of
-from paddler_trio.http.written_head import written_head_of
+from paddler_trio.net.server.client_identity import account_of
+from paddler_trio.net.server.raw_response import raw_response
+from paddler_trio.net.server.request_id import request_id
+from paddler_trio.net.server.streaming import client_watch, cut_on_disconnect
+from paddler_trio.net.server.upgrade import upgrade_of
+from paddler_trio.net.server.written_head import written_head_of
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_failures import (
     DISPLACED,

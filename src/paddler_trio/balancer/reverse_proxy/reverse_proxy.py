@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 
 import attrs
 
+from paddler_trio.balancer.front.authentication import Refuse
 from paddler_trio.balancer.reverse_proxy.forwarding import (
     BODY_DEADLINE_S,
     MAX_BODY_BYTES,
@@ -20,7 +21,7 @@ from paddler_trio.balancer.reverse_proxy.forwarding import (
 )
 from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools, model_in, must_allow
 from paddler_trio.balancer.reverse_proxy.slot_paths import plain_path, takes_slot
-from paddler_trio.http.asgi import (
+from paddler_trio.net.server.asgi import (
     App,
     HttpProblem,
     Message,
@@ -32,11 +33,10 @@ from paddler_trio.http.asgi import (
     send_json,
     send_text,
 )
-from paddler_trio.http.authentication import Refuse
-from paddler_trio.http.router import cause_of
-from paddler_trio.http.streaming import whole_body
-from paddler_trio.http.upgrade import upgrade_of
-from paddler_trio.http.written_head import written_head_of
+from paddler_trio.net.server.router import cause_of
+from paddler_trio.net.server.streaming import whole_body
+from paddler_trio.net.server.upgrade import upgrade_of
+from paddler_trio.net.server.written_head import written_head_of
 from paddler_trio.nursery_tree.pool import Pool
 
 MAX_FIELDS: Final = 64

@@ -5,9 +5,9 @@ from __future__ import annotations
 import attrs
 
 from paddler_trio.errors import WireError
-from paddler_trio.http.asgi import HttpProblem, Scope, header
-from paddler_trio.http.client_identity import allowed_deployments
-from paddler_trio.http.json_body import decoded, input_of
+from paddler_trio.net.server.asgi import HttpProblem, Scope, header
+from paddler_trio.net.server.client_identity import allowed_deployments
+from paddler_trio.net.server.json_body import decoded, input_of
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 

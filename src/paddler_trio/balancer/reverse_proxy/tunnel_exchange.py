@@ -10,8 +10,8 @@ import trio
 
 from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter
 from paddler_trio.errors import LinkError, WireError
-from paddler_trio.http.asgi import ClientGoneError
-from paddler_trio.http.upgrade import Upgrade
+from paddler_trio.net.server.asgi import ClientGoneError
+from paddler_trio.net.server.upgrade import Upgrade
 from paddler_trio.nursery_tree.agent_connection import TUNNELS_BESIDE_SLOTS, AgentConnection
 from paddler_trio.nursery_tree.tunnels import Tunnel, Tunnels
 from paddler_trio.wire.trio.tunnel_frames import (

@@ -11,7 +11,7 @@ import socket
 
 import attrs
 
-from paddler_trio.http.asgi import (
+from paddler_trio.net.server.asgi import (
     ClientGoneError,
     HttpProblem,
     Receive,
@@ -20,7 +20,7 @@ from paddler_trio.http.asgi import (
     header,
     send_text,
 )
-from paddler_trio.http.passing import passable
+from paddler_trio.net.server.passing import passable
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.tunnels import Tunnels
 from paddler_trio.wire.trio.upstream_messages import (

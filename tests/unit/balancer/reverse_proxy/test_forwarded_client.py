@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from paddler_trio.balancer.front.end_user import user_in
 from paddler_trio.balancer.reverse_proxy.forwarded_client import forwarded_client, forwarded_user
-from paddler_trio.http.asgi import Scope
-from paddler_trio.http.client_identity import KEY_NAME
-from paddler_trio.http.end_user import user_in
+from paddler_trio.net.server.asgi import Scope
+from paddler_trio.net.server.client_identity import KEY_NAME
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 
 

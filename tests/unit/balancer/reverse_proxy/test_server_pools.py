@@ -9,8 +9,8 @@ import pytest
 
 from paddler_trio.balancer.reverse_proxy.forwarded_client import forwarded_user
 from paddler_trio.balancer.reverse_proxy.server_pools import model_in
-from paddler_trio.http.asgi import HttpProblem, Scope
-from paddler_trio.http.input_budget import INPUT, MIB, InputBudget
+from paddler_trio.net.server.asgi import HttpProblem, Scope
+from paddler_trio.net.server.input_budget import INPUT, MIB, InputBudget
 
 BODY = json.dumps({"model": "b", "user": "u", "prompt": list(range(50_000))}).encode()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.engine.decode_calls import part
+from paddler_trio.processes.engine.decode_calls import part
 from paddler_trio.scheduler.batching.admission import refusal
 from paddler_trio.scheduler.batching.batch_plan import (
     EARLIEST_EVERY,

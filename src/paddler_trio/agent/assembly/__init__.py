@@ -1,0 +1,1 @@
+"""Where the parts of an agent are made and wired together."""

@@ -1,0 +1,1 @@
+"""The child processes of an agent and how they are kept."""

@@ -1,0 +1,1 @@
+"""The link of an agent to its balancer."""

@@ -1,0 +1,1 @@
+"""The model of an agent: fetched, fitted, loaded, shown."""

@@ -1,0 +1,1 @@
+"""The requests that an agent works on."""

@@ -1,0 +1,1 @@
+"""Servers such as llama-server, whose slots an agent offers."""

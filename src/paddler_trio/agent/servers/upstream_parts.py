@@ -1,0 +1,67 @@
+"""What an agent in front of a server answers to a balancer: it has no model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from paddler_trio.agent.model.store_first import StoreAddress
+from paddler_trio.agent.servers.upstream_tunnels import UpstreamTunnels
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras
+from paddler_trio.wire.trio.fit_messages import AskFit
+from paddler_trio.wire.trio.request_frame import RequestFrame
+from paddler_trio.wire.trio.trio_link import Answer, Cache
+
+if TYPE_CHECKING:
+    from paddler_trio.agent.link.balancer_connection import BalancerConnection
+
+NO_MODEL: Final = (
+    "this agent stands in front of a server and has no model of its own: what is asked of it goes "
+    "through the balancer's --reverseproxy-addr, or to the deployment's name on the inference port"
+)
+
+
+@attrs.frozen
+class NoModels:
+    """Follows no desired state: the server has the models that it was started with."""
+
+    metadata: Mapping[str, str] | None = None
+    desired: AgentDesiredState | None = None
+    judges_beside: bool = False
+
+    def set_desired(self, desired: AgentDesiredState, extras: Extras = NO_EXTRAS) -> None:
+        """Nothing is loaded here."""
+
+    def set_store(self, store: StoreAddress | None) -> None:
+        """Nothing is fetched."""
+
+
+@attrs.frozen(eq=False)
+class UpstreamRequests:
+    """Opens tunnels and refuses everything that needs a model."""
+
+    tunnels: UpstreamTunnels
+
+    def work(self, frame: RequestFrame, reply: BalancerConnection) -> None:
+        if frame.kind == "question":
+            reply.answer(Answer(frame.id, None, NO_MODEL, 501))
+        else:
+            reply.hand_back(frame.id, NO_MODEL, suspects=None)
+
+    def ask_fit(self, question: AskFit, reply: BalancerConnection) -> None:
+        reply.answer(Answer(question.id, None, NO_MODEL, 501))
+
+    def command_cache(self, command: Cache, reply: BalancerConnection) -> None:
+        reply.answer(Answer(command.id, None, NO_MODEL, 501))
+
+    def open_tunnel(self, secret: str, reply: BalancerConnection) -> None:
+        self.tunnels.begin(secret, reply)
+
+    def stop(self, wire_id: str, reply: BalancerConnection) -> None:
+        """What is forwarded is stopped by closing its tunnel."""
+
+    def stop_all_of(self, reply: BalancerConnection) -> None:
+        self.tunnels.end_all_of(reply)

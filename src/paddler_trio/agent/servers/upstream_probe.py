@@ -1,0 +1,282 @@
+"""Asks an upstream server how it is, and never anything that makes it load a model.
+
+``/health`` comes first: it needs no key and wakes nobody. ``/slots`` is not for a llama-server that
+sleeps, since it would wake up, and counts as use of it. So where nothing happens it is read less
+and less often, and not at all once the server was seen asleep; what the server tells then is as old
+as that, until a request of ours makes it young. Of a router only loaded models are asked, with
+``autoload`` off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote
+
+import attrs
+import trio
+
+from paddler_trio.agent.servers.slot_account import SlotAccount
+from paddler_trio.agent.servers.upstream_answers import (
+    UnusableAnswerError,
+    parse_busy_metric,
+    parse_busy_slots,
+    parse_error,
+    parse_models,
+    parse_props,
+)
+from paddler_trio.agent.servers.upstream_state import Reachability, ServerFacts, UpstreamModel
+from paddler_trio.net.client.upstream_client import UpstreamClient
+from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
+
+READ_S: Final = 3.0
+MAX_BODY_BYTES: Final = 1024 * 1024
+FACTS_S: Final = 30.0
+"""For what changes with the model only, while requests of ours are under way."""
+CALM_READS: Final = 6
+"""Reads of ``/slots`` without anything in them; from then on each pause is twice the one before."""
+FIRST_CALM_S: Final = 20.0
+LONGEST_CALM_S: Final = 7200.0
+MAX_ROUTED: Final = 8
+"""Models of a router whose slots are counted."""
+_NO_SUCH_PATH: Final = frozenset({404, 405, 501})
+_NO_KEY: Final = frozenset({401, 403})
+
+
+class ProbeFailedError(Exception):
+    """The server did not answer, or nothing useful; ``is_final`` if nobody listens there."""
+
+    def __init__(self, reason: str, *, is_final: bool = False) -> None:
+        super().__init__(reason)
+        self.is_final = is_final
+
+
+@attrs.frozen
+class Found:
+    """What a probe found; ``reason`` is for what is neither ready nor sleeping."""
+
+    reachability: Reachability
+    reason: str = ""
+
+
+@attrs.define(eq=False)
+class UpstreamProber:
+    """Remembers what seldom changes.
+
+    Args:
+      has_key: a key is sent; for errors only.
+      lets_sleep: the server may go to sleep while nothing happens, see above.
+    """
+
+    _client: UpstreamClient
+    _account: SlotAccount
+    has_key: bool = False
+    lets_sleep: bool = False
+    facts: ServerFacts | None = attrs.field(default=None, init=False)
+    """None of a server that is no llama-server."""
+    models: tuple[UpstreamModel, ...] = attrs.field(default=(), init=False)
+    _facts_s: float | None = attrs.field(default=None, init=False)
+    _lacks_slots: bool = attrs.field(default=False, init=False)
+    _num_calm: int = attrs.field(default=0, init=False)
+    _calm_until_s: float = attrs.field(default=0.0, init=False)
+
+    @property
+    def sees_slots(self) -> bool:
+        """Whether the server says how many of its slots are busy."""
+        facts = self.facts
+        return facts is not None and (not self._lacks_slots or facts.has_metrics is True)
+
+    @property
+    def has_slots_endpoint(self) -> bool:
+        """Whether ``/slots`` is on."""
+        return self.facts is not None and not self._lacks_slots
+
+    async def probe(self) -> Found:
+        """Ask for everything that is due. ProbeFailedError."""
+        has_health = True
+        status, body = await self._get("/health")
+        if status in _NO_SUCH_PATH:
+            has_health = False
+        elif (refusal := self._refusal("/health", status, body)) is not None:
+            self._facts_s = None
+            return refusal
+        found = await self._read_facts(has_health=has_health)
+        if found.reachability is Reachability.READY:
+            await self.count_busy()
+        return found
+
+    async def count_busy(self) -> None:
+        """Only ask how many slots are busy. ProbeFailedError."""
+        account, facts = self._account, self.facts
+        if facts is None:
+            account.forget()
+            return
+        may_sleep = account.is_calm and (
+            self.lets_sleep or trio.current_time() < self._calm_until_s
+        )
+        if may_sleep and not facts.has_metrics:
+            return
+        account.read_begins()
+        busy: int | None = None
+        try:
+            if facts.is_router:
+                busy = await self._busy_of_models()
+            elif not (self._lacks_slots or may_sleep):
+                busy = await self._busy_slots("/slots")
+                self._lacks_slots = busy is None
+            if busy is None and facts.has_metrics:
+                busy = await self._busy("/metrics", parse_busy_metric)
+        except _NoAnswerInTimeError:
+            account.read_failed()
+            return
+        except BaseException:
+            account.read_failed()
+            raise
+        if busy is None:
+            account.forget()
+        else:
+            account.read_ended(busy)
+            self._note_calm()
+
+    def forget(self) -> None:
+        """The server is away: when it comes back, it may be another one."""
+        self._facts_s = None
+        self._account.forget()
+
+    def _note_calm(self) -> None:
+        if not self._account.is_calm:
+            self._num_calm, self._calm_until_s = 0, 0.0
+        elif trio.current_time() >= self._calm_until_s:
+            num_over = self._num_calm - CALM_READS
+            self._num_calm += 1
+            if num_over >= 0:
+                pause_s = min(FIRST_CALM_S * 2.0 ** min(num_over, 16), LONGEST_CALM_S)
+                self._calm_until_s = trio.current_time() + pause_s
+
+    async def _read_facts(self, *, has_health: bool) -> Found:
+        now_s = trio.current_time()
+        is_old = self._facts_s is None or self._facts_s <= now_s - FACTS_S
+        if not is_old and self.facts is not None and self.facts.is_router:
+            refusal = await self._read_models(self.facts, has_health=has_health)
+            return refusal or Found(Reachability.READY)
+        if not is_old and (self._account.in_flight or self.facts is None):
+            return Found(Reachability.READY)
+        status, body = await self._get("/props")
+        facts = None
+        if status in _NO_KEY or status == HTTPStatus.SERVICE_UNAVAILABLE:
+            refusal = self._refusal("/props", status, body)
+            assert refusal is not None
+            return refusal
+        if status == HTTPStatus.OK:
+            try:
+                facts = parse_props(body)
+            except UnusableAnswerError:
+                facts = None  # some answer everything with a page
+            if facts == ServerFacts():
+                facts = None
+        if is_old or facts is None or attrs.evolve(facts, is_sleeping=False) != self.facts:
+            refusal = await self._read_models(facts, has_health=has_health)
+            if refusal is not None:
+                return refusal
+            self._lacks_slots = facts is not None and facts.has_slots is False
+            self._facts_s = now_s
+        self.facts = None if facts is None else attrs.evolve(facts, is_sleeping=False)
+        if facts is not None and facts.is_sleeping:
+            self.lets_sleep = True
+            self._account.forget()
+            return Found(Reachability.SLEEPING)
+        return Found(Reachability.READY)
+
+    async def _read_models(self, facts: ServerFacts | None, *, has_health: bool) -> Found | None:
+        path = "/models" if facts is not None and facts.is_router else "/v1/models"
+        status, body = await self._get(path)
+        if status == HTTPStatus.OK:
+            try:
+                self.models = parse_models(body)
+            except UnusableAnswerError as error:
+                raise ProbeFailedError(f"its {path} is no list of models: {error}") from error
+            return None
+        if status in _NO_SUCH_PATH and has_health:
+            self.models = ()
+            return None
+        if status in _NO_SUCH_PATH:
+            raise ProbeFailedError(
+                f"it has neither /health nor {path}: is this the address of an inference server?"
+            )
+        return self._refusal(path, status, body)
+
+    def _refusal(self, path: str, status: int, body: bytes) -> Found | None:
+        """What a status means that is no success; None for success."""
+        if 200 <= status < 300:
+            return None
+        if status in _NO_KEY:
+            key = (
+                "it does not accept the key of --upstream-key-file"
+                if self.has_key
+                else "it wants a key: give --upstream-key-file FILE"
+            )
+            return Found(Reachability.UNAUTHORISED, f"{key} ({path} answers {status})")
+        if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            return Found(Reachability.LOADING, parse_error(body) or f"{path} answers 503")
+        if 300 <= status < 400:
+            raise ProbeFailedError(
+                f"it redirects {path} ({status}): give --upstream the address that it leads to"
+            )
+        message = parse_error(body)
+        raise ProbeFailedError(f"it answers {path} with {status}{message and f' ({message})'}")
+
+    async def _busy_of_models(self) -> int | None:
+        """The sum over loaded models; None if one of them does not say."""
+        total = 0
+        for model in [model for model in self.models if model.is_loaded][:MAX_ROUTED]:
+            name = quote(model.name, safe="")
+            busy = await self._busy_slots(f"/slots?model={name}&autoload=false")
+            if busy is None:
+                return None
+            total += busy
+        return total
+
+    async def _busy_slots(self, target: str) -> int | None:
+        return await self._busy(target, parse_busy_slots)
+
+    async def _busy(self, target: str, parse: Callable[[bytes], int]) -> int | None:
+        """None if that endpoint is off or means something else."""
+        status, body = await self._get(target, is_queued=True)
+        if status != HTTPStatus.OK:
+            return None
+        try:
+            return parse(body)
+        except UnusableAnswerError:
+            return None
+
+    async def _get(self, target: str, *, is_queued: bool = False) -> tuple[int, bytes]:
+        """Status and body, within three seconds.
+
+        Args:
+          is_queued: llama-server answers between two steps of its model, which may take long.
+        """
+        path = target.partition("?")[0]
+        body = bytearray()
+        with trio.move_on_after(READ_S):
+            try:
+                async with self._client.request(
+                    b"GET", target.encode(), [(b"Accept", b"*/*"), (b"User-Agent", b"paddler-trio")]
+                ) as response:
+                    async for part in response.body():
+                        body += part.data
+                        if len(body) > MAX_BODY_BYTES:
+                            raise ProbeFailedError(
+                                f"its {path} is over the limit of {MAX_BODY_BYTES} bytes"
+                            )
+                    return response.status, bytes(body)
+            except UpstreamError as error:
+                is_final = error.kind is FailureKind.CONNECT
+                raise ProbeFailedError(str(error), is_final=is_final) from error
+        if is_queued:
+            raise _NoAnswerInTimeError
+        raise ProbeFailedError(f"it did not answer {path} within {READ_S:g} s")
+
+
+class _NoAnswerInTimeError(Exception):
+    pass

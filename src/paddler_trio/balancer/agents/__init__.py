@@ -1,0 +1,1 @@
+"""The sockets of agents, and the frames that cross them."""

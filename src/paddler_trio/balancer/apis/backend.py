@@ -1,0 +1,140 @@
+"""What the endpoints of all APIs share: the dispatcher, the desired state, the settings, and the
+deployment that answers a request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import attrs
+
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.exchange import Exchange
+from paddler_trio.balancer.apis.ignored_fields import IgnoredFieldsLog
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.fleet.deployments import Deployment, Deployments, NoSuchModelError
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.wire.codec import unstructure
+
+
+@attrs.frozen(kw_only=True)
+class ApiSettings:
+    """What the operator decided.
+
+    Attributes:
+      image_hosts: ``host`` or ``host:port`` from which images may be fetched; none by default.
+      strict_model_names: refuse requests for a model that is not served.
+      strict_fields: refuse fields that would be ignored.
+    """
+
+    image_hosts: frozenset[str] = frozenset()
+    strict_model_names: bool = False
+    strict_fields: bool = False
+    limits: ApiLimits = attrs.field(factory=ApiLimits)
+
+
+@attrs.frozen(eq=False)
+class Backend:
+    """See the module docstring.
+
+    Args:
+      deployments: which there are, by the names that requests may use.
+      routed_to: the deployment that answers this request; None before it is routed.
+      created_s: the ``created`` of the models that are served.
+    """
+
+    dispatcher: Dispatcher
+    states: FleetKeeper
+    settings: ApiSettings
+    deployments: Deployments = attrs.field(
+        default=attrs.Factory(
+            lambda self: Deployments(
+                self.dispatcher, self.states, self.settings.strict_model_names
+            ),
+            takes_self=True,
+        )
+    )
+    routed_to: Deployment | None = None
+    created_s: int = attrs.field(factory=lambda: int(time.time()))
+    ignored_fields: IgnoredFieldsLog = attrs.field(factory=IgnoredFieldsLog)
+
+    @property
+    def limits(self) -> ApiLimits:
+        return self.settings.limits
+
+    @property
+    def deployment(self) -> Deployment:
+        """The one that answers; ``default`` for a request that is not routed."""
+        return self.deployments.default if self.routed_to is None else self.routed_to
+
+    @property
+    def agents(self) -> list[AgentConnection]:
+        """Those of the deployment."""
+        pool = self.dispatcher.pools.find(self.deployment.name)
+        return [] if pool is None else list(pool.agents.values())
+
+    def routed(self, exchange: Exchange, asked: str | None) -> Backend:
+        """For a request that names ``asked`` as its model.
+
+        Errors:
+          ApiError: 404 if its key has no access to the model, or if names are taken strictly and
+            this one is not served.
+        """
+        try:
+            return attrs.evolve(
+                self, routed_to=self.deployments.route(asked, exchange.allowed_deployments)
+            )
+        except NoSuchModelError as error:
+            raise no_such_model(error) from error
+
+
+def no_such_model(error: NoSuchModelError) -> ApiError:
+    return ApiError(
+        404,
+        str(error),
+        param="model",
+        code="model_not_found",
+        type="invalid_request_error",
+    )
+
+
+def model_name(backend: Backend, asked: str | None) -> str:
+    """The name to answer under: the one that was asked for, else the served model's."""
+    return backend.deployment.id if asked is None else asked
+
+
+def cluster_parameters(backend: Backend) -> Mapping[str, object]:
+    """What requests leave to the deployment, as wire JSON; empty while nothing is desired."""
+    state = backend.deployment.state
+    if state is None:
+        return {}
+    parameters = unstructure(state.inference_parameters)
+    assert isinstance(parameters, dict)
+    return parameters
+
+
+def fingerprint(backend: Backend) -> str:
+    """Names the model and all its settings: answers under equal ones may be compared."""
+    return "b" + backend.deployment.digest[:12]
+
+
+def must_generate(backend: Backend) -> None:
+    """ApiError 501 if the cluster makes embeddings and only agents of ours could do both."""
+    if not backend.deployment.generates_tokens and not any(
+        agent.speaks_trio for agent in backend.agents
+    ):
+        raise ApiError(
+            501,
+            "token generation is disabled while the cluster is configured for embeddings",
+            code="generation_disabled",
+        )
+
+
+def cells_at_most(backend: Backend) -> int | None:
+    """No slot of any agent holds more tokens than this; None while no agent reports it."""
+    state = backend.deployment.state
+    if state is None:
+        return None
+    return state.inference_parameters.context_size or None  # 0: as the model was trained

@@ -1,0 +1,226 @@
+"""One HTTP request to an API and its response: the body, and the headers of every response.
+
+An exchange is independent of the API. It reads the body within the limits, makes or takes the
+request id, and sends either one JSON document or the beginning of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import attrs
+import trio
+
+from paddler_trio.balancer.apis.api_errors import ApiError, invalid
+from paddler_trio.balancer.apis.fields import Record
+from paddler_trio.balancer.apis.ignored_fields import HEADER, IgnoredFields
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.front.end_user import user_in, user_of
+from paddler_trio.net.server.asgi import (
+    BodyTooLargeError,
+    Header,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    send_json,
+)
+from paddler_trio.net.server.client_identity import allowed_deployments, client_of
+from paddler_trio.net.server.input_budget import INLINE_BYTES, Reservation
+from paddler_trio.net.server.json_body import (
+    MediaTypeError,
+    UnreadableJsonError,
+    input_of,
+    json_body,
+)
+from paddler_trio.net.server.request_id import request_id
+from paddler_trio.scheduler.dispatch.slot_ledger import Priority
+from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.json_limits import JsonLimits
+from paddler_trio.wire.json_text import dumps_in_runs, is_deeper, is_long
+
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class Exchange:
+    """See the module docstring.
+
+    Args:
+      id: the client's name of this request, or ours; the response has it in ``id_headers``.
+      tail: the part of the path that the route leaves open; empty on others.
+      client, priority, user: as the queue counts it; a body that was read may name the user.
+      allowed_deployments: the only ones that its key may use; None for all.
+      is_exact: the response has what OpenAI's own schema has, and nothing else.
+      ignored: collects the fields that change nothing; the response names them.
+    """
+
+    scope: Scope
+    receive: Receive
+    id: str
+    tail: str
+    client: str
+    priority: Priority
+    user: str = ""
+    is_exact: bool = False
+    id_headers: Sequence[bytes] = (b"x-request-id",)
+    ignored: IgnoredFields = attrs.field(factory=IgnoredFields)
+    allowed_deployments: frozenset[str] | None = None
+    began_s: float = attrs.field(factory=trio.current_time, init=False)
+    has_started: bool = attrs.field(default=False, init=False)
+    has_stored_items: bool = attrs.field(default=False, init=False)
+    """The prompt is more than the body: stored items come before it."""
+    _send: Send = attrs.field(kw_only=True)
+
+    @classmethod
+    def open(
+        cls,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        tail: str = "",
+        is_exact: bool = False,
+        is_strict: bool = False,
+        id_headers: Sequence[bytes] = (b"x-request-id",),
+    ) -> Exchange:
+        """``is_strict``: fields that would be ignored are refused.
+
+        HttpProblem 400 for bad values of the client's or the priority's header."""
+        client, priority = client_of(scope)
+        return cls(
+            scope=scope,
+            receive=receive,
+            id=request_id(scope),
+            tail=tail,
+            client=client,
+            priority=priority,
+            user=user_of(scope),
+            is_exact=is_exact,
+            id_headers=id_headers,
+            ignored=IgnoredFields(is_strict),
+            allowed_deployments=allowed_deployments(scope),
+            send=send,
+        )
+
+    @property
+    def room(self) -> Reservation:
+        """What this request holds of the budget of all inputs."""
+        return input_of(self.scope)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether work on it belongs into a thread, so that the event loop does not wait."""
+        return self.has_stored_items or self.room.used_bytes > INLINE_BYTES
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of ``work``, computed off the event loop if the request is large."""
+        return await self.run_long(work, is_long=False)
+
+    async def run_long(self, work: Callable[[], T], *, is_long: bool) -> T:
+        """The same; ``is_long``: it takes long even if the request is small."""
+        return await self.room.off_loop(work) if is_long or self.is_large else work()
+
+    async def read(
+        self, limits: ApiLimits, read: Callable[[dict[str, object], ApiLimits, IgnoredFields], T]
+    ) -> T:
+        """The value that ``read`` returns for the body, which must be one JSON object.
+
+        ``read`` may run in a thread.
+
+        Errors:
+          ApiError: 400 not JSON or not an object, 413 too large, 415 not announced as JSON; or
+            what ``read`` raises.
+          HttpProblem: 408, 503, or a content encoding that is damaged.
+          ClientGoneError: the client left in the middle of its body.
+        """
+
+        def read_object(body: object) -> T:
+            if not isinstance(body, dict):
+                raise ApiError(400, "the body must be a JSON object", code="invalid_json")
+            check_nesting(body, limits.max_nesting)
+            value = read(body, limits, self.ignored)
+            self.user = self.user or user_in(body)
+            return value
+
+        try:
+            return await json_body(
+                self.scope,
+                self.receive,
+                read_object,
+                limit_bytes=limits.max_body_bytes,
+                limits=JsonLimits(
+                    max_values=limits.max_json_values, max_containers=limits.max_json_containers
+                ),
+            )
+        except MediaTypeError as error:
+            media_type = (error.media_type or b"nothing").decode("latin-1")[:80]
+            raise ApiError(
+                415,
+                f"the content type is {media_type}; send the body as application/json",
+                param=None,
+            ) from error
+        except BodyTooLargeError as error:
+            if error.announced_bytes is None:
+                raise
+            raise ApiError(
+                413,
+                f"the request body has {error.announced_bytes} bytes, the limit max_body_bytes is "
+                f"{limits.max_body_bytes}",
+            ) from error
+        except UnreadableJsonError as error:
+            raise ApiError(
+                error.status, f"the body is {error.reason}", code="invalid_json"
+            ) from error
+
+    async def read_record(
+        self, limits: ApiLimits, record: Callable[[ApiLimits], Record]
+    ) -> dict[str, object]:
+        """The values of a body that ``record`` describes; the errors of ``read``."""
+        return await self.read(
+            limits, lambda body, limits, ignored: record(limits).read(body, "", ignored)
+        )
+
+    # ---------------------------------------------------------------- the response
+
+    async def send(self, message: Message) -> None:
+        self.has_started = True
+        await self._send(message)
+
+    async def send_json(
+        self, status: int, value: object, *, headers: Iterable[Header] = ()
+    ) -> None:
+        """The whole response as one JSON document."""
+        large = self.is_large or is_long(value)
+        body = await self.room.off_loop(lambda: dumps_in_runs(value)) if large else dumps(value)
+        await self.send_written(status, body, headers=headers)
+
+    async def send_written(
+        self, status: int, body: bytes, *, headers: Iterable[Header] = ()
+    ) -> None:
+        """The same of a document that is written already."""
+        await send_json(self.send, status, body, headers=[*headers, *self._own_headers()])
+
+    async def begin(self, status: int, headers: Iterable[Header]) -> None:
+        """Send the status and the headers, ours included; the body is the caller's."""
+        headers = [*headers, *self._own_headers()]
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+    def _own_headers(self) -> list[Header]:
+        took_ms = round((trio.current_time() - self.began_s) * 1000)
+        own = [
+            *((name, self.id.encode()) for name in self.id_headers),
+            (b"openai-processing-ms", b"%d" % took_ms),
+            (b"openai-version", b"2020-10-01"),
+        ]
+        if (ignored := self.ignored.header()) is not None:
+            own.append((HEADER, ignored))
+        return own
+
+
+def check_nesting(body: dict[str, object], limit: int) -> None:
+    """ApiError 400 that names the field if containers in ``body`` nest more than ``limit`` deep."""
+    for name, value in body.items():
+        if is_deeper(value, limit):
+            raise invalid(f"{name} is nested deeper than max_nesting ({limit})", name)

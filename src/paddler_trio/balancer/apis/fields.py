@@ -1,0 +1,223 @@
+"""Tables of fields: the members of a request body, and how each is supported.
+
+A field is *honoured*, *accepted* (valid, documented, and without effect here), *ignored* (a hint
+that cannot be honoured; the answer is as good without it), or *refused*: known, and impossible to
+honour, so that the answer would not be the requested one. Only values that ask for something are
+ignored or refused. A field that no table has is ignored too. ``null`` counts as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from paddler_trio.balancer.apis.api_errors import ApiError, invalid, unsupported
+from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
+from paddler_trio.balancer.apis.ignored_fields import member as path_of
+from paddler_trio.balancer.apis.shapes import (
+    Anything,
+    Either,
+    ListOf,
+    OneOf,
+    Shape,
+    Tagged,
+    Text,
+    shown,
+    wrong,
+)
+
+MAX_PARTS = 4096
+
+
+class FieldSupport(StrEnum):
+    HONOURED = "honoured"
+    ACCEPTED = "accepted"
+    IGNORED = "ignored"
+    REFUSED = "refused"
+
+
+@attrs.frozen
+class Field:
+    """One member of an object. ``note`` is a sentence for the documentation.
+
+    ``aliases`` are other names for the same; two that disagree are an error. ``neutral`` are the
+    values with which an ignored or refused field asks for nothing.
+    """
+
+    name: str
+    shape: Shape
+    note: str
+    is_required: bool = attrs.field(default=False, kw_only=True)
+    support: FieldSupport = attrs.field(default=FieldSupport.HONOURED, kw_only=True)
+    aliases: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    neutral: tuple[object, ...] = attrs.field(default=(), kw_only=True)
+
+
+def tag(value: str, note: str = "Which kind it is.", *, is_required: bool = True) -> Field:
+    """``type``, whose only value is ``value``."""
+    return Field("type", OneOf((value,)), note, is_required=is_required)
+
+
+def accepted(name: str, shape: Shape, note: str) -> Field:
+    """Valid, and without effect; ``note`` is the reason."""
+    return Field(name, shape, note, support=FieldSupport.ACCEPTED)
+
+
+def hint(name: str, why: str, *, neutral: tuple[object, ...] = ()) -> Field:
+    """Known, and ignored; ``why`` completes "is not supported:"."""
+    return Field(name, Anything(), why, support=FieldSupport.IGNORED, neutral=neutral)
+
+
+def refused(name: str, why: str, *, neutral: tuple[object, ...] = ()) -> Field:
+    """Known, and not honoured; ``why`` completes "is not supported:"."""
+    return Field(name, Anything(), why, support=FieldSupport.REFUSED, neutral=neutral)
+
+
+def required(name: str, shape: Shape, note: str, *, aliases: tuple[str, ...] = ()) -> Field:
+    """A field that must be there."""
+    return Field(name, shape, note, is_required=True, aliases=aliases)
+
+
+@attrs.frozen
+class Record:
+    """An object with these members; others have no meaning here."""
+
+    expected = "an object"
+    name: str
+    fields: tuple[Field, ...]
+    note: str = ""
+    _by_name: Mapping[str, Field] = attrs.field(init=False, eq=False, repr=False)
+
+    @_by_name.default
+    def _index(self) -> Mapping[str, Field]:
+        names: dict[str, Field] = {}
+        for field in self.fields:
+            for name in (field.name, *field.aliases):
+                assert name not in names, f"{self.name}.{name} stands in the table twice"
+                names[name] = field
+        return names
+
+    def value_of(self, name: str) -> str:
+        """The only value that the member ``name`` may have."""
+        shape = self._by_name[name].shape
+        assert isinstance(shape, OneOf)
+        (value,) = shape.choices
+        return value
+
+    def __iter__(self) -> Iterator[Field]:
+        return iter(self.fields)
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> dict[str, object]:
+        """The values of the fields that are honoured or accepted, under the fields' own names.
+
+        Errors:
+          ApiError: 400 with the path of the first member that is wrong or missing, or is ignored
+            where that is not allowed.
+        """
+        if not isinstance(value, dict):
+            raise wrong(self, value, path)
+        values: dict[str, object] = {}
+        given_as: dict[str, str] = {}
+        for name, member in value.items():
+            field = self._by_name.get(name)
+            if field is None:
+                if member is not None or ignored.is_strict:
+                    ignored.unknown(path, name)
+                continue
+            if member is None:
+                continue
+            where = path_of(path, name)
+            if field.support in (FieldSupport.IGNORED, FieldSupport.REFUSED):
+                if _is_neutral(member, field.neutral):
+                    continue
+                if field.support is FieldSupport.REFUSED or ignored.is_strict:
+                    raise unsupported(where, f"{field.note} (it is {shown(member)})")
+                ignored.add(path, name)
+                continue
+            read = field.shape.read(member, where, ignored)
+            if field.name in values and values[field.name] != read:
+                raise invalid(f"{given_as[field.name]} and {name} say different things", where)
+            values[field.name] = read
+            given_as[field.name] = name
+        for field in self.fields:
+            if field.is_required and field.name not in values:
+                where = path_of(path, field.name)
+                raise ApiError(
+                    400, f"{where} is missing", param=where, code="missing_required_parameter"
+                )
+        return values
+
+    def schema(self) -> dict[str, object]:
+        properties: dict[str, object] = {}
+        for field in self.fields:
+            for name in (field.name, *field.aliases):
+                properties[name] = _described(field, name)
+        described: dict[str, object] = {"type": "object", "properties": properties}
+        needed = [field.name for field in self.fields if field.is_required]
+        if needed:
+            described["required"] = needed
+        if self.note:
+            described["description"] = self.note
+        return described
+
+
+def record(name: str, *fields: Field, note: str = "") -> Record:
+    """A :class:`Record` of these fields."""
+    return Record(name, fields, note)
+
+
+def tagged(
+    *records: Record, by: str = "type", default: str | None = None, ignores_others: bool = False
+) -> Tagged:
+    """One of these records, chosen by the member ``by``; ``default`` where it is missing."""
+    by_value = {each.value_of(by): each for each in records}
+    return Tagged(by, by_value, default, ignores_others)
+
+
+def text_or_parts(*records: Record) -> Either:
+    """A text, or a list of parts, each one of these records."""
+    return Either((Text(), ListOf(tagged(*records), 0, MAX_PARTS)))
+
+
+def object_in(values: Mapping[str, object], name: str) -> Mapping[str, object]:
+    """The object that a table has read under ``name``; empty if it is absent."""
+    value = values.get(name, {})
+    assert isinstance(value, Mapping)
+    return value
+
+
+def list_in(values: Mapping[str, object], name: str) -> list[Any]:
+    """The list that a table has read under ``name``, its items as the table has them; or empty."""
+    value = values.get(name, [])
+    assert isinstance(value, list)
+    return value
+
+
+def text_in(values: Mapping[str, object], name: str) -> str | None:
+    """The text that a table has read under ``name``; None if it is absent or empty."""
+    value = values.get(name)
+    return str(value) if value else None
+
+
+def _described(field: Field, name: str) -> dict[str, object]:
+    if field.support is FieldSupport.REFUSED:
+        return {"enum": [None, *field.neutral], "description": f"Not supported: {field.note}."}
+    if field.support is FieldSupport.IGNORED:
+        return {"description": f"Ignored: {field.note}."}
+    note = field.note if name == field.name else f"The same as {field.name}."
+    schema = field.shape.schema()
+    if not schema:  # anything, null included
+        return {"description": note}
+    if field.is_required:
+        return {**schema, "description": note}
+    return {"anyOf": [schema, {"type": "null"}], "description": note}
+
+
+def _is_neutral(value: object, neutral: tuple[object, ...]) -> bool:
+    """Whether ``value`` is one of these; ``True`` is not 1 here, and 1.0 is."""
+    return any(
+        value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral
+    )

@@ -1,0 +1,147 @@
+"""llama-server's ``/infill``: a completion of what stands between two texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import attrs
+
+from paddler_trio.balancer.apis.api_errors import unsupported
+from paddler_trio.balancer.apis.backend import Backend, must_generate
+from paddler_trio.balancer.apis.exchange import Exchange
+from paddler_trio.balancer.apis.fields import Field, Record, hint, list_in, record, required
+from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.llama_server.llama_completion import answer_completion
+from paddler_trio.balancer.apis.openai.completion_request import (
+    CompletionRequest,
+    completion_of,
+    llama_fields,
+)
+from paddler_trio.balancer.apis.prompts import Prompts
+from paddler_trio.balancer.apis.questions import rendered
+from paddler_trio.balancer.apis.shapes import Json, ListOf, Shape, Text
+from paddler_trio.wire.trio.work import InfillPrompt, OtherText
+
+MAX_EXTRAS = 1024
+_EDITORS_HINTS = (
+    hint("n_indent", "an answer does not end where its indentation does", neutral=(0,)),
+    hint("t_max_predict_ms", "max_tokens bounds an answer", neutral=(0, -1)),
+    hint("t_max_prompt_ms", "a prompt is cut to its slot, not to a time", neutral=(0, -1)),
+)
+"""Editors send these with every keystroke; an answer without them is only longer."""
+
+
+_STAGE, _LETTER = "infill", "i"
+"""llama.cpp's stage that prefers the end of an answer, by its name and in its server's letters."""
+
+
+@attrs.frozen
+class EditorsStages:
+    """``stages``, among which the stage that editors name is left out: it compares each candidate
+    with each other, without a limit to how many there are."""
+
+    stages: Shape
+
+    @property
+    def expected(self) -> str:
+        return self.stages.expected
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
+        others: object = value
+        if isinstance(value, str):
+            others = value.replace(_LETTER, "")
+        elif isinstance(value, list):
+            others = [name for name in value if name != _STAGE]
+        if others != value:
+            if ignored.is_strict:
+                raise unsupported(path, f"there is no stage {_STAGE}; leave it out")
+            ignored.add(path, _STAGE)
+        return self.stages.read(others, path, ignored)
+
+    def schema(self) -> Json:
+        return self.stages.schema()
+
+
+@lru_cache(maxsize=8)
+def infill_record(limits: ApiLimits) -> Record:
+    """The body of ``/infill``."""
+    extra = record(
+        "InfillExtra",
+        required("text", Text(), "A text that the answer may depend on."),
+        Field("filename", Text(4096), "Where it stands; tmp if absent."),
+    )
+    hints = {each.name for each in _EDITORS_HINTS}
+    return record(
+        "LlamaInfillRequest",
+        required("input_prefix", Text(), "The text before the gap; its end is kept."),
+        required("input_suffix", Text(), "The text behind the gap; its beginning is kept."),
+        Field(
+            "input_extra",
+            ListOf(extra, 0, MAX_EXTRAS),
+            "Texts from elsewhere; the last ones are kept.",
+        ),
+        Field("prompt", Text(), "What the answer goes on after, behind the token of the middle."),
+        *map(_as_editors_send, (each for each in llama_fields(limits) if each.name not in hints)),
+        *_EDITORS_HINTS,
+        note="Fills the gap between two texts, for a model that was trained to. What is too long "
+        "is cut; no text becomes a control token. Unknown fields are ignored and reported.",
+    )
+
+
+def _as_editors_send(field: Field) -> Field:
+    if field.name != "samplers":
+        return field
+    note = f"{field.note} {_STAGE} is left out and reported; none: the usual ones."
+    return attrs.evolve(field, shape=EditorsStages(field.shape), note=note)
+
+
+@attrs.frozen
+class InfillRequest:
+    """``completion`` is all of it but the prompt."""
+
+    completion: CompletionRequest
+    prompt: InfillPrompt
+
+    @property
+    def shows_prompt(self) -> bool:
+        """What the prompt became is part of the answer."""
+        names = self.completion.response_fields
+        return not names or "prompt" in names
+
+
+def read_infill(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) -> InfillRequest:
+    """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
+    values = infill_record(limits).read(body, "", ignored)
+    if not values.get("samplers", True):
+        del values["samplers"]
+    one = Prompts(("",), is_several=False)
+    return InfillRequest(completion_of(values, one, limits, ignored), _prompt(values))
+
+
+def _prompt(values: Mapping[str, object]) -> InfillPrompt:
+    return InfillPrompt(
+        prefix=str(values["input_prefix"]),
+        suffix=str(values["input_suffix"]),
+        middle=str(values.get("prompt", "")),
+        others=tuple(OtherText(**extra) for extra in list_in(values, "input_extra")),
+    )
+
+
+async def infill(backend: Backend, exchange: Exchange) -> None:
+    """The agent lays out the prompt; one is asked for its text, unless nobody wants to see it."""
+    request = await exchange.read(backend.limits, read_infill)
+    backend = backend.routed(exchange, request.completion.delivery.model)
+    must_generate(backend)
+    shown = ""
+    if request.shows_prompt:
+        shown = str((await rendered(backend, exchange, request.prompt))["prompt"])
+    await answer_completion(
+        backend,
+        exchange,
+        request.completion,
+        request.completion.works([request.prompt]),
+        [shown],
+        prompt_field="input_prefix",
+    )

@@ -1,0 +1,352 @@
+"""``/v1/embeddings`` and llama-server's ``/embedding``.
+
+One request becomes several sub-batches, so that all agents work on it; documents keep their place
+in the input whatever agent embeds them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import Final, TypeVar
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from paddler_trio.balancer.apis.answer import Step
+from paddler_trio.balancer.apis.api_errors import ApiError, invalid, renamed, unsupported
+from paddler_trio.balancer.apis.backend import Backend, model_name
+from paddler_trio.balancer.apis.exchange import Exchange
+from paddler_trio.balancer.apis.fields import (
+    Field,
+    Record,
+    accepted,
+    record,
+    refused,
+    required,
+    text_in,
+)
+from paddler_trio.balancer.apis.generation_fields import LABEL, MODEL
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.prompts import Prompt, PromptShape, read_prompts
+from paddler_trio.balancer.apis.questions import token_ids
+from paddler_trio.balancer.apis.run_requests import gather_on_one_revision
+from paddler_trio.balancer.apis.shapes import Integer, OneOf
+from paddler_trio.net.server.asgi import ClientGoneError
+from paddler_trio.net.server.input_budget import BudgetSpentError
+from paddler_trio.net.server.json_body import no_room
+from paddler_trio.net.server.streaming import body_writer, while_client_stays
+from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
+from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.json_text import dumps_in_runs
+from paddler_trio.wire.trio.work import Embed, EmbedInput, TextInput, TokenInput
+
+PORTION_BYTES: Final = 262_144
+"""Of the text of an answer: what is written before the client has read what came before it."""
+
+Vector = npt.NDArray[np.float32]
+T = TypeVar("T")
+
+
+def _shared_fields() -> tuple[Field, ...]:
+    return (
+        MODEL,
+        required(
+            "input",
+            PromptShape(),
+            "A text, token ids, both mixed, text parts, or a list of these.",
+            aliases=("content",),
+        ),
+        Field(
+            "truncate_prompt_tokens",
+            Integer(-1, -1),
+            "-1: what is longer than the batch is cut; absent: it is an error.",
+        ),
+        accepted("user", LABEL, "The key's turns go round its users."),
+    )
+
+
+@lru_cache(maxsize=8)
+def embeddings_record(limits: ApiLimits) -> Record:
+    """The body of ``/v1/embeddings``."""
+    return record(
+        "CreateEmbeddingRequest",
+        *_shared_fields(),
+        Field("encoding_format", OneOf(("float", "base64")), "base64: 32-bit little-endian."),
+        Field(
+            "dimensions",
+            Integer(1, 2**20),
+            "Vectors are cut to so many numbers and made of length 1 again.",
+        ),
+        refused("embd_normalize", "vectors have length 1", neutral=(2,)),
+        refused("input_type", "write the model's prefix into the input yourself"),
+        refused("task", "write the model's prefix into the input yourself"),
+        note="Vectors of length 1, one for each input. Unknown fields are ignored and reported.",
+    )
+
+
+@lru_cache(maxsize=8)
+def llama_embeddings_record(limits: ApiLimits) -> Record:
+    """The body of ``/embedding``, in llama-server's own dialect."""
+    return record(
+        "LlamaEmbeddingRequest",
+        *_shared_fields(),
+        Field("embd_normalize", Integer(-1, 2), "2: length 1; -1: as the model gives them."),
+        note="llama-server's own dialect. Unknown fields are ignored and reported.",
+    )
+
+
+def split(
+    items: Sequence[T], *, agents: int, batch_size: int
+) -> tuple[list[tuple[T, ...]], list[int]]:
+    """The parts that go to agents, and for each the place of its first item."""
+    sizes = split_sizes(len(items), agents=max(1, agents), batch_size=max(1, batch_size))
+    starts = list(accumulate(sizes, initial=0))
+    return [tuple(items[start:end]) for start, end in pairwise(starts)], starts[:-1]
+
+
+@attrs.define
+class Embedded:
+    """The vectors that the sub-batches produced so far.
+
+    Args:
+      starts: the place of the first input of each sub-batch.
+      per_token: takes vectors of each token, where the model has no others.
+      hold: called with the bytes that each vector takes; a short text may have very many.
+    """
+
+    count: int
+    starts: Sequence[int]
+    per_token: bool = False
+    hold: Callable[[int], None] = lambda _: None
+    usage: dict[int, int] = attrs.field(factory=dict)
+    """Tokens of each sub-batch, by its number: one that is computed anew is counted once."""
+    vectors: dict[int, Vector] = attrs.field(factory=dict)
+    """By place: one vector, or one for each token."""
+
+    def take(self, step: Step) -> None:
+        """ApiError 400 for an input that is too long, or a model without a vector for texts; and
+        what ``hold`` raises."""
+        start = self.starts[step.choice]
+        for result in step.results:
+            match result:
+                case {"Embedding": {"embedding": vector, "source_document_id": str(name)}}:
+                    found = np.asarray(vector, np.float32)
+                    self._keep(start + int(name), found)
+                case {"TokenEmbeddings": {"embeddings": vectors, "source_document_id": str(name)}}:
+                    if not self.per_token:
+                        raise ApiError(
+                            400,
+                            "pooling_type None gives a vector for each token and none for a text; "
+                            "set pooling_type to Mean, Cls or Last, or use /embedding",
+                            code="no_pooling",
+                        )
+                    found = np.asarray(vectors, np.float32)
+                    self._keep(start + int(name), found)
+                case {"Usage": {"prompt_tokens": int(tokens)}}:
+                    self.usage[step.choice] = tokens
+                case {"DocumentExceedsBatchSize": dict(excess)}:
+                    raise _too_large(start, excess)
+                case {"DocumentRefused": {"problem": str(why), "source_document_id": str(name)}}:
+                    place = f"input[{start + int(name)}]"
+                    raise invalid(renamed(why, f"document {name!r}", place), place)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.usage.values())
+
+    def _keep(self, place: int, found: Vector) -> None:
+        """It may come again, from another agent: it is held once."""
+        if place not in self.vectors:
+            self.hold(found.nbytes)
+        self.vectors[place] = found
+
+    def in_order(self) -> Iterator[Vector]:
+        """ApiError 500 if one is missing."""
+        for place in range(self.count):
+            if place not in self.vectors:
+                raise ApiError(500, f"input[{place}] was not embedded", code="no_embeddings")
+            yield self.vectors[place]
+
+
+def _too_large(start: int, excess: Mapping[str, object]) -> ApiError:
+    place = start + int(str(excess["source_document_id"]))
+    tokens, most = excess["document_tokens"], excess["n_batch"]
+    return ApiError(
+        400,
+        f"input[{place}] is too large: it has {tokens} tokens, one batch holds {most}; shorten it, "
+        "raise n_batch, or send truncate_prompt_tokens: -1",
+        param=f"input[{place}]",
+        type="exceed_context_size_error",
+        code="context_length_exceeded",
+        details={"n_prompt_tokens": tokens, "n_ctx": most},
+    )
+
+
+def openai_pieces(
+    embedded: Embedded, *, model: str, values: Mapping[str, object]
+) -> Iterator[bytes]:
+    """OpenAI's list of embeddings, written vector by vector: a number takes twenty characters, and
+    as an object of Python ten times what it has in the vector.
+
+    Errors, before the first piece: ApiError 400, 500."""
+    vectors = list(embedded.in_order())
+    dimensions = values.get("dimensions")
+    if isinstance(dimensions, int):
+        _check_dimensions(vectors, dimensions)
+    is_base64 = values.get("encoding_format") == "base64"
+
+    def pieces() -> Iterator[bytes]:
+        yield b'{"object":"list","data":['
+        for index, vector in enumerate(vectors):
+            short = _cut(vector, dimensions) if isinstance(dimensions, int) else vector
+            yield b'%b{"object":"embedding","index":%d,"embedding":' % (b"," * bool(index), index)
+            if is_base64:
+                yield b'"%b"' % base64.b64encode(short.astype("<f4").tobytes())
+            else:
+                yield dumps_in_runs(short.tolist())
+            yield b"}"
+        tokens = embedded.num_tokens
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        yield b"]," + dumps({"model": model, "usage": usage}).removeprefix(b"{")
+
+    return pieces()
+
+
+def _check_dimensions(vectors: Iterable[Vector], dimensions: int) -> None:
+    least = min(map(len, vectors), default=dimensions)
+    if dimensions > least:
+        raise ApiError(
+            400,
+            f"dimensions is {dimensions}, the model's vectors have {least}",
+            param="dimensions",
+            code="invalid_value",
+        )
+
+
+def _cut(vector: Vector, dimensions: int) -> Vector:
+    short = vector[:dimensions]
+    norm = float(np.linalg.norm(short))
+    return short / np.float32(norm) if norm > 0 else short
+
+
+def llama_pieces(embedded: Embedded) -> Iterator[bytes]:
+    """llama-server's own: for each input a list of vectors, written one by one.
+
+    Errors, before the first piece: ApiError 500."""
+    vectors = list(embedded.in_order())
+
+    def pieces() -> Iterator[bytes]:
+        yield b"["
+        for index, found in enumerate(vectors):
+            yield b'%b{"index":%d,"embedding":[' % (b"," * bool(index), index)
+            for row, vector in enumerate(np.atleast_2d(found)):
+                yield b"," * bool(row) + dumps_in_runs(vector.tolist())
+            yield b"]}"
+        yield b"]"
+
+    return pieces()
+
+
+async def _send(exchange: Exchange, pieces: Iterator[bytes]) -> None:
+    """The whole response: a short one at once, else portion by portion as the client reads, for the
+    text is held by no budget. ClientGoneError."""
+
+    def portion() -> bytes:
+        written = bytearray()
+        for piece in pieces:
+            written += piece
+            if len(written) >= PORTION_BYTES:
+                break
+        return bytes(written)
+
+    first = await exchange.run(portion)
+    if len(first) < PORTION_BYTES:
+        await exchange.send_written(200, first)
+        return
+    is_complete = False
+    async with while_client_stays(exchange.scope, exchange.receive):
+        await exchange.begin(200, [(b"content-type", b"application/json")])
+        write = body_writer(exchange.scope, exchange.send)
+        written = first
+        while written:
+            await write(written)
+            written = await exchange.run(portion)
+        is_complete = True
+    if not is_complete:
+        raise ClientGoneError(f"client of {exchange.id} left")
+    await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def embeddings(backend: Backend, exchange: Exchange) -> None:
+    values = await exchange.read_record(backend.limits, embeddings_record)
+    asked = text_in(values, "model")
+    backend = backend.routed(exchange, asked)
+    model = model_name(backend, asked)
+    embedded = await _embed(backend, exchange, values, normalize="l2", per_token=False)
+    await _send(exchange, openai_pieces(embedded, model=model, values=values))
+
+
+async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
+    values = await exchange.read_record(backend.limits, llama_embeddings_record)
+    backend = backend.routed(exchange, text_in(values, "model"))
+    norm = values.get("embd_normalize", 2)
+    if norm not in {2, -1}:
+        raise unsupported("embd_normalize", f"2 and -1 are (it is {norm})")
+    normalize = "l2" if norm == 2 else "none"
+    embedded = await _embed(backend, exchange, values, normalize=normalize, per_token=True)
+    await _send(exchange, llama_pieces(embedded))
+
+
+async def _embed(
+    backend: Backend,
+    exchange: Exchange,
+    values: Mapping[str, object],
+    *,
+    normalize: str,
+    per_token: bool,
+) -> Embedded:
+    given = values["input"]
+    read = await exchange.run(lambda: read_prompts(given, backend.limits, param="input"))
+    state = backend.deployment.state
+    if state is not None and not state.inference_parameters.enable_embeddings:
+        raise ApiError(
+            501,
+            "embeddings are not enabled in the cluster's inference parameters; set "
+            "enable_embeddings with `paddler-trio model set`",
+            code="embeddings_disabled",
+        )
+    batch_size = 256 if state is None else state.inference_parameters.embedding_batch_size
+    oversize = "truncate" if "truncate_prompt_tokens" in values else "report"
+    inputs = [await _native(backend, prompt, exchange) for prompt in read.prompts]
+    parts, starts = split(inputs, agents=len(backend.agents), batch_size=batch_size)
+    works = [Embed(inputs=part, normalize=normalize, oversize=oversize) for part in parts]
+    embedded: list[Embedded] = []
+    held_bytes = 0
+
+    def hold(size_bytes: int) -> None:
+        nonlocal held_bytes
+        try:
+            exchange.room.grow(size_bytes)
+        except BudgetSpentError as spent:
+            raise no_room(spent) from spent
+        held_bytes += size_bytes
+
+    def begin() -> Callable[[Step], None]:
+        nonlocal held_bytes
+        exchange.room.shrink(held_bytes)  # the vectors of an attempt in vain
+        held_bytes = 0
+        embedded[:] = [Embedded(len(inputs), starts, per_token=per_token, hold=hold)]
+        return embedded[0].take
+
+    await gather_on_one_revision(backend, exchange, works, begin)
+    return embedded[0]
+
+
+async def _native(backend: Backend, prompt: Prompt, exchange: Exchange) -> EmbedInput:
+    if isinstance(prompt, str):
+        return TextInput(text=prompt)
+    return TokenInput(tokens=await token_ids(backend, prompt, exchange, param="input"))

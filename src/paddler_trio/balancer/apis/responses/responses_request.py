@@ -1,0 +1,260 @@
+"""A body of the Responses API as one native request: pure, every field honoured or refused.
+
+A turn of the assistant is several items there (reasoning, message, calls) and one message of a
+conversation here, because that is what chat templates take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from paddler_trio.balancer.apis.api_errors import ApiError, invalid
+from paddler_trio.balancer.apis.fields import list_in, object_in, text_in
+from paddler_trio.balancer.apis.generation_fields import generate_of, schema_constraint
+from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
+from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.openai.chat_conversation import (
+    functions_in,
+    must_be_there,
+    plain_content,
+)
+from paddler_trio.balancer.apis.openai.chat_fields import EFFORTS, template_effort
+from paddler_trio.balancer.apis.openai.chat_request import Delivery, delivery_of, only_streams
+from paddler_trio.balancer.apis.responses.responses_fields import (
+    LOGPROBS,
+    input_tokens_record,
+    responses_record,
+)
+from paddler_trio.balancer.apis.shapes import Json
+from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, ConversationPrompt, Generate
+
+Item = Mapping[str, object]
+
+
+def input_items(value: object) -> list[Item]:
+    """What was given as ``input``, as a list of items."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        part = {"type": "input_text", "text": value}
+        return [{"type": "message", "role": "user", "content": [part]}]
+    assert isinstance(value, list)
+    return value
+
+
+def messages_of(items: Iterable[Item]) -> list[Json]:
+    """The conversation, in OpenAI's shape of chat messages."""
+    messages: list[Json] = []
+    for item in items:
+        match item.get("type", "message"):
+            case "reasoning":
+                turn = _assistant_turn(messages, unless=("content", "tool_calls"))
+                # joined at the end: there may be thousands of long ones in a row
+                thoughts = turn.setdefault("reasoning_content", [])
+                assert isinstance(thoughts, list)
+                thoughts.append(_thought(item))
+            case "function_call":
+                calls = _assistant_turn(messages).setdefault("tool_calls", [])
+                assert isinstance(calls, list)
+                called = {"name": item["name"], "arguments": item["arguments"]}
+                calls.append({"id": item["call_id"], "type": "function", "function": called})
+            case "function_call_output":
+                answered = item["call_id"]
+                content = _content(item["output"])
+                messages.append({"role": "tool", "tool_call_id": answered, "content": content})
+            case _ if item["role"] == "assistant":
+                turn = _assistant_turn(messages, unless=("content",))
+                turn["content"] = _content(item["content"])
+            case _:
+                role = "system" if item["role"] == "developer" else item["role"]
+                messages.append({"role": role, "content": _content(item["content"])})
+    for message in messages:
+        message.setdefault("content", "")
+        thoughts = message.get("reasoning_content")
+        if isinstance(thoughts, list):
+            message["reasoning_content"] = "".join(thoughts)
+    return messages
+
+
+def _assistant_turn(messages: list[Json], *, unless: Sequence[str] = ()) -> Json:
+    """The newest message if it is the assistant's and has none of ``unless``, else a new one."""
+    if messages:
+        last = messages[-1]
+        if last["role"] == "assistant" and not any(name in last for name in unless):
+            return last
+    messages.append({"role": "assistant"})
+    return messages[-1]
+
+
+def _thought(item: Item) -> str:
+    """Its content, or where there is none its summary."""
+    parts = item.get("content") or item.get("summary") or []
+    assert isinstance(parts, list)
+    return "".join(str(part["text"]) for part in parts)
+
+
+def _content(value: object) -> object:
+    if isinstance(value, str):
+        return value
+    assert isinstance(value, list)
+    parts: list[Json] = []
+    for part in value:
+        if part["type"] == "input_image":
+            parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
+        else:
+            parts.append({"type": "text", "text": part.get("text", part.get("refusal", ""))})
+    return plain_content(parts)
+
+
+@attrs.frozen(kw_only=True)
+class ResponsesRequest:
+    """What a response is made of, but for what a stored one adds.
+
+    Attributes:
+      values: the body as it was read; much of it is echoed.
+      items: its input.
+      logprobs: how many alternatives are reported with each token; None for no report at all.
+    """
+
+    values: Mapping[str, object]
+    items: Sequence[Item]
+    logprobs: int | None
+    delivery: Delivery
+
+    @property
+    def previous_response_id(self) -> str | None:
+        return text_in(self.values, "previous_response_id")
+
+    @property
+    def is_stored(self) -> bool:
+        return self.values.get("store") is not False
+
+    @property
+    def summary(self) -> object:
+        """How the request wants its reasoning summarised, in one of two spellings; None if not."""
+        reasoning = object_in(self.values, "reasoning")
+        return reasoning.get("summary") or reasoning.get("generate_summary")
+
+    def conversation(self, before: Sequence[Item]) -> ConversationPrompt:
+        """The prompt; ``before`` are the items of earlier responses.
+
+        Errors:
+          ApiError: 400 if there is no message.
+        """
+        values = self.values
+        messages = messages_of([*before, *self.items])
+        if not messages:
+            raise ApiError(
+                400,
+                "input is missing: give a text, items, or a previous_response_id",
+                param="input",
+                code="missing_required_parameter",
+            )
+        if values.get("instructions"):
+            messages.insert(0, {"role": "system", "content": values["instructions"]})
+        tools, choice, name = _tools(values)
+        thinking, bound, words = _thinking(values)
+        return ConversationPrompt(
+            messages=tuple(messages),
+            tools=tuple(tools),
+            tool_choice=choice,
+            tool_name=name,
+            parallel_tool_calls=values.get("parallel_tool_calls") is not False,
+            thinking=thinking,
+            max_reasoning_tokens=bound,
+            template_kwargs=words,
+        )
+
+    def generate(self, before: Sequence[Item]) -> Generate:
+        """The native request."""
+        most = self.values.get("max_output_tokens")
+        return generate_of(
+            self.values,
+            self.conversation(before),
+            max_tokens=most if isinstance(most, int) else None,
+            constraint=_constraint(self.values),
+            logprobs=self.logprobs,
+        )
+
+
+def read_responses(
+    body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
+) -> ResponsesRequest:
+    """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
+    values = responses_record(limits).read(body, "", ignored)
+    only_streams(values, ignored)
+    return _request(values)
+
+
+def read_input_tokens(
+    body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
+) -> ResponsesRequest:
+    """The same of what only counts."""
+    return _request(input_tokens_record(limits).read(body, "", ignored))
+
+
+def _request(values: Mapping[str, object]) -> ResponsesRequest:
+    values = {**values, "tools": functions_in(values.get("tools", []))}
+    top = values.get("top_logprobs", 0 if LOGPROBS in list_in(values, "include") else None)
+    logprobs = top if isinstance(top, int) else None
+    return ResponsesRequest(
+        values=values,
+        items=input_items(values.get("input")),
+        logprobs=logprobs,
+        delivery=delivery_of(values, logprobs),
+    )
+
+
+def _constraint(values: Mapping[str, object]) -> Constraint | None:
+    match object_in(values, "text").get("format"):
+        case {"type": "json_schema", "schema": schema}:
+            return schema_constraint(schema)
+        case {"type": "json_object"}:
+            return AnyJsonGrammar()
+    return None
+
+
+def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
+    """The tools in the shape of chat completions, the choice, and the one that is named."""
+    tools: dict[str, Json] = {}
+    for index, tool in enumerate(list_in(values, "tools")):
+        name = str(tool["name"])
+        if name in tools:
+            raise invalid(f"tools has {name!r} twice", f"tools[{index}].name")
+        known = ("name", "description", "parameters")
+        function = {key: tool[key] for key in known if key in tool}
+        tools[name] = {"type": "function", "function": function}
+    choice = values.get("tool_choice", "auto")
+    if choice == "required" and not tools:
+        raise invalid('tool_choice is "required", but there are no tools', "tool_choice")
+    if isinstance(choice, str):
+        return list(tools.values()), choice, None
+    assert isinstance(choice, Mapping)
+    if choice["type"] == "function":
+        name = str(choice["name"])
+        must_be_there(name, tools, "tool_choice.name")
+        return list(tools.values()), "function", name
+    allowed = functions_in(choice["tools"])
+    for index, tool in enumerate(allowed):
+        must_be_there(str(tool["name"]), tools, f"tool_choice.tools[{index}].name")
+    names = {str(tool["name"]) for tool in allowed}
+    chosen = [tool for name, tool in tools.items() if name in names]
+    mode = str(choice.get("mode", "auto"))
+    if mode == "required" and not chosen:
+        raise invalid(
+            "tool_choice.mode is required, but none of its tools is a function", "tool_choice.tools"
+        )
+    return chosen, mode, None
+
+
+def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None, Json]:
+    """Whether to reason (None: as the template has it), the bound, and the template's words."""
+    effort = object_in(values, "reasoning").get("effort")
+    if not isinstance(effort, str):
+        return None, None, {}
+    bound = EFFORTS[effort]
+    if bound == 0:
+        return False, None, {}
+    return True, bound, {"reasoning_effort": template_effort(effort)}

@@ -1,0 +1,384 @@
+"""Results as a response: its output item by item, the object around it, and the events of both.
+
+Pure. One object makes both the whole answer and the stream, so they cannot differ: a whole answer
+is the items of a stream whose events are dropped.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from paddler_trio.balancer.apis.answer import (
+    MANY_LOGPROBS,
+    AnswerReader,
+    ArgumentsDelta,
+    ContentDelta,
+    Ended,
+    Prefilled,
+    ReasoningDelta,
+    Step,
+    ToolCallStart,
+    completion_tokens,
+    logprob_with_top,
+)
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.fields import object_in
+from paddler_trio.balancer.apis.responses.responses_request import ResponsesRequest
+from paddler_trio.balancer.apis.shapes import Json
+from paddler_trio.balancer.apis.timings import Reports, Stopwatch, timings_of
+from paddler_trio.net.server import sse
+from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.wire.json_text import dumps_in_runs
+from paddler_trio.wire.paddler.results import result_tag
+
+_GROWING = frozenset(
+    {"ContentToken", "Logprobs", "Progress", "ToolCallToken", "UndeterminableToken"}
+)
+"""Results that end no text."""
+_PREFIXES = {"reasoning": "rs_", "message": "msg_", "function_call": "fc_"}
+
+
+@attrs.frozen
+class _Texts:
+    """How texts are told: the member of their item, the type of a part and what numbers it there,
+    and what the names of the events begin with."""
+
+    member: str
+    part: str
+    number: str
+    events: str
+    part_events: str
+
+
+_CONTENT = _Texts(
+    "content", "output_text", "content_index", "response.output_text", "response.content_part"
+)
+_REASONING = attrs.evolve(_CONTENT, part="reasoning_text", events="response.reasoning_text")
+_SUMMARY = _Texts(
+    "summary",
+    "summary_text",
+    "summary_index",
+    "response.reasoning_summary_text",
+    "response.reasoning_summary_part",
+)
+
+
+def new_id(prefix: str) -> str:
+    return prefix + secrets.token_hex(24)
+
+
+@attrs.define
+class Output:
+    """The items of a response as they grow. Its events have no sequence numbers yet.
+
+    Args:
+      reader: of its answer.
+      with_logprobs: texts carry those of their tokens.
+      with_summary: reasoning is told as the summary of its item, and not as its content.
+      reports: the progress of the prompt, as events of type ``response.in_progress``; None for
+        none.
+    """
+
+    _reader: AnswerReader
+    with_logprobs: bool = False
+    with_summary: bool = False
+    reports: Reports | None = None
+    items: list[Json] = attrs.field(factory=list, init=False)
+    ended: Ended | None = attrs.field(default=None, init=False)
+    _open: str | None = attrs.field(default=None, init=False)
+    """The type of the newest item, while it grows."""
+    _text: list[str] = attrs.field(factory=list, init=False)
+    """Of the newest item."""
+    _logprobs: list[Mapping[str, object]] = attrs.field(factory=list, init=False)
+    num_logprobs: int = attrs.field(default=0, init=False)
+    """Of all items."""
+
+    def take(self, results: Iterable[RawResult]) -> Iterator[Json]:
+        """The events of these results."""
+        for piece in self._reader.take(results):
+            for members in () if self.reports is None else self.reports.before(0, piece):
+                yield {"type": "response.in_progress", **members}
+            match piece:
+                case ReasoningDelta(text):
+                    yield from self._part("reasoning")
+                    yield self._grow(f"{self._texts.events}.delta", text)
+                case ContentDelta(text, logprobs):
+                    yield from self._part("message")
+                    entries = logprobs if self.with_logprobs else ()
+                    self._logprobs += entries
+                    self.num_logprobs += len(entries)
+                    bare = _without_bytes(entries)
+                    yield self._grow(f"{self._texts.events}.delta", text, logprobs=bare)
+                case ToolCallStart(_, call_id, name):
+                    yield from self._close("completed")
+                    yield self._begin("function_call", call_id=call_id, name=name, arguments="")
+                case ArgumentsDelta(_, arguments):
+                    yield self._grow("response.function_call_arguments.delta", arguments)
+                case Ended():
+                    self.ended = piece
+                    cut = piece.finish_reason == "length"
+                    yield from self._close("incomplete" if cut else "completed")
+                case Prefilled():
+                    pass
+
+    @property
+    def num_logprobs_of_newest(self) -> int:
+        """Of the newest item."""
+        return len(self._logprobs)
+
+    @property
+    def _index(self) -> int:
+        return len(self.items) - 1
+
+    @property
+    def _where(self) -> Json:
+        """The members with which events name the newest item."""
+        where: Json = {"item_id": self.items[-1]["id"], "output_index": self._index}
+        return where if self._open == "function_call" else {**where, self._texts.number: 0}
+
+    @property
+    def _texts(self) -> _Texts:
+        """How the texts of the newest item are told."""
+        if self._open == "message":
+            return _CONTENT
+        return _SUMMARY if self.with_summary else _REASONING
+
+    def _begin(self, kind: str, **members: object) -> Json:
+        self._open = kind
+        self._text, self._logprobs = [], []
+        item: Json = {"id": new_id(_PREFIXES[kind]), "type": kind, "status": "in_progress"}
+        self.items.append(item | members)
+        added = dict(self.items[-1])
+        return {"type": "response.output_item.added", "output_index": self._index, "item": added}
+
+    def _part(self, kind: str) -> Iterator[Json]:
+        """Make an item of text the open one."""
+        if self._open == kind:
+            return
+        yield from self._close("completed")
+        if kind == "message":
+            yield self._begin(kind, role="assistant", content=[])
+        else:
+            yield self._begin(kind, summary=[], content=[], encrypted_content=None)
+        part = self._text_part("")
+        yield {"type": f"{self._texts.part_events}.added", **self._where, "part": part}
+
+    def _text_part(self, text: str) -> Json:
+        part: Json = {"type": self._texts.part, "text": text}
+        if self._open == "message":
+            names = ("token", "logprob", "bytes")
+            logprobs = [logprob_with_top(entry, *names) for entry in self._logprobs]
+            part |= {"annotations": [], "logprobs": logprobs}
+        return part
+
+    def _grow(self, event: str, text: str, **more: object) -> Json:
+        self._text.append(text)
+        return {"type": event, **self._where, "delta": text, **more}
+
+    def _close(self, status: str) -> Iterator[Json]:
+        """End the open item, if there is one."""
+        if self._open is None:
+            return
+        item, text, where = self.items[-1], "".join(self._text), self._where
+        item["status"] = status
+        if self._open == "function_call":
+            item["arguments"] = text
+            name = "response.function_call_arguments.done"
+            yield {"type": name, **where, "arguments": text, "name": item["name"]}
+        else:
+            part, texts = self._text_part(text), self._texts
+            item[texts.member] = [part]
+            members: Json = {"text": text}
+            if self._open == "message":
+                members["logprobs"] = _without_bytes(self._logprobs)
+            yield {"type": f"{texts.events}.done", **where, **members}
+            yield {"type": f"{texts.part_events}.done", **where, "part": part}
+        self._open = None
+        yield {"type": "response.output_item.done", "output_index": self._index, "item": item}
+
+
+def _without_bytes(logprobs: Sequence[Mapping[str, object]]) -> list[Json]:
+    """As events have them; content has their bytes."""
+    return [logprob_with_top(entry, "token", "logprob") for entry in logprobs]
+
+
+_ECHOED: Mapping[str, object] = {
+    "background": False,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "service_tier": "default",
+    "temperature": None,
+    "tool_choice": "auto",
+    "top_logprobs": 0,
+    "top_p": None,
+    "truncation": "disabled",
+}
+"""The fields of a request that its response repeats, and their values by default."""
+_LABELS = ("prompt_cache_key", "safety_identifier", "user")
+"""Fields that it repeats if the request has them: all are texts."""
+
+
+@attrs.frozen(kw_only=True)
+class ResponseHeading:
+    """What is decided before the answer. Times are seconds since 1970.
+
+    ``parameters`` are the cluster's, for fields that the request leaves out.
+    """
+
+    request: ResponsesRequest
+    model: str
+    created: int
+    parameters: Mapping[str, object] = attrs.field(factory=dict)
+    id: str = attrs.field(factory=lambda: new_id("resp_"))
+
+    def named(self) -> Json:
+        """What tells which response it is, for events that say nothing new of the rest.
+
+        The rest is as long as the client made it (instructions, tools, a schema), and events of
+        progress come twice a second for as long as the prompt takes."""
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": "in_progress",
+            "model": self.model,
+            "output": [],
+        }
+
+    def body(self, status: str, output: Output, **more: object) -> Json:
+        """The response object as it is now."""
+        values = self.request.values
+        echoed = {name: values.get(name, usual) for name, usual in _ECHOED.items()}
+        for name in ("temperature", "top_p"):
+            if echoed[name] is None:
+                echoed[name] = self.parameters.get(name)
+        reasoning, text = object_in(values, "reasoning"), object_in(values, "text")
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "completed_at": None,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "model": self.model,
+            "output": output.items if status != "in_progress" else [],
+            **echoed,
+            **{name: values[name] for name in _LABELS if name in values},
+            "service_tier": "default",
+            "reasoning": {
+                "effort": reasoning.get("effort"),
+                "summary": self.request.summary,
+            },
+            **({} if self.request.delivery.is_exact else {"store": self.request.is_stored}),
+            "text": {"format": text.get("format", {"type": "text"}), "verbosity": "medium"},
+            "tools": _shown_tools(values.get("tools", [])),
+            **more,
+        }
+
+    def finished(self, output: Output, *, now: int) -> Json:
+        """The whole of it, once it has ended."""
+        ended = output.ended
+        assert ended is not None
+        usage = usage_of(ended)
+        if ended.finish_reason == "length":
+            details = {"reason": "max_output_tokens"}
+            return self.body("incomplete", output, incomplete_details=details, usage=usage)
+        return self.body("completed", output, completed_at=now, usage=usage)
+
+
+def _shown_tools(tools: object) -> list[Json]:
+    assert isinstance(tools, list)
+    usual = {"description": None, "parameters": None, "strict": False}
+    return [{**usual, **tool} for tool in tools]
+
+
+def usage_of(ended: Ended) -> Json:
+    prompt, written = ended.usage["prompt_tokens"], completion_tokens(ended)
+    return {
+        "input_tokens": prompt,
+        "input_tokens_details": {
+            "cached_tokens": ended.usage.get("cached_prompt_tokens", 0),
+            "cache_write_tokens": 0,
+        },
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": ended.usage.get("reasoning_tokens", 0)},
+        "total_tokens": prompt + written,
+    }
+
+
+@attrs.define
+class ResponseStream:
+    """A :class:`~paddler_trio.balancer.apis.answer.StreamEncoder`: events in order, numbered without a gap.
+
+    Args:
+      finish: makes the finished response of the output, and stores it if the request asks for it.
+      watch: for timings, where the request asks for them.
+    """
+
+    heading: ResponseHeading
+    output: Output
+    finish: Callable[[], Json]
+    watch: Stopwatch
+    is_large: bool = False
+    """The request is: the first events and the last are long, which repeat much of it."""
+    _number: int = attrs.field(default=0, init=False)
+
+    def is_long(self, steps: Sequence[Step]) -> bool:
+        """Whether events of these steps, or without any that of the whole response, have very much
+        in them: an item that ends is repeated whole, with what is known of each of its tokens."""
+        output = self.output
+        if not steps:
+            return self.is_large or output.num_logprobs > MANY_LOGPROBS
+        if output.num_logprobs_of_newest <= MANY_LOGPROBS:
+            return False
+        tags = {result_tag(result) for step in steps for result in step.results}
+        return not tags <= _GROWING
+
+    def opening(self) -> bytes:
+        response = self.heading.body("in_progress", self.output)
+        return b"".join(
+            self._event({"type": f"response.{kind}", "response": response})
+            for kind in ("created", "in_progress")
+        )
+
+    def take(self, step: Step) -> bytes:
+        self.watch.passed(len(step.tokens))
+        return b"".join(self._completed(event) for event in self.output.take(step.results))
+
+    def _completed(self, event: Json) -> bytes:
+        if event["type"] == "response.in_progress":
+            event["response"] = self.heading.named()
+        elif self.heading.request.delivery.with_timings and "delta" in event:
+            timings = self.watch.timings()
+            event |= {} if timings is None else {"timings": timings}
+        return self._event(event)
+
+    def closing(self) -> bytes:
+        response, ended = self.finish(), self.output.ended
+        event: Json = {"type": f"response.{response['status']}", "response": response}
+        if self.heading.request.delivery.with_timings and ended is not None:
+            event["timings"] = timings_of(ended)
+        return self._event(event)
+
+    def failed(self, error: ApiError) -> bytes:
+        """OpenAI's flat members, and the envelope that makes its clients raise it."""
+        flat: Json = {"code": error.code, "message": error.message, "param": error.param}
+        more = {} if self.heading.request.delivery.is_exact else error.envelope()
+        return self._event({"type": "error", **flat, **more})
+
+    def _event(self, event: Json) -> bytes:
+        kind = event.pop("type")
+        numbered = {"type": kind, "sequence_number": self._number, **event}
+        self._number += 1
+        if "delta" in event:
+            return sse.event(numbered, name=str(kind))
+        # in a thread the event loop has its turn between two runs
+        return b"event: %b\n" % str(kind).encode() + sse.data_event(dumps_in_runs(numbered))

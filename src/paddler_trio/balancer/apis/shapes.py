@@ -1,0 +1,373 @@
+"""The shapes of JSON values in request bodies: one object both validates a value and describes it.
+
+``read`` returns the value, normalised (whole numbers as ``int``), or raises an error with the path
+of what is wrong; ``schema`` describes the same values as JSON Schema, for the OpenAPI document. So
+the document cannot promise what the validator refuses.
+
+Bodies of the native routes have no shapes here: their classes travel on agent links too, and
+`paddler_trio.net.server.json_body.structured` validates them as the wire does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Protocol, TypeAlias
+
+import attrs
+
+from paddler_trio.balancer.apis.api_errors import ApiError, invalid
+from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
+from paddler_trio.wire.json_text import beginning_of, dumps_in_runs
+
+Json: TypeAlias = dict[str, object]
+"""A JSON object."""
+
+SHOWN_CHARS = 80
+
+
+class Shape(Protocol):
+    """See the module docstring."""
+
+    @property
+    def expected(self) -> str:
+        """A description that completes "must be"."""
+        ...
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
+        """The value; ApiError 400 with ``param`` if it has another shape.
+
+        ``ignored`` collects the members that are left out.
+        """
+        ...
+
+    def schema(self) -> Json:
+        """The same as JSON Schema."""
+        ...
+
+
+def shown(value: object) -> str:
+    """A value for an error message: JSON, cut short."""
+    text = beginning_of(value, SHOWN_CHARS + 1)
+    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
+
+
+def wrong(shape: Shape, value: object, path: str) -> ApiError:
+    """The error for a value of another shape."""
+    return invalid(f"{path} is {shown(value)}, must be {shape.expected}", path, code="invalid_type")
+
+
+def _beyond(limit: str, most: int, size: str, path: str) -> ApiError:
+    """The error for a value whose size is over ``most``; ``limit`` is its name, if it has one."""
+    return invalid(f"{path} {size}, the limit{limit and ' ' + limit} is {most}", path)
+
+
+@attrs.frozen
+class Flag:
+    expected = "true or false"
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> bool:
+        if not isinstance(value, bool):
+            raise wrong(self, value, path)
+        return value
+
+    def schema(self) -> Json:
+        return {"type": "boolean"}
+
+
+@attrs.frozen
+class _Ranged:
+    """A number from ``least`` to ``most``, both included."""
+
+    kind: ClassVar[str]
+    """The type in JSON Schema."""
+    noun: ClassVar[str]
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def expected(self) -> str:
+        match self.least, self.most:
+            case None, None:
+                return self.noun
+            case least, None:
+                return f"{self.noun} of at least {least}"
+            case None, most:
+                return f"{self.noun} of at most {most}"
+        return f"{self.noun} from {self.least} to {self.most}"
+
+    def schema(self) -> Json:
+        return {"type": self.kind} | _bounds("minimum", self.least, "maximum", self.most)
+
+    def _contains(self, value: float) -> bool:
+        return (self.least is None or value >= self.least) and (
+            self.most is None or value <= self.most
+        )
+
+
+@attrs.frozen
+class Integer(_Ranged):
+    """A whole number; ``4.0`` is one, as in JSON Schema."""
+
+    kind, noun = "integer", "a whole number"
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise wrong(self, value, path)
+        if not self._contains(value):
+            raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
+        return value
+
+
+@attrs.frozen
+class Number(_Ranged):
+    kind, noun = "number", "a number"
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise wrong(self, value, path)
+        if not self._contains(value) or abs(value) > 3e38:
+            raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
+        return float(value)
+
+
+@attrs.frozen
+class Text:
+    """``limit`` is the name of the limit that ``most_chars`` is, for the error."""
+
+    most_chars: int | None = None
+    limit: str = ""
+    least_chars: int = 0
+
+    @property
+    def expected(self) -> str:
+        return "a string" if not self.least_chars else "a string that is not empty"
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> str:
+        if not isinstance(value, str):
+            raise wrong(self, value, path)
+        if self.most_chars is not None and len(value) > self.most_chars:
+            raise _beyond(self.limit, self.most_chars, f"has {len(value)} characters", path)
+        if len(value) < self.least_chars:
+            raise invalid(f"{path} is empty, must be {self.expected}", path)
+        return value
+
+    def schema(self) -> Json:
+        return {"type": "string"} | _bounds(
+            "minLength", self.least_chars or None, "maxLength", self.most_chars
+        )
+
+
+@attrs.frozen
+class OneOf:
+    """One of these strings."""
+
+    choices: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:
+        return "one of " + ", ".join(f'"{choice}"' for choice in self.choices)
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> str:
+        if not isinstance(value, str):
+            raise wrong(self, value, path)
+        if value not in self.choices:
+            raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
+        return value
+
+    def schema(self) -> Json:
+        return {"type": "string", "enum": list(self.choices)}
+
+
+@attrs.frozen
+class Anything:
+    """Any JSON."""
+
+    expected = "JSON"
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
+        return value
+
+    def schema(self) -> Json:
+        return {}
+
+
+@attrs.frozen
+class FreeObject:
+    """An object with any members, each of the shape ``of``.
+
+    ``most`` is how many, ``most_bytes`` what it takes when written compactly; ``limit`` the name of
+    either. ``most_name_chars`` is how long each name may be.
+    """
+
+    of: Shape = attrs.field(factory=Anything)
+    most: int | None = None
+    limit: str = ""
+    most_bytes: int | None = None
+    most_name_chars: int | None = None
+
+    expected = "an object"
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> Json:
+        if not isinstance(value, dict):
+            raise wrong(self, value, path)
+        if self.most is not None and len(value) > self.most:
+            raise _beyond(self.limit, self.most, f"has {len(value)} entries", path)
+        if self.most_bytes is not None:
+            size_bytes = len(dumps_in_runs(value))
+            if size_bytes > self.most_bytes:
+                raise _beyond(self.limit, self.most_bytes, f"takes {size_bytes} bytes", path)
+        if self.most_name_chars is not None:
+            longest = max(value, key=len, default="")
+            if len(longest) > self.most_name_chars:
+                size = f"has the name {shown(longest)} of {len(longest)} characters"
+                raise _beyond("of a name", self.most_name_chars, size, path)
+        return {
+            key: self.of.read(member, f"{path}.{key}", ignored) for key, member in value.items()
+        }
+
+    def schema(self) -> Json:
+        described: Json = {"type": "object"}
+        member = self.of.schema()
+        if member:
+            described["additionalProperties"] = member
+        if self.most_name_chars is not None:
+            described["propertyNames"] = {"maxLength": self.most_name_chars}
+        return described | _bounds("minProperties", None, "maxProperties", self.most)
+
+
+@attrs.frozen
+class ListOf:
+    of: Shape
+    least: int = 0
+    most: int | None = None
+    limit: str = ""
+
+    expected = "a list"
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> list[object]:
+        if not isinstance(value, list):
+            raise wrong(self, value, path)
+        if len(value) < self.least:
+            raise invalid(f"{path} has {len(value)} entries, must have at least {self.least}", path)
+        if self.most is not None and len(value) > self.most:
+            raise _beyond(self.limit, self.most, f"has {len(value)} entries", path)
+        return [
+            self.of.read(member, f"{path}[{index}]", ignored) for index, member in enumerate(value)
+        ]
+
+    def schema(self) -> Json:
+        described: Json = {"type": "array", "items": self.of.schema()}
+        return described | _bounds("minItems", self.least or None, "maxItems", self.most)
+
+
+@attrs.frozen
+class PairOf:
+    """A list of exactly two."""
+
+    first: Shape
+    second: Shape
+
+    @property
+    def expected(self) -> str:
+        return f"a list of two: {self.first.expected}, then {self.second.expected}"
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> list[object]:
+        if not isinstance(value, list) or len(value) != 2:
+            raise wrong(self, value, path)
+        return [
+            self.first.read(value[0], f"{path}[0]", ignored),
+            self.second.read(value[1], f"{path}[1]", ignored),
+        ]
+
+    def schema(self) -> Json:
+        return {
+            "type": "array",
+            "prefixItems": [self.first.schema(), self.second.schema()],
+            "items": False,
+            "minItems": 2,
+            "maxItems": 2,
+        }
+
+
+@attrs.frozen
+class Either:
+    """One of several shapes, distinguished by the kind of JSON: the first that fits is taken."""
+
+    shapes: tuple[Shape, ...]
+
+    @property
+    def expected(self) -> str:
+        return " or ".join(shape.expected for shape in self.shapes)
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
+        best: ApiError | None = None
+        try:
+            for shape in self.shapes:
+                try:
+                    return shape.read(value, path, ignored)
+                except ApiError as error:
+                    if error.param != path or error.code != "invalid_type":
+                        best = best or error  # the kind is right: its error is more precise
+            raise best or wrong(self, value, path)
+        finally:
+            del best  # its traceback has this frame, and with it the value
+
+    def schema(self) -> Json:
+        return {"anyOf": [shape.schema() for shape in self.shapes]}
+
+
+@attrs.frozen
+class Tagged:
+    """An object whose member ``tag`` selects one of several records.
+
+    ``ignores_others``: an object with another tag is ignored, and read as its tag alone.
+    """
+
+    tag: str
+    records: Mapping[str, Shape]
+    default: str | None = None
+    ignores_others: bool = False
+
+    @property
+    def expected(self) -> str:
+        return f"an object with {self.tag}"
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
+        if not isinstance(value, dict):
+            raise wrong(self, value, path)
+        known = ", ".join(f'"{tag}"' for tag in self.records)
+        given = value.get(self.tag)
+        given = self.default if given is None else given
+        if given is None:
+            raise ApiError(
+                400,
+                f"{path}.{self.tag} is missing, must be one of {known}",
+                param=f"{path}.{self.tag}",
+                code="missing_required_parameter",
+            )
+        if not isinstance(given, str) or given not in self.records:
+            if self.ignores_others and isinstance(given, str) and not ignored.is_strict:
+                ignored.add(path, given)
+                return {self.tag: given}
+            raise invalid(
+                f"{path}.{self.tag} is {shown(given)}, must be one of {known}", f"{path}.{self.tag}"
+            )
+        return self.records[given].read(value, path, ignored)
+
+    def schema(self) -> Json:
+        return {"oneOf": [record.schema() for record in self.records.values()]}
+
+
+def _bounds(least_name: str, least: float | None, most_name: str, most: float | None) -> Json:
+    bounds = ((least_name, least), (most_name, most))
+    return {name: value for name, value in bounds if value is not None}
+
+
+def texts(value: object) -> Sequence[str]:
+    """A string or a list of strings, as a list."""
+    if isinstance(value, str):
+        return (value,)
+    assert isinstance(value, list)
+    return [str(text) for text in value]

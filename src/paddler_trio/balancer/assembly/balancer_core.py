@@ -1,0 +1,161 @@
+"""What all ports of a balancer stand on: dispatcher, fleet, and what is kept of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import attrs
+import trio
+
+from paddler_trio.balancer.activity.captures import Captures
+from paddler_trio.balancer.activity.event_feed import EventFeed
+from paddler_trio.balancer.activity.measures.balancer_measures import BalancerMeasures
+from paddler_trio.balancer.activity.metrics_history import MetricsHistory
+from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
+from paddler_trio.balancer.activity.request_activity import RequestActivity
+from paddler_trio.balancer.assembly.feed_assembly import event_feed
+from paddler_trio.balancer.assembly.store_assembly import model_store_child
+from paddler_trio.balancer.fleet.fleet_controller import FleetController
+from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
+from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
+from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
+from paddler_trio.balancer.keys.audit_log import AuditLog
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.net.server.input_budget import InputBudget
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.state_owner import Run, keep_model_store
+from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
+from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.loop_lag import LoopLag
+from paddler_trio.system.ready_sockets import run_ready_sockets
+from paddler_trio.telemetry.statsd import StatsdExporter
+from paddler_trio.wire.trio.default_deployment import PADDLERS_RULES
+
+
+@attrs.frozen(eq=False)
+class BalancerCore:
+    """One of each for a balancer; made inside the trio run."""
+
+    dispatcher: Dispatcher
+    activity: RequestActivity
+    states: FleetKeeper
+    fleet: FleetController
+    rollouts: FleetRollouts
+    metrics: MetricsHistory
+    feed: EventFeed
+    store: ModelStoreChild | None
+    budget: InputBudget
+    lag: LoopLag
+    measures: BalancerMeasures
+    audit: AuditLog
+    statsd: StatsdExporter | None
+    goodbye: trio.Event = attrs.field(factory=trio.Event)
+    """Set when sockets shall end."""
+    moving: trio.Event = attrs.field(factory=trio.Event)
+    """Set when another process has the management port, or at the goodbye: event streams end."""
+    moved: trio.Event = attrs.field(factory=trio.Event)
+    """Set when another process has all ports: clients' sockets end as soon as they are idle."""
+
+    @classmethod
+    def of(
+        cls,
+        config: BalancerConfig,
+        addresses: Mapping[str, Sequence[str]],
+        keys: KeyRing,
+    ) -> BalancerCore:
+        """ConfigurationError for a bad state database URL, limit or folder.
+
+        Args:
+          addresses: where each service listens, as the feed shows them.
+        """
+        dispatcher = Dispatcher(
+            DispatchLimits(
+                max_buffered=config.max_buffered_requests,
+                buffered_timeout_s=config.buffered_request_timeout_s,
+                item_timeout_s=config.inference_item_timeout_s,
+                continuation=ContinuationLimits(max_continuations=config.max_continuations),
+                continuation_wait_s=config.continuation_wait_s,
+            )
+        )
+        activity = RequestActivity(Captures() if config.capture_prompts else None)
+        dispatcher.observer = activity
+        metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
+        states = FleetKeeper(
+            open_fleet_database(config.state_database),
+            dispatcher,
+            rules=attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s),
+        )
+        fleet, lag = FleetController(states, dispatcher), LoopLag()
+        budget = InputBudget(config.input_memory_bytes)
+        measures = BalancerMeasures(
+            dispatcher,
+            fleet,
+            activity.finished,
+            budget,
+            lag,
+            keys,
+            then=MetricsObserver(metrics, activity.finished),
+        )
+        activity.then = measures.observer
+        measures.store = store = model_store_child(config, states)
+        rollouts = FleetRollouts(fleet)
+        shown = dict(addresses)
+        if config.statsd_addr is not None:
+            shown["statsd"] = [config.statsd_addr]
+        feed = event_feed(
+            dispatcher,
+            activity,
+            states,
+            lag,
+            rollouts,
+            metrics,
+            {
+                **addresses,
+                **({} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}),
+            },
+            captures=config.capture_prompts,
+        )
+        return cls(
+            dispatcher,
+            activity,
+            states,
+            fleet,
+            rollouts,
+            metrics,
+            feed,
+            store,
+            budget,
+            lag,
+            measures,
+            AuditLog.of(config.audit_log),
+            StatsdExporter.of(config, dispatcher.statistics),
+        )
+
+    def services(self) -> dict[str, Run]:
+        """What of it runs beside everything else, by the names of the tasks."""
+        dispatcher = self.dispatcher
+        return {
+            **({} if self.audit.file is None else {"audit log": self.audit.file.run}),
+            "event loop lag": self.lag.run,
+            "ready sockets": run_ready_sockets,
+            "request activity": partial(
+                self.activity.run, dispatcher.position, dispatcher.pools.obstacle
+            ),
+            "metrics history": self.metrics.run,
+            "event feed": self.feed.run,
+        }
+
+    def owned(self) -> dict[str, Run]:
+        """What of it only one balancer may run."""
+        return {
+            "fleet": self.fleet.run,
+            **({} if self.statsd is None else {"statsd": self.statsd.run}),
+            **(
+                {}
+                if self.store is None
+                else {"model store": partial(keep_model_store, self.store.run)}
+            ),
+        }

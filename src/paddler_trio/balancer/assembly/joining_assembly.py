@@ -1,0 +1,77 @@
+"""Who may dial in, put together: the registry of agents, its guard, its routes and its task."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+from paddler_trio.balancer.fleet.state_database import state_file
+from paddler_trio.balancer.front.authentication import Authentication
+from paddler_trio.balancer.joining.advertised_address import AdvertisedAddress
+from paddler_trio.balancer.joining.agent_guard import AgentGuard
+from paddler_trio.balancer.joining.agent_registry import AgentRegistry
+from paddler_trio.balancer.joining.join_exchange import JoinExchange
+from paddler_trio.balancer.joining.join_routes import JoinTokenRoutes
+from paddler_trio.balancer.joining.legacy_networks import legacy_networks
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.balancer.reverse_proxy.tunnel_route import is_tunnel_path
+from paddler_trio.net.tls.server_tls import ServerTls
+from paddler_trio.processes.model_store.store_messages import is_store_path
+from paddler_trio.system.config import BalancerConfig
+
+SUFFIX: Final = ".agents.json"
+"""Of the file beside a state database."""
+
+
+def agents_path(config: BalancerConfig) -> Path | None:
+    """The file of join tokens and credentials; None without a place for it. ConfigurationError."""
+    if config.agents_file is not None:
+        return config.agents_file.absolute()
+    state = state_file(config.state_database)
+    return None if state is None else state.with_name(state.name + SUFFIX)
+
+
+@attrs.frozen(eq=False)
+class Joining:
+    """One of each for a balancer."""
+
+    registry: AgentRegistry
+    exchange: JoinExchange
+    tokens: JoinTokenRoutes
+
+    @classmethod
+    def of(
+        cls,
+        config: BalancerConfig,
+        keys: KeyRing,
+        tls: ServerTls | None,
+        address: AdvertisedAddress,
+    ) -> Joining:
+        """ConfigurationError for a file that cannot be used. Blocks while it is read."""
+        registry = AgentRegistry.read(agents_path(config))
+
+        def certificates() -> Sequence[str]:
+            if tls is None:
+                return ()
+            return [ssl.DER_cert_to_PEM_cert(each.der) for each in tls.chain]
+
+        return cls(
+            registry,
+            JoinExchange(registry, certificates),
+            JoinTokenRoutes(registry, keys, address, lambda: None if tls is None else tls.ca_hash),
+        )
+
+    def guard(self, config: BalancerConfig, manage: Authentication) -> AgentGuard:
+        """Of the management port; ConfigurationError for a network that is none."""
+        return AgentGuard(
+            self.registry, manage, _is_agents_path, legacy_networks(config.legacy_agents)
+        )
+
+
+def _is_agents_path(path: str) -> bool:
+    """What a credential opens beside the socket, for reading."""
+    return is_store_path(path) or is_tunnel_path(path)

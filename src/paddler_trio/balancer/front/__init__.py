@@ -1,0 +1,1 @@
+"""Routes of the inference and management services, and their guards."""

@@ -1,0 +1,126 @@
+"""``/api/v2`` on the inference port: the extended request, and questions about the model.
+
+``POST /api/v2/generate`` streams the same lines as Paddler's routes, with more kinds of results in
+them; see ``wire/paddler/results.py``. An error that shows before a request waits for a slot is the
+status of its response; an error that only the model can find is its last line. The questions take
+no slot. ``model`` names the deployment, in a body or, without one, in the query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeAlias, TypeVar
+from urllib.parse import parse_qs
+
+import attrs
+
+from paddler_trio.balancer.agents.ask_model import ask_model
+from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, Deployments, NoSuchModelError
+from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_json
+from paddler_trio.net.server.client_identity import allowed_deployments, client_of
+from paddler_trio.net.server.json_body import input_of, json_body, structured
+from paddler_trio.net.server.router import Handler, Params, Router
+from paddler_trio.net.server.streaming import while_connected
+from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.wire.json_text import dumps_in_runs, is_long
+from paddler_trio.wire.trio.trio_link import (
+    DescribeModel,
+    Detokenize,
+    Question,
+    RenderPrompt,
+    Tokenize,
+)
+from paddler_trio.wire.trio.work import Generate
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""A prompt of millions of tokens, as numbers."""
+
+T = TypeVar("T")
+Stream: TypeAlias = Callable[[Scope, Receive, Send, Generate, str], Awaitable[None]]
+"""Answers a request with the lines of one piece of work of a deployment."""
+
+
+@attrs.frozen(eq=False)
+class ApiV2:
+    """The handlers of these routes."""
+
+    dispatcher: Dispatcher
+    deployments: Deployments
+    stream: Stream
+
+    def add_to(self, routes: Router) -> None:
+        """Answer these paths too."""
+        routes.http("POST", "/api/v2/generate", self._generate)
+        routes.http("POST", "/api/v2/tokenize", self._asks(Tokenize))
+        routes.http("POST", "/api/v2/detokenize", self._asks(Detokenize))
+        routes.http("POST", "/api/v2/render_prompt", self._asks(RenderPrompt))
+        routes.http("GET", "/api/v2/model", self._model)
+
+    async def _generate(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        def read(value: object) -> tuple[str | None, Generate]:
+            return _with_model(value, lambda rest: structured(rest, Generate, tag="Generate"))
+
+        model, work = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
+        await self.stream(scope, receive, send, work, self._routed(scope, model))
+
+    async def _model(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        model = _checked(query["model"][-1]) if "model" in query else None
+        await self._answer(DescribeModel(), model, scope, receive, send)
+
+    def _asks(self, shape: type[Tokenize | Detokenize | RenderPrompt]) -> Handler:
+        async def handle(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+            def read(value: object) -> tuple[str | None, Question]:
+                return _with_model(value, lambda rest: structured(rest, shape, tag=shape.__name__))
+
+            model, question = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
+            await self._answer(question, model, scope, receive, send)
+
+        return handle
+
+    def _routed(self, scope: Scope, model: str | None) -> str:
+        """The name of the deployment; HttpProblem 404."""
+        try:
+            return self.deployments.route(model, allowed_deployments(scope)).name
+        except NoSuchModelError as error:
+            raise HttpProblem(404, str(error)) from error
+
+    async def _answer(
+        self, question: Question, model: str | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        client, _ = client_of(scope)
+        asking = partial(
+            ask_model,
+            self.dispatcher,
+            question,
+            client=client,
+            deployment=self._routed(scope, model),
+        )
+        try:
+            answer = await while_connected(receive, asking)
+        except QuestionRefusedError as refused:
+            raise HttpProblem(refused.code, refused.problem) from refused
+        if is_long(answer):
+            answer = await input_of(scope).off_loop(partial(dumps_in_runs, answer))
+        await send_json(send, 200, answer)
+
+
+def _with_model(value: object, read: Callable[[object], T]) -> tuple[str | None, T]:
+    """The member ``model`` of a body, and what ``read`` makes of the others; HttpProblem 400."""
+    if not isinstance(value, dict) or "model" not in value:
+        return None, read(value)
+    rest = dict(value)
+    model = rest.pop("model")
+    return (None if model is None else _checked(model)), read(rest)
+
+
+def _checked(model: object) -> str:
+    if not isinstance(model, str):
+        raise HttpProblem(400, "model must be the name of a deployment @ $.model")
+    if len(model) > MAX_NAME_CHARS:
+        raise HttpProblem(
+            400, f"model has {len(model)} characters, the limit is {MAX_NAME_CHARS} @ $.model"
+        )
+    return model

@@ -1,0 +1,147 @@
+"""Authentication by API key, in front of any application.
+
+A key comes as ``Authorization: Bearer`` or as ``x-api-key``. Without a valid one the answer is 401,
+with one of another scope 403, each in the format of the API; a WebSocket is refused before it is
+accepted. From here on the request is identified by the *name* of its key: in the log, in metrics,
+and as the client to which the queue is fair. The key itself goes no further. A key that is limited
+to deployments passes here; the routes compare, since only they read which one a request names.
+
+Probes stay open, since supervisors have no keys, and so does a preflight, which cannot carry one;
+``Cors`` answers it before a request comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeAlias
+
+import attrs
+import structlog
+
+from paddler_trio.balancer.keys.api_keys import KeyScope, StoredKey
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.net.server.asgi import App, HttpProblem, Receive, Scope, Send, header, send_text
+from paddler_trio.net.server.client_identity import KEY_DEPLOYMENTS, KEY_NAME, LIMITED_KEY
+from paddler_trio.net.server.router import refuse_upgrade
+from paddler_trio.net.server.upgrade import upgrade_of
+
+log = structlog.get_logger("keys")
+
+OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/v1/health", "/models"})
+"""Clients of llama-server probe a server with ``/models``, which needs no key there either."""
+
+MAX_LOGGED_CHARS = 200
+"""Of a path: a client that is refused cannot make the log grow fast."""
+
+_REALM = 'Bearer realm="paddler-trio"'
+
+Refuse: TypeAlias = Callable[[Scope, Receive, Send, HttpProblem], Awaitable[None]]
+"""Answers an HTTP request with a refusal."""
+
+
+async def refuse_in_plain_text(
+    scope: Scope, receive: Receive, send: Send, problem: HttpProblem
+) -> None:
+    """The refusal of Paddler's routes."""
+    await send_text(send, problem.status, problem.text, headers=problem.headers)
+
+
+@attrs.frozen(eq=False)
+class Authentication:
+    """Wraps applications so that they require a key of ``scope``.
+
+    Args:
+      is_waived: the operator requires no key here, whatever the key file has.
+    """
+
+    keys: KeyRing
+    scope: KeyScope
+    is_waived: bool = False
+
+    @property
+    def requires_key(self) -> bool:
+        """Whether requests need a key now; probes never do."""
+        return not self.is_waived and self.scope in self.keys.guarded
+
+    def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
+        """Return ``app`` behind a key."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] not in ("http", "websocket") or self.keys.path is None:
+                await app(scope, receive, send)
+                return
+            key, problem = self._check(scope)
+            if problem is not None:
+                self.keys.refusals += 1
+                log.warning(
+                    "refused: no key for this",
+                    status=problem.status,
+                    path=scope["path"][:MAX_LOGGED_CHARS],
+                    address=(scope.get("client") or ("unknown",))[0],
+                    key=None if key is None else key.name,
+                )
+                if scope["type"] == "websocket":
+                    await refuse_upgrade(send, problem)
+                else:
+                    await refuse(scope, receive, send, problem)
+            elif key is None:
+                await app(scope, receive, send)
+            else:
+                self.keys.requests[key.name] += 1
+                scope[KEY_NAME] = scope[LIMITED_KEY] = key.name
+                if key.deployments:
+                    scope[KEY_DEPLOYMENTS] = key.deployments
+                with structlog.contextvars.bound_contextvars(key=key.name):
+                    await app(scope, receive, send)
+
+        return answer
+
+    def _check(self, scope: Scope) -> tuple[StoredKey | None, HttpProblem | None]:
+        """The key of the request, if it is known, and the refusal, if there is one."""
+        key, expired, is_sent = None, None, False
+        for secret in _secrets(scope):
+            is_sent = True
+            found = self.keys.find(secret)
+            if found is not None and (problem := self.keys.problem_of(found)) is not None:
+                expired = expired or problem
+            else:
+                key = key or found
+        if is_probe(scope) or not self.requires_key:
+            return key, None
+        if key is None:
+            what = "this API key is not known here" if is_sent else "an API key is required"
+            advice = "send one as `Authorization: Bearer KEY` or `x-api-key: KEY`"
+            if expired is not None:
+                what, advice = expired, "ask who gave it to you for a new one"
+            challenge = _REALM + (', error="invalid_token"' if is_sent else "")
+            return None, HttpProblem(
+                401, f"{what}: {advice}", [(b"www-authenticate", challenge.encode())]
+            )
+        if self.scope not in key.scopes:
+            return key, HttpProblem(
+                403,
+                f"the API key {key.name!r} is for {' and '.join(sorted(key.scopes))}, this needs "
+                f"one for {self.scope}",
+            )
+        return key, None
+
+
+def is_probe(scope: Scope) -> bool:
+    """It needs no key. What would change something, or stay open, is none."""
+    return (
+        scope["type"] == "http"
+        and scope["path"] in OPEN_PATHS
+        and scope["method"] in {"GET", "HEAD"}
+        and upgrade_of(scope) is None
+    )
+
+
+def _secrets(scope: Scope) -> Iterator[bytes]:
+    """The keys of the request, two at most: clients of several services send both headers.
+
+    Of several headers of one name the first counts, which bounds the hashing for one request.
+    """
+    scheme, _, secret = (header(scope, b"authorization") or b"").strip().partition(b" ")
+    bearer = secret.strip() if scheme.lower() == b"bearer" else b""
+    other = (header(scope, b"x-api-key") or b"").strip()
+    yield from dict.fromkeys(secret for secret in (bearer, other) if secret)

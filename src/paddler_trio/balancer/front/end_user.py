@@ -1,0 +1,50 @@
+"""Which user of a client a request is for, where it says so: a client's turns go round its users.
+
+    any route          X-Paddler-User
+    OpenAI's           safety_identifier, else user
+    Anthropic's        metadata.user_id
+
+The header goes before the body: a proxy in front may set it. Names of users may be personal data,
+so a name is hashed at once, with a key that ends with the process; nothing else of it is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from typing import Final
+
+from paddler_trio.net.server.asgi import HttpProblem, Scope, header
+
+USER_HEADER: Final = b"x-paddler-user"
+MAX_USER_CHARS: Final = 512
+_IN_BODIES: Final = ("safety_identifier", "user")
+_HASH_KEY: Final = secrets.token_bytes(16)
+
+
+def user_of(scope: Scope) -> str:
+    """What stands for the user in the header; empty without one. HttpProblem 400 if it is too
+    long."""
+    name = (header(scope, USER_HEADER) or b"").decode("latin-1").strip()
+    return _digest(name, "X-Paddler-User")
+
+
+def user_in(body: Mapping[str, object]) -> str:
+    """The same of a body of one of the APIs, in which it may be anything."""
+    for field in _IN_BODIES:
+        name = body.get(field)
+        if isinstance(name, str) and name:
+            return _digest(name, field)
+    metadata = body.get("metadata")
+    name = metadata.get("user_id") if isinstance(metadata, dict) else None
+    return _digest(name, "metadata.user_id") if isinstance(name, str) else ""
+
+
+def _digest(name: str, what: str) -> str:
+    if len(name) > MAX_USER_CHARS:
+        raise HttpProblem(400, f"{what} has {len(name)} characters, the limit is {MAX_USER_CHARS}")
+    if not name:
+        return ""
+    raw = name.encode("utf-8", "surrogatepass")
+    return hashlib.blake2s(raw, key=_HASH_KEY, digest_size=8).hexdigest()

@@ -1,0 +1,79 @@
+"""Server-sent events of a view: the first at once, then each that differs, latest wins.
+
+A change that the view does not show, such as an agent's counters in Paddler's format, sends
+nothing.
+
+A comment goes out after every silence, more often than Paddler's ten seconds, because its Python
+client gives up after five silent ones.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import trio
+
+from paddler_trio.net.server import sse
+from paddler_trio.net.server.asgi import Receive, Scope, Send
+from paddler_trio.net.server.router import Handler, Params
+from paddler_trio.net.server.streaming import cancelled_on_disconnect
+
+KEEP_ALIVE_S = 3.0
+_KEEP_ALIVE = sse.comment("keep-alive")
+_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache"),
+    *sse.UNBUFFERED,
+]
+
+
+class WatchedView(Protocol):
+    """What a stream shows, such as a :class:`~paddler_trio.balancer.fleet.shared_view.SharedView`."""
+
+    watchers: int
+
+    def begin(self) -> bytes:
+        """The first text."""
+        ...
+
+    async def next(self, last: bytes) -> bytes:
+        """The next one; ``last`` is the one before it."""
+        ...
+
+
+def event_stream(view: WatchedView, *, goodbye: trio.Event) -> Handler:
+    """A handler that streams a view until the client leaves or ``goodbye`` is set."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        async with cancelled_on_disconnect(receive) as nursery:
+            nursery.start_soon(_until, goodbye, nursery.cancel_scope, name="goodbye watch")
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            view.watchers += 1
+            try:
+                await _send_texts(send, view)
+            finally:
+                view.watchers -= 1
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return serve
+
+
+async def _send_texts(send: Send, view: WatchedView) -> None:
+    """The view and keep-alives until cancelled."""
+    sent = view.begin()
+    await _send(send, sse.data_event(sent) + _KEEP_ALIVE)
+    while True:
+        event = _KEEP_ALIVE
+        with trio.move_on_after(KEEP_ALIVE_S):
+            sent = await view.next(sent)
+            event = sse.data_event(sent)
+        await _send(send, event)
+
+
+async def _send(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _until(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel(reason="balancer is shutting down")

@@ -1,0 +1,58 @@
+"""How often somebody may try to sign in: failures count, by address and in all.
+
+A key cannot be guessed. The limit keeps a script that tries from filling the log and from taking
+the event loop, and shows an operator that somebody tries.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+import attrs
+
+from paddler_trio.scheduler.limits.token_bucket import TokenBucket
+
+BURST: Final = 10
+PER_S: Final = 1 / 6
+"""Of one address; of IPv6 the first 64 bits, which is what one household has."""
+ALL_BURST: Final = 100
+ALL_PER_S: Final = 10.0
+MAX_ADDRESSES: Final = 1024
+"""Beyond it the address that failed least recently is forgotten; ``ALL_PER_S`` still holds."""
+
+
+@attrs.define(eq=False)
+class LoginLimit:
+    """See the module docstring; all times are of one clock."""
+
+    _all: TokenBucket | None = attrs.field(default=None, init=False)
+    _by_address: dict[str, TokenBucket] = attrs.field(factory=dict, init=False)
+
+    def wait_s(self, address: str, now_s: float) -> float:
+        """How long this address has to wait before it may try; 0 if it may now."""
+        buckets = (self._all, self._by_address.get(_network(address)))
+        return max(0.0 if bucket is None else bucket.wait_s(now_s) for bucket in buckets)
+
+    def failed(self, address: str, now_s: float) -> None:
+        """Somebody at this address tried, and did not know a key."""
+        network = _network(address)
+        own = self._by_address.pop(network, None) or TokenBucket(BURST, PER_S, now_s)
+        while len(self._by_address) >= MAX_ADDRESSES:
+            del self._by_address[next(iter(self._by_address))]
+        self._by_address[network] = own  # behind the others: it failed last
+        own.take(now_s)
+        self._all = self._all or TokenBucket(ALL_BURST, ALL_PER_S, now_s)
+        self._all.take(now_s)
+
+
+def _network(address: str) -> str:
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        mapped = found.ipv4_mapped
+        found64 = ipaddress.ip_network((found, 64), strict=False)
+        return str(found64.network_address if mapped is None else mapped)
+    return str(found)

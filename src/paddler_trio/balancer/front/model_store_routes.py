@@ -1,0 +1,88 @@
+"""``/api/v2/store`` on the management port: every request there is passed on to the model store."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import attrs
+
+from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild, NotPassedError
+from paddler_trio.balancer.keys.audit_trail import NOT_FOUND, audit_of, outcome_of
+from paddler_trio.errors import WireError
+from paddler_trio.net.server.asgi import (
+    ClientGoneError,
+    HttpProblem,
+    Receive,
+    Scope,
+    Send,
+    send_text,
+)
+from paddler_trio.net.server.passing import passable
+from paddler_trio.processes.model_store.store_messages import PREFIX, PassedRequest, RequestEnded
+
+RETRY_AFTER_S: Final = 1
+_ACTIONS: Final = {
+    ("PUT", "pins"): "store model pinned",
+    ("DELETE", "pins"): "store model unpinned",
+    ("DELETE", "files"): "store file removed",
+    ("POST", "prune"): "store pruned",
+    ("PUT", "manifests"): "model sent to the store",  # what makes files a model
+}
+"""What leaves a record in the audit log, by method and the first word of the path."""
+
+
+@attrs.frozen(eq=False)
+class ModelStoreRoutes:
+    """An ASGI application for the paths of the store, whatever the method."""
+
+    child: ModelStoreChild
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the connection on, or answer why not."""
+        try:
+            await self._pass_on(scope)
+        except HttpProblem as problem:
+            await send_text(send, problem.status, problem.text, headers=problem.headers)
+
+    async def _pass_on(self, scope: Scope) -> None:
+        connection = passable(scope)
+        assert connection is not None, "the server passes on what is_store_path holds for"
+        request = PassedRequest(
+            id=0,
+            method=scope["method"],
+            path=scope["path"],
+            raw_path=scope["raw_path"].decode("latin-1"),
+            query=scope["query_string"].decode("latin-1"),
+            headers=tuple(
+                (name.decode("latin-1"), value.decode("latin-1"))
+                for name, value in scope["headers"]
+                if name not in {b"authorization", b"x-api-key", b"cookie"}
+            ),
+            client=(scope.get("client") or ("unknown",))[0],
+            unread=connection.unread(),
+        )
+        descriptor = connection.fileno()
+        if descriptor < 0:
+            raise ClientGoneError("the client left before its request was passed on")
+        try:
+            await self.child.pass_on(request, descriptor, partial(_record, scope))
+        except NotPassedError as error:
+            retry_after = (b"retry-after", b"%d" % RETRY_AFTER_S)
+            raise HttpProblem(503, str(error), [retry_after]) from error
+        except WireError as error:
+            raise HttpProblem(431, f"the request is too long: {error}") from error
+        connection.release()
+
+
+def _record(scope: Scope, ended: RequestEnded) -> None:
+    """Leave a record of what the store did for a request; of questions and of uploads, none."""
+    action = _ACTIONS.get((scope["method"], _first_word(scope["path"])))
+    if action is None or ended.status == NOT_FOUND or (ended.status == 200 and not ended.changed):
+        return
+    outcome = outcome_of(ended.status or None)
+    audit_of(scope).record(scope, action, ended.changed, outcome=outcome)
+
+
+def _first_word(path: str) -> str:
+    return path.removeprefix(f"{PREFIX}/").partition("/")[0]

@@ -1,0 +1,202 @@
+"""Who dials in at the management port, and what an agent's credential opens there.
+
+    POST /api/v2/join                    open: the token in the body is looked at there
+    /api/v1/agent_socket/…               a credential, or a management key; from the networks of
+                                         --legacy-agents nothing, for agents of Paddler 4.1
+    GET, HEAD below the model store      a credential, or a management key
+    GET below the tunnels                the same, and the secret of one that was asked for
+    probes                               open
+    everything else                      a management key; a credential is refused with 403
+
+A credential that opens nothing is refused wherever it is shown, also where nothing is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.balancer.front.authentication import (
+    MAX_LOGGED_CHARS,
+    Authentication,
+    Refuse,
+    is_probe,
+    refuse_in_plain_text,
+)
+from paddler_trio.balancer.joining.agent_identity import AgentIdentity, put_identity
+from paddler_trio.balancer.joining.agent_links import REVOKED
+from paddler_trio.balancer.joining.agent_registry import AgentRegistry
+from paddler_trio.balancer.joining.legacy_networks import FLAG, Network, is_within
+from paddler_trio.balancer.joining.stored_agents import StoredCredential
+from paddler_trio.net.joining.agent_credential import AgentCredential, looks_like_one
+from paddler_trio.net.server.asgi import App, HttpProblem, Receive, Scope, Send, header
+from paddler_trio.net.server.router import refuse_upgrade
+from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
+
+log = structlog.get_logger("joining")
+
+JOIN_PATH: Final = "/api/v2/join"
+AGENT_SOCKET: Final = "/api/v1/agent_socket/"
+MAX_SHOWN_BYTES: Final = 128
+CLOSE_S: Final = 1.0
+_CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="paddler-trio"')
+_JOIN_ADVICE: Final = (
+    "let this machine join (again): `paddler-trio join-token new` makes a token at the balancer, "
+    "and `paddler-trio join` takes it here"
+)
+
+
+@attrs.frozen(eq=False)
+class AgentGuard:
+    """Wraps the application of the management port.
+
+    Args:
+      manage: asks operators for keys.
+      is_agents_path: what agents may read: the model store, and tunnels of theirs.
+      legacy: networks from which agents of Paddler 4.1 need nothing.
+    """
+
+    registry: AgentRegistry
+    manage: Authentication
+    is_agents_path: Callable[[str], bool]
+    legacy: Sequence[Network] = ()
+
+    @property
+    def requires_key(self) -> bool:
+        """Whether operators need a key now."""
+        return self.manage.requires_key
+
+    @property
+    def agents_need_key(self) -> bool:
+        """Whether those who dial in have to show something now."""
+        return self.manage.requires_key or (self.registry.guards and not self.manage.is_waived)
+
+    def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
+        """Return ``app`` behind keys and credentials."""
+        for_operators = self.manage(app, refuse=refuse)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            kind = scope["type"]
+            if kind == "http" and (scope["method"], scope["path"]) in (
+                ("GET", JOIN_PATH),
+                ("POST", JOIN_PATH),
+            ):
+                await app(scope, receive, send)
+                return
+            is_request = kind in ("http", "websocket") and not is_probe(scope)
+            shown = _shown(scope) if is_request else None
+            problem: HttpProblem | None = None
+            if shown is not None:
+                credential, problem = self._check(scope, shown)
+                if credential is not None and problem is None:
+                    await self._serve(credential, app, scope, receive, send)
+                    return
+            elif _is_agent_socket(scope) and self.agents_need_key:
+                if self._is_legacy(scope):
+                    await app(scope, receive, send)
+                    return
+                if not self.manage.requires_key:
+                    self.manage.keys.refusals += 1
+                    problem = HttpProblem(
+                        401, f"agents need a credential here: {_JOIN_ADVICE}", [_CHALLENGE]
+                    )
+            if problem is None:
+                await for_operators(scope, receive, send)
+            elif kind == "websocket":
+                await refuse_upgrade(send, problem)
+            else:
+                await refuse(scope, receive, send, problem)
+
+        return answer
+
+    def _check(
+        self, scope: Scope, shown: bytes
+    ) -> tuple[StoredCredential | None, HttpProblem | None]:
+        """The credential, if it is one, and the refusal, if there is one."""
+        address = _address(scope)
+        parsed = None
+        if len(shown) <= MAX_SHOWN_BYTES:
+            parsed = AgentCredential.parse(shown.decode("latin-1"))
+        credential = None if parsed is None else self.registry.find(parsed, address)
+        if credential is None:
+            problem = HttpProblem(
+                401,
+                "this agent's credential is not valid here: it was revoked or replaced, was not "
+                f"used for 90 days, or is another balancer's; {_JOIN_ADVICE}",
+                [_CHALLENGE],
+            )
+        elif self._opens(scope):
+            return credential, None
+        else:
+            problem = HttpProblem(
+                403,
+                f"the credential of the agent {credential.name!r} opens the agents' socket and the "
+                "model store, and nothing else: operators need an API key of the scope management",
+            )
+        self.manage.keys.refusals += 1
+        log.warning(
+            "refused: an agent's credential",
+            status=problem.status,
+            path=scope["path"][:MAX_LOGGED_CHARS],
+            address=address,
+            credential=None if parsed is None else parsed.id,
+            agent=None if credential is None else credential.name,
+        )
+        return credential, problem
+
+    async def _serve(
+        self, credential: StoredCredential, app: App, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if scope["type"] == "http":
+            await app(scope, receive, send)
+            return
+
+        async def rotate(digest: bytes, replaces: bytes) -> bool:
+            return await self.registry.rotate(credential.id, digest, replaces=replaces)
+
+        put_identity(scope, AgentIdentity(credential.name, credential.labels, rotate))
+        process = scope["path"].removeprefix(AGENT_SOCKET).partition(".")[0]
+        with self.registry.link(credential.id, process, _address(scope)) as link:
+            await app(scope, receive, send)
+        if link.scope.cancelled_caught:
+            with trio.move_on_after(CLOSE_S, shield=True):
+                await send({"type": "websocket.close", "code": 1008, "reason": REVOKED})
+
+    def _opens(self, scope: Scope) -> bool:
+        """Whether a credential opens this."""
+        if scope["type"] == "websocket":
+            return _is_agent_socket(scope)
+        return str(scope["method"]) in ("GET", "HEAD") and self.is_agents_path(scope["path"])
+
+    def _is_legacy(self, scope: Scope) -> bool:
+        """Whether this is an agent that can have nothing to show, and need not."""
+        brings_key = any(name in (b"authorization", b"x-api-key") for name, _ in scope["headers"])
+        if brings_key or SUBPROTOCOL in scope["subprotocols"]:
+            return False
+        if not is_within(self.legacy, _address(scope)):
+            return False
+        log.info("an agent without a credential dials in", address=_address(scope), allowed_by=FLAG)
+        return True
+
+
+def _is_agent_socket(scope: Scope) -> bool:
+    return str(scope["type"]) == "websocket" and str(scope["path"]).startswith(AGENT_SOCKET)
+
+
+def _address(scope: Scope) -> str:
+    """Of the connection: no header of a client is believed."""
+    return str((scope.get("client") or ("unknown",))[0])
+
+
+def _shown(scope: Scope) -> bytes | None:
+    """The agent's credential that the request brings, in either header of keys."""
+    scheme, _, bearer = (header(scope, b"authorization") or b"").strip().partition(b" ")
+    other = (header(scope, b"x-api-key") or b"").strip()
+    for secret in (bearer.strip() if scheme.lower() == b"bearer" else b"", other):
+        if looks_like_one(secret[:8].decode("latin-1")):
+            return secret
+    return None

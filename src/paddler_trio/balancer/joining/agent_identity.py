@@ -1,0 +1,51 @@
+"""Who an agent is by its credential: what it may call itself, and which labels it has anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import attrs
+
+from paddler_trio.net.server.asgi import Scope
+
+_IDENTITY: Final = "paddler_trio.agent_identity"
+"""The member of a scope that has it."""
+
+
+@attrs.frozen(eq=False)
+class AgentIdentity:
+    """Of one connection.
+
+    Args:
+      labels: of the token that it joined with.
+      rotate: lets the secret of one digest replace that of another; False if it cannot.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    rotate: Callable[[bytes, bytes], Awaitable[bool]] = attrs.field(repr=False)
+
+    def name_problem(self, name: str | None, deployment: str) -> str | None:
+        """Why an instance of ``deployment`` may not register under this name; None if it may."""
+        if name in (None, self.name, f"{self.name}.{deployment}"):
+            return None
+        return (
+            f"this agent joined as {self.name!r} and registers as {(name or '')[:80]!r}: start it "
+            "without --name, or let it join again under the other name"
+        )
+
+    def labels_with(self, claimed: Mapping[str, str]) -> Mapping[str, str]:
+        """The agent's own labels, and over them those of its token."""
+        return {**claimed, **self.labels}
+
+
+def identity_of(scope: Scope) -> AgentIdentity | None:
+    """Of the agent whose connection this is; None if it came without a credential."""
+    found = scope.get(_IDENTITY)
+    return found if isinstance(found, AgentIdentity) else None
+
+
+def put_identity(scope: Scope, identity: AgentIdentity) -> None:
+    """From here on :func:`identity_of` finds it."""
+    scope[_IDENTITY] = identity

@@ -1,0 +1,1 @@
+"""API keys: their files, terms, limits, use and audit."""

@@ -1,0 +1,149 @@
+"""What each API key has used, and whether a request of it may go on; counted by the key's name.
+
+A key that stays keeps its counts when the keys are read again; one that is made anew under an old
+name in between goes on with them. All of it is synchronous.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+import structlog
+import trio
+
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.scheduler.limits.key_limits import NO_LIMITS
+from paddler_trio.scheduler.limits.key_usage import Exceeded, KeyUsage, Left
+
+log = structlog.get_logger("keys")
+
+
+@attrs.frozen
+class Refusal:
+    """Why a request does not go on; ``status`` is 401 or 429.
+
+    Args:
+      exceeded: the limit that it is about, if it is one.
+    """
+
+    status: int
+    text: str
+    exceeded: Exceeded | None = None
+
+
+@attrs.define(eq=False)
+class Admission:
+    """One request that was let in; it counts as under way until :meth:`end`."""
+
+    _usage: KeyUsage
+    _is_over: bool = attrs.field(default=False, init=False)
+
+    def end(self) -> None:
+        """Safe to repeat."""
+        if not self._is_over:
+            self._is_over = True
+            self._usage.end()
+
+
+@attrs.define(eq=False, repr=False)
+class KeyAccounts:
+    """See the module docstring.
+
+    Args:
+      unix_s: the clock by which days begin.
+    """
+
+    keys: KeyRing
+    unix_s: Callable[[], float] = time.time
+    _usages: dict[str, KeyUsage] = attrs.field(factory=dict, init=False)
+    _told: set[tuple[str, str]] = attrs.field(factory=set, init=False)
+    """Keys and limits whose refusals are in the log since they last were below it."""
+
+    def __attrs_post_init__(self) -> None:
+        self.keys.on_reload(self._forget_revoked)
+
+    def __repr__(self) -> str:
+        return f"<KeyAccounts of {len(self._usages)} keys, {self.keys.limited.total()} refused>"
+
+    def begin(self, name: str) -> Admission | Refusal:
+        """A request of this key arrives; what is returned has to be ended."""
+        key = self.keys.named(name)
+        if key is None:
+            return Refusal(401, f"the API key {name!r} is revoked")
+        if (problem := self.keys.problem_of(key)) is not None:
+            return Refusal(401, problem)
+        usage = self._usage(name)
+        exceeded = usage.begin(key.terms.limits, trio.current_time(), self.unix_s())
+        if exceeded is None:
+            self._told = {told for told in self._told if told[0] != name} if self._told else set()
+            return Admission(usage)
+        refused = name, exceeded.limit
+        self.keys.limited[refused] += 1
+        if refused not in self._told:
+            self._told.add(refused)
+            log.warning(
+                "refused: the key is at its limit",
+                key=name,
+                limit=exceeded.limit,
+                allowed=exceeded.allowed,
+                retry_after_s=exceeded.retry_after_s,
+            )
+        return Refusal(429, _sentence(name, exceeded), exceeded)
+
+    def left(self, name: str) -> Sequence[Left]:
+        """What is left of each limit of this key."""
+        key = self.keys.named(name)
+        limits = NO_LIMITS if key is None else key.terms.limits
+        if not limits:
+            return ()
+        return self._usage(name).left(limits, trio.current_time(), self.unix_s())
+
+    def charge(self, name: str, tokens: int) -> None:
+        """A request of this key has used so many tokens."""
+        if self.keys.named(name) is not None:
+            self._usage(name).charge(tokens, self.unix_s())
+
+    def used(self, name: str) -> Mapping[str, int]:
+        """What counts now, by the names of the management API."""
+        usage = self._usages.get(name, _UNUSED)
+        return {
+            "requests_last_minute": usage.requests_last_minute(trio.current_time()),
+            "concurrent": usage.concurrent,
+            "tokens_today": usage.tokens_today(self.unix_s()),
+        }
+
+    def tokens_today(self) -> dict[str, int]:
+        """Of each key that has used any."""
+        now_s = self.unix_s()
+        counts = {name: usage.tokens_today(now_s) for name, usage in self._usages.items()}
+        return {name: tokens for name, tokens in counts.items() if tokens}
+
+    def _usage(self, name: str) -> KeyUsage:
+        usage = self._usages.get(name)
+        if usage is None:
+            usage = self._usages[name] = KeyUsage()
+        return usage
+
+    def _forget_revoked(self) -> None:
+        names = {key.name for key in self.keys.keys}
+        self._usages = {name: usage for name, usage in self._usages.items() if name in names}
+        self._told = {told for told in self._told if told[0] in names}
+
+
+_UNUSED = KeyUsage()
+
+
+def _sentence(name: str, exceeded: Exceeded) -> str:
+    most = exceeded.allowed
+    plural = "" if most == 1 else "s"
+    what = {
+        "requests_per_minute": f"{most} request{plural} in a minute",
+        "max_concurrent": f"{most} request{plural} at once",
+        "tokens_per_day": f"{most} token{plural} in a day (UTC)",
+    }[exceeded.limit]
+    return (
+        f"the API key {name!r} is at its limit of {what} ({exceeded.limit}); try again in "
+        f"{exceeded.retry_after_s} s"
+    )

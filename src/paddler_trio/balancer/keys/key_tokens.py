@@ -1,0 +1,73 @@
+"""The tokens of each request are charged to its API key when it ends: an observer.
+
+Charged are the tokens of the prompt, once, however often a loss made agents compute it, and every
+token of the answer, also of one that was cut off. Each choice of an answer has a prompt of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from paddler_trio.balancer.activity.finished_requests import FinishedRequests
+from paddler_trio.balancer.keys.key_accounts import KeyAccounts
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
+from paddler_trio.nursery_tree.lease import Lease
+from paddler_trio.nursery_tree.request import Ended, Phase, Request, Results
+from paddler_trio.scheduler.dispatch.fair_order import RequestKey
+
+
+@attrs.define(eq=False)
+class KeyTokens:
+    """A ``DispatchObserver``.
+
+    Args:
+      finished: the records of requests that ended; the newest is there before this is called.
+      then: another observer, which sees the same after this one.
+    """
+
+    accounts: KeyAccounts
+    finished: FinishedRequests
+    then: DispatchObserver
+    _embedded: dict[RequestKey, int] = attrs.field(factory=dict, init=False)
+    """Tokens of texts that were embedded or ranked, of requests that have not ended."""
+
+    def arrived(self, request: Request) -> None:
+        self.then.arrived(request)
+
+    def moved(self, request: Request, left: Phase) -> None:
+        if request.account and isinstance(request.phase, Ended):
+            self.accounts.charge(request.account, self._tokens_of(request))
+        self.then.moved(request, left)
+
+    def lost(self, request: Request, how: str) -> None:
+        self.then.lost(request, how)
+
+    def delivered(self, request: Request, results: Results, now_s: float) -> None:
+        if results.family == "Embedding" and request.account:
+            for result in results.results:
+                usage = result.get("Usage") if isinstance(result, Mapping) else None
+                tokens = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
+                if type(tokens) is int:
+                    before = self._embedded.get(request.key, 0)
+                    self._embedded[request.key] = before + max(0, tokens)
+        self.then.delivered(request, results, now_s)
+
+    def prepared(self, lease: Lease) -> None:
+        self.then.prepared(lease)
+
+    def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
+        self.then.agent_changed(agent, is_here=is_here)
+
+    def _tokens_of(self, request: Request) -> int:
+        embedded = self._embedded.pop(request.key, None)
+        if embedded is not None:
+            return embedded
+        record = self.finished.last
+        if record is None or record.key != request.key:
+            return 0
+        prompts = (placement.prompt_tokens for placement in record.placements)
+        prompt = next((tokens for tokens in prompts if tokens is not None), 0)
+        return prompt + (record.tokens if record.kind == "generation" else 0)

@@ -1,0 +1,1 @@
+"""Commands for keys, join tokens, credentials and certificates."""

@@ -1,0 +1,1 @@
+"""The commands that are daemons, and their settings."""

@@ -1,0 +1,1 @@
+"""The commands `paddler-trio fleet` and `paddler-trio rollout`."""

@@ -1,0 +1,111 @@
+"""The picture of a fleet that is made of an event feed, one event after the other.
+
+The first event of a balancer has everything, the next ones what is different. Where events were
+missed, the balancer sends everything again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import attrs
+import cattrs
+from cattrs.errors import BaseValidationError
+
+from paddler_trio.cli.balancer_http import BalancerVersionError
+from paddler_trio.cli.live.live_views import BalancerView, DeploymentView, LiveAgent
+from paddler_trio.cli.live.request_views import RequestView
+from paddler_trio.cli.management_client import CONVERTER, Json
+
+TOPICS: Final = ("balancer", "agents", "deployments", "requests")
+
+T = TypeVar("T")
+
+
+@attrs.define(eq=False)
+class LivePicture:
+    """``raw`` is what the feed holds now, by topic and key."""
+
+    now_ms: int = 0
+    time: str = ""
+    epoch: str = ""
+    seq: int = -1
+    raw: dict[str, dict[str, object]] = attrs.field(factory=dict)
+    agents: dict[str, LiveAgent] = attrs.field(factory=dict)
+    deployments: dict[str, DeploymentView] = attrs.field(factory=dict)
+    requests: dict[str, RequestView] = attrs.field(factory=dict)
+    balancer: BalancerView = attrs.field(factory=BalancerView)
+    updated_ms: dict[str, int] = attrs.field(factory=dict)
+    """When the balancer had last something new to say of an agent, by its key."""
+
+    @property
+    def event_id(self) -> str | None:
+        """Of the last event; None before the first."""
+        return None if self.seq < 0 else f"{self.epoch}.{self.seq}"
+
+    def apply(self, event: Json) -> None:
+        """Take in one event; BalancerVersionError if it is none."""
+        try:
+            epoch, seq, is_full = str(event["epoch"]), event["seq"], bool(event["full"])
+            now_ms, time = event["now_ms"], str(event["time"])
+            made, gone = event.get("set", {}), event.get("gone", {})
+        except KeyError as error:
+            raise BalancerVersionError(f"an event of the balancer has no {error}") from error
+        if not (isinstance(seq, int) and isinstance(now_ms, int)):
+            raise BalancerVersionError("an event of the balancer has no number")
+        if not (isinstance(made, dict) and isinstance(gone, dict)):
+            raise BalancerVersionError("an event of the balancer sets no topics")
+        if is_full:
+            self._clear()
+        self.epoch, self.seq, self.now_ms, self.time = epoch, seq, now_ms, time
+        for topic in TOPICS:
+            self._set(topic, made.get(topic, {}))
+            for key in gone.get(topic, ()):
+                self._forget(topic, str(key))
+
+    def _clear(self) -> None:
+        for each in (self.raw, self.agents, self.deployments, self.requests, self.updated_ms):
+            each.clear()
+        self.balancer = BalancerView()
+
+    def _set(self, topic: str, values: Mapping[str, object]) -> None:
+        if not isinstance(values, Mapping):
+            raise BalancerVersionError(f"the topic {topic} of an event is no object")
+        self.raw.setdefault(topic, {}).update(values)
+        for key, value in values.items():
+            match topic:
+                case "balancer":
+                    self.balancer = read_view(value, BalancerView)
+                case "agents":
+                    self.agents[key] = read_view(value, LiveAgent)
+                    self.updated_ms[key] = self.now_ms
+                case "deployments":
+                    self.deployments[key] = read_view(value, DeploymentView)
+                case "requests":
+                    self.requests[key] = read_view(value, RequestView)
+
+    def _forget(self, topic: str, key: str) -> None:
+        self.raw.get(topic, {}).pop(key, None)
+        match topic:
+            case "agents":
+                self.agents.pop(key, None)
+                self.updated_ms.pop(key, None)
+            case "deployments":
+                self.deployments.pop(key, None)
+            case "requests":
+                self.requests.pop(key, None)
+
+    def document(self) -> Json:
+        """What is known now, as one JSON object."""
+        topics = {topic: dict(self.raw.get(topic, {})) for topic in TOPICS}
+        return {"now_ms": self.now_ms, "time": self.time, **topics}
+
+
+def read_view(value: object, shape: type[T]) -> T:
+    """A value that the balancer sent, as a view; BalancerVersionError if it has another shape."""
+    try:
+        return CONVERTER.structure(value, shape)
+    except (BaseValidationError, TypeError, ValueError) as error:
+        problems = "; ".join(cattrs.transform_error(error))
+        raise BalancerVersionError(f"the balancer is of another version: {problems}") from error

@@ -1,0 +1,116 @@
+"""``paddler-trio requests``: what is in flight, and what was; in a table, as JSON or as CSV."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from paddler_trio.cli.balancer_http import BalancerRefusedError
+from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
+from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.management_client import ManagementClient
+from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stderr, stdout
+from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
+
+
+class RequestState(StrEnum):
+    """Which requests."""
+
+    all = "all"
+    in_flight = "in_flight"
+    finished = "finished"
+
+
+class RequestEnding(StrEnum):
+    """How they ended."""
+
+    done = "done"
+    failed = "failed"
+    stopped = "stopped"
+
+
+@with_tls
+def requests(
+    state: Annotated[
+        RequestState,
+        typer.Option("--state", help="Those in flight, those that have ended, or all."),
+    ] = RequestState.all,
+    deployment: Annotated[str, typer.Option("--deployment", help="Only of this deployment.")] = "",
+    client: Annotated[
+        str, typer.Option("--client", help="Only of this client: the name of its API key.")
+    ] = "",
+    agent: Annotated[str, typer.Option("--agent", help="Only those that this agent had.")] = "",
+    ending: Annotated[
+        RequestEnding | None, typer.Option("--ending", help="Only those that ended so.")
+    ] = None,
+    since: Annotated[
+        float | None,
+        typer.Option(
+            "--since", min=0, help="Only those that were in flight in the last so many seconds."
+        ),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=10_000, help="How many at most, newest first.")
+    ] = 50,
+    cancel: Annotated[
+        int | None,
+        typer.Option(
+            "--cancel",
+            metavar="KEY",
+            min=0,
+            help="End this request instead of listing any: its client gets an error.",
+        ),
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
+    as_json: JsonOption = False,
+    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
+    key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
+) -> None:
+    """List requests: where they are, what they waited for, how they ended."""
+    if as_csv and as_json:
+        raise typer.BadParameter("give --csv or --json, not both", param_hint="--csv")
+    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as management:
+        from paddler_trio.cli.live.requests_run import (
+            RequestsQuery,
+            cancel_request,
+            csv_lines,
+            read_requests,
+            table_lines,
+        )
+
+        if cancel is not None:
+            try:
+                cancel_request(management, cancel)
+            except BalancerRefusedError as error:
+                if error.status != 404:
+                    raise
+                raise BalancerRefusedError(404, f"no request {cancel} is in flight") from error
+            stderr().print(f"request {cancel} is cancelled")
+            return
+        query = RequestsQuery(
+            state=state.value,
+            client=client,
+            deployment=deployment,
+            agent=agent,
+            ending="" if ending is None else ending.value,
+            since_s=since,
+            limit=limit,
+        )
+        page = read_requests(management, query)
+        if as_json:
+            raws = [request.raw for request in page.requests]
+            print_json(
+                {"now_ms": page.now_ms, "time": page.time, "requests": raws, "next": page.next}
+            )
+        elif as_csv:
+            for line in csv_lines(page):
+                print(printable(line))
+        elif not page.requests:
+            stdout().print("no request is known that is so; see --state, or send one")
+        else:
+            for line in table_lines(page):
+                stdout().print(line, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""The command `paddler-trio model`."""

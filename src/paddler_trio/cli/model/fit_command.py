@@ -1,0 +1,77 @@
+"""``paddler-trio model fit``: would a model fit? Nothing changes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
+from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.model import parameter_options as options
+from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
+
+CANNOT_SAY: Final = 2
+FLAGS: Final = ("context_size", "n_gpu_layers", "k_cache_dtype", "v_cache_dtype")
+
+
+@with_tls
+def fit(
+    context: typer.Context,
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A path on the agents, https://..., hf:org/repo[:QUANT] or "
+            "hf:org/repo/file@revision."
+        ),
+    ],
+    agent: Annotated[
+        str | None, typer.Option("--agent", help="Ask this one, by name or id, instead of all.")
+    ] = None,
+    here: Annotated[
+        bool,
+        typer.Option("--here", help="Judge this machine as if it were an idle agent; ask nobody."),
+    ] = False,
+    projection: Annotated[
+        str | None,
+        typer.Option("--projection", metavar="SOURCE", help="Multimodal projection; or none."),
+    ] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option("--slots", min=1, show_default="each agent's own; 1 with --here"),
+    ] = None,
+    context_size: options.ContextSize = None,
+    n_gpu_layers: options.NGpuLayers = None,
+    k_cache_dtype: options.KCacheDtype = None,
+    v_cache_dtype: options.VCacheDtype = None,
+    as_json: JsonOption = False,
+    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
+    key_file: KeyFileOption = None,
+    tls: ClientTls = SYSTEM_TRUST,
+) -> None:
+    if here and agent is not None:
+        raise typer.BadParameter("give one of them", param_hint="--here / --agent")
+    with one_line_errors(CANNOT_SAY):
+        from paddler_trio.cli.model.fit_run import run_fit
+        from paddler_trio.cli.model.model_run import ModelRunOptions
+
+        status = run_fit(
+            ModelRunOptions.read(
+                source=source,
+                projection=projection,
+                flags={name: context.params[name] for name in FLAGS},
+                file=None,
+                template_file=None,
+                no_template=False,
+            ),
+            agent=agent,
+            here=here,
+            slots=slots,
+            as_json=as_json,
+            management_addr=management_addr,
+            key_file=key_file,
+            tls=tls,
+        )
+    raise typer.Exit(status)

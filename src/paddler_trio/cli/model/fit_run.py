@@ -1,0 +1,155 @@
+"""What ``paddler-trio model fit`` asks and prints.
+
+Each agent answers for its own devices, with its own llama.cpp, from the headers of the model's
+files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import attrs
+import typer
+
+from paddler_trio.cli.balancer_http import BalancerRefusedError
+from paddler_trio.cli.management_client import AgentView, ManagementClient
+from paddler_trio.cli.model.fit_command import CANNOT_SAY
+from paddler_trio.cli.model.fit_display import FitAnswer, show_answers
+from paddler_trio.cli.model.model_extras import extras_of
+from paddler_trio.cli.model.model_run import ModelRunOptions, state_of
+from paddler_trio.cli.terminal import print_json
+from paddler_trio.errors import MemoryUnknownError
+from paddler_trio.net.tls.client_tls import ClientTls
+from paddler_trio.system.config import default_threads
+from paddler_trio.wire.codec import unstructure
+from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.paddler.desired_state import (
+    BalancerDesiredState,
+    NoModel,
+    applicable_state,
+)
+from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS
+from paddler_trio.wire.trio.fit_messages import FitQuestion
+
+DOES_NOT_FIT: Final = 1
+WOULD_NOT_LOAD: Final = 422
+"""Status of an answer about a model that no memory would help."""
+AT_ONCE: Final = 16
+"""Agents that are asked at the same time."""
+
+
+def run_fit(
+    wish: ModelRunOptions,
+    *,
+    agent: str | None,
+    here: bool,
+    slots: int | None,
+    as_json: bool,
+    management_addr: str,
+    key_file: Path | None,
+    tls: ClientTls,
+) -> int:
+    """Ask and print the answers; returns the exit status. BalancerRefusedError and the like."""
+    if isinstance(wish.model, NoModel):
+        raise typer.BadParameter("name a model", param_hint="SOURCE")
+    if here:
+        answers = [_of_this_machine(_question(wish, None, None, slots or 1))]
+    else:
+        with ManagementClient.open(management_addr, key_file, tls) as client:
+            answers = _of_agents(client, wish, agent, slots)
+    if as_json:
+        print_json({"agents": [attrs.asdict(answer) for answer in answers]})
+    else:
+        show_answers(answers)
+    return _exit_code(answers, is_one=here or agent is not None)
+
+
+def _exit_code(answers: list[FitAnswer], *, is_one: bool) -> int:
+    """Paddler's agents have no answer; they count only where one was asked for."""
+    counted = [answer for answer in answers if is_one or not answer.is_paddlers]
+    if any(answer.fits is False for answer in counted):
+        return DOES_NOT_FIT
+    return 0 if counted and all(answer.fits for answer in counted) else CANNOT_SAY
+
+
+def _question(
+    wish: ModelRunOptions,
+    raw_state: Mapping[str, object] | None,
+    raw_extras: Mapping[str, object] | None,
+    slots: int | None,
+) -> FitQuestion:
+    """What is not given is as it is desired now; with a model of its own projection, or none."""
+    current = BalancerDesiredState.default() if raw_state is None else state_of(raw_state)
+    if wish.projection is None and wish.model != current.model:
+        wish = attrs.evolve(wish, projection=NoModel())
+    extras = NO_EXTRAS if raw_extras is None else extras_of(raw_extras)
+    return FitQuestion(state=wish.applied_to(current), extras=wish.extras_over(extras), slots=slots)
+
+
+def _of_agents(
+    client: ManagementClient, wish: ModelRunOptions, only: str | None, slots: int | None
+) -> list[FitAnswer]:
+    question = _question(wish, *client.extended_state(), slots)
+    plain = unstructure(question)
+    assert isinstance(plain, dict)
+    fleet = client.fleet().agents
+    if only is not None:
+        named = [view for view in fleet if view.id == only]
+        fleet = named or [view for view in fleet if view.name == only]
+        if len({view.host or view.id for view in fleet}) != 1:
+            client.fit(only, plain)  # refused, with those that there are
+        fleet = [view for view in fleet if view.id == view.host][:1] or fleet[:1]
+    if not fleet:
+        raise BalancerRefusedError(404, "no agent is connected; --here judges this machine")
+    fleet = sorted(fleet, key=lambda view: (view.label, view.id))
+    return answers_of(client, plain, fleet)
+
+
+def answers_of(
+    client: ManagementClient, question: Mapping[str, object], agents: Sequence[AgentView]
+) -> list[FitAnswer]:
+    """Ask these agents; ``question`` is a ``FitQuestion`` as plain JSON."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        return list(threads.map(partial(_of_agent, client, question), agents))
+
+
+def _of_agent(client: ManagementClient, plain: Mapping[str, object], view: AgentView) -> FitAnswer:
+    if view.is_paddlers:
+        problem = "a Paddler agent judges no models"
+        return FitAnswer(view.label, None, problem, is_paddlers=True)
+    try:
+        report = client.fit(view.id, plain)
+    except BalancerRefusedError as error:
+        return FitAnswer(view.label, False if error.status == WOULD_NOT_LOAD else None, str(error))
+    return FitAnswer.of(view.label, report)
+
+
+def _of_this_machine(question: FitQuestion) -> FitAnswer:
+    import trio
+
+    from paddler_trio.agent.model.fit_report import fit_report
+    from paddler_trio.agent.model.model_fit import UNLOADABLE, Held, ModelFit
+    from paddler_trio.agent.model.model_load import LoadRules
+    from paddler_trio.agent.model.model_source import describe
+    from paddler_trio.models.hub.hub_settings import HubSettings
+    from paddler_trio.models.memory.memory_prediction import open_memory_questions
+
+    desired, extras = applicable_state(question.state), question.extras
+    rules = LoadRules(
+        slots=question.slots or 1, threads=default_threads(), settings=EngineSettings()
+    )
+    load = rules.load(desired, extras, model_path=describe(desired.model), projection_path=None)
+    judge = ModelFit(open_memory_questions, HubSettings.from_environment()).judge
+    ask = partial(judge, held=Held(), auto=extras.automatic)
+    name = "this machine"
+    try:
+        judged = trio.run(ask, load, desired.model, desired.multimodal_projection)
+    except MemoryUnknownError as error:
+        return FitAnswer(name, False if error.kind in UNLOADABLE else None, str(error))
+    report = unstructure(fit_report(judged))
+    assert isinstance(report, dict)
+    return FitAnswer.of(name, report)

@@ -1,0 +1,1 @@
+"""A model swap as it is previewed and followed on a terminal."""

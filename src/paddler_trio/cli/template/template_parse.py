@@ -1,0 +1,120 @@
+"""``paddler-trio template parse``: what an agent would read out of a raw answer."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import random
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from paddler_trio.cli.template.template_input import (
+    STDIN,
+    BosOption,
+    ContinueOption,
+    EosOption,
+    GenerationPromptOption,
+    KwargsOption,
+    ModelOption,
+    OptionalMessagesOption,
+    TemplateOption,
+    ThinkingOption,
+    ToolsOption,
+    read_conversation,
+    read_templates,
+    take_special_tokens,
+)
+from paddler_trio.cli.terminal import one_line_errors
+
+MAX_PIECE_BYTES = 12
+
+
+def parse(
+    messages: OptionalMessagesOption = None,
+    template: TemplateOption = None,
+    model: ModelOption = None,
+    tools: ToolsOption = None,
+    thinking: ThinkingOption = None,
+    kwargs: KwargsOption = None,
+    add_generation_prompt: GenerationPromptOption = True,
+    continue_final_message: ContinueOption = False,
+    bos_token: BosOption = None,
+    eos_token: EosOption = None,
+    split: Annotated[
+        int | None,
+        typer.Option(
+            "--split",
+            metavar="SEED",
+            help="Feed the answer in random pieces of bytes, as a model would.",
+            show_default="all at once",
+        ),
+    ] = None,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="The answer was cut off: give unfinished calls too.")
+    ] = False,
+) -> None:
+    """Read a raw answer of the model on standard input; print what it means, as JSON.
+
+    The conversation decides how the answer begins, for instance inside an open reasoning section.
+    Without messages, one turn of a user is taken.
+    """
+    with one_line_errors():
+        from paddler_trio.language.answers.turns import (
+            rendered_prompt,
+            turn_ends_of,
+            without_turn_end,
+        )
+        from paddler_trio.language.answers.whole_answer import AnswerReader
+        from paddler_trio.language.templates.conversation import prepare_conversation
+
+        if messages == STDIN:
+            raise typer.BadParameter("standard input is the answer", param_hint="--messages")
+        templates = read_templates(template, model, bos_token=bos_token, eos_token=eos_token)
+        conversation = read_conversation(
+            messages,
+            tools,
+            kwargs,
+            thinking=thinking,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+        )
+        conversation, templates = take_special_tokens(conversation, templates)
+        prepared = prepare_conversation(conversation, templates)
+        _, start = rendered_prompt(conversation, prepared)
+        form = start.form
+        reader = AnswerReader(
+            form, conversation.tools, prompt_end=start.prompt_end, may_reason=thinking is None
+        )
+        raw = sys.stdin.buffer.read()
+        ends = turn_ends_of(prepared.model.template, form, eos_token=templates.eos_token)
+        whole = without_turn_end(raw.decode("utf-8", errors="surrogateescape"), ends)
+        data = whole.encode("utf-8", errors="surrogateescape")
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for piece in [data] if split is None else _pieces(data, random.Random(split)):  # noqa: S311
+            reader.feed(decoder.decode(piece))
+        reader.feed(decoder.decode(b"", final=True))
+        answer = reader.end(is_partial=partial)
+        shown: dict[str, object] = {
+            "content": answer.content,
+            "reasoning": answer.reasoning,
+            "tool_calls": [
+                {"name": call.name, "arguments": call.arguments, "id": call.id}
+                for call in answer.tool_calls
+            ],
+            "format": form.name,
+        }
+        if answer.problems:
+            shown["problems"] = list(answer.problems)
+        sys.stdout.buffer.write(json.dumps(shown, ensure_ascii=False, indent=2).encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _pieces(data: bytes, dice: random.Random) -> Iterator[bytes]:
+    start = 0
+    while start < len(data):
+        size = dice.randint(1, MAX_PIECE_BYTES)
+        yield data[start : start + size]
+        start += size

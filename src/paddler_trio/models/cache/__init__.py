@@ -1,0 +1,1 @@
+"""The cache of model files on this machine."""

@@ -1,0 +1,1 @@
+"""Model hubs: which file of a repository a name means."""

@@ -1,0 +1,99 @@
+"""The models of a repository to choose among: quantisations with their files and sizes.
+
+Names, and which one is the default, are llama.cpp's: see ``hub_choice``. Where ``-hf`` would take
+another file for a name, because that name is also the end of a longer one (F16 of BF16), the file
+that has exactly this name is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import attrs
+
+from paddler_trio.models.hub.hub_choice import (
+    choose,
+    is_nameable,
+    is_projection,
+    part_names,
+    split_name,
+    tag_of,
+)
+from paddler_trio.models.hub.hub_client import HubListing
+
+MAX_QUANTIZATIONS: Final = 200
+"""Listed of one repository; four times what the largest ones have."""
+MAX_PROJECTIONS: Final = 50
+
+
+@attrs.frozen
+class ListedFile:
+    """``size_bytes``: None if the hub did not say."""
+
+    path: str
+    size_bytes: int | None
+
+
+@attrs.frozen
+class Quantization:
+    """A model: its file, or all its parts in order.
+
+    Args:
+      name: such as ``Q4_K_M``; of a file whose name ends with none, that name.
+      is_default: what is taken of the repository if nothing is named.
+    """
+
+    name: str
+    files: tuple[ListedFile, ...]
+    is_default: bool
+
+    @property
+    def size_bytes(self) -> int | None:
+        """Of all parts; None unless each is known."""
+        sizes = [file.size_bytes for file in self.files if file.size_bytes is not None]
+        return sum(sizes) if len(sizes) == len(self.files) else None
+
+
+@attrs.frozen
+class RepositoryModels:
+    """What a repository has at a commit; in the hub's order."""
+
+    commit: str
+    quantizations: tuple[Quantization, ...]
+    projections: tuple[ListedFile, ...]
+
+
+def models_in(listing: HubListing) -> RepositoryModels:
+    """The models of a listing; one of which parts are missing is none."""
+    present = frozenset(listing.files)
+    default = choose(listing.files)
+    first = None if default is None else default.model
+    by_name: dict[str, str] = {}
+    for path in listing.files:
+        if len(by_name) == MAX_QUANTIZATIONS:
+            break
+        if is_nameable(path):
+            by_name.setdefault(tag_of(path) or _stem(path), path)
+    if first is not None and first not in by_name.values():
+        by_name[_stem(first)] = first
+    models = [(name, path, part_names(path)) for name, path in by_name.items()]
+    projections = [path for path in listing.files if is_projection(path)]
+    return RepositoryModels(
+        listing.commit,
+        tuple(
+            Quantization(name, _listed(parts, listing), path == first)
+            for name, path, parts in models
+            if present.issuperset(parts)
+        ),
+        _listed(projections[:MAX_PROJECTIONS], listing),
+    )
+
+
+def _listed(paths: Sequence[str], listing: HubListing) -> tuple[ListedFile, ...]:
+    return tuple(ListedFile(path, listing.sizes_bytes.get(path)) for path in paths)
+
+
+def _stem(path: str) -> str:
+    split = split_name(path)
+    return path if split is None else split.prefix

@@ -1,0 +1,1 @@
+"""What a model is predicted to need of memory, corrected by what was measured."""

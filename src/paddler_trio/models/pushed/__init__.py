@@ -1,0 +1,1 @@
+"""Models that an operator pushed to the model store of a balancer."""

@@ -1,0 +1,1 @@
+"""Transport: the HTTP server, the HTTP client, WebSockets and TLS."""

@@ -1,0 +1,184 @@
+"""The body of a response as it comes: by its length, in chunks, or until the connection ends. Pure.
+
+Nothing is kept but the beginning of a line that has not come whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import MutableSequence
+from typing import Final, NamedTuple
+
+from paddler_trio.net.client.response_head import (
+    MAX_HEADER_LINES,
+    SWITCHING,
+    ResponseHead,
+    parse_header_lines,
+)
+from paddler_trio.net.client.upstream_error import MalformedAnswerError
+
+MAX_CHUNK_LINE_BYTES: Final = 4096
+MAX_TRAILER_BYTES: Final = 8192
+_CHUNK_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,16}+)(?:[ \t]*+;[^\r\n]*+|[ \t]*+)\r\n")
+_LONE_LF: Final = re.compile(rb"(?<!\r)\n")
+_NO_BODY: Final = frozenset({204, 304})
+
+
+class BodyPart(NamedTuple):
+    """Bytes of a body, never none.
+
+    ``starts_chunk`` and ``ends_chunk``: whether the chunk of the server begins and ends with these
+    bytes. A body without chunks has one for each read.
+    """
+
+    data: bytes
+    starts_chunk: bool
+    ends_chunk: bool
+
+
+class LengthBody:
+    """A body of a known number of bytes. What comes behind it is ignored, and ``has_excess``."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._remaining = length
+        self.is_complete = length == 0
+        self.has_excess = False
+        self.trailers: list[tuple[bytes, bytes]] = []
+
+    def feed(self, data: bytes, parts: MutableSequence[BodyPart]) -> None:
+        """Append the parts in these bytes."""
+        if len(data) > self._remaining:
+            self.has_excess = True
+            data = data[: self._remaining]
+        if data:
+            self._remaining -= len(data)
+            self.is_complete = self._remaining == 0
+            parts.append(BodyPart(data, starts_chunk=True, ends_chunk=True))
+
+    def missing(self) -> str | None:
+        """What is missing where the connection ends here; None if that is the end."""
+        if self.is_complete:
+            return None
+        return f"{self._remaining} of {self._length} bytes before the end of the answer"
+
+
+class UntilClosedBody:
+    """A body that the end of the connection ends."""
+
+    def __init__(self) -> None:
+        self.is_complete = False
+        self.has_excess = False
+        self.trailers: list[tuple[bytes, bytes]] = []
+
+    def feed(self, data: bytes, parts: MutableSequence[BodyPart]) -> None:
+        """Append the parts in these bytes."""
+        if data:
+            parts.append(BodyPart(data, starts_chunk=True, ends_chunk=True))
+
+    def missing(self) -> str | None:
+        """What is missing where the connection ends here; None if that is the end."""
+        self.is_complete = True
+        return None
+
+
+class ChunkedBody:
+    """A body in chunks. What comes behind its trailers is ignored, and ``has_excess``."""
+
+    def __init__(self) -> None:
+        self._held = b""
+        self._remaining = 0
+        self._starts_chunk = False
+        self._line_end_is_due = False
+        self._is_in_trailers = False
+        self.is_complete = False
+        self.has_excess = False
+        self.trailers: list[tuple[bytes, bytes]] = []
+
+    def feed(self, data: bytes, parts: MutableSequence[BodyPart]) -> None:
+        """Append the parts in these bytes; a chunk that came whole is one part.
+        MalformedAnswerError, with the parts before it appended."""
+        if self.is_complete:
+            self.has_excess = self.has_excess or bool(data)
+            return
+        if self._held:
+            data, self._held = self._held + data, b""
+        at, end = 0, len(data)
+        while at < end and not self._is_in_trailers:
+            if self._remaining:
+                piece = data[at : at + self._remaining]
+                at += len(piece)
+                self._remaining -= len(piece)
+                parts.append(BodyPart(piece, self._starts_chunk, not self._remaining))
+                self._starts_chunk = False
+                self._line_end_is_due = not self._remaining
+            elif self._line_end_is_due:
+                if data[at : at + 2] == b"\r\n":
+                    at += 2
+                    self._line_end_is_due = False
+                elif data[at:] == b"\r":
+                    break
+                else:
+                    raise MalformedAnswerError("a chunk of the answer is longer than it says")
+            else:
+                line = _CHUNK_LINE.match(data, at)
+                if line is None:
+                    self._check_part_of_line(data, at)
+                    break
+                at = line.end()
+                self._remaining = int(line[1], 16)
+                self._starts_chunk = True
+                self._is_in_trailers = not self._remaining
+        self._held = data[at:]
+        if self._is_in_trailers:
+            self._read_trailers()
+
+    def missing(self) -> str | None:
+        """What is missing where the connection ends here; None if that is the end."""
+        return None if self.is_complete else "in the middle of a chunked answer"
+
+    def _check_part_of_line(self, data: bytes, at: int) -> None:
+        if data.find(b"\n", at) >= 0 or not data[at : at + 1].isalnum():
+            raise MalformedAnswerError("the answer has a malformed chunk size")
+        if len(data) - at > MAX_CHUNK_LINE_BYTES:
+            raise MalformedAnswerError(
+                f"the answer has a chunk header over {MAX_CHUNK_LINE_BYTES} bytes"
+            )
+
+    def _read_trailers(self) -> None:
+        held = self._held
+        if held.startswith(b"\r\n"):
+            end, lines = 2, []
+        else:
+            end = held.find(b"\r\n\r\n") + 4
+            if end == 3:
+                if _LONE_LF.search(held):
+                    raise MalformedAnswerError("the answer has a malformed trailer")
+                if len(held) > MAX_TRAILER_BYTES:
+                    raise MalformedAnswerError(
+                        f"the answer has trailers over {MAX_TRAILER_BYTES} bytes"
+                    )
+                return
+            lines = held[: end - 4].split(b"\r\n")
+        if len(lines) > MAX_HEADER_LINES:
+            raise MalformedAnswerError(
+                f"the answer has {len(lines)} trailers, the limit is {MAX_HEADER_LINES}"
+            )
+        self.trailers = parse_header_lines(lines)
+        self.is_complete = True
+        self.has_excess = len(held) > end
+        self._held = b""
+
+
+ResponseBody = LengthBody | ChunkedBody | UntilClosedBody
+
+
+def body_of(head: ResponseHead, method: bytes) -> ResponseBody:
+    """What follows this head, as an answer to ``method``."""
+    if head.status == SWITCHING:
+        return UntilClosedBody()
+    if method == b"HEAD" or head.status in _NO_BODY:
+        return LengthBody(0)
+    if head.is_chunked:
+        return ChunkedBody()
+    return UntilClosedBody() if head.length is None else LengthBody(head.length)

@@ -1,0 +1,100 @@
+"""The address of an upstream server: ``http(s)://host:port``, with a path before its own if any."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import attrs
+
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.system.config import split_address
+
+MAX_CHARS: Final = 300
+_ADDRESS: Final = re.compile(
+    r"(?P<scheme>https?)://(?P<authority>[^/?#@\s]+)(?P<prefix>/[!-~]*)?", re.IGNORECASE
+)
+_HOST: Final = re.compile(r"[0-9A-Za-z._:%-]+")
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+@attrs.frozen
+class UpstreamAddress:
+    """An IPv6 ``host`` has no brackets; ``prefix`` is empty or starts with a slash and ends with
+    none. The text of one is what :func:`parse_upstream_address` reads."""
+
+    host: str
+    port: int
+    is_tls: bool = False
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        return f"{'https' if self.is_tls else 'http'}://{self.authority}{self.prefix}"
+
+    @property
+    def authority(self) -> str:
+        """``host:port``, an IPv6 host in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def holds(self, target: bytes) -> bool:
+        """Whether a target stays below the prefix, however a server resolves its dots; ``*`` is all
+        of the server."""
+        if not self.prefix:
+            return True
+        if target == b"*":
+            return False
+        depth = 0
+        path, _, _ = target.partition(b"?")
+        # what reads paths as browsers do takes a backslash for a slash
+        for segment in unquote_to_bytes(path).replace(b"\\", b"/").split(b"/"):
+            if segment == b"..":
+                depth -= 1
+            elif segment not in (b"", b"."):
+                depth += 1
+            if depth < 0:
+                return False
+        return True
+
+
+def parse_upstream_address(text: str) -> UpstreamAddress:
+    """Read ``http://host:port``, ``https://[ipv6]:port/prefix`` and the like. Without a port it is
+    the scheme's own, 80 or 443.
+
+    Errors:
+      ConfigurationError: no scheme or another one, no host, a bad port, a user name, a query, or
+        more than 300 characters. The text is not repeated when it may hold a password.
+    """
+    if len(text) > MAX_CHARS:
+        raise ConfigurationError(
+            f"--upstream has {len(text)} characters, the limit is {MAX_CHARS}: write "
+            "http://host:port"
+        )
+    if "@" in text:
+        raise ConfigurationError(
+            "--upstream has a user name or password before '@': write http://host:port, and put a "
+            "key into a file for --upstream-key-file"
+        )
+    matched = _ADDRESS.fullmatch(text.strip())
+    if matched is None:
+        raise _bad(text)
+    scheme = matched["scheme"].lower()
+    authority, prefix = matched["authority"], matched["prefix"] or ""
+    if re.search(r":[0-9]*\Z", authority) is None or authority.endswith("]"):
+        authority = f"{authority}:{_DEFAULT_PORTS[scheme]}"
+    try:
+        host, port = split_address(authority)
+    except ConfigurationError as error:
+        raise _bad(text) from error
+    if port == 0 or _HOST.fullmatch(host) is None or "?" in prefix or "#" in prefix:
+        raise _bad(text)
+    return UpstreamAddress(host, port, scheme == "https", prefix.rstrip("/"))
+
+
+def _bad(text: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"--upstream {text!r} is not the address of a server: write http://host:port or "
+        "https://host:port, with a port from 1 to 65535 and without a query, such as "
+        "http://127.0.0.1:8080"
+    )

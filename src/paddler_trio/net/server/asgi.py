@@ -1,0 +1,170 @@
+"""The part of ASGI that the balancer's own routes need: types, request bodies, responses.
+
+A handler is an ordinary coroutine over ``scope``, ``receive`` and ``send``. `read_body` turns every
+misuse of a request body into the refusal that Paddler gives; the ``send_*`` functions set the
+``Content-Length``.
+
+A handler may raise two exceptions: ``HttpProblem``, a refusal with its status and text, and
+``ClientGoneError``, when the client has left. The router answers the first and drops the second, so
+a handler catches neither.
+
+The aliases keep ASGI's ``Any``: a message is an open mapping whose values depend on its ``type``,
+and Quart's and hypercorn's applications are typed no better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, TypeAlias
+
+import trio
+
+from paddler_trio.errors import PaddlerError
+from paddler_trio.net.server.input_budget import UploadDeadline
+from paddler_trio.wire import codec
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Header: TypeAlias = tuple[bytes, bytes]
+
+BODY_DEADLINE_S = 60.0
+"""How long a client may take to send a whole body."""
+
+TEXT_PLAIN = b"text/plain; charset=utf-8"
+
+
+class HttpProblem(PaddlerError):  # noqa: N818  # a response to send, not a fault of ours
+    """A refusal; ``status`` and ``text`` (UTF-8, may be empty) are the whole response."""
+
+    def __init__(self, status: int, text: str, headers: Iterable[Header] = ()) -> None:
+        super().__init__(f"{status} {text}")
+        self.status = status
+        self.text = text
+        self.headers = tuple(headers)
+
+
+class BodyTooLargeError(HttpProblem):
+    """413: a body is longer than ``limit_bytes``; its ``Content-Length`` is ``announced_bytes``."""
+
+    def __init__(self, limit_bytes: int, *, announced_bytes: int | None = None) -> None:
+        super().__init__(413, f"Request body is over the limit of {limit_bytes} bytes")
+        self.announced_bytes = announced_bytes
+
+
+class ClientGoneError(PaddlerError):
+    """The client closed its connection, or did not read before the write deadline."""
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """Return the first value of the header ``name`` (lower case), or None."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
+
+
+# ---------------------------------------------------------------------------- request bodies
+
+
+async def read_body(receive: Receive, *, limit_bytes: int, deadline_s: float) -> bytearray:
+    """Read one whole request body as it came over the wire.
+
+    Errors:
+      HttpProblem: 413 as soon as more than ``limit_bytes`` arrived; 408 when the body is not
+        complete ``deadline_s`` after the call, or reserves room and arrives too slowly; 503 when
+        the input budget has no room for it.
+      ClientGoneError: the client left in the middle of its body.
+    """
+    body = bytearray()  # not a list of pieces: a client could send one byte in each
+    began_s = trio.current_time()
+    upload = UploadDeadline(began_s, deadline_s)
+    with trio.CancelScope(deadline=upload.deadline_s) as reading:
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ClientGoneError(f"client left after {len(body)} bytes of its request body")
+            piece = message.get("body", b"")
+            if len(body) + len(piece) > limit_bytes:
+                raise BodyTooLargeError(limit_bytes)
+            body += piece
+            if not message.get("more_body", False):
+                return body
+            upload.received(len(piece), trio.current_time())
+            reading.deadline = upload.deadline_s
+    waited_s = trio.current_time() - began_s
+    raise HttpProblem(408, f"Request body incomplete after {waited_s:.3g} s ({len(body)} bytes)")
+
+
+def check_announced(scope: Scope, limit_bytes: int) -> None:
+    """BodyTooLargeError, before any of the body is read, if its ``Content-Length`` is over the
+    limit."""
+    announced = header(scope, b"content-length")
+    if announced is not None and int(announced) > limit_bytes:  # h11 let only digits through
+        raise BodyTooLargeError(limit_bytes, announced_bytes=int(announced))
+
+
+def has_body(scope: Scope) -> bool:
+    """Whether the request announces a body of at least one byte."""
+    if header(scope, b"transfer-encoding") is not None:
+        return True
+    return int(header(scope, b"content-length") or 0) > 0  # h11 let only digits through
+
+
+def is_json_media_type(value: bytes | None) -> bool:
+    """Whether a ``Content-Type`` has the subtype ``json`` or one that ends in ``+json``."""
+    if value is None:
+        return False
+    kind, slash, subtype = value.split(b";", 1)[0].strip().lower().partition(b"/")
+    return bool(kind and slash) and (subtype == b"json" or subtype.endswith(b"+json"))
+
+
+# --------------------------------------------------------------------------------- responses
+
+
+async def send_bytes(
+    send: Send, status: int, body: bytes, *, content_type: bytes, headers: Iterable[Header] = ()
+) -> None:
+    """Answer with ``body`` in one piece."""
+    framing = [(b"content-type", content_type), (b"content-length", b"%d" % len(body))]
+    await _send(send, status, [*framing, *headers], body)
+
+
+def without_body(send: Send) -> Send:
+    """``send`` for a ``HEAD``: what a ``GET`` is answered with, but for the bytes of its body."""
+
+    async def send_head(message: Message) -> None:
+        is_body = message["type"] == "http.response.body"
+        await send({**message, "body": b""} if is_body else message)
+
+    return send_head
+
+
+async def send_text(send: Send, status: int, text: str, *, headers: Iterable[Header] = ()) -> None:
+    """Answer with plain UTF-8 text."""
+    await send_bytes(send, status, text.encode(), content_type=TEXT_PLAIN, headers=headers)
+
+
+async def send_json(
+    send: Send, status: int, value: object, *, headers: Iterable[Header] = ()
+) -> None:
+    """Answer with compact JSON; ``value`` is plain data, or ``bytes`` that are JSON already.
+
+    Errors:
+      WireError: ``value`` holds something that JSON has no notation for, such as NaN.
+    """
+    body = value if isinstance(value, bytes) else codec.dumps(value)
+    await send_bytes(send, status, body, content_type=b"application/json", headers=headers)
+
+
+async def send_empty(send: Send, status: int, *, headers: Iterable[Header] = ()) -> None:
+    """Answer without a body (a 204 carries no ``Content-Length``, as HTTP asks)."""
+    framing = [] if status == 204 else [(b"content-length", b"0")]
+    await _send(send, status, [*framing, *headers], b"")
+
+
+async def _send(send: Send, status: int, headers: list[Header], body: bytes) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,173 @@
+"""HTTP/1.1 on a port whose responses are others' bytes: plain exchanges go past h11.
+
+A request that is plain, answered by a raw response, needs nothing of h11 and hypercorn but their
+states, and they cost more than all else that is done to read and to write it. So h11 is not told of
+it. As soon as anything else happens (an ordinary response, bytes behind the request, a connection
+that is to end) h11 is told what there was, and goes on as if it had seen it all.
+
+A request for a WebSocket is answered like any other. If the raw response has the status 101, what
+the client sends from then on is not read here: it goes to the :class:`Upgrade` of the request.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, cast
+
+import h11
+import trio
+from hypercorn.events import Event as ConnectionEvent
+from hypercorn.events import RawData, Updated
+from hypercorn.protocol.events import Data, EndBody, Request, Response, StreamClosed
+from hypercorn.protocol.events import Event as StreamEvent
+from hypercorn.protocol.h11 import STREAM_ID, H11WSConnection
+from hypercorn.protocol.http_stream import HTTPStream
+
+from paddler_trio.net.server.plain_requests import PlainRequest, plain_request
+from paddler_trio.net.server.protocol import Http11Protocol, Wire
+from paddler_trio.net.server.upgrade import Upgrade
+from paddler_trio.net.server.written_head import WrittenHead
+
+SWITCHING: int = 101
+
+
+class UpgradeStream(HTTPStream):
+    """A request for a WebSocket, and from its 101 on what the client sends."""
+
+    upgrade: Upgrade
+    wire: Wire
+
+    async def handle(self, event: StreamEvent) -> None:
+        """As hypercorn's."""
+        if isinstance(event, Data):
+            self.upgrade.put(event.data)
+            if self.upgrade.is_full:
+                await self._wait_room()
+            return
+        if isinstance(event, StreamClosed):
+            self.upgrade.end()
+        await super().handle(event)
+
+    async def _wait_room(self) -> None:
+        """A reader that only waits would not notice that the client leaves."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch_client)
+            await self.upgrade.wait_room()
+            nursery.cancel_scope.cancel(reason="what was read is taken")
+
+    async def _watch_client(self) -> None:
+        await self.wire.wait_gone()
+        self.upgrade.close()
+
+
+class PlainProtocol(Http11Protocol):
+    """See the module docstring."""
+
+    passes_websockets: ClassVar[bool] = True
+    _switched: UpgradeStream | None = None
+    """It was answered with 101: its response goes on when the client has closed its side."""
+    _plain: PlainRequest | None = None
+    """The request in progress, as long as h11 does not know of it."""
+    _status: int | None = None
+    """Of the raw response to it, once that has begun."""
+    _is_answered = False
+    """All of the response was written."""
+
+    async def handle(self, event: ConnectionEvent) -> None:
+        """As hypercorn's."""
+        if isinstance(event, RawData):
+            if self._plain is not None:
+                self._tell_h11()
+            elif self._is_between_requests():
+                limits = self._limits
+                longest = min(limits.max_target_bytes, limits.max_header_bytes)
+                plain = plain_request(event.data, longest)
+                if plain is not None:
+                    await self._begin(plain)
+                    return
+        await super().handle(event)
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        """As hypercorn's."""
+        self._note_fields(event)
+        if isinstance(event, Response) and event.status_code == SWITCHING:
+            await self._switch()
+        elif self._plain is None:
+            await super().stream_send(event)
+        elif isinstance(event, Response) and self._is_raw and not self._is_last(event):
+            self._status = event.status_code
+        elif isinstance(event, EndBody) and self._status is not None:
+            self._is_answered = True
+        elif isinstance(event, StreamClosed) and self._is_answered:
+            self._plain = None
+            self._is_raw = False
+            await self._close_stream()
+            await self.send(Updated(idle=True))
+        else:
+            self._tell_h11()
+            await super().stream_send(event)
+
+    def part(self) -> None:
+        """As in `Http11Protocol`."""
+        self._switched = None
+        super().part()
+
+    def may_write(self, stream: object) -> bool:
+        """As in `Http11Protocol`."""
+        return super().may_write(stream) or (stream is not None and stream is self._switched)
+
+    def _http_stream(self, *, upgrades: bool = False) -> HTTPStream:
+        if not upgrades:
+            return super()._http_stream()
+        stream = self._open_stream(UpgradeStream)
+        stream.upgrade, stream.wire = Upgrade(), self.wire
+        return stream
+
+    async def _switch(self) -> None:
+        """What was read behind the request, and waits in h11, comes first; then the reader goes
+        on."""
+        stream = self.stream
+        assert isinstance(stream, UpgradeStream), "nobody asked for another protocol"
+        connection = cast("h11.Connection", self.connection)
+        connection.send(h11.InformationalResponse(status_code=SWITCHING, headers=[]))
+        self._switched = stream
+        self.connection = H11WSConnection(connection)
+        stream.upgrade.is_switched = True
+        await self.can_read.set()
+
+    def _is_between_requests(self) -> bool:
+        connection = self.connection
+        return (
+            self.stream is None
+            and connection.our_state is h11.IDLE
+            and connection.their_state is h11.IDLE
+            and not connection.trailing_data[0]
+        )
+
+    async def _begin(self, plain: PlainRequest) -> None:
+        await self.send(Updated(idle=False))
+        self._plain, self._status, self._is_answered = plain, None, False
+        self.written_head = WrittenHead(plain.method, plain.target, plain.names)
+        stream = self._http_stream()
+        self.keep_alive_requests += 1
+        await stream.handle(
+            Request(
+                stream_id=STREAM_ID,
+                headers=plain.headers,
+                http_version="1.1",
+                method=plain.method.decode("ascii"),
+                raw_path=plain.target,
+                state=self.connection_state,
+            )
+        )
+        await stream.app_put({"type": "http.request", "body": plain.body, "more_body": False})
+
+    def _tell_h11(self) -> None:
+        plain, self._plain = self._plain, None
+        assert plain is not None, "h11 knows it already"
+        self.connection.receive_data(plain.head + plain.body)
+        while not isinstance(self.connection.next_event(), h11.EndOfMessage):
+            pass
+        if self._status is not None:
+            self.connection.send(h11.Response(headers=[], status_code=self._status))
+            if self._is_answered:
+                self.connection.send(h11.EndOfMessage())

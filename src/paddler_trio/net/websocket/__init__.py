@@ -1,0 +1,1 @@
+"""WebSocket connections with bounded messages and buffers."""

@@ -1,0 +1,40 @@
+"""When a WebSocket's peer last sent something, to distinguish its silence from our own stall."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import attrs
+
+from paddler_trio.net.server.asgi import Scope
+from paddler_trio.net.websocket.bounded_websocket import BoundedWebSocket
+
+ARRIVALS: Final = "paddler_trio.arrivals"
+"""The ASGI extension in which a WebSocket's application finds its `Arrivals`."""
+
+
+class _Reader(Protocol):
+    def has_unread(self) -> bool: ...
+
+
+@attrs.frozen(eq=False)
+class Arrivals:
+    """The messages that have come from the other end of one WebSocket."""
+
+    _socket: BoundedWebSocket
+    _reader: _Reader
+
+    @property
+    def last_s(self) -> float:
+        """When the latest piece of a message was read, on Trio's clock; pongs are none."""
+        return self._socket.last_arrival_s
+
+    def has_unread(self) -> bool:
+        """Whether more has arrived since and waits to be read."""
+        return self._reader.has_unread()
+
+
+def arrivals_of(scope: Scope) -> Arrivals | None:
+    """Those of this WebSocket; None under another server."""
+    arrivals: Arrivals | None = scope.get("extensions", {}).get(ARRIVALS)
+    return arrivals

@@ -1,0 +1,1 @@
+"""llama.cpp's objects: models, contexts, batches, projectors."""

@@ -1,0 +1,511 @@
+"""llama.cpp behind a small typed surface: one model and one context.
+
+Few files of the engine touch ctypes: this one, ``batch.py``, those that sample, and
+``embedding_context.py``.
+Every call is one that the pinned llama-cpp-python was checked with; its C API moves with each
+release.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+
+import attrs
+import numpy as np
+
+from paddler_trio.errors import EngineError
+from paddler_trio.processes.engine.llama.batch import Batch, EmbeddingBatch
+from paddler_trio.processes.engine.llama.llama_options import (
+    model_params,
+    read_loras,
+    set_context_options,
+)
+from paddler_trio.processes.engine.rpc.rpc_devices import TURNS
+from paddler_trio.processes.engine.sampling.sampler_prototypes import SamplerPrototypes
+from paddler_trio.processes.engine.sampling.token_trie import TokenTrie
+from paddler_trio.scheduler.batching.prefixes import MemoryRules
+from paddler_trio.system.llama_library import lib
+from paddler_trio.system.machine import available_memory_bytes
+from paddler_trio.wire.engine.engine_settings import EngineSettings
+
+MAX_STREAMS = 256
+"""llama.cpp's own limit on sequences of one context."""
+SPARE_STREAMS = 4
+MAX_VIEWS = 1024
+"""Of logits, that are kept: each takes some hundred bytes."""
+MAX_CONTEXT = 2**31 - 256
+"""Tokens: llama.cpp counts them in 32 bits, with a sign, and rounds up to 256."""
+MAX_BATCH = 65536
+"""Tokens of one pass; more only takes memory."""
+CELL_BYTES = 48
+"""What llama.cpp notes of each cell in the host's memory, wherever the cells are: its position, its
+extent, its shift and a bit for each of ``MAX_STREAMS``."""
+
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
+
+# llama.cpp asks an abort callback between the nodes of a pass. A Python one would fight for the
+# GIL each time; the C library's strlen is one that answers from a flag in memory: true for any text
+# but the empty one.
+_IS_TEXT = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
+
+CACHE_TYPES = {
+    "F32": lib.GGML_TYPE_F32,
+    "F16": lib.GGML_TYPE_F16,
+    "BF16": 30,
+    "Q8_0": lib.GGML_TYPE_Q8_0,
+    "Q4_0": lib.GGML_TYPE_Q4_0,
+    "Q4_1": lib.GGML_TYPE_Q4_1,
+    "IQ4_NL": lib.GGML_TYPE_IQ4_NL,
+    "Q5_0": lib.GGML_TYPE_Q5_0,
+    "Q5_1": lib.GGML_TYPE_Q5_1,
+}
+
+
+ENCODER_ONLY = (
+    "this model is an encoder or has one: it cannot generate text here; set enable_embeddings to "
+    "embed with it"
+)
+
+
+@attrs.frozen
+class ContextShape:
+    """What a context was made with, after llama.cpp rounded it."""
+
+    cells: int
+    """KV cells one sequence can have, in tokens."""
+    n_batch: int
+    n_ubatch: int
+    """Tokens llama.cpp computes together; more in one call are computed one after the other."""
+    n_ctx_train: int
+    n_vocab: int
+    num_streams: int
+    is_unified: bool
+    rules: MemoryRules
+
+
+class Llama:
+    """One loaded model with one context of ``slots`` separate sequences.
+
+    Not safe for use by several threads, except :meth:`token_bytes`, ``sampler_prototypes`` and what
+    only reads ``vocab``.
+    """
+
+    def __init__(self, model: object) -> None:
+        self._model = model
+        self.vocab = lib.llama_model_get_vocab(model)
+        self.sampler_prototypes = SamplerPrototypes()
+        self.n_vocab: int = lib.llama_vocab_n_tokens(self.vocab)
+        self._context: object | None = None
+        self._memory: object | None = None
+        self._batch: Batch | None = None
+        self._bytes: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
+        self._views: dict[tuple[int, int], np.ndarray] = {}
+        self._is_unified = False
+        self._attends_ahead = False
+        self._abort = (ctypes.c_char * 2)()
+        """What llama.cpp reads between the nodes of a pass: a text, which is empty or not."""
+
+    @cached_property
+    def end_tokens(self) -> tuple[int, ...]:
+        """Every token that ends a generation."""
+        return tuple(t for t in range(self.n_vocab) if lib.llama_vocab_is_eog(self.vocab, t))
+
+    @cached_property
+    def token_trie(self) -> TokenTrie:
+        """What grammars are asked about: every token, special ones spelled out."""
+        return TokenTrie.of([self.token_bytes(token) for token in range(self.n_vocab)])
+
+    @property
+    def model(self) -> object:
+        """The raw model pointer, for another context over the same weights."""
+        return self._model
+
+    @property
+    def n_embd_inp(self) -> int:
+        """Floats that stand for one token where embeddings are given instead of words."""
+        return int(lib.llama_model_n_embd_inp(self._model))
+
+    @property
+    def n_ctx_train(self) -> int:
+        """Tokens of context the model was trained with."""
+        return int(lib.llama_model_n_ctx_train(self._model))
+
+    @property
+    def can_generate(self) -> bool:
+        """Not an encoder, alone or before a decoder: its attention looks back only."""
+        architecture = self.metadata("general.architecture")
+        is_causal = self.metadata(f"{architecture}.attention.causal") != "false"
+        return is_causal and not lib.llama_model_has_encoder(self._model)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """The model file has a default one."""
+        return lib.llama_model_chat_template(self._model, None) is not None
+
+    def metadata(self, key: str) -> str:
+        """A short value of the model file as text; empty if it has none."""
+        buffer = ctypes.create_string_buffer(256)
+        written = lib.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
+        return buffer.value.decode() if written >= 0 else ""
+
+    @classmethod
+    def load(
+        cls,
+        path: str,
+        *,
+        n_gpu_layers: int,
+        progress: Callable[[float], None],
+        settings: EngineSettings | None = None,
+        no_alloc: bool = False,
+    ) -> Llama:
+        """Read the weights; EngineError (permanent) when the file is not a usable model.
+
+        ``no_alloc``: read the header only. Contexts of such a model can be made and measured;
+        nothing can be computed with them.
+        """
+        if not Path(path).is_file():
+            raise EngineError(f"there is no file at {path}", permanent=True)
+        lib.llama_backend_init()
+
+        @lib.llama_progress_callback  # type: ignore[untyped-decorator]
+        def on_progress(fraction: float, _: object) -> bool:
+            progress(fraction)
+            return True
+
+        with model_params(
+            settings or EngineSettings(), n_gpu_layers=n_gpu_layers, no_alloc=no_alloc
+        ) as params:
+            params.progress_callback = on_progress
+            model = lib.llama_model_load_from_file(path.encode(), params)
+        if not model:
+            raise EngineError(f"llama.cpp cannot load {path}", permanent=True)
+        return cls(model)
+
+    def open_context(
+        self,
+        *,
+        slots: int,
+        context_size: int,
+        n_batch: int,
+        k_cache_dtype: str,
+        v_cache_dtype: str,
+        threads: int,
+        settings: EngineSettings,
+        whole_images: bool = False,
+        attends_ahead: bool = False,
+    ) -> ContextShape:
+        """Make the KV cache and the batch; EngineError (permanent) when llama.cpp refuses.
+
+        In a unified cache streams cost nothing, so there are more of them than slots, to keep more
+        prefixes.
+
+        ``n_batch`` is clamped to the context: llama.cpp clamps its own silently and then aborts
+        the process on a larger batch (W13). ``whole_images``: an image is computed in one go.
+        ``attends_ahead``: each part of it looks at all of it, for which llama.cpp's inner batch
+        must be as large as the outer one, or it aborts.
+        """
+        n_ctx_train: int = lib.llama_model_n_ctx_train(self._model)
+        params = lib.llama_context_default_params()
+        wanted = params.n_ctx = context_size if context_size > 0 else n_ctx_train * slots
+        unified = settings.unified
+        num_streams = params.n_seq_max = count_streams(slots, unified=unified)
+        _check_size(wanted, slots=slots, num_streams=num_streams)
+        # a pass must have room for one token of every sequence, or llama.cpp aborts the process
+        params.n_batch = max(num_streams, min(n_batch, wanted, MAX_BATCH))
+        params.n_ubatch = params.n_batch if attends_ahead else min(params.n_batch, params.n_ubatch)
+        # no pass asks for more logits; without a limit llama.cpp reserves scratch for those of
+        # every token, 300 MiB with a vocabulary of 150,000
+        params.n_outputs_max = min(params.n_batch, num_streams * (1 + settings.max_drafts))
+        params.n_threads = threads
+        params.n_threads_batch = threads
+        params.type_k = CACHE_TYPES[k_cache_dtype]
+        params.type_v = CACHE_TYPES[v_cache_dtype]
+        set_context_options(params, settings)
+        params.kv_unified = unified
+        params.no_perf = True
+        params.abort_callback = _IS_TEXT
+        params.abort_callback_data = ctypes.addressof(self._abort)
+        self._context = lib.llama_init_from_model(self._model, params)
+        if not self._context:
+            raise EngineError(
+                f"llama.cpp cannot make a context of {params.n_ctx} tokens for {slots} slots "
+                f"with a {k_cache_dtype}/{v_cache_dtype} cache",
+                permanent=True,
+            )
+        self._memory = lib.llama_get_memory(self._context)
+        self.apply_loras(self._context, settings)
+        if not self._memory:
+            raise EngineError(ENCODER_ONLY, permanent=True)
+        shape = ContextShape(
+            cells=lib.llama_n_ctx_seq(self._context),
+            n_batch=lib.llama_n_batch(self._context),
+            n_ubatch=lib.llama_n_ubatch(self._context),
+            n_ctx_train=n_ctx_train,
+            n_vocab=self.n_vocab,
+            num_streams=num_streams,
+            is_unified=unified,
+            rules=self._memory_rules(settings, whole_images=whole_images),
+        )
+        self._is_unified = unified
+        self._attends_ahead = attends_ahead
+        self._batch = Batch(shape.n_batch)
+        return shape
+
+    def close_context(self) -> None:
+        """Free the context that was made last."""
+        if self._context is not None:
+            lib.llama_free(self._context)
+            self._context = self._memory = self._batch = None
+            self._views.clear()
+
+    def close(self) -> None:
+        """Free the model and its context; a process that serves one ends instead."""
+        self.close_context()
+        lib.llama_model_free(self._model)
+
+    def warm_up(self) -> None:
+        """One tiny pass, so that the first request does not pay for the first touch of memory."""
+        token = lib.llama_vocab_bos(self.vocab)
+        self.batch.clear()
+        self.batch.add([max(0, token)], start=0, stream=0, logits=True)
+        self.decode()
+        lib.llama_synchronize(self._context)
+        self.forget(0)
+
+    @property
+    def batch(self) -> Batch:
+        """To be filled before :meth:`decode`; at most ``n_batch`` rows."""
+        assert self._batch is not None
+        return self._batch
+
+    def decode(self) -> int:
+        """Compute what is in the batch.
+
+        Returns:
+          llama.cpp's code: 0 done; 1 no free cells (nothing changed); 2 aborted; anything else
+          failed. After 2 and failures the touched sequences must be trimmed to what was computed
+          before.
+        """
+        return self._decode(self.batch)
+
+    def use_threads(self, threads: int) -> None:
+        """From the next pass on."""
+        lib.llama_set_n_threads(self._context, threads, threads)
+
+    def decode_embeddings(
+        self, rows: np.ndarray, *, positions: np.ndarray, stream: int, logits: bool
+    ) -> int:
+        """Compute embeddings of an image as tokens of one stream.
+
+        Args:
+          rows: float32 of shape (count, n_embd_inp), at most ``n_batch`` of them.
+          positions: int32 of shape (1, count), or (4, count) with M-RoPE.
+          logits: whether those of the last one are asked for.
+
+        Returns:
+          As :meth:`decode`.
+        """
+        batch = EmbeddingBatch(rows, positions=positions, stream=stream, logits=logits)
+        if not self._attends_ahead:
+            return self._decode(batch)
+        lib.llama_set_causal_attn(self._context, False)
+        try:
+            return self._decode(batch)
+        finally:
+            lib.llama_set_causal_attn(self._context, True)
+
+    def _decode(self, batch: Batch | EmbeddingBatch) -> int:
+        self._abort[0] = b"\0"
+        with TURNS:
+            code = int(lib.llama_decode(self._context, batch.raw))
+        self._abort[0] = b"\0"
+        return code
+
+    @property
+    def context(self) -> object:
+        """The raw context pointer, for the samplers."""
+        assert self._context is not None
+        return self._context
+
+    def logits(self, row: int) -> np.ndarray:
+        """The logits of batch row ``row``: float32 of shape (n_vocab,), valid until decode."""
+        view: np.ndarray = self._view(lib.llama_get_logits_ith(self._context, row), 1)[0]
+        return view
+
+    def most_likely(self, count: int) -> list[int]:
+        """The most likely token of each of the ``count`` rows that asked for logits, in order."""
+        rows = self._view(lib.llama_get_logits(self._context), count)
+        best: list[int] = rows.argmax(axis=1).tolist()
+        return best
+
+    def _view(self, pointer: ctypes._Pointer[ctypes.c_float], count: int) -> np.ndarray:
+        """So many rows of logits, from there on. Views are kept: to make one takes longer than to
+        find the most likely of a thousand tokens."""
+        place = (ctypes.addressof(pointer.contents), count)
+        view = self._views.get(place)
+        if view is None:
+            if len(self._views) == MAX_VIEWS:
+                self._views.clear()
+            view = np.ctypeslib.as_array(pointer, shape=(count, self.n_vocab))
+            self._views[place] = view
+        return view
+
+    def abort(self) -> None:
+        """End the pass that is being computed, if any, with code 2; from any thread."""
+        self._abort[0] = b"!"
+
+    @property
+    def is_aborting(self) -> bool:
+        """The pass that is being computed is to end."""
+        return self._abort[0] != b"\0"
+
+    def trim(self, stream: int, length: int) -> bool:
+        """Keep only the first ``length`` tokens of a sequence; if its memory cannot be cut there,
+        everything goes and the answer is False."""
+        if lib.llama_memory_seq_rm(self._memory, stream, length, -1):
+            return True
+        self.forget(stream)
+        return False
+
+    def copy(self, source: int, target: int, length: int) -> bool:
+        """The first ``length`` tokens of ``source`` into the empty ``target``; False, and
+        ``target`` empty, if its memory cannot be cut there.
+
+        Between separate regions llama.cpp copies whole sequences only, at the next decode.
+        """
+        if self._is_unified:
+            lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+            return True
+        lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+        if lib.llama_memory_seq_pos_max(self._memory, target) + 1 == length:
+            return True
+        return self.trim(target, length)
+
+    def first_position(self, stream: int) -> int:
+        """The oldest position of a sequence that is still in the cache; -1 if it is empty."""
+        return int(lib.llama_memory_seq_pos_min(self._memory, stream))
+
+    def num_positions(self, stream: int) -> int:
+        """How long the sequence is that the cache has, by llama.cpp's account."""
+        return int(lib.llama_memory_seq_pos_max(self._memory, stream)) + 1
+
+    def state_size(self, stream: int) -> int:
+        """Bytes that :meth:`save` would take."""
+        return int(lib.llama_state_seq_get_size(self._context, stream))
+
+    def save(self, stream: int, data: np.ndarray) -> None:
+        """Copy the cells of a sequence to host memory: uint8 of shape (state_size,)."""
+        written = lib.llama_state_seq_get_data(
+            self._context, data.ctypes.data_as(_BYTES), len(data), stream
+        )
+        if written != len(data):
+            raise EngineError(
+                f"llama.cpp saved {written} bytes of stream {stream}, not {len(data)}"
+            )
+
+    def restore(self, stream: int, data: np.ndarray) -> bool:
+        """Put saved cells into an empty sequence; False, and empty, if they do not fit."""
+        read = lib.llama_state_seq_set_data(
+            self._context, data.ctypes.data_as(_BYTES), len(data), stream
+        )
+        if read == 0:
+            self.forget(stream)
+        return bool(read)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Tokens of a short text, special ones parsed, nothing added."""
+        raw = text.encode()
+        tokens = (ctypes.c_int32 * (len(raw) + 8))()
+        count = lib.llama_tokenize(self.vocab, raw, len(raw), tokens, len(tokens), False, True)
+        return list(tokens[:count])
+
+    def apply_loras(self, context: object, settings: EngineSettings) -> None:
+        """Let the adapters change what ``context`` computes; EngineError (permanent)."""
+        loras = read_loras(settings)
+        if not loras:
+            return
+        adapters = (lib.llama_adapter_lora_p_ctypes * len(loras))()
+        for place, (path, _) in enumerate(loras):
+            adapter = lib.llama_adapter_lora_init(self._model, path.encode())
+            if not adapter:
+                raise EngineError(f"llama.cpp cannot use the LoRA adapter {path}", permanent=True)
+            adapters[place] = adapter
+        scales = (ctypes.c_float * len(loras))(*(scale for _, scale in loras))
+        lib.llama_set_adapters_lora(context, adapters, len(loras), scales)
+
+    def _memory_rules(self, settings: EngineSettings, *, whole_images: bool) -> MemoryRules:
+        is_stateful = lib.llama_model_is_recurrent(self._model) or lib.llama_model_is_hybrid(
+            self._model
+        )
+        window = 0 if settings.swa_full else max(0, lib.llama_model_n_swa(self._model))
+        # In a pool the cells a window has passed are taken by any sequence in any order, so that
+        # the oldest position that is left says nothing about those after it.
+        is_cut_blindly = bool(window) and settings.unified
+        return MemoryRules(
+            can_trim=not is_stateful and not is_cut_blindly,
+            window=window,
+            whole_images=whole_images,
+        )
+
+    def forget(self, stream: int) -> None:
+        """Free all cells of a sequence."""
+        lib.llama_memory_seq_rm(self._memory, stream, -1, -1)
+
+    def is_end_of_generation(self, token: int) -> bool:
+        known = self._ends.get(token)
+        if known is None:
+            known = self._ends[token] = bool(lib.llama_vocab_is_eog(self.vocab, token))
+        return known
+
+    def written_token(self, token: int) -> bytes:
+        """How the vocabulary writes a token, which is not the text that it stands for."""
+        text: bytes = lib.llama_vocab_get_text(self.vocab, token)
+        return text
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of a token, special tokens spelled out; cached."""
+        known = self._bytes.get(token)
+        if known is not None:
+            return known
+        size = 32
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            written = lib.llama_token_to_piece(self.vocab, token, buffer, size, 0, True)
+            if written >= 0:
+                break
+            size = -written
+        text = buffer.raw[:written]
+        self._bytes[token] = text
+        return text
+
+
+def count_streams(slots: int, *, unified: bool) -> int:
+    """Sequences that llama.cpp keeps for so many slots: in one pool more of them, for prefixes."""
+    return min(MAX_STREAMS, 2 * slots + SPARE_STREAMS) if unified else slots
+
+
+def _check_size(context_size: int, *, slots: int, num_streams: int) -> None:
+    """EngineError (permanent) for what llama.cpp cannot make, or would take all memory to try."""
+    problem: str | None = None
+    if slots > MAX_STREAMS:
+        problem = f"{slots} slots: llama.cpp runs at most {MAX_STREAMS} sequences; lower --slots"
+    elif context_size < num_streams:
+        problem = (
+            f"context_size is {context_size} tokens, {slots} slots need {num_streams} at least"
+        )
+    elif context_size > MAX_CONTEXT:
+        problem = f"context_size is {context_size} tokens, the limit is {MAX_CONTEXT}"
+    else:
+        needed, available = context_size * CELL_BYTES, available_memory_bytes()
+        if available is not None and needed > available:
+            problem = (
+                f"context_size is {context_size} tokens: only to keep track of them takes "
+                f"{needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are available; "
+                "lower context_size"
+            )
+    if problem is not None:
+        raise EngineError(problem, permanent=True)

@@ -1,0 +1,199 @@
+"""llama.cpp's libmtmd behind a small typed surface: pixels in, embeddings out.
+
+A projection file belongs to one model. An image becomes pieces: tokens of the vocabulary that the
+model expects around it, and embeddings; models that cut large images have several of each.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+import attrs
+import numpy as np
+
+from paddler_trio.errors import EngineError
+from paddler_trio.processes.engine.llama.llama import Llama
+from paddler_trio.system.llama_library import lib, mtmd
+from paddler_trio.wire.engine.engine_pipe import Image
+
+_WARNING_LEVEL, _ERROR_LEVEL = 3, 4
+_FLOATS = ctypes.POINTER(ctypes.c_float)
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
+
+
+class ImageNotEncodableError(Exception):
+    """llama.cpp could not encode this image; the text names the step that failed."""
+
+
+@attrs.frozen
+class Words:
+    """Tokens of the vocabulary that stand beside an image."""
+
+    tokens: tuple[int, ...]
+
+
+@attrs.frozen(eq=False)
+class Patch:
+    """``count`` embeddings that are still in llama.cpp's hands, as ``chunk``.
+
+    ``places``: for a model that numbers an image in two dimensions, where each of them is relative
+    to the first: int32 of shape (4, count). ``advance``: positions that all of them take.
+    """
+
+    chunk: object
+    count: int
+    advance: int
+    places: np.ndarray | None = None
+
+
+Piece: TypeAlias = Words | Patch
+
+
+class Projector:
+    """One projection beside its model. Not safe for use by several threads."""
+
+    def __init__(self, context: object, llama: Llama) -> None:
+        self._context = context
+        self._n_vocab = llama.n_vocab
+        self._width = llama.n_embd_inp
+        self.attends_ahead = bool(mtmd.mtmd_decode_use_non_causal(context, None))
+        """The model looks at all of an image at once."""
+        self.has_places = bool(mtmd.mtmd_decode_use_mrope(context))
+        """The model numbers an image in two dimensions (M-RoPE)."""
+
+    @property
+    def whole_images(self) -> bool:
+        """An image must be computed in one go."""
+        return self.attends_ahead or self.has_places
+
+    @classmethod
+    def load(cls, path: str, llama: Llama, *, threads: int, use_gpu: bool) -> Projector:
+        """Read a projection file; EngineError (permanent) with what is wrong with it."""
+        if not Path(path).is_file():
+            raise EngineError(f"there is no projection file at {path}", permanent=True)
+        complaints: list[str] = []
+
+        @lib.llama_log_callback  # type: ignore[untyped-decorator]
+        def listen(level: int, text: bytes, _: object) -> None:
+            if level == _ERROR_LEVEL:
+                complaints.append(text.decode(errors="replace").strip())
+
+        params = mtmd.mtmd_context_params_default()
+        params.print_timings = False
+        params.use_gpu = use_gpu
+        params.n_threads = threads
+        mtmd.mtmd_log_set(listen, None)
+        try:
+            context = mtmd.mtmd_init_from_file(path.encode(), llama.model, params)
+        finally:
+            mtmd.mtmd_log_set(_log, None)
+        problem = " ".join(complaints) if not context else _unfit(context)
+        if problem or not context:
+            if context:
+                mtmd.mtmd_free(context)
+            raise EngineError(f"{path} is no projection for this model: {problem}", permanent=True)
+        return cls(context, llama)
+
+    @contextmanager
+    def lay_out(self, image: Image) -> Iterator[list[Piece]]:
+        """What the image becomes, in order, not encoded yet; valid inside the block.
+
+        Raises:
+          ImageNotEncodableError: it has no pixels that this model can look at.
+        """
+        bitmap = mtmd.mtmd_bitmap_init(
+            image.width,
+            image.height,
+            np.frombuffer(image.pixels, np.uint8).ctypes.data_as(_BYTES),
+        )
+        chunks = mtmd.mtmd_input_chunks_init()
+        try:
+            marker = mtmd.mtmd_get_marker(self._context)
+            text = mtmd.mtmd_input_text(
+                text=marker, text_len=len(marker), add_special=False, parse_special=True
+            )
+            code = mtmd.mtmd_tokenize(
+                self._context, chunks, ctypes.byref(text), (ctypes.c_void_p * 1)(bitmap), 1
+            )
+            if code != 0:
+                raise ImageNotEncodableError(
+                    f"llama.cpp cannot prepare an image of {image.width}x{image.height} pixels "
+                    f"(code {code})"
+                )
+            yield [self._piece(chunks, index) for index in range(_size(chunks))]
+        finally:
+            mtmd.mtmd_input_chunks_free(chunks)
+            mtmd.mtmd_bitmap_free(bitmap)
+
+    def encode(self, patch: Patch) -> np.ndarray:
+        """Float32 of shape (count, width); slow.
+
+        Raises:
+          ImageNotEncodableError: llama.cpp failed, or ran out of memory.
+        """
+        code = mtmd.mtmd_encode_chunk(self._context, patch.chunk)
+        if code != 0:
+            raise ImageNotEncodableError(f"llama.cpp cannot encode this image (code {code})")
+        output = ctypes.cast(mtmd.mtmd_get_output_embd(self._context), _FLOATS)
+        return np.ctypeslib.as_array(output, (patch.count, self._width)).copy()
+
+    def _piece(self, chunks: object, index: int) -> Piece:
+        chunk = mtmd.mtmd_input_chunks_get(chunks, index)
+        if mtmd.mtmd_input_chunk_get_type(chunk) != mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+            count = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
+            advance = int(mtmd.mtmd_input_chunk_get_n_pos(chunk))
+            return Patch(chunk, count, advance, self._places(chunk, count))
+        size = ctypes.c_size_t()
+        tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(size))
+        words = tuple(tokens[place] for place in range(size.value))
+        if any(not 0 <= token < self._n_vocab for token in words):
+            raise ImageNotEncodableError(
+                "the vocabulary of this model lacks tokens that its projection puts around images: "
+                "they do not belong together"
+            )
+        return Words(words)
+
+    def _places(self, chunk: object, count: int) -> np.ndarray | None:
+        """In the order in which llama.cpp wants the dimensions: time, row, column, and one more."""
+        if not self.has_places:
+            return None
+        image = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
+
+        def from_position(position: int) -> np.ndarray:
+            places = [
+                mtmd.mtmd_image_tokens_get_decoder_pos(image, position, index)
+                for index in range(count)
+            ]
+            return np.array([[p.t, p.y, p.x, p.z] for p in places], np.int32).T
+
+        places = from_position(0)
+        moved = places + np.array([[1000], [1000], [1000], [0]], np.int32)
+        if not np.array_equal(moved, from_position(1000)):
+            raise ImageNotEncodableError(
+                "this model numbers images in a way that depends on those before them, which is "
+                "not supported"
+            )
+        return places
+
+
+def _size(chunks: object) -> int:
+    return int(mtmd.mtmd_input_chunks_size(chunks))
+
+
+def _unfit(context: object) -> str:
+    """Why a projection that llama.cpp loaded cannot be used; empty if it can."""
+    if not mtmd.mtmd_support_vision(context):
+        return "it is for sound, not for images"
+    return ""
+
+
+@lib.llama_log_callback  # type: ignore[untyped-decorator]
+def _log(level: int, text: bytes, _: object) -> None:
+    """libmtmd logs a dozen lines for each image; only warnings and errors are passed on."""
+    if level in (_WARNING_LEVEL, _ERROR_LEVEL):
+        os.write(2, b"%d\t%s" % (level, text))

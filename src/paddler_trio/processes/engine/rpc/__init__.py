@@ -1,0 +1,1 @@
+"""llama.cpp's RPC servers, whose devices an engine may use."""

@@ -1,0 +1,1 @@
+"""Sampling and constraints of what is sampled."""

@@ -1,0 +1,215 @@
+"""Sampling the next token with llama.cpp's samplers, cheapest path first.
+
+* Greedy without anything that changes logits is an argmax over them.
+* Where a few candidates are enough, only those are passed to the samplers.
+* Without a grammar, llama.cpp otherwise samples and accepts in one call.
+* With a grammar, the token is sampled first and the grammar checks that one token; the full
+  vocabulary is masked only when the grammar rejects it (W26).
+
+A sampled token is a function of the seed and the position: an answer that continues on another
+engine gets the tokens that the lost engine would have sampled. So whatever has a random generator
+is built anew for each token. Mirostat is the exception: its target depends on all tokens before.
+"""
+
+from __future__ import annotations
+
+import codecs
+import ctypes
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from paddler_trio.processes.engine.llama.llama import Llama
+from paddler_trio.processes.engine.sampling.candidates import candidates_of, token_rows
+from paddler_trio.processes.engine.sampling.constraint import Constraint, GrammarRejectedError
+from paddler_trio.processes.engine.sampling.sampler_chain import (
+    SamplerChain,
+    biases_of,
+    is_greedy,
+    stages_of,
+)
+from paddler_trio.processes.engine.sampling.shortlist import Shortlist, candidates_needed
+from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
+from paddler_trio.system.llama_library import lib
+from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, Sampling
+
+_MAX_WAKING_TRIES = 8
+
+
+@attrs.define(eq=False)
+class Sampler:
+    """The sampler of one sequence; owns C memory until :meth:`close`."""
+
+    _llama: Llama
+    _sampler: object | None
+    _chain: SamplerChain
+    _constraint: Constraint | None
+    _reasoning: ReasoningLimit | None
+    _shortlist: Shortlist | None
+    is_argmax: bool = attrs.field(kw_only=True)
+    """The most likely token is sampled, whatever it is: no sampler has to run."""
+    _seed: int = attrs.field(kw_only=True)
+    _characters: codecs.IncrementalDecoder = attrs.field(
+        factory=lambda: codecs.getincrementaldecoder("utf-8")("ignore"), init=False
+    )
+    _first_random: int | None = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._first_random = self._chain.first_random
+
+    @classmethod
+    def build(
+        cls,
+        llama: Llama,
+        sampling: Sampling,
+        grammar: Grammar | None,
+        *,
+        cells: int,
+        prompt: Sequence[int] = (),
+        reasoning: ReasoningBudget | None = None,
+    ) -> Sampler:
+        """Raises GrammarInvalidError. Touches only the vocabulary: safe beside a decode."""
+        constraint = None if grammar is None else Constraint.build(llama, grammar)
+        limit = None
+        if reasoning is not None:
+            limit = ReasoningLimit(
+                reasoning.max_tokens,
+                tuple(reasoning.open),
+                tuple(reasoning.close),
+                reasoning.is_open,
+            )
+        chain = SamplerChain.of(llama, sampling, cells=cells)
+        needed = candidates_needed(sampling, stages_of(sampling))
+        sees_prompt = any(link.sees_prompt for link in chain.links)
+        lowered = {*biases_of(llama, sampling), *(prompt if sees_prompt else ())}
+        sampler = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+        for link in chain.links:
+            lib.llama_sampler_chain_add(sampler, link.sampler)
+            if link.sees_prompt:
+                for token in prompt:
+                    lib.llama_sampler_accept(link.sampler, token)
+        return cls(
+            llama,
+            sampler,
+            chain,
+            constraint,
+            limit,
+            None if needed is None else Shortlist(needed, lowered),
+            is_argmax=len(chain.links) == 1
+            and is_greedy(sampling)
+            and constraint is None
+            and limit is None,
+            seed=sampling.seed,
+        )
+
+    def sample(self, row: int, *, position: int) -> int:
+        """The next token from batch row ``row``, to stand at ``position`` of its sequence.
+
+        Raises GrammarRejectedError.
+        """
+        if self.is_argmax:
+            return int(self._llama.logits(row).argmax())
+        token = None
+        if self._reasoning is not None and not self._is_in_character:
+            token = self._reasoning.forced()
+        if token is not None:
+            self._accept(token)
+        else:
+            self._reseed(position)
+            token = self._sampled(row)
+        if self._reasoning is not None:
+            self._follow(self._reasoning, token)
+        return token
+
+    def replay(self, token: int) -> None:
+        """Accept a token that another engine sampled; GrammarRejectedError if it does not fit."""
+        if self._constraint is not None and not self._constraint.takes(token):
+            raise GrammarRejectedError(f"token {token}, sampled elsewhere, does not fit")
+        self._accept(token)
+        if self._reasoning is not None:
+            self._follow(self._reasoning, token)
+
+    def _follow(self, reasoning: ReasoningLimit, token: int) -> None:
+        reasoning.sampled(token)
+        self._characters.decode(self._llama.token_bytes(token))
+
+    @property
+    def _is_in_character(self) -> bool:
+        """The last token ends within a character: no marker can follow it."""
+        return bool(self._characters.getstate()[0])
+
+    def close(self) -> None:
+        """Free the C samplers; safe to call twice."""
+        if self._sampler is not None:
+            lib.llama_sampler_free(self._sampler)
+        self._sampler = None
+
+    def _sampled(self, row: int) -> int:
+        logits = self._llama.logits(row)
+        few = None if self._shortlist is None else self._shortlist.of(logits)
+        if few is None and self._constraint is None:
+            token = int(lib.llama_sampler_sample(self._sampler, self._llama.context, row))
+            self._note(token)
+            return token
+        token = self._selected(token_rows(logits, few))
+        if self._constraint is None or self._constraint.takes(token):
+            self._accept(token)
+            return token
+        rows = token_rows(logits)
+        tries = 0
+        while not self._constraint.takes(token):
+            if self._constraint.is_awake:
+                self._constraint.mask(rows)
+            else:  # it would wake the grammar and not fit it: this one token is impossible here
+                rows["logit"][token] = -np.inf
+            if tries == _MAX_WAKING_TRIES or not np.isfinite(rows["logit"]).any():
+                raise GrammarRejectedError("no token of the vocabulary fits the grammar here")
+            tries += 1
+            token = self._selected(rows.copy())
+        self._accept(token)
+        return token
+
+    def _accept(self, token: int) -> None:
+        """The token is the next one, sampled here or elsewhere."""
+        if self._constraint is not None:
+            self._constraint.accept(token)
+        lib.llama_sampler_accept(self._sampler, token)
+        self._note(token)
+
+    def _note(self, token: int) -> None:
+        if self._shortlist is not None:
+            self._shortlist.lowered.add(token)
+
+    def _selected(self, rows: np.ndarray) -> int:
+        candidates = candidates_of(rows)
+        lib.llama_sampler_apply(self._sampler, ctypes.byref(candidates))
+        assert candidates.selected >= 0, "the sampler chain selected nothing"
+        return int(candidates.data[candidates.selected].id)
+
+    def _reseed(self, position: int) -> None:
+        """Everything from the first random link on is taken off and put back, built anew."""
+        first = self._first_random
+        if first is None:
+            return
+        seed = position_seed(self._seed, position)
+        links = self._chain.links
+        for place in range(len(links) - 1, first - 1, -1):
+            lib.llama_sampler_chain_remove(self._sampler, place)
+        for link in links[first:]:
+            if link.is_random:
+                lib.llama_sampler_free(link.sampler)
+                link.sampler = self._chain.rebuilt(link, seed)
+            lib.llama_sampler_chain_add(self._sampler, link.sampler)
+
+
+def position_seed(seed: int, position: int) -> int:
+    """32 well-mixed bits of both, never llama.cpp's "choose one yourself".
+
+    Source: the finaliser of MurmurHash3 (Appleby, public domain).
+    """
+    mixed = (seed * 0x9E3779B1 + position * 0x85EBCA77) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 16)) * 0x85EBCA6B) & 0xFFFFFFFF
+    mixed = ((mixed ^ (mixed >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    mixed ^= mixed >> 16
+    return 0 if mixed == lib.LLAMA_DEFAULT_SEED else mixed

@@ -1,0 +1,20 @@
+"""Entry of the fork server: ``python -m paddler_trio.processes.preparation FD [--give-way]``, started by an
+agent only. See ``fork_server.py``."""
+
+from __future__ import annotations
+
+import sys
+
+from paddler_trio.system.thread_priority import GIVE_WAY, imported
+
+
+def main(arguments: list[str]) -> None:
+    """Run :func:`paddler_trio.processes.preparation.fork_server.run_fork_server`."""
+    gives_way = GIVE_WAY in arguments
+    control_fd = next(int(each) for each in arguments if each != GIVE_WAY)
+    fork_server = imported("paddler_trio.processes.preparation.fork_server", gives_way=gives_way)
+    fork_server.run_fork_server(control_fd, gives_way=gives_way)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

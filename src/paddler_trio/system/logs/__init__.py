@@ -1,0 +1,1 @@
+"""Logs of a daemon: structured lines, the ring that operators read, the stream."""
