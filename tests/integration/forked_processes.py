@@ -46,7 +46,9 @@ import attrs
 _CHILDREN = MappingProxyType(
     {
         "paddler_trio.processes.engine": "paddler_trio.processes.engine.__main__",
-        "paddler_trio.processes.engine.memory.dry_run": "paddler_trio.processes.engine.memory.dry_run",
+        "paddler_trio.processes.engine.memory.dry_run": (
+            "paddler_trio.processes.engine.memory.dry_run"
+        ),
         "paddler_trio.processes.model_store": "paddler_trio.processes.model_store.__main__",
         "paddler_trio.processes.preparation": "paddler_trio.processes.preparation.__main__",
     }

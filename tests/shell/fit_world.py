@@ -21,7 +21,8 @@ from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.model_fit import ModelFit
 from paddler_trio.agent.model.model_server import ModelServer
-from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.net.client.http_client import Timeouts
 from paddler_trio.processes.preparation.messages import LanguageFacts, LanguageRefused
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
 from paddler_trio.system.synchronization import Changes

@@ -23,7 +23,8 @@ from paddler_trio.balancer.fleet.model_store_child import (
     nobody,
 )
 from paddler_trio.balancer.front.model_store_routes import ModelStoreRoutes
-from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.net.client.http_client import Timeouts
 from paddler_trio.net.server.router import Router, by_path
 from paddler_trio.processes.model_store.arrival import Arrivals
 from paddler_trio.processes.model_store.hub_metadata import HubMetadata

@@ -19,7 +19,8 @@ from paddler_trio.agent.children.engine_process import LoadFailedError
 from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model import model_fetch
 from paddler_trio.agent.model.model_server import ModelServer
-from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.net.client.http_client import Timeouts
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.agent_issue import (

@@ -21,7 +21,7 @@ from paddler_trio.models.download import download_progress, model_download
 from paddler_trio.models.download.download_progress import DownloadProgress, ProgressMeter
 from paddler_trio.models.download.model_download import ModelDownload, TransferJob
 from paddler_trio.models.download.transfer import Fetched, TransferLimits
-from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.download_errors import (
     CacheFullError,
     DownloadError,
@@ -30,6 +30,7 @@ from paddler_trio.net.client.download_errors import (
     Subject,
     TransferInterruptedError,
 )
+from paddler_trio.net.client.http_client import Timeouts
 from paddler_trio.net.client.store_errors import StoreCannotError
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 

@@ -12,9 +12,8 @@ import trio
 from hub_server import HubServer, Misbehaviour, Seen, hub_server
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.models.download.header_fetch import HeaderFetch
-from paddler_trio.models.hub.hub_settings import Timeouts
 from paddler_trio.net.client.download_errors import Subject
-from paddler_trio.net.client.http_client import open_client
+from paddler_trio.net.client.http_client import Timeouts, open_client
 from paddler_trio.net.client.http_exchange import Location
 
 KIB = 1024

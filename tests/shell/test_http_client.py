@@ -16,15 +16,15 @@ import pytest
 import trio
 import trio.testing
 
-from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.hub.hub_settings import HubSettings, open_client_of
 from paddler_trio.net.client.http_client import (
     Answer,
     AnswerBrokenError,
     BodyBrokenError,
     Connection,
     NoAnswerError,
+    Timeouts,
     open_client,
-    open_client_of,
 )
 from paddler_trio.net.tls.certificate import certificates_of
 from paddler_trio.net.tls.client_tls import ClientTls

@@ -30,7 +30,7 @@ from paddler_trio.models.download.download_progress import DownloadProgress
 from paddler_trio.models.download.model_download import FetchedModel, ModelDownload
 from paddler_trio.models.download.partial_file import HEADER_BYTES
 from paddler_trio.models.download.transfer import TransferLimits
-from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.download_errors import (
     AccessDeniedError,
     CacheFullError,
@@ -46,6 +46,7 @@ from paddler_trio.net.client.download_errors import (
     SourceNotFoundError,
     TransferInterruptedError,
 )
+from paddler_trio.net.client.http_client import Timeouts
 from paddler_trio.wire.paddler.agent_issue import (
     HuggingFaceCannotAcquireLock,
     HuggingFaceModelDoesNotExist,

@@ -18,8 +18,9 @@ from paddler_trio.models.download import partial_file, transfer
 from paddler_trio.models.download.model_download import ModelDownload
 from paddler_trio.models.download.partial_file import WRITE_BACK_BYTES, PartialFile, read_journal
 from paddler_trio.models.download.transfer import HOLD_S, SPACE_BLOCKS, Transfer, TransferLimits
-from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.download_errors import TransferInterruptedError
+from paddler_trio.net.client.http_client import Timeouts
 from paddler_trio.system import durable
 from paddler_trio.wire.paddler.desired_state import UrlModel
 

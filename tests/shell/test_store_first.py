@@ -18,13 +18,14 @@ from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server
 from paddler_trio.agent.model.store_first import StoreAddress, StoreFirst
 from paddler_trio.models.download.download_progress import DownloadProgress
 from paddler_trio.models.download.model_download import FetchedModel
-from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.download_errors import (
     AccessDeniedError,
     ServerFailedError,
     ServerUnreachableError,
     SourceNotFoundError,
 )
+from paddler_trio.net.client.http_client import Timeouts
 from paddler_trio.wire.paddler.agent_issue import HuggingFacePermissions
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 

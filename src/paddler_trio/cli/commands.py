@@ -12,47 +12,34 @@ import typer
 from paddler_trio.cli.daemons.daemon_commands import DaemonCommand
 from paddler_trio.cli.version import VersionOption
 
-COMMANDS: Final = (
-    "balancer",
-    "agent",
-    "model",
-    "fleet",
-    "rollout",
-    "template",
-    "key",
-    "tls",
-    "config",
-    "join-token",
-    "join",
-    "agents",
-    "top",
-    "dashboard",
-    "requests",
-    "explain",
-    "chat",
-    "bench",
-    "tree",
-    "audit",
-    "rpc-server",
-    "setup",
-    "doctor",
-    "demo",
-    "completion",
-)
-
-_MODULES: Final = {
-    "bench": "bench_command",
-    "config": "config_command",
-    "dashboard": "top",
-    "fleet": "fleet_command",
-    "join": "join_command",
-    "join-token": "join_token_command",
-    "requests": "requests_command",
-    "rollout": "rollout_command",
+COMMANDS: Final = {
+    "balancer": "daemons.balancer",
+    "agent": "daemons.agent",
+    "model": "model.model",
+    "fleet": "fleet.fleet_command",
+    "rollout": "fleet.rollout_command",
+    "template": "template.template",
+    "key": "access.key",
+    "tls": "access.tls_command",
+    "config": "daemons.config_command",
+    "join-token": "access.join_token_command",
+    "join": "access.join_command",
+    "agents": "live.agents",
+    "top": "live.top",
+    "dashboard": "live.top",
+    "requests": "live.requests_command",
+    "explain": "live.explain",
+    "chat": "chat",
+    "bench": "bench.bench_command",
+    "tree": "live.tree",
+    "audit": "live.audit",
+    "rpc-server": "rpc_server",
     "setup": "setup_command",
-    "tls": "tls_command",
+    "doctor": "doctor",
+    "demo": "daemons.demo",
+    "completion": "completion",
 }
-"""Those whose module has another name than the command."""
+"""Commands by name, with the module below ``paddler_trio.cli`` that has each."""
 
 
 def needed_for(arguments: Iterable[str]) -> Iterable[str]:
@@ -78,7 +65,7 @@ def command_line(commands: Iterable[str] = COMMANDS) -> typer.Typer:
     app.callback()(_root)
     for name in commands:
         identifier = name.replace("-", "_")
-        module = import_module(f"paddler_trio.cli.{_MODULES.get(name, identifier)}")
+        module = import_module(f"paddler_trio.cli.{COMMANDS[name]}")
         command = getattr(module, identifier)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -35,7 +36,7 @@ class BalancerConfig:
     inference_cors_allowed_hosts: tuple[str, ...] = ()
     management_cors_allowed_hosts: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
-    """Names under which ports that ask for no key answer too; see ``net/server/allowed_hosts.py``."""
+    """Names under which ports that ask for no key answer too; see ``allowed_hosts.py``."""
     metrics_prefix: str = "paddler_"
     statsd_addr: str | None = None
     """Where gauges are sent by StatsD; None for nowhere."""
@@ -254,3 +255,11 @@ def _can_be_looked_up(host: str) -> bool:
     except UnicodeError:
         return False
     return True
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether only this machine has what this name or address means."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

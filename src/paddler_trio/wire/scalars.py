@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeAlias
 
 import attrs
@@ -100,3 +101,8 @@ def float32s(values: Sequence[float] | npt.NDArray[np.floating[Any]]) -> tuple[f
     for index in np.flatnonzero(pending):
         result[index] = float32(float(exact[index]))
     return tuple(result.tolist())
+
+
+def rfc3339(moment: datetime) -> str:
+    """RFC 3339, in UTC and whole seconds."""
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

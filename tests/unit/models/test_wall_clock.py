@@ -27,8 +27,9 @@ from paddler_trio.models.download.download_progress import (
 )
 from paddler_trio.models.download.model_download import wait_for_retry
 from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
-from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.download_errors import LockHeldError, Subject
+from paddler_trio.net.client.http_client import Timeouts
 from paddler_trio.net.client.http_exchange import retry_after_of
 
 SUBJECT = Subject("https://host/m.gguf", is_hub=False)

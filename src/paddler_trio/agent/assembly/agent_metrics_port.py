@@ -15,8 +15,7 @@ from paddler_trio.agent.model.instance_measures import InstanceMeasures
 from paddler_trio.net.server.allowed_hosts import AllowedHosts
 from paddler_trio.net.server.asgi import App
 from paddler_trio.net.server.connection_limits import HttpLimits
-from paddler_trio.net.server.exposure import beyond_loopback
-from paddler_trio.net.server.listening import bound_address, listen
+from paddler_trio.net.server.listening import beyond_loopback, bound_address, listen
 from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.server import HttpServer
 from paddler_trio.net.tls.server_context import TlsFiles

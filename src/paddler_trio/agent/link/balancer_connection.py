@@ -89,14 +89,14 @@ forwarded yet. It does not report when it has forwarded them; that takes moments
 
 @attrs.define(eq=False)
 class BalancerConnection:
-    """One connection; also the :class:`~paddler_trio.agent.requests.requests.Reply` of its requests.
+    """One connection; also the ``Reply`` of its requests.
 
     Args:
       on_store: called with the path at which the balancer keeps models, if it does.
       placement: sent before the registration; None sends nothing.
       offer: what the server behind this agent is; None if there is none.
       on_instances, rotation: see :class:`~paddler_trio.agent.link.balancer_link.BalancerLink`.
-      stream: what ``socket`` writes to; see :class:`~paddler_trio.agent.link.link_writer.LinkWriter`.
+      stream: what ``socket`` writes to; see ``LinkWriter``.
       slots: how many slots may be offered here; None for all.
       on_leaving: called when the balancer leaves, and needs as many slots from then on.
     """

@@ -1,8 +1,8 @@
 """An agent replaces the secret of its credential once a day, over its first link.
 
-The steps are those of ``balancer/joining/agent_registry.py``: the hash of a new secret is sent with that of
-the stored one, the balancer stores it and says so, and only then the secret takes the old one's
-place in the file. The next
+The steps are those of the balancer's ``agent_registry.py``: the hash of a new secret is sent with
+that of the stored one, the balancer stores it and says so, and only then the secret takes the old
+one's place in the file. The next
 dialling shows it. A link that breaks, or a process that is killed, between any two steps leaves a
 secret that works: a balancer that heard of a new one takes the old one until the new one is shown.
 """

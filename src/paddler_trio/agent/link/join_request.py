@@ -12,14 +12,14 @@ import attrs
 
 from paddler_trio.agent.link.agent_folder import AgentFolder, Joined
 from paddler_trio.agent.link.balancer_trust import PATH, connected, read_answer, trust_in
-from paddler_trio.balancer.joining.advertised_address import is_loopback_host
-from paddler_trio.balancer.joining.stored_agents import check_agent_name, text_of
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.joining.agent_credential import AgentCredential
+from paddler_trio.net.joining.agent_credential import AgentCredential, check_agent_name
 from paddler_trio.net.joining.join_token import ID, JoinToken, digest_of, new_secret
 from paddler_trio.net.tls.address import parse_address
 from paddler_trio.net.tls.client_errors import tls_problem
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.system.config import is_loopback_host
+from paddler_trio.wire.scalars import rfc3339
 
 ATTEMPTS: Final = 3
 """An answer that was lost on its way is asked for again; no further use is counted."""
@@ -106,7 +106,7 @@ def join(
         )
     credential_id, joined_name, labels = found
     pin = None if trust is None else trust.fingerprint
-    joined = Joined(token.address, joined_name, pin, text_of(datetime.now(UTC)))
+    joined = Joined(token.address, joined_name, pin, rfc3339(datetime.now(UTC)))
     credential = AgentCredential(credential_id, secret)
     has_ca = trust is not None and trust.ca_file is not None
     folder.keep(joined, credential, has_new_ca=has_ca)

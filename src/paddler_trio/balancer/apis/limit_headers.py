@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from paddler_trio.balancer.keys.key_terms import text_of
 from paddler_trio.net.server.asgi import Header
 from paddler_trio.scheduler.limits.key_usage import Left
+from paddler_trio.wire.scalars import rfc3339
 
 ANTHROPIC: Final = "/v1/messages"
 _NAMES: Final = {"requests_per_minute": "requests", "tokens_per_day": "tokens"}
@@ -54,7 +54,7 @@ def _anthropic(left: Sequence[Left], unix_s: float) -> Iterator[tuple[str, str]]
     for each in left:
         name = _NAMES.get(each.limit)
         if name is not None and each.reset_s is not None:
-            reset = text_of(now + timedelta(seconds=each.reset_s))
+            reset = rfc3339(now + timedelta(seconds=each.reset_s))
             yield f"anthropic-ratelimit-{name}-limit", str(each.allowed)
             yield f"anthropic-ratelimit-{name}-remaining", str(each.left)
             yield f"anthropic-ratelimit-{name}-reset", reset

@@ -37,6 +37,7 @@ from paddler_trio.balancer.assembly.upstream_assembly import REVERSE_PROXY, Upst
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.front.cors import Cors
+from paddler_trio.balancer.front.exposure import check_exposure
 from paddler_trio.balancer.front.hub_routes import HubRoutes
 from paddler_trio.balancer.front.inference_routes import PROBES, InferenceRoutes
 from paddler_trio.balancer.front.management_routes import ManagementRoutes, may_change
@@ -57,9 +58,8 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.server.allowed_hosts import own_names
 from paddler_trio.net.server.asgi import App
 from paddler_trio.net.server.connection_limits import HttpLimits
-from paddler_trio.net.server.exposure import beyond_loopback, check_exposure, warn_of_plain_ports
 from paddler_trio.net.server.input_budget import PUBLIC_SHARE
-from paddler_trio.net.server.listening import adopt, listen
+from paddler_trio.net.server.listening import adopt, beyond_loopback, listen, warn_of_plain_ports
 from paddler_trio.net.server.router import by_path
 from paddler_trio.net.server.server import HttpServer
 from paddler_trio.net.tls.server_tls import ServerTls, server_tls

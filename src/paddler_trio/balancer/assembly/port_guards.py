@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import attrs
 
-from paddler_trio.balancer.front.authentication import Authentication, Refuse, refuse_in_plain_text
+from paddler_trio.balancer.front.authentication import Authentication
 from paddler_trio.balancer.front.cors import Cors
 from paddler_trio.balancer.front.origins import Origins
 from paddler_trio.balancer.joining.agent_guard import AgentGuard
 from paddler_trio.balancer.keys.api_keys import KeyScope
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.net.server.allowed_hosts import AllowedHosts, allowed_names
-from paddler_trio.net.server.asgi import App
-from paddler_trio.net.server.exposure import beyond_loopback
+from paddler_trio.net.server.asgi import App, Refuse, refuse_in_plain_text
+from paddler_trio.net.server.listening import beyond_loopback
 from paddler_trio.system.config import BalancerConfig
 
 

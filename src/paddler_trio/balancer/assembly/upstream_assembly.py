@@ -10,11 +10,10 @@ import attrs
 from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.assembly.port_guards import PortGuards
 from paddler_trio.balancer.fleet.deployments import Deployments
-from paddler_trio.balancer.front.authentication import Refuse
 from paddler_trio.balancer.reverse_proxy.forwarding import Forwarding
 from paddler_trio.balancer.reverse_proxy.reverse_proxy import ReverseProxy, UpstreamFront
 from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools
-from paddler_trio.net.server.asgi import App
+from paddler_trio.net.server.asgi import App, Refuse
 from paddler_trio.system.config import BalancerConfig
 from paddler_trio.wire.trio.upstream_messages import DEFAULT_UPSTREAM
 

@@ -12,15 +12,23 @@ Probes stay open, since supervisors have no keys, and so does a preflight, which
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Iterator
 
 import attrs
 import structlog
 
 from paddler_trio.balancer.keys.api_keys import KeyScope, StoredKey
 from paddler_trio.balancer.keys.key_ring import KeyRing
-from paddler_trio.net.server.asgi import App, HttpProblem, Receive, Scope, Send, header, send_text
+from paddler_trio.net.server.asgi import (
+    App,
+    HttpProblem,
+    Receive,
+    Refuse,
+    Scope,
+    Send,
+    header,
+    refuse_in_plain_text,
+)
 from paddler_trio.net.server.client_identity import KEY_DEPLOYMENTS, KEY_NAME, LIMITED_KEY
 from paddler_trio.net.server.router import refuse_upgrade
 from paddler_trio.net.server.upgrade import upgrade_of
@@ -34,16 +42,6 @@ MAX_LOGGED_CHARS = 200
 """Of a path: a client that is refused cannot make the log grow fast."""
 
 _REALM = 'Bearer realm="paddler-trio"'
-
-Refuse: TypeAlias = Callable[[Scope, Receive, Send, HttpProblem], Awaitable[None]]
-"""Answers an HTTP request with a refusal."""
-
-
-async def refuse_in_plain_text(
-    scope: Scope, receive: Receive, send: Send, problem: HttpProblem
-) -> None:
-    """The refusal of Paddler's routes."""
-    await send_text(send, problem.status, problem.text, headers=problem.headers)
 
 
 @attrs.frozen(eq=False)

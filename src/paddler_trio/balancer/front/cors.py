@@ -1,7 +1,7 @@
 """Cross-origin resource sharing: which web pages may read the responses.
 
 A page from an origin that is not listed gets the ordinary response without the allow header, so
-its browser hides it; nothing is blocked here (`paddler_trio.balancer.front.origins` blocks changes), and
+its browser hides it; nothing is blocked here (`origins` blocks changes), and
 WebSocket upgrades pass untouched. Only a preflight is answered without asking the application.
 
 Header names are spelled as llama-server spells them: some clients compare them case by case.

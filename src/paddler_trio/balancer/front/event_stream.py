@@ -28,7 +28,7 @@ _HEADERS = [
 
 
 class WatchedView(Protocol):
-    """What a stream shows, such as a :class:`~paddler_trio.balancer.fleet.shared_view.SharedView`."""
+    """What a stream shows, such as a ``SharedView``."""
 
     watchers: int
 

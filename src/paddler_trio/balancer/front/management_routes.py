@@ -313,7 +313,7 @@ class ManagementRoutes:
 
 
 async def _body(read: Callable[[object], T]) -> T:
-    """The JSON body of Quart's request, read as `paddler_trio.net.server.json_body` reads all others."""
+    """Return the JSON body of Quart's request, read as ``json_body`` reads all others."""
     scope = cast("Scope", request.scope)
     check_media_type(scope)
     data = await request.get_data(cache=False)

@@ -14,8 +14,16 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from paddler_trio.balancer.front.authentication import Refuse, refuse_in_plain_text
-from paddler_trio.net.server.asgi import App, HttpProblem, Receive, Scope, Send, header
+from paddler_trio.net.server.asgi import (
+    App,
+    HttpProblem,
+    Receive,
+    Refuse,
+    Scope,
+    Send,
+    header,
+    refuse_in_plain_text,
+)
 from paddler_trio.net.server.router import refuse_upgrade
 from paddler_trio.net.server.upgrade import upgrade_of
 

@@ -11,7 +11,7 @@ import attrs
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.join_token import TLS_SCHEME
 from paddler_trio.net.server.asgi import Scope, header
-from paddler_trio.system.config import split_address
+from paddler_trio.system.config import is_loopback_host, split_address
 
 
 @attrs.frozen
@@ -65,11 +65,3 @@ def _split(text: str) -> tuple[str, int | None]:
     except ConfigurationError:
         return "", None
     return host, None
-
-
-def is_loopback_host(host: str) -> bool:
-    """Whether only this machine has what this name or address means."""
-    try:
-        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

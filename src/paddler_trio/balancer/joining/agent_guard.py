@@ -20,20 +20,23 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.front.authentication import (
-    MAX_LOGGED_CHARS,
-    Authentication,
-    Refuse,
-    is_probe,
-    refuse_in_plain_text,
-)
+from paddler_trio.balancer.front.authentication import MAX_LOGGED_CHARS, Authentication, is_probe
 from paddler_trio.balancer.joining.agent_identity import AgentIdentity, put_identity
 from paddler_trio.balancer.joining.agent_links import REVOKED
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry
 from paddler_trio.balancer.joining.legacy_networks import FLAG, Network, is_within
 from paddler_trio.balancer.joining.stored_agents import StoredCredential
 from paddler_trio.net.joining.agent_credential import AgentCredential, looks_like_one
-from paddler_trio.net.server.asgi import App, HttpProblem, Receive, Scope, Send, header
+from paddler_trio.net.server.asgi import (
+    App,
+    HttpProblem,
+    Receive,
+    Refuse,
+    Scope,
+    Send,
+    header,
+    refuse_in_plain_text,
+)
 from paddler_trio.net.server.router import refuse_upgrade
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
 

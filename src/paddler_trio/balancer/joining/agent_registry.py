@@ -32,12 +32,12 @@ from paddler_trio.balancer.joining.stored_agents import (
     StoredAgents,
     StoredCredential,
     StoredToken,
-    text_of,
 )
 from paddler_trio.errors import ConfigurationError, PaddlerError
 from paddler_trio.net.joining.agent_credential import AgentCredential
 from paddler_trio.net.joining.join_token import digest_of, matches, new_id, new_secret
 from paddler_trio.net.joining.private_file import read_private, replace_private
+from paddler_trio.wire.scalars import rfc3339
 
 log = structlog.get_logger("joining")
 
@@ -359,7 +359,7 @@ class AgentRegistry:
     def _suspect(self, credential: StoredCredential, reason: str) -> None:
         if credential.suspicious is not None:
             return
-        when = text_of(self.now())
+        when = rfc3339(self.now())
         log.error(
             "SOMEBODY ELSE MAY HAVE AN AGENT'S CREDENTIAL: revoke it, let the machine join again",
             agent=credential.name,

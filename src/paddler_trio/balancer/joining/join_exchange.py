@@ -28,9 +28,9 @@ from paddler_trio.balancer.joining.agent_registry import (
     JoinConflictError,
     JoinRefusedError,
 )
-from paddler_trio.balancer.joining.stored_agents import check_agent_name
 from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.joining.agent_credential import check_agent_name
 from paddler_trio.net.joining.join_token import HASH, ID
 from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_json
 from paddler_trio.net.server.json_body import json_body

@@ -25,22 +25,19 @@ import structlog
 import trio
 
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry, JoinConflictError
-from paddler_trio.balancer.joining.stored_agents import (
-    StoredCredential,
-    StoredToken,
-    check_agent_name,
-    text_of,
-)
+from paddler_trio.balancer.joining.stored_agents import StoredCredential, StoredToken
 from paddler_trio.balancer.keys.api_keys import KeyScope
 from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.joining.agent_credential import check_agent_name
 from paddler_trio.net.joining.join_token import TLS_SCHEME, JoinToken, check_address
 from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_empty, send_json
 from paddler_trio.net.server.client_identity import KEY_NAME
 from paddler_trio.net.server.json_body import json_body
 from paddler_trio.net.server.router import Params, Router
 from paddler_trio.wire.codec import dumps
+from paddler_trio.wire.scalars import rfc3339
 from paddler_trio.wire.shape_error import ShapeError
 from paddler_trio.wire.trio.placement_rules import check_labels
 
@@ -118,18 +115,18 @@ class JoinTokenRoutes:
             "join token made",
             token=token.id,
             uses=token.uses,
-            expires=text_of(token.expires),
+            expires=rfc3339(token.expires),
             labels=dict(token.labels),
             by=author,
         )
         audit_of(scope).record(
-            scope, "join token made", token.id, uses=token.uses, expires=text_of(token.expires)
+            scope, "join token made", token.id, uses=token.uses, expires=rfc3339(token.expires)
         )
         answer = {
             "id": token.id,
             "token": text,
             "command": f"paddler-trio join --slots 4 <<< '{text}'",
-            "expires": text_of(token.expires),
+            "expires": rfc3339(token.expires),
             "address": address,
         }
         await send_json(send, 201, answer, headers=[NEVER_STORED])
@@ -204,8 +201,8 @@ class JoinTokenRoutes:
 def _token_view(token: StoredToken) -> dict[str, object]:
     return {
         "id": token.id,
-        "created": text_of(token.created),
-        "expires": text_of(token.expires),
+        "created": rfc3339(token.created),
+        "expires": rfc3339(token.expires),
         "uses_left": token.uses_left,
         "labels": dict(token.labels),
         "name": token.name,
@@ -219,15 +216,15 @@ def _rendered(credentials: list[StoredCredential], connected: Set[str]) -> bytes
         {
             "name": each.name,
             "id": each.id,
-            "created": text_of(each.created),
-            "rotated": text_of(each.rotated),
-            "last_seen": None if each.last_seen is None else text_of(each.last_seen),
+            "created": rfc3339(each.created),
+            "rotated": rfc3339(each.rotated),
+            "last_seen": None if each.last_seen is None else rfc3339(each.last_seen),
             "address": each.address,
             "connected": each.id in connected,
             "suspicious": each.suspicious,
             "labels": dict(each.labels),
             "token": each.token,
-            "expires": text_of(each.expires),
+            "expires": rfc3339(each.expires),
         }
         for each in credentials
     )

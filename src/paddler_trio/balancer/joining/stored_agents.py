@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Container, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -19,7 +18,9 @@ from typing import Any, Final
 import attrs
 
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.joining.agent_credential import AGENT_NAME
 from paddler_trio.net.joining.join_token import ID
+from paddler_trio.wire.scalars import rfc3339
 from paddler_trio.wire.shape_error import ShapeError
 from paddler_trio.wire.trio.placement_rules import check_labels
 
@@ -34,23 +35,7 @@ UNUSED_LIFE: Final = timedelta(days=90)
 """A credential that no agent showed for so long opens nothing any more."""
 DIGEST_BYTES: Final = hashlib.sha256().digest_size
 
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
-
-
-def text_of(time: datetime) -> str:
-    """RFC 3339, to the second."""
-    return time.astimezone(UTC).strftime(_TIME)
-
-
-def check_agent_name(name: str) -> str:
-    """``name`` itself if an agent may join under it, else ConfigurationError."""
-    if _NAME.fullmatch(name) is None:
-        raise ConfigurationError(
-            f"{name[:80]!r} cannot name an agent: write 1 to 63 letters, digits or . _ -, the "
-            "first a letter or a digit"
-        )
-    return name
 
 
 @attrs.frozen(slots=False, kw_only=True)
@@ -79,8 +64,8 @@ class StoredToken:
             {
                 "id": self.id,
                 "sha256": self.digest.hex(),
-                "created": text_of(self.created),
-                "expires": text_of(self.expires),
+                "created": rfc3339(self.created),
+                "expires": rfc3339(self.expires),
                 "uses": self.uses,
                 "uses_left": self.uses_left,
                 "labels": dict(self.labels),
@@ -139,9 +124,9 @@ class StoredCredential:
                 "sha256": self.digest.hex(),
                 "pending": None if self.pending is None else self.pending.hex(),
                 "earlier": [each.hex() for each in self.earlier],
-                "created": text_of(self.created),
-                "rotated": text_of(self.rotated),
-                "last_seen": None if self.last_seen is None else text_of(self.last_seen),
+                "created": rfc3339(self.created),
+                "rotated": rfc3339(self.rotated),
+                "last_seen": None if self.last_seen is None else rfc3339(self.last_seen),
                 "address": self.address,
                 "labels": dict(self.labels),
                 "suspicious": self.suspicious,
@@ -337,7 +322,7 @@ def _id(value: object, what: str) -> str:
 
 
 def _name(value: object, what: str) -> str:
-    if not isinstance(value, str) or _NAME.fullmatch(value) is None:
+    if not isinstance(value, str) or AGENT_NAME.fullmatch(value) is None:
         raise ConfigurationError(f"{what} is no name of an agent")
     return value
 

@@ -17,10 +17,19 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from paddler_trio.balancer.front.authentication import Refuse, refuse_in_plain_text
 from paddler_trio.balancer.front.rate_limit_fields import rate_limit_fields
 from paddler_trio.balancer.keys.key_accounts import Admission, KeyAccounts, Refusal
-from paddler_trio.net.server.asgi import App, Header, HttpProblem, Message, Receive, Scope, Send
+from paddler_trio.net.server.asgi import (
+    App,
+    Header,
+    HttpProblem,
+    Message,
+    Receive,
+    Refuse,
+    Scope,
+    Send,
+    refuse_in_plain_text,
+)
 from paddler_trio.net.server.client_identity import LIMITED_KEY
 from paddler_trio.net.server.upgrade import upgrade_of
 from paddler_trio.scheduler.limits.key_usage import Left

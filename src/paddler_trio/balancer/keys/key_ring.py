@@ -17,8 +17,8 @@ import structlog
 import trio
 
 from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, read_key_file
-from paddler_trio.balancer.keys.key_terms import text_of
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.wire.scalars import rfc3339
 
 log = structlog.get_logger("keys")
 
@@ -115,7 +115,7 @@ class KeyRing:
         expires = key.terms.expires
         if expires is None or self.now() < expires:
             return None
-        return f"the API key {key.name!r} expired at {text_of(expires)}"
+        return f"the API key {key.name!r} expired at {rfc3339(expires)}"
 
     def valid_s(self, key: StoredKey) -> float:
         """For how many more seconds the key is valid; infinite without an end."""

@@ -18,6 +18,7 @@ import attrs
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.scheduler.limits.key_limits import MOST, NO_LIMITS, KeyLimits
+from paddler_trio.wire.scalars import rfc3339
 
 MAX_TTL_S: Final = 100 * 366 * 86_400
 TERMS: Final = frozenset({"expires", *MOST})
@@ -63,18 +64,13 @@ class KeyTerms:
 
     @property
     def expires_text(self) -> str | None:
-        return None if self.expires is None else text_of(self.expires)
+        return None if self.expires is None else rfc3339(self.expires)
 
     def has_expired(self, now: datetime) -> bool:
         return self.expires is not None and now >= self.expires
 
 
 NO_TERMS: Final = KeyTerms()
-
-
-def text_of(moment: datetime) -> str:
-    """RFC 3339, in UTC and whole seconds."""
-    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def check_expires(value: object, what: str) -> datetime:

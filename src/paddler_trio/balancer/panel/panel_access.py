@@ -19,12 +19,22 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.front.authentication import Authentication, Refuse, refuse_in_plain_text
+from paddler_trio.balancer.front.authentication import Authentication
 from paddler_trio.balancer.front.origins import READS
 from paddler_trio.balancer.front.sessions import SESSION_COOKIE, Session, Sessions, csrf_token
 from paddler_trio.balancer.keys.api_keys import KeyScope
 from paddler_trio.balancer.keys.key_ring import KeyRing
-from paddler_trio.net.server.asgi import App, HttpProblem, Message, Receive, Scope, Send, header
+from paddler_trio.net.server.asgi import (
+    App,
+    HttpProblem,
+    Message,
+    Receive,
+    Refuse,
+    Scope,
+    Send,
+    header,
+    refuse_in_plain_text,
+)
 from paddler_trio.net.server.client_identity import KEY_DEPLOYMENTS, KEY_NAME, LIMITED_KEY
 from paddler_trio.net.server.router import refuse_upgrade
 

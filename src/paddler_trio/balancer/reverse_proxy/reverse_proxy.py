@@ -13,7 +13,6 @@ from urllib.parse import parse_qs
 
 import attrs
 
-from paddler_trio.balancer.front.authentication import Refuse
 from paddler_trio.balancer.reverse_proxy.forwarding import (
     BODY_DEADLINE_S,
     MAX_BODY_BYTES,
@@ -26,6 +25,7 @@ from paddler_trio.net.server.asgi import (
     HttpProblem,
     Message,
     Receive,
+    Refuse,
     Scope,
     Send,
     check_announced,

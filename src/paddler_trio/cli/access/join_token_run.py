@@ -13,12 +13,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from paddler_trio.balancer.joining.advertised_address import is_loopback_host
 from paddler_trio.cli.management_client import Json, ManagementClient
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.join_token import JoinToken
-from paddler_trio.system.config import parse_labels
+from paddler_trio.system.config import is_loopback_host, parse_labels
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION: Final = re.compile(r"([0-9]{1,8})([smhd]?)")

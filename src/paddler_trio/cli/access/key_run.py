@@ -27,11 +27,11 @@ from paddler_trio.balancer.keys.key_terms import (
     after,
     check_expires,
     duration_s,
-    text_of,
 )
 from paddler_trio.cli.terminal import print_json, stderr, stdout
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.scheduler.limits.key_limits import NO_LIMITS, KeyLimits
+from paddler_trio.wire.scalars import rfc3339
 
 RELOAD: Final = "tell a running balancer with SIGHUP (systemctl reload paddler-trio-balancer)"
 
@@ -123,7 +123,7 @@ def _end(ttl: str | None, expires: str | None, now: datetime) -> datetime | None
         return None
     end = check_expires(expires, "--expires")
     if end <= now:
-        raise ConfigurationError(f"--expires is {text_of(end)}, which is over")
+        raise ConfigurationError(f"--expires is {rfc3339(end)}, which is over")
     return end
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import trio
 
-from paddler_trio.models.hub.hub_settings import Timeouts
 from paddler_trio.net.client.download_errors import LockHeldError, Subject
+from paddler_trio.net.client.http_client import Timeouts
 
 
 @asynccontextmanager

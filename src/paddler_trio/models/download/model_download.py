@@ -52,7 +52,7 @@ from paddler_trio.models.hub.hub_client import (
     hub_subject,
     list_repository,
 )
-from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.models.hub.hub_settings import HubSettings, open_client_of
 from paddler_trio.models.pushed.pushed_cache import pushed_journals
 from paddler_trio.models.pushed.pushed_download import PushedDownload
 from paddler_trio.models.pushed.pushed_source import is_pushed
@@ -66,7 +66,7 @@ from paddler_trio.net.client.download_errors import (
     SourceMalformedError,
     Subject,
 )
-from paddler_trio.net.client.http_client import HttpClient, open_client_of
+from paddler_trio.net.client.http_client import HttpClient
 from paddler_trio.net.client.http_exchange import Location
 from paddler_trio.system.durable import sync
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel

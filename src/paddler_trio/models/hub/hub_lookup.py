@@ -17,14 +17,14 @@ import trio
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.models.hub.hub_client import HubListing, list_repository
 from paddler_trio.models.hub.hub_quantizations import RepositoryModels, models_in
-from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
+from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.download_errors import (
     RequestRejectedError,
     ServerUnreachableError,
     SourceMalformedError,
     Subject,
 )
-from paddler_trio.net.client.http_client import open_client
+from paddler_trio.net.client.http_client import Timeouts, open_client
 
 LOOKUP_S: Final = 20.0
 """For one lookup, its turn included."""

@@ -11,36 +11,21 @@ import base64
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import attrs
 
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.client.http_client import HttpClient, Timeouts
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 MAX_TOKEN_CHARS: Final = 4096
 _TRUE: Final = frozenset({"1", "ON", "YES", "TRUE"})
 _TOKEN = re.compile(r"[\x21-\x7e]+")
-
-
-@attrs.frozen(kw_only=True)
-class Timeouts:
-    """All in seconds.
-
-    Args:
-      connect_s: for a connection, TLS included.
-      silence_s: between two pieces of an answer, and before its headers.
-      lock_s: how long another process may hold a file's lock without any progress.
-      lock_poll_s: between two looks at a lock.
-    """
-
-    connect_s: float = 10.0
-    silence_s: float = 30.0
-    lock_s: float = 120.0
-    lock_poll_s: float = 0.5
 
 
 @attrs.frozen(kw_only=True)
@@ -67,7 +52,7 @@ class HubSettings:
     token_file: Path | None = None
     token_path: Path | None = None
     env_token: str | None = attrs.field(default=None, repr=False)
-    timeouts: Timeouts = Timeouts()
+    timeouts: Timeouts = attrs.field(factory=Timeouts)
     url_mirror: str | None = None
     store_tls: ClientTls | None = None
 
@@ -201,3 +186,18 @@ def _checked(token: str, place: str) -> str:
             "spaces"
         )
     return token
+
+
+@asynccontextmanager
+async def open_client_of(settings: HubSettings) -> AsyncIterator[HttpClient]:
+    """The same for the server of these settings: a model store is on this network, and verified as
+    its balancer is."""
+    tls = settings.store_tls
+    if tls is None:
+        client = HttpClient(settings.timeouts)
+    else:
+        client = HttpClient(settings.timeouts, uses_proxies=False, make_context=tls.context)
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -27,7 +27,7 @@ from paddler_trio.models.hub.hub_client import (
     file_metadata,
     hub_subject,
 )
-from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.models.hub.hub_settings import HubSettings, open_client_of
 from paddler_trio.models.memory.dry_run_process import DryRun, open_dry_run
 from paddler_trio.models.memory.known_needs import KnownNeeds, Question, question_of
 from paddler_trio.models.memory.memory_correction import Observation, corrected, observation
@@ -42,7 +42,7 @@ from paddler_trio.net.client.download_errors import (
     ServerUnreachableError,
     Subject,
 )
-from paddler_trio.net.client.http_client import HttpClient, open_client_of
+from paddler_trio.net.client.http_client import HttpClient
 from paddler_trio.net.client.http_exchange import Location
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import MemoryNeed, MemoryUse

@@ -21,7 +21,6 @@ import h11
 import httpx
 import trio
 
-from paddler_trio.models.hub.hub_settings import HubSettings, Timeouts
 from paddler_trio.net.client.tls_stream import TlsStream
 from paddler_trio.net.h11_bounds import bound_parsing
 
@@ -316,21 +315,6 @@ async def open_client(timeouts: Timeouts) -> AsyncIterator[HttpClient]:
         await client.close()
 
 
-@asynccontextmanager
-async def open_client_of(settings: HubSettings) -> AsyncIterator[HttpClient]:
-    """The same for the server of these settings: a model store is on this network, and verified as
-    its balancer is."""
-    tls = settings.store_tls
-    if tls is None:
-        client = HttpClient(settings.timeouts)
-    else:
-        client = HttpClient(settings.timeouts, uses_proxies=False, make_context=tls.context)
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
 def cause_of(error: BaseException) -> str:
     """The operating system's text if it was asked, else the library's."""
     seen: BaseException | None = error
@@ -397,3 +381,20 @@ def _tls_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context
+
+
+@attrs.frozen(kw_only=True)
+class Timeouts:
+    """All in seconds.
+
+    Args:
+      connect_s: for a connection, TLS included.
+      silence_s: between two pieces of an answer, and before its headers.
+      lock_s: how long another process may hold a file's lock without any progress.
+      lock_poll_s: between two looks at a lock.
+    """
+
+    connect_s: float = 10.0
+    silence_s: float = 30.0
+    lock_s: float = 120.0
+    lock_poll_s: float = 0.5

@@ -11,6 +11,7 @@ from typing import Final
 
 import attrs
 
+from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.join_token import ID, SECRET
 
 PREFIX: Final = "pta1"
@@ -38,3 +39,16 @@ class AgentCredential:
 def looks_like_one(text: str) -> bool:
     """Whether it is meant to be a credential; it need not be well-formed."""
     return text.startswith(f"{PREFIX}.")
+
+
+AGENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
+
+
+def check_agent_name(name: str) -> str:
+    """``name`` itself if an agent may join under it, else ConfigurationError."""
+    if AGENT_NAME.fullmatch(name) is None:
+        raise ConfigurationError(
+            f"{name[:80]!r} cannot name an agent: write 1 to 63 letters, digits or . _ -, the "
+            "first a letter or a digit"
+        )
+    return name

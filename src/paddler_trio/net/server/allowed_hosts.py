@@ -22,9 +22,17 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.front.authentication import Refuse, refuse_in_plain_text
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.server.asgi import App, HttpProblem, Receive, Scope, Send, header
+from paddler_trio.net.server.asgi import (
+    App,
+    HttpProblem,
+    Receive,
+    Refuse,
+    Scope,
+    Send,
+    header,
+    refuse_in_plain_text,
+)
 from paddler_trio.net.server.router import refuse_upgrade
 
 log = structlog.get_logger("hosts")

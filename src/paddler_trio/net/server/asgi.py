@@ -168,3 +168,14 @@ async def send_empty(send: Send, status: int, *, headers: Iterable[Header] = ())
 async def _send(send: Send, status: int, headers: list[Header], body: bytes) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+Refuse: TypeAlias = Callable[[Scope, Receive, Send, HttpProblem], Awaitable[None]]
+"""Answers an HTTP request with a refusal."""
+
+
+async def refuse_in_plain_text(
+    scope: Scope, receive: Receive, send: Send, problem: HttpProblem
+) -> None:
+    """The refusal of Paddler's routes."""
+    await send_text(send, problem.status, problem.text, headers=problem.headers)

@@ -7,12 +7,17 @@ half-started tree.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import structlog
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.system.config import split_address
+
+log = structlog.get_logger("balancer")
 
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 30, 10, 3
 
@@ -97,3 +102,22 @@ def _cannot_listen(address: str, error: OSError) -> ConfigurationError:
 def _close_all(sockets: Iterable[socket.socket]) -> None:
     for sock in sockets:
         sock.close()
+
+
+def warn_of_plain_ports(sockets: Sequence[socket.socket]) -> None:
+    """For ports without TLS: what can be read, and changed, between them and other machines."""
+    if exposed := beyond_loopback(sockets):
+        log.warning(
+            "PORTS WITHOUT TLS: keys, prompts and answers cross the network as they are; give "
+            "--tls-cert and --tls-key, or bind to 127.0.0.1 behind a proxy that has TLS",
+            addresses=exposed,
+        )
+
+
+def beyond_loopback(sockets: Sequence[socket.socket]) -> list[str]:
+    """The addresses of ``sockets`` that other machines may reach."""
+    return [
+        bound_address(each)
+        for each in sockets
+        if not ipaddress.ip_address(each.getsockname()[0].partition("%")[0]).is_loopback
+    ]

@@ -1,7 +1,7 @@
 """What a Quart application needs around it to be served like the others.
 
 Quart serves the ordinary routes of the management port; every other route is one of
-`paddler_trio.net.server.router`. `adapted` gives such an application the body limits of the others and
+`router`. `adapted` gives such an application the body limits of the others and
 closes two differences: Quart answers ``HEAD`` on every ``GET`` route, and quart-trio cancels a
 request on the disconnect that reports its own end.
 """

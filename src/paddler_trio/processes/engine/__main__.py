@@ -1,5 +1,7 @@
-"""Entry of the engine process: ``python -m paddler_trio.processes.engine [RECORD] [--give-way]``, started by
-an agent only. See ``engine_main.py``."""
+"""The entry of the engine process, which only an agent starts. See ``engine_main.py``.
+
+``python -m paddler_trio.processes.engine [RECORD] [--give-way]``
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ GENERATED_TOKENS = 8
 PROMPT = (
     "The quick brown fox jumps over the lazy dog, twice. What does the dog say to the fox? " * 2
 )
-BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "paddler-demo.gguf"
+BUNDLED_MODEL = Path(__file__).resolve().parents[2] / "models" / "paddler-demo.gguf"
 
 
 @dataclass(frozen=True)

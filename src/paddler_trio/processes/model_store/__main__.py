@@ -1,4 +1,4 @@
-"""Entry of the store's process: ``python -m paddler_trio.processes.model_store N``, a balancer's child.
+"""Entry of the store's process: ``-m paddler_trio.processes.model_store N``, a balancer's child.
 
 The argument is the descriptor of the control socket. Standard error is the log, JSON lines.
 """

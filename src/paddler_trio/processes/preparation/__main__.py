@@ -1,5 +1,7 @@
-"""Entry of the fork server: ``python -m paddler_trio.processes.preparation FD [--give-way]``, started by an
-agent only. See ``fork_server.py``."""
+"""The entry of the fork server, which only an agent starts. See ``fork_server.py``.
+
+``python -m paddler_trio.processes.preparation FD [--give-way]``
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The frames that ask a dry run what memory a model takes, and its answers.
 
-A dry run is a process of its own (``processes/engine/memory/dry_run.py``): llama.cpp reads the header of a model's
+A dry run is a process of its own (``dry_run.py``): llama.cpp reads the header of a model's
 file and counts what it would allocate. ``dry_run_codec`` turns frames into bytes.
 """
 

@@ -97,7 +97,7 @@ async def answer_completion(
 
 @attrs.define
 class CompletionEncoder:
-    """A :class:`~paddler_trio.balancer.apis.answer.StreamEncoder` of events, and the whole answer. Pure.
+    """A ``StreamEncoder`` of events, and the whole answer. Pure.
 
     ``settings`` become ``generation_settings``. They and the texts of prompts are repeated in each
     of several answers as llama-server does it, up to ``MAX_REPEATED_CHARS`` in all; beyond that

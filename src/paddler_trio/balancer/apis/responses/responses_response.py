@@ -316,7 +316,7 @@ def usage_of(ended: Ended) -> Json:
 
 @attrs.define
 class ResponseStream:
-    """A :class:`~paddler_trio.balancer.apis.answer.StreamEncoder`: events in order, numbered without a gap.
+    """A ``StreamEncoder``: events in order, numbered without a gap.
 
     Args:
       finish: makes the finished response of the output, and stores it if the request asks for it.

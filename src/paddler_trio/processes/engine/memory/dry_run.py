@@ -1,5 +1,4 @@
-"""Entry of a dry run: ``python -m paddler_trio.processes.engine.memory.dry_run``, started to learn what a model
-takes.
+"""The entry of a dry run, a process that is started to learn what a model takes.
 
 Questions come in on standard input, answers go out on what was standard output. The model is loaded
 by the code that loads it for the engine, with one switch: llama.cpp reads its header only, and

@@ -11,13 +11,14 @@ import structlog
 
 from paddler_trio.balancer.activity.measures.balancer_measures import of_keys
 from paddler_trio.balancer.front.authentication import Authentication
+from paddler_trio.balancer.front.exposure import check_exposure
 from paddler_trio.balancer.keys import api_keys
 from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.server.asgi import Message, Receive, Scope, Send, send_text
 from paddler_trio.net.server.client_identity import allowed_deployments, client_of, default_problem
-from paddler_trio.net.server.exposure import check_exposure, warn_of_plain_ports
+from paddler_trio.net.server.listening import warn_of_plain_ports
 from paddler_trio.telemetry.recording import Sample
 
 Headers = list[tuple[bytes, bytes]]

@@ -27,7 +27,7 @@ from paddler_trio.processes.llama_setup.remembered_proof import Marker, is_prove
 from paddler_trio.processes.llama_setup.set_up import SetupRequest, reason_against
 from paddler_trio.processes.llama_setup.wheel_build import build_started, describe_progress
 
-PROGRAM = Path(__file__).resolve().parents[3] / "tools" / "setup_llama.py"
+PROGRAM = Path(__file__).resolve().parents[4] / "tools" / "setup_llama.py"
 USED = "CPU : AVX2 = 1 | F16C = 1 | FMA = 1"
 
 

@@ -38,7 +38,7 @@ from paddler_trio.balancer.apis.shapes import (
 )
 
 LIMITS = ApiLimits()
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 NUMBERS = st.one_of(
     st.integers(-5, 5), st.floats(-5, 5, allow_nan=False), st.sampled_from([0.0, 2.0, -1.0])
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paddler_trio.net.tls.server_context import TlsFiles, read_server_certificate
 
-PAGE = Path(__file__).parents[3] / "docs" / "tls.md"
+PAGE = Path(__file__).parents[4] / "docs" / "tls.md"
 
 
 def test_the_documented_commands_make_a_certificate_that_is_served(tmp_path: Path) -> None:

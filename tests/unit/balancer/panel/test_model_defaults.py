@@ -13,7 +13,7 @@ from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.desired_state_extras import Automatic, EngineOverrides, Markers
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec, RolloutSpec
 
-PAGE = Path(__file__).parents[3] / "panel/src/pages/model"
+PAGE = Path(__file__).parents[4] / "panel/src/pages/model"
 
 
 def test_a_new_deployment_has_the_defaults() -> None:

@@ -19,7 +19,7 @@ from paddler_trio.processes.llama_setup.recipes import (
     wheel_key,
 )
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_a_cpu_with_everything_is_tried_from_the_widest_to_the_baseline() -> None:

@@ -43,7 +43,8 @@ def test_what_is_accepted_by_a_listening_socket_that_was_found_is_watched() -> N
 def test_a_process_that_does_not_listen_is_told_so() -> None:
     script = (
         "import socket\n"
-        "from paddler_trio.processes.engine.rpc.rpc_sockets import listening_socket, watch_connections\n"
+        "from paddler_trio.processes.engine.rpc.rpc_sockets import (\n"
+        "    listening_socket, watch_connections)\n"
         "with socket.socket() as bound:\n"
         "    bound.bind(('127.0.0.1', 0))\n"
         "    print(listening_socket(), watch_connections())\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ import structlog
 from paddler_trio.balancer.keys.api_keys import KeyScope
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.server.listening import bound_address
+from paddler_trio.net.server.listening import beyond_loopback
 
 log = structlog.get_logger("balancer")
 
@@ -55,16 +54,6 @@ def check_exposure(
         )
 
 
-def warn_of_plain_ports(sockets: Sequence[socket.socket]) -> None:
-    """For ports without TLS: what can be read, and changed, between them and other machines."""
-    if exposed := beyond_loopback(sockets):
-        log.warning(
-            "PORTS WITHOUT TLS: keys, prompts and answers cross the network as they are; give "
-            "--tls-cert and --tls-key, or bind to 127.0.0.1 behind a proxy that has TLS",
-            addresses=exposed,
-        )
-
-
 def _check_panel(keys: KeyRing, exposed: Sequence[str], *, insecure_management: bool) -> None:
     """The panel asks for a login as soon as there is a management key, whatever the flag says."""
     if not exposed or KeyScope.MANAGEMENT in keys.guarded:
@@ -81,12 +70,3 @@ def _check_panel(keys: KeyRing, exposed: Sequence[str], *, insecure_management: 
         "--api-key-file with a key of the scope management (`paddler-trio key new`), which people "
         "then sign in with, bind it to 127.0.0.1, or say --insecure-management if it is meant"
     )
-
-
-def beyond_loopback(sockets: Sequence[socket.socket]) -> list[str]:
-    """The addresses of ``sockets`` that other machines may reach."""
-    return [
-        bound_address(each)
-        for each in sockets
-        if not ipaddress.ip_address(each.getsockname()[0].partition("%")[0]).is_loopback
-    ]
