@@ -95,5 +95,11 @@ def test_help_and_version_need_nothing_that_only_daemons_need(flag: str) -> None
 
 @pytest.mark.parametrize("command", ["balancer", "agent", "agents", "key"])
 def test_a_command_needs_no_other_one(command: str) -> None:
-    others = {"bench_command", "doctor", "demo", "explain", "fleet_command", "template"}
+    others = {
+        "bench.bench_command",
+        "doctor",
+        "daemons.demo",
+        "live.explain",
+        "fleet.fleet_command",
+    }
     assert not modules_after(command, "--help") & {f"paddler_trio.cli.{name}" for name in others}

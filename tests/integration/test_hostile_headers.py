@@ -236,7 +236,7 @@ async def test_a_cancelled_dry_run_leaves_no_process() -> None:
 async def test_memory_of_the_process_is_limited() -> None:
     """A dry run may not take more than its limit, whatever llama.cpp allocates."""
     script = (
-        "from paddler_trio.processes.engine import dry_run\n"
+        "from paddler_trio.processes.engine.memory import dry_run\n"
         "dry_run._limit_myself()\n"
         "import mmap\n"
         "mmap.mmap(-1, dry_run.MEMORY_BYTES + 1, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"

@@ -108,7 +108,7 @@ async def test_states_of_many_slots_are_continued_from_few(
     )
     script = (
         "from functools import partial\n"
-        "from paddler_trio.processes.engine import dry_run\n"
+        "from paddler_trio.processes.engine.memory import dry_run\n"
         "dry_run.Trial = partial(dry_run.Trial, max_state_bytes=100_000)\n"
         "dry_run.main()"
     )

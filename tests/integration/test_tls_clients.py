@@ -106,7 +106,7 @@ def site(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 POLITE = """\
-from paddler_trio.agent import balancer_connection
+from paddler_trio.agent.link import balancer_connection
 balancer_connection.DEREGISTRATION_S = 1000.0
 """
 """A ``sitecustomize`` for an agent that leaves when the balancer lets it, and not before."""

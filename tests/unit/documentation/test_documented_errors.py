@@ -64,7 +64,7 @@ def codes() -> set[str]:
         keyword.value.value
         for path, _, call in sources().calls
         for keyword in call.keywords
-        if path.is_relative_to(SOURCES / "apis")
+        if path.is_relative_to(SOURCES / "balancer" / "apis")
         and keyword.arg == "code"
         and isinstance(keyword.value, ast.Constant)
     }

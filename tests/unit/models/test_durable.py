@@ -19,7 +19,7 @@ from paddler_trio.system.durable import write_durably
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from paddler_trio.models import durable
+from paddler_trio.system import durable
 
 durable.sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)
 durable.write_durably(Path(sys.argv[1]), b"half")

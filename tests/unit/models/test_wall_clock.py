@@ -36,6 +36,8 @@ SUBJECT = Subject("https://host/m.gguf", is_hub=False)
 DATES_OUTLIVE = {
     ("agent/link/cache_answers.py", "prune_answer"): "of files, whose last use is on the disk",
     ("agent/link/cache_answers.py", "_listed_local"): "shown to people",
+    ("agent/link/join_request.py", "join"): "when a machine joined",
+    ("agent/link/agent_folder.py", "age_s"): "of a file",
     ("system/durable.py", "_remove_leftovers"): "of files that killed writers left",
     ("models/cache/cache_place.py", "note_verified"): "of a file's last verification",
     ("processes/model_store/inventory.py", "note_use"): "of a file's last use",
@@ -60,16 +62,17 @@ def jumping_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_dates_that_outlive_a_process_are_of_the_wall_clock() -> None:
     package = Path(paddler_trio.__file__).parent
     found = set()
-    for room in ("models", "model_store", "agent"):
-        for path in (package / room).glob("*.py"):
-            text = path.read_text()
-            if not any(name in text for name in WALL_CLOCKS):
-                continue
-            for function in ast.walk(ast.parse(text)):
-                if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and any(
-                    _is_wall_clock(node) for node in ast.walk(function)
-                ):
-                    found.add((str(path.relative_to(package)), function.name))
+    rooms = ("models", "processes/model_store", "agent")
+    files = [path for room in rooms for path in (package / room).rglob("*.py")]
+    for path in [*files, package / "system" / "durable.py"]:
+        text = path.read_text()
+        if not any(name in text for name in WALL_CLOCKS):
+            continue
+        for function in ast.walk(ast.parse(text)):
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) and any(
+                _is_wall_clock(node) for node in ast.walk(function)
+            ):
+                found.add((str(path.relative_to(package)), function.name))
     assert found == DATES_OUTLIVE.keys()
 
 

@@ -17,10 +17,10 @@ from paddler_trio.agent.link.balancer_link import BalancerLink
 from paddler_trio.agent.link.credential_rotation import CredentialRotation
 from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.disk_space import DiskSpace
-from paddler_trio.agent.model.instance_measures import InstanceMeasures
 from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.model_fit import ModelFit
 from paddler_trio.agent.model.model_server import ModelServer
+from paddler_trio.agent.requests.instance_measures import InstanceMeasures
 from paddler_trio.agent.requests.requests import AgentRequests
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.models.hub.hub_settings import HubSettings

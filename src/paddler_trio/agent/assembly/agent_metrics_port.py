@@ -11,7 +11,7 @@ import structlog
 import trio
 
 from paddler_trio.agent.model.disk_space import DiskSpace
-from paddler_trio.agent.model.instance_measures import InstanceMeasures
+from paddler_trio.agent.requests.instance_measures import InstanceMeasures
 from paddler_trio.net.server.allowed_hosts import AllowedHosts
 from paddler_trio.net.server.asgi import App
 from paddler_trio.net.server.connection_limits import HttpLimits
