@@ -104,6 +104,44 @@ def stops(dice: random.Random, scale: float) -> Attack:
     return attack(f"{number} entries of {field}", path, body)
 
 
+def products(dice: random.Random, scale: float) -> Attack:
+    """Two numbers of a request, or three, each of which is allowed: what counts is their product.
+
+    Who asks for thousands of tokens is answered with them, so half of these clients leave.
+    """
+    n, tokens = whole(dice, 2, 32, scale), whole(dice, 8, 4000, scale)
+    prompts = [f"prompt {number}" for number in range(whole(dice, 2, 2048 // n, scale))]
+    long = prose(whole(dice, 1000, 1_000_000, scale))
+    chat, legacy, llama = "/v1/chat/completions", "/v1/completions", "/completion"
+    known: Body = {"n_predict": tokens, "n_probs": 100}
+    path, pair, fields = dice.choice(
+        [
+            (llama, "n x tokens x n_probs", {"n": n, **known}),
+            (llama, "prompts x n x n_probs", {"prompt": prompts, "n": n, **known, "n_predict": 8}),
+            (llama, "prompts x n x tokens", {"prompt": prompts, "n": n, "n_predict": tokens}),
+            (llama, "n x n_probs without end", {"n": n, "n_probs": 100, "n_predict": -1}),
+            (llama, "prompt x n", {"prompt": long, "n": n, "n_predict": 1}),
+            (legacy, "best_of x tokens", {"best_of": n, "n": 1, "max_tokens": tokens}),
+            (legacy, "echo x n", {"prompt": long, "echo": True, "n": n, "max_tokens": 1}),
+            (legacy, "suffix x prompts", {"prompt": prompts, "suffix": long[:9000]}),
+            (
+                chat,
+                "n x top_logprobs",
+                {"n": n, "logprobs": True, "top_logprobs": 20, "max_tokens": tokens},
+            ),
+            (chat, "n x stop", {"n": n, "stop": [f"{k}".zfill(1024) for k in range(32)]}),
+            (chat, "n x biases", {"n": n, "logit_bias": {str(k): 1 for k in range(300)}}),
+            (
+                "/v1/responses",
+                "tokens x top_logprobs",
+                {"max_output_tokens": tokens, "top_logprobs": 20, "stream": n % 2 == 0},
+            ),
+        ]
+    )
+    is_stream = {"stream": True} if dice.random() < 0.2 and path in (llama, chat) else {}
+    return attack(pair, path, ask(path, **fields, **is_stream), leaves=dice.random() < 0.5)
+
+
 # ---------------------------------------------------------------------------- constraints
 
 

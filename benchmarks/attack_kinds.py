@@ -27,6 +27,7 @@ from attack_generation import (
     inflated,
     penalties,
     preparation,
+    products,
     stops,
     templates,
     tokens,
@@ -55,6 +56,7 @@ from attack_value import Attack, Generator
 
 KINDS: Mapping[str, Sequence[Generator]] = {
     "sampling": (penalties, penalties, extreme_numbers, stops, biases),
+    "products": (products,),
     "drawings": (drawings,),
     "inflated": (inflated, inflated, bombs),
     "sockets": (client_frames, client_frames, client_floods),

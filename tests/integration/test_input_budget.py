@@ -233,3 +233,45 @@ def image_host() -> Iterator[str]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": "Once", "n_predict": 400, "n_probs": 100, "n": 32},
+        {"prompt": ["Once"] * 64, "n_predict": 400, "n_probs": 100, "n": 32, "stream": True},
+    ],
+)
+def test_choices_times_tokens_times_alternatives_are_refused_at_once(
+    fleet: Fleet, fields: dict[str, object]
+) -> None:
+    answer = post(fleet, json.dumps(fields).encode(), path="/completion")
+    assert answer.status_code == 400, answer.text
+    assert "the limit max_logprobs is 1048576" in answer.text
+    assert_nobody_noticed(fleet)
+
+
+def test_log_probabilities_of_a_whole_answer_take_little_until_it_is_sent(fleet: Fleet) -> None:
+    """As objects, those of a token with a hundred alternatives take 70 KB."""
+    fields = {"prompt": "Once", "n_predict": 200, "n_probs": 100, "n": 8, "ignore_eos": True}
+    few = {**fields, "n": 1, "n_predict": 8}
+    assert post(fleet, json.dumps(few).encode(), path="/completion").status_code == 200
+    Path(f"/proc/{fleet.balancer.pid}/clear_refs").write_text("5")  # forgets the peak
+    before = peak_mib(fleet.balancer)
+    answer = post(fleet, json.dumps(fields).encode(), path="/completion")
+    assert answer.status_code == 200, answer.text
+    choices = answer.json()
+    assert [len(choice["completion_probabilities"]) for choice in choices] == [200] * 8
+    assert all(len(each["top_logprobs"]) == 100 for each in choices[7]["completion_probabilities"])
+    assert peak_mib(fleet.balancer) - before < 40, "of 110 as objects"
+    assert_nobody_noticed(fleet)
+
+
+def test_an_answer_that_grows_over_the_limit_ends_for_its_client_alone() -> None:
+    limit = "--openai-limit=max_answer_bytes=100000"
+    with Fleet.start(agents=1, balancer_options=[limit]) as fleet:
+        fields = {"prompt": "Once", "n_predict": 400, "n_probs": 100, "ignore_eos": True}
+        answer = post(fleet, json.dumps(fields).encode(), path="/completion")
+        assert answer.status_code == 400, answer.text
+        assert "max_answer_bytes (100000)" in answer.text
+        assert_nobody_noticed(fleet)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -19,20 +19,32 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.backend import ApiSettings, Backend
-from paddler_trio.balancer.apis.exchange import Exchange
+from paddler_trio.balancer.apis.exchange import PORTION_BYTES, Exchange
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.run_requests import Step, gather, stream
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.net.server import sse
 from paddler_trio.net.server.asgi import ClientGoneError, Message, Scope
+from paddler_trio.net.server.input_budget import FREE_BYTES, INPUT, MIB, InputBudget
 from paddler_trio.net.server.streaming import DIRECT_BODY
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.wire.json_text import Items
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.trio.work import Work
 
 LIMITS = ApiLimits(keep_alive_s=5.0, hold_start_s=1.0)
 WORK = ContinueFromRawPromptParams("Once", 5)
+
+
+def kept_in(taken: list[Step], *, size_bytes: int = 1) -> Callable[[Step], int]:
+    """Takes the steps of a whole answer, each of which makes it so much larger."""
+
+    def take(step: Step) -> int:
+        taken.append(step)
+        return size_bytes
+
+    return take
 
 
 @attrs.define(eq=False)
@@ -119,9 +131,9 @@ class Words:
         return sse.event(error.envelope())
 
 
-def backend_of(here: World) -> Backend:
+def backend_of(here: World, limits: ApiLimits = LIMITS) -> Backend:
     states = FleetKeeper(MemoryDatabase(), here.dispatcher)
-    return Backend(here.dispatcher, states, ApiSettings(limits=LIMITS))
+    return Backend(here.dispatcher, states, ApiSettings(limits=limits))
 
 
 async def run_stream(
@@ -475,12 +487,13 @@ async def test_one_failed_choice_fails_the_answer_and_stops_the_others(
     client = Client()
     taken: list[Step] = []
     told: list[ApiError] = []
+
     async with world() as here, trio.open_nursery() as nursery:
         agent = here.agent(slots=2)
 
         async def client_task() -> None:
             with pytest.raises(ApiError) as error:
-                await gather(backend_of(here), client.exchange(), (WORK, WORK), taken.append)
+                await gather(backend_of(here), client.exchange(), (WORK, WORK), kept_in(taken))
             told.append(error.value)
 
         nursery.start_soon(client_task)
@@ -502,7 +515,7 @@ async def test_tokens_come_with_the_steps_they_were_drawn_for(autojump_clock: Mo
     taken: list[Step] = []
     async with world() as here, trio.open_nursery() as nursery:
         agent = here.agent()
-        nursery.start_soon(gather, backend_of(here), client.exchange(), (WORK,), taken.append)
+        nursery.start_soon(gather, backend_of(here), client.exchange(), (WORK,), kept_in(taken))
         await wait_all_tasks_blocked()
         (wire_id,) = wire_ids(agent)
         agent.says(wire_id, "a", "b")
@@ -515,3 +528,66 @@ async def test_the_clients_own_request_id_is_kept(autojump_clock: MockClock) -> 
     assert Client().exchange((b"x-request-id", b"my-id.1")).id == "my-id.1"
     for strange in (b"", b"a b", b"x" * 200, b"\xff"):
         assert Client().exchange((b"x-request-id", strange)).id.startswith("req_")
+
+
+@pytest.mark.parametrize(
+    ("budget_bytes", "most_bytes", "status"), [(MIB, 64 * MIB, 503), (64 * MIB, MIB, 400)]
+)
+async def test_an_answer_that_grows_too_large_ends_and_its_agents_are_told(
+    autojump_clock: MockClock, budget_bytes: int, most_bytes: int, status: int
+) -> None:
+    """What is held of answers is in the budget of all until they are sent."""
+    client, taken = Client(), list[Step]()
+    budget = InputBudget(budget_bytes)
+    exchange = client.exchange()
+    exchange.scope["extensions"] = {INPUT: budget.reservation()}
+    async with world() as here, trio.open_nursery() as nursery:
+        agent = here.agent(slots=2)
+        backend = backend_of(here, attrs.evolve(LIMITS, max_answer_bytes=most_bytes))
+        told: list[ApiError] = []
+
+        async def client_task() -> None:
+            take = kept_in(taken, size_bytes=MIB // 3)
+            with pytest.raises(ApiError) as error:
+                await gather(backend, exchange, (WORK, WORK), take)
+            told.append(error.value)
+
+        nursery.start_soon(client_task)
+        await wait_all_tasks_blocked()
+        first, second = wire_ids(agent)
+        for wire_id in (first, second, first):
+            agent.says(wire_id, "a")
+        await wait_all_tasks_blocked()
+        assert not told
+        assert exchange.held_bytes == MIB // 3 * 3
+        assert budget.held_bytes >= exchange.held_bytes - FREE_BYTES
+        for text in "ab":
+            agent.says(second, text)
+            await wait_all_tasks_blocked()
+        (error,) = told
+        assert error.status == status, error.message
+        assert ("max_answer_bytes" in error.message) == (status == 400)
+        assert {f"stop {first}", f"stop {second}"} <= set(agent.sent())
+        for wire_id in (first, second):
+            agent.lease(wire_id).deliver("GeneratedToken", [DONE], ends=True, tokens=[])
+    exchange.room.close()
+    assert budget.held_bytes == 0
+
+
+async def test_a_long_answer_is_written_as_its_client_reads(autojump_clock: MockClock) -> None:
+    client = Client()
+    made: list[int] = []
+
+    def items() -> Iterator[str]:
+        for number in range(64):
+            made.append(number)
+            yield str(number) * 40_000
+
+    exchange = client.exchange()
+    await exchange.send_json(200, {"a": Items(items, 10_000), "b": []})
+    assert client.status == 200
+    assert json.loads(client.text) == {"a": [str(number) * 40_000 for number in range(64)], "b": []}
+    sizes = [len(message["body"]) for message in client.sent if "body" in message]
+    assert len(sizes) > 5
+    assert max(sizes) < 2 * PORTION_BYTES
+    assert len(made) == 64, "each was made once"

@@ -14,14 +14,17 @@ from paddler_trio.agent.requests import embedding_requests as embedding
 from paddler_trio.agent.requests.question_tasks import MAX_QUESTIONS
 from paddler_trio.agent.servers import tunnel_dial
 from paddler_trio.agent.servers.forwarded_streams import MAX_HELD_BYTES
-from paddler_trio.balancer.activity import captures, event_feed
+from paddler_trio.balancer.activity import captures, event_feed, request_routes
 from paddler_trio.balancer.activity.agent_history import MAX_EVENTS
 from paddler_trio.balancer.activity.feed_document import MAX_DIFF_KEYS, MAX_DIFFS
 from paddler_trio.balancer.activity.finished_requests import MAX_FINISHED
 from paddler_trio.balancer.activity.request_record import MAX_MARKS
-from paddler_trio.balancer.agents import embedding_fan_out
+from paddler_trio.balancer.agents import ask_model, embedding_fan_out
+from paddler_trio.balancer.apis import answer, exchange, kept_logprobs
 from paddler_trio.balancer.apis.limits import ApiLimits
-from paddler_trio.balancer.apis.openai import embeddings
+from paddler_trio.balancer.apis.llama_server import rerank
+from paddler_trio.balancer.apis.openai import completion_request, embeddings
+from paddler_trio.balancer.apis.responses import responses_response
 from paddler_trio.balancer.fleet import model_store_child, shared_view
 from paddler_trio.balancer.fleet.fleet_database import MAX_FLEET_FILE_BYTES
 from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY
@@ -81,7 +84,11 @@ from paddler_trio.wire.trio.request_frame import (
 )
 from paddler_trio.wire.trio.trio_link import MAX_ANSWER_BYTES, MAX_FRAME_BYTES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "backpressure.md").read_text()
+PAGE, _, OUTGOING = (
+    (Path(__file__).parents[2] / "docs" / "backpressure.md")
+    .read_text()
+    .partition("## The outgoing side")
+)
 KIB, MIB = 1024, 1024**2
 
 
@@ -124,7 +131,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{embedding_fan_out.MAX_UNREAD}, and those in slots"
         ),
         "text of an answer of `/v1/embeddings` or `/embedding` that its client has not read": (
-            f"{embeddings.PORTION_BYTES // KIB} KiB, and one vector"
+            f"{exchange.PORTION_BYTES // KIB} KiB, and one vector"
         ),
         "id of a request on an inference WebSocket, which every token of its answer repeats": (
             f"{inference_socket.MAX_ID_CHARS} characters"
@@ -336,3 +343,43 @@ def test_the_arithmetic_is_right() -> None:
 def test_a_short_text_cannot_hold_many_values() -> None:
     assert json_limits.UNCOUNTED_BYTES // 3 == 5_461
     assert json_limits.UNCOUNTED_BYTES <= budget.FREE_BYTES <= budget.INLINE_BYTES
+
+
+def test_the_outgoing_side_says_what_the_constants_say() -> None:
+    limits = ApiLimits()
+    most = limits.max_answer_bytes
+    number, item = kept_logprobs.NUMBER_BYTES, ask_model.ITEM_BYTES
+    repeated = number + responses_response.REPEATED_BYTES
+    page = " ".join(OUTGOING.split())
+    rows = [line for line in OUTGOING.splitlines() if line.startswith("| ")][1:]
+    told = {row.split("|")[1].strip(): row.split("|")[3].strip() for row in rows}
+    assert len(told) == 14
+    for numbers in (
+        f"{exchange.PORTION_BYTES // KIB} KiB at a time",
+        f"{limits.max_prompts:,} answers, {limits.max_choices} of one prompt",
+        (
+            f"{limits.max_logprobs:,} log probabilities of {number} bytes, "
+            f"{limits.max_logprobs * number // MIB} MiB"
+        ),
+        f"{most // MIB} MiB: {most // (101 * number + 4) // 1000},000 tokens with 100 alternatives",
+        f"{most // MIB} MiB, {answer.text_bytes('a')} bytes a character at most",
+        f"{completion_request.MAX_SUFFIX_CHARS:,} characters together",
+        f"{repeated} bytes each: {most // (21 * repeated) // 100 * 100:,} tokens with 20",
+        (
+            f"4 bytes a number and {embeddings.VECTOR_BYTES} a vector: {limits.max_prompts:,} "
+            f"vectors of {(most // limits.max_prompts - embeddings.VECTOR_BYTES) // 4:,} numbers"
+        ),
+        (
+            f"{limits.max_prompts:,} scores of {rerank.SCORE_BYTES} bytes, "
+            f"{limits.max_prompts * rerank.SCORE_BYTES // KIB} KiB"
+        ),
+        f"{most // MIB} MiB: {item} bytes an item of a list",
+        f"{limits.max_stored_bytes // MIB} MiB in all, {limits.max_stored_responses:,} responses",
+        (
+            f"{MAX_MARKS} marks and positions each; a file has at most "
+            f"{request_routes.MAX_EXPORT:,} lines, {request_routes.PIECE} made at a time"
+        ),
+    ):
+        assert numbers in page, numbers
+    assert f"{MAX_FINISHED:,} records" in page
+    assert answer.MAX_REPEATED_CHARS == completion_request.MAX_SUFFIX_CHARS == MIB

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from json.encoder import encode_basestring
+
+import attrs
 
 from paddler_trio.errors import WireError
 from paddler_trio.wire.json_limits import DEFAULT_LIMITS, UNCOUNTED_BYTES, JsonLimits, check_count
@@ -71,9 +73,30 @@ def _constant(name: str) -> object:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_float=_finite, parse_int=_bounded, parse_constant=_constant
 )
+
+
+@attrs.frozen
+class Items:
+    """A list whose items are made while it is written, and not before; ``size`` is how many values
+    they have."""
+
+    make: Callable[[], Iterable[object]]
+    size: int
+
+
+def _list_of(value: object) -> list[object]:
+    if isinstance(value, Items):
+        return list(value.make())
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
 _CONTAINERS = (dict, list)
 _ENCODER = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
+    ensure_ascii=False,
+    allow_nan=False,
+    check_circular=False,
+    separators=(",", ":"),
+    default=_list_of,
 )
 _SORTED_ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"), sort_keys=True
@@ -147,7 +170,22 @@ def dumps_in_runs(value: object) -> bytes:
     Raises:
       WireError: as ``dumps``; or more than a run is nested deeper than ``MAX_DEPTH``.
     """
-    return b"".join(_runs(value, MAX_DEPTH))
+    return b"".join(runs_of(value))
+
+
+def dumps_within(value: object, most_bytes: int) -> bytes | None:
+    """As ``dumps_in_runs``; None as soon as there are more bytes than ``most_bytes``."""
+    written = bytearray()
+    for piece in runs_of(value):
+        written += piece
+        if len(written) > most_bytes:
+            return None
+    return bytes(written)
+
+
+def runs_of(value: object) -> Iterator[bytes]:
+    """The pieces of what ``dumps_in_runs`` returns, each made when it is asked for."""
+    return _runs(value, MAX_DEPTH)
 
 
 def beginning_of(value: object, num_chars: int) -> str:
@@ -157,7 +195,7 @@ def beginning_of(value: object, num_chars: int) -> str:
       WireError: as ``dumps``, if it is in what was written.
     """
     written = b""
-    for piece in _runs(value, MAX_DEPTH):
+    for piece in runs_of(value):
         written += piece
         if len(written) > 4 * num_chars:  # a character has four bytes at the most
             break
@@ -170,17 +208,18 @@ def _runs(value: object, depth: int) -> Iterator[bytes]:
         for start in range(0, len(value), RUN_CHARS):
             yield dumps(value[start : start + RUN_CHARS])[1:-1]
         yield b'"'
-    elif not isinstance(value, _CONTAINERS) or not is_long(value):
+    elif not isinstance(value, (*_CONTAINERS, Items)) or not is_long(value):
         yield dumps(value)
     elif depth == 0:
         raise _too_deep()
     elif isinstance(value, dict):
         yield from _members_in_runs(value, depth - 1)
     else:
-        yield from _items_in_runs(value, depth - 1)
+        items = value.make() if isinstance(value, Items) else value
+        yield from _items_in_runs(items, depth - 1)
 
 
-def _items_in_runs(items: list[object], depth: int) -> Iterator[bytes]:
+def _items_in_runs(items: Iterable[object], depth: int) -> Iterator[bytes]:
     """Neighbours that are one run together are written at once, others by themselves."""
     before, run, left = b"[", list[object](), RUN_VALUES
     for item in items:
@@ -194,7 +233,7 @@ def _items_in_runs(items: list[object], depth: int) -> Iterator[bytes]:
             yield before
             yield from _runs(item, depth)
             before, left = b",", RUN_VALUES
-    yield (before + dumps(run)[1:-1] if run else b"") + b"]"
+    yield (before + dumps(run)[1:-1] if run or before == b"[" else b"") + b"]"
 
 
 def _members_in_runs(members: dict[str, object], depth: int) -> Iterator[bytes]:
@@ -227,6 +266,8 @@ def _left_after(value: object, left: int) -> int:
         if isinstance(node, str):
             if len(node) > RUN_CHARS // 64:  # a run may have many of these
                 left -= len(node) * RUN_VALUES // RUN_CHARS
+        elif isinstance(node, Items):
+            left -= node.size
         elif isinstance(node, _CONTAINERS):
             left -= len(node)
             if left >= 0:

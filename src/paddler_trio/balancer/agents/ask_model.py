@@ -7,7 +7,9 @@ another one is asked.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import structlog
 import trio
@@ -40,6 +42,10 @@ LARGE_TOKENS = 8_192
 LARGE_MESSAGES = 64
 
 _limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("writing_questions")
+
+
+ITEM_BYTES: Final = 60
+"""What a list takes for each item: a short text with its place."""
 
 
 async def ask_model(
@@ -80,6 +86,16 @@ async def ask_model(
             504, f"agent {agent.label} did not answer within {limits.item_timeout_s:g} s"
         )
     raise _busy(dispatcher, deployment, f"{MAX_ASKED} agents left before they answered")
+
+
+def held_by(answer: object) -> int:
+    """How many bytes an agent's answer takes: texts, or a number or a short text for each token."""
+    assert isinstance(answer, Mapping), "agents answer with objects"
+    return sum(
+        sys.getsizeof(value) if isinstance(value, str) else ITEM_BYTES * len(value)
+        for value in answer.values()
+        if isinstance(value, str | list)
+    )
 
 
 async def _written(question: Question) -> bytes:

@@ -18,6 +18,7 @@ from typing import Final, Protocol, TypeAlias
 import attrs
 
 from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
 from paddler_trio.balancer.apis.layout import Layout
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.nursery_tree.request import RawResult
@@ -25,9 +26,8 @@ from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.results import result_tag
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 
-MANY_LOGPROBS: Final = 64
-"""Log probabilities of tokens, each with up to twenty alternatives: more of them are not turned
-into an answer on the event loop."""
+CALL_BYTES: Final = 512
+"""What a tool call takes that was begun, beside its texts."""
 MAX_REPEATED_CHARS: Final = 1024 * 1024
 """In the answers to one request, of what it says once."""
 
@@ -352,6 +352,11 @@ def top_of(entry: Mapping[str, object]) -> list[Mapping[str, object]]:
     return top
 
 
+def text_bytes(text: str) -> int:
+    """The most that ``text`` takes in a longer one, whatever else is in that."""
+    return 4 * len(text)
+
+
 @attrs.define
 class Call:
     id: str
@@ -367,24 +372,30 @@ class Answer:
     content: str = ""
     reasoning: str = ""
     calls: list[Call] = attrs.field(factory=list)
-    logprobs: list[Mapping[str, object]] = attrs.field(factory=list)
-    tokens: list[int] = attrs.field(factory=list)
+    logprobs: KeptLogprobs = attrs.field(factory=KeptLogprobs)
 
-    def take(self, results: Iterable[RawResult], tokens: Iterable[int] = ()) -> None:
-        self.tokens += tokens
+    def take(self, results: Iterable[RawResult]) -> int:
+        """By how many bytes it has grown."""
+        before = self.logprobs.held_bytes
+        grown = 0
         for piece in self.reader.take(results):
             match piece:
                 case ContentDelta(text, logprobs):
                     self.content += text
-                    self.logprobs += logprobs
+                    self.logprobs.add(logprobs)
+                    grown += text_bytes(text)
                 case ReasoningDelta(text):
                     self.reasoning += text
+                    grown += text_bytes(text)
                 case ToolCallStart(_, call_id, name):
                     self.calls.append(Call(call_id, name))
+                    grown += CALL_BYTES + text_bytes(call_id + name)
                 case ArgumentsDelta(index, arguments):
                     self.calls[index].arguments += arguments
+                    grown += text_bytes(arguments)
                 case Prefilled() | Ended():
                     pass
+        return grown + self.logprobs.held_bytes - before
 
     @property
     def ended(self) -> Ended:

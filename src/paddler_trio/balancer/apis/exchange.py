@@ -6,19 +6,20 @@ request id, and sends either one JSON document or the beginning of a stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
 import attrs
 import trio
 
-from paddler_trio.balancer.apis.api_errors import ApiError, invalid
+from paddler_trio.balancer.apis.api_errors import ApiError, from_problem, invalid
 from paddler_trio.balancer.apis.fields import Record
 from paddler_trio.balancer.apis.ignored_fields import HEADER, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.front.end_user import user_in, user_of
 from paddler_trio.net.server.asgi import (
     BodyTooLargeError,
+    ClientGoneError,
     Header,
     Message,
     Receive,
@@ -27,18 +28,23 @@ from paddler_trio.net.server.asgi import (
     send_json,
 )
 from paddler_trio.net.server.client_identity import allowed_deployments, client_of
-from paddler_trio.net.server.input_budget import INLINE_BYTES, Reservation
+from paddler_trio.net.server.input_budget import INLINE_BYTES, BudgetSpentError, Reservation
 from paddler_trio.net.server.json_body import (
     MediaTypeError,
     UnreadableJsonError,
     input_of,
     json_body,
+    no_room,
 )
 from paddler_trio.net.server.request_id import request_id
+from paddler_trio.net.server.streaming import body_writer, while_client_stays
 from paddler_trio.scheduler.dispatch.slot_ledger import Priority
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_limits import JsonLimits
-from paddler_trio.wire.json_text import dumps_in_runs, is_deeper, is_long
+from paddler_trio.wire.json_text import is_deeper, is_long, runs_of
+
+PORTION_BYTES: Final = 262_144
+"""Of the text of an answer: what is written before the client has read what came before it."""
 
 T = TypeVar("T")
 
@@ -69,6 +75,8 @@ class Exchange:
     allowed_deployments: frozenset[str] | None = None
     began_s: float = attrs.field(factory=trio.current_time, init=False)
     has_started: bool = attrs.field(default=False, init=False)
+    held_bytes: int = attrs.field(default=0, init=False)
+    """What is held of its answer."""
     has_stored_items: bool = attrs.field(default=False, init=False)
     """The prompt is more than the body: stored items come before it."""
     _send: Send = attrs.field(kw_only=True)
@@ -184,6 +192,30 @@ class Exchange:
 
     # ---------------------------------------------------------------- the response
 
+    def hold(self, size_bytes: int, limits: ApiLimits) -> None:
+        """Count ``size_bytes`` more of its answer in the budget of all.
+
+        Errors:
+          ApiError: 400 the answer is longer than one may be, 503 there is no room for it now.
+        """
+        if self.held_bytes + size_bytes > limits.max_answer_bytes:
+            raise ApiError(
+                400,
+                f"the answer takes more than max_answer_bytes ({limits.max_answer_bytes}): ask for "
+                "fewer tokens, choices or log probabilities at once",
+                code="answer_too_long",
+            )
+        try:
+            self.room.grow(size_bytes)
+        except BudgetSpentError as spent:
+            raise from_problem(no_room(spent)) from spent
+        self.held_bytes += size_bytes
+
+    def let_go(self, *, down_to: int) -> None:
+        """No more than ``down_to`` bytes of its answer are held any more."""
+        self.room.shrink(self.held_bytes - down_to)
+        self.held_bytes = down_to
+
     async def send(self, message: Message) -> None:
         self.has_started = True
         await self._send(message)
@@ -191,10 +223,48 @@ class Exchange:
     async def send_json(
         self, status: int, value: object, *, headers: Iterable[Header] = ()
     ) -> None:
-        """The whole response as one JSON document."""
-        large = self.is_large or is_long(value)
-        body = await self.room.off_loop(lambda: dumps_in_runs(value)) if large else dumps(value)
-        await self.send_written(status, body, headers=headers)
+        """The whole response as one JSON document; a large one as :meth:`send_pieces` does."""
+        if self.is_large or is_long(value):
+            await self.send_pieces(status, runs_of(value), headers=headers)
+        else:
+            await self.send_written(status, dumps(value), headers=headers)
+
+    async def send_pieces(
+        self,
+        status: int,
+        pieces: Iterator[bytes],
+        *,
+        headers: Iterable[Header] = (),
+        is_long: bool = True,
+    ) -> None:
+        """The same of a document in pieces: a short one at once, else portion by portion as the
+        client reads, for the text is held by no budget. ``is_long``: it is made off the event loop,
+        as that of a large request is. ClientGoneError."""
+
+        def portion() -> bytes:
+            written = bytearray()
+            for piece in pieces:
+                written += piece
+                if len(written) >= PORTION_BYTES:
+                    break
+            return bytes(written)
+
+        is_complete = False
+        async with while_client_stays(self.scope, self.receive):
+            first = written = await self.run_long(portion, is_long=is_long)
+            if len(first) >= PORTION_BYTES:
+                await self.begin(status, [(b"content-type", b"application/json"), *headers])
+                write = body_writer(self.scope, self.send)
+                while written:
+                    await write(written)
+                    written = await self.run_long(portion, is_long=is_long)
+            is_complete = True
+        if not is_complete:
+            raise ClientGoneError(f"client of {self.id} left")
+        if len(first) < PORTION_BYTES:
+            await self.send_written(status, first, headers=headers)
+        else:
+            await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def send_written(
         self, status: int, body: bytes, *, headers: Iterable[Header] = ()

@@ -34,6 +34,8 @@ class ApiLimits:
       fetch_timeout_s: for one image to arrive.
       max_stored_responses, max_stored_bytes: how many responses are kept to be gone on with, and
         what they may take together; 0 keeps none.
+      max_answer_bytes: what is held of one answer until it is sent.
+      max_logprobs: log probabilities of one answer: choices times tokens times alternatives.
       keep_alive_s: silence after which a stream carries a comment.
       hold_start_s: how long the status of a stream waits for its first token, so that an early
         refusal still has a status of its own.
@@ -57,6 +59,8 @@ class ApiLimits:
     fetch_timeout_s: float = attrs.field(default=10.0, validator=gt(0))
     max_stored_responses: int = attrs.field(default=1024, validator=ge(0))
     max_stored_bytes: int = attrs.field(default=67_108_864, validator=ge(0))
+    max_answer_bytes: int = attrs.field(default=67_108_864, validator=ge(1024))
+    max_logprobs: int = attrs.field(default=1_048_576, validator=ge(1))
     keep_alive_s: float = attrs.field(default=5.0, validator=gt(0))
     hold_start_s: float = attrs.field(default=1.0, validator=ge(0))
 

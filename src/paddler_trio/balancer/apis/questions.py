@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from paddler_trio.balancer.agents.ask_model import ask_model
+from paddler_trio.balancer.agents.ask_model import ask_model, held_by
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid
 from paddler_trio.balancer.apis.backend import Backend
 from paddler_trio.balancer.apis.exchange import Exchange
@@ -48,6 +48,7 @@ async def ask(
                 deployment=backend.deployment.name,
             )
             answer = await while_connected(exchange.receive, asking)
+            exchange.hold(held_by(answer), backend.limits)
     except QuestionRefusedError as refused:
         raise ApiError(refused.code, refused.problem) from refused
     assert isinstance(answer, Mapping), "agents answer with objects"

@@ -20,7 +20,7 @@ import trio
 from paddler_trio.balancer.agents.direct_results import DirectResults, send_directly
 from paddler_trio.balancer.agents.ready_steps import ready_steps
 from paddler_trio.balancer.agents.work_encoding import encoded
-from paddler_trio.balancer.apis.answer import Step, StreamEncoder
+from paddler_trio.balancer.apis.answer import Step, StreamEncoder, top_of
 from paddler_trio.balancer.apis.api_errors import ApiError, from_failure, from_problem, from_result
 from paddler_trio.balancer.apis.backend import Backend
 from paddler_trio.balancer.apis.exchange import Exchange
@@ -46,22 +46,25 @@ async def gather(
     backend: Backend,
     exchange: Exchange,
     works: Sequence[Work],
-    take: Callable[[Step], None],
+    take: Callable[[Step], int],
     *,
     pin: RevisionPin | None = None,
     is_repeatable: bool = False,
 ) -> None:
-    """Run all of ``works`` to their ends, giving each step to ``take``; with a ``pin``, on one
-    revision of the model. ``is_repeatable``: steps of one that lost its agent may come again.
+    """Run all of ``works`` to their ends, giving each step to ``take``, which returns by how many
+    bytes the answer has grown: they are counted in the budget of all until it is sent. With a
+    ``pin``, on one revision of the model. ``is_repeatable``: steps of one that lost its agent may
+    come again.
 
     Errors:
-      ApiError: one of them failed; the others are stopped.
+      ApiError: one of them failed, or there is no room for more of the answer; the others are
+        stopped.
       ClientGoneError: the client left; all are stopped.
     """
 
     async def read(source: StepSource) -> None:
         while (step := await source.receive()) is not None:
-            take(step)
+            exchange.hold(take(step), backend.limits)
 
     await _watched(backend, exchange, works, read, pin=pin, is_repeatable=is_repeatable)
 
@@ -70,7 +73,7 @@ async def gather_on_one_revision(
     backend: Backend,
     exchange: Exchange,
     works: Sequence[Work],
-    begin: Callable[[], Callable[[Step], None]],
+    begin: Callable[[], Callable[[Step], int]],
 ) -> None:
     """As :func:`gather`; all are answered by one revision of the model.
 
@@ -80,8 +83,10 @@ async def gather_on_one_revision(
     Args:
       begin: what takes the steps of an attempt, empty each time; some may come again.
     """
+    held_bytes = exchange.held_bytes
     for attempt in range(MAX_ATTEMPTS):
         pin = RevisionPin() if len(works) > 1 else None
+        exchange.let_go(down_to=held_bytes)  # of an attempt in vain
         try:
             await gather(backend, exchange, works, begin(), pin=pin, is_repeatable=True)
         except ApiError:
@@ -99,13 +104,15 @@ async def stream(
     *,
     keep_alive_s: float | None = None,
     is_long: Callable[[Sequence[Step]], bool] = lambda steps: False,
+    held: Callable[[], int] = lambda: 0,
 ) -> None:
     """Answer with server-sent events, from the status to the last byte.
 
     The status waits for the first token, but not longer than ``limits.hold_start_s``: an early
     refusal has a status of its own. ``keep_alive_s`` replaces that of the limits; infinite for
     none. ``is_long``: whether the events of these steps, or without any those of the beginning and
-    the end, are to be made off the event loop.
+    the end, are to be made off the event loop. ``held``: how many bytes the encoder keeps of the
+    answer; they are counted in the budget of all.
 
     Errors:
       ApiError: it failed before anything was sent.
@@ -113,7 +120,7 @@ async def stream(
     """
     limits = backend.limits
     interval_s = limits.keep_alive_s if keep_alive_s is None else keep_alive_s
-    ending = b""
+    ending, counted_bytes = b"", 0
     written_s = trio.current_time()
     problems: list[Exception] = []
 
@@ -126,8 +133,16 @@ async def stream(
             written_s = trio.current_time()
         return events
 
+    def count() -> None:
+        nonlocal counted_bytes
+        if (grown := held() - counted_bytes) > 0:
+            exchange.hold(grown, limits)
+            counted_bytes += grown
+
     async def made(make: Callable[[], bytes], steps: Sequence[Step] = ()) -> bytes:
-        return await exchange.room.off_loop(make) if is_long(steps) else make()
+        events = await exchange.room.off_loop(make) if is_long(steps) else make()
+        count()
+        return events
 
     def render(steps: Sequence[Step]) -> bytes | None:
         """None for what the reader makes, and what cannot be rendered: it is raised by the reader,
@@ -135,7 +150,9 @@ async def stream(
         if is_long(steps):
             return None
         try:
-            return noted(events_of(steps))
+            events = noted(events_of(steps))
+            count()
+            return events  # the only way out without a problem
         except Exception as error:  # noqa: BLE001  # not in the task that delivers
             problems.append(error)
             return None
@@ -186,7 +203,8 @@ async def _watched(
     """Submit ``works`` and ``read`` their steps while the client is connected; stop all then."""
     failure: ApiError | None = None
     is_complete = False
-    source = StepSource(backend.dispatcher, backend.deployment.name, pin, is_repeatable)
+    most = backend.limits.max_logprobs if len(works) > 1 else None
+    source = StepSource(backend.dispatcher, backend.deployment.name, pin, is_repeatable, most)
 
     async def answer(choices: trio.Nursery | None) -> None:
         nonlocal failure, is_complete
@@ -222,12 +240,17 @@ def _is_progress(step: Step) -> bool:
 
 @attrs.define(eq=False, repr=False)
 class StepSource:
-    """The steps of several native requests, in the order in which they came."""
+    """The steps of several native requests, in the order in which they came.
+
+    ``max_logprobs``: more log probabilities of all of them are an error; None for no limit.
+    """
 
     dispatcher: Dispatcher
     deployment: str = DEFAULT_DEPLOYMENT
     pin: RevisionPin | None = None
     is_repeatable: bool = False
+    max_logprobs: int | None = None
+    _num_logprobs: int = attrs.field(default=0, init=False)
     _requests: list[Request] = attrs.field(factory=list, init=False)
     _progress: dict[int, Mapping[str, object]] = attrs.field(factory=dict, init=False)
     _ahead: list[Step] = attrs.field(factory=list, init=False)
@@ -443,10 +466,13 @@ class StepSource:
         if error is not None:
             results = results[:-1]
         for result in results:
-            if isinstance(result, Mapping) and "Progress" in result:
-                progress = result["Progress"]
-                assert isinstance(progress, Mapping)
-                self._progress[choice] = progress
+            match result:
+                case {"Progress": dict(progress)}:
+                    self._progress[choice] = progress
+                case {"Logprobs": dict(entry)}:
+                    self._num_logprobs += 1 + len(top_of(entry))
+        if self.max_logprobs is not None and self._num_logprobs > self.max_logprobs:
+            error = error or _too_many_logprobs(self.max_logprobs)
         step = (
             Step(choice, results, step_results.tokens) if results or step_results.tokens else None
         )
@@ -457,6 +483,16 @@ class StepSource:
             return None
         retry_after_s = self.dispatcher.retry_after_s(self.deployment)
         return from_failure(request.failure, retry_after_s=retry_after_s)
+
+
+def _too_many_logprobs(limit: int) -> ApiError:
+    return ApiError(
+        400,
+        f"the choices have more log probabilities together than the limit max_logprobs ({limit}): "
+        "ask for fewer choices, tokens or alternatives",
+        param="n",
+        code="answer_too_long",
+    )
 
 
 def _in_one_line(reason: str) -> str:

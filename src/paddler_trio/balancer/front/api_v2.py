@@ -15,11 +15,12 @@ from urllib.parse import parse_qs
 
 import attrs
 
-from paddler_trio.balancer.agents.ask_model import ask_model
+from paddler_trio.balancer.agents.ask_model import ask_model, held_by
 from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, Deployments, NoSuchModelError
 from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_json
 from paddler_trio.net.server.client_identity import allowed_deployments, client_of
-from paddler_trio.net.server.json_body import input_of, json_body, structured
+from paddler_trio.net.server.input_budget import BudgetSpentError
+from paddler_trio.net.server.json_body import input_of, json_body, no_room, structured
 from paddler_trio.net.server.router import Handler, Params, Router
 from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
@@ -102,8 +103,13 @@ class ApiV2:
             answer = await while_connected(receive, asking)
         except QuestionRefusedError as refused:
             raise HttpProblem(refused.code, refused.problem) from refused
+        room = input_of(scope)
+        try:
+            room.grow(held_by(answer))
+        except BudgetSpentError as spent:
+            raise no_room(spent) from spent
         if is_long(answer):
-            answer = await input_of(scope).off_loop(partial(dumps_in_runs, answer))
+            answer = await room.off_loop(partial(dumps_in_runs, answer))
         await send_json(send, 200, answer)
 
 

@@ -17,6 +17,7 @@ from paddler_trio.balancer.apis.openai.chat import ChatStream, Heading, WholeCha
 from paddler_trio.balancer.apis.openai.chat_request import Delivery
 from paddler_trio.balancer.apis.timings import Stopwatch, usage_of
 from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.wire.codec import dumps
 
 HEADING = Heading(model="m", fingerprint="b1", created=5, id="chatcmpl-1")
 
@@ -39,7 +40,8 @@ def whole(*results: RawResult, delivery: Delivery | None = None) -> dict[str, An
     """The body of an answer of one choice."""
     told = WholeChat(HEADING, delivery or Delivery(), [Answer(*readers(delivery))])
     told.take(Step(0, results))
-    return told.body()
+    body: dict[str, Any] = json.loads(dumps(told.body()))
+    return body
 
 
 def streamed(*steps: Step, delivery: Delivery | None = None, n: int = 1) -> list[dict[str, Any]]:

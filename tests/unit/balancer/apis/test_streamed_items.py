@@ -10,13 +10,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.apis.answer import MANY_LOGPROBS, Answer, AnswerReader, Step
+from paddler_trio.balancer.apis.answer import Answer, AnswerReader, Step
 from paddler_trio.balancer.apis.anthropic.anthropic_routes import (
     MessageHeading,
     MessageStream,
     WholeMessage,
 )
 from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.kept_logprobs import MANY_NUMBERS
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.responses.responses_request import read_responses
 from paddler_trio.balancer.apis.responses.responses_response import (
@@ -25,6 +26,7 @@ from paddler_trio.balancer.apis.responses.responses_response import (
     ResponseStream,
 )
 from paddler_trio.balancer.apis.timings import Stopwatch
+from paddler_trio.wire.codec import dumps
 
 Result = dict[str, Any]
 
@@ -131,8 +133,8 @@ def test_the_events_of_a_response_are_numbered_and_add_up_to_it(
 
 @given(answers())
 def test_a_whole_response_is_that_of_its_stream(results: list[Result]) -> None:
-    def without_ids(output: Output) -> list[dict[str, Any]]:
-        return [{**item, "id": None} for item in output.items]
+    def without_ids(output: Output) -> bytes:
+        return dumps([{**item, "id": None} for item in output.items])
 
     quiet, loud = Output(AnswerReader()), Output(AnswerReader())
     for _ in quiet.take(results):
@@ -152,7 +154,7 @@ def test_what_ends_a_text_with_much_known_of_its_tokens_is_long() -> None:
         return encoder.is_long([Step(0, results)] if results else ())
 
     encoder.opening()
-    for _ in range(MANY_LOGPROBS):
+    for _ in range(MANY_NUMBERS):
         encoder.take(Step(0, [{"Logprobs": known}, token]))
     assert not is_long(done())
     assert not is_long()

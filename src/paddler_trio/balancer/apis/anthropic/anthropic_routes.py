@@ -110,8 +110,8 @@ class WholeMessage:
     heading: MessageHeading
     answer: Answer
 
-    def take(self, step: Step) -> None:
-        self.answer.take(step.results)
+    def take(self, step: Step) -> int:
+        return self.answer.take(step.results)
 
     def body(self) -> Json:
         answer = self.answer

@@ -8,7 +8,6 @@ import attrs
 import trio
 
 from paddler_trio.balancer.apis.answer import (
-    MANY_LOGPROBS,
     MAX_REPEATED_CHARS,
     ContentDelta,
     Ended,
@@ -34,6 +33,7 @@ from paddler_trio.balancer.apis.openai.completion_request import (
 )
 from paddler_trio.balancer.apis.openai.completions import (
     TextAnswer,
+    grown_by,
     native_prompts,
     prompt_text,
     text_answers,
@@ -75,7 +75,7 @@ async def answer_completion(
     """
     model = model_name(backend, request.delivery.model)
     texts = [text for text in shown for _ in range(request.n)]
-    answers = text_answers([""] * len(texts), works)
+    answers = text_answers([""] * len(texts), works, is_stream=request.delivery.is_stream)
     settings = generation_settings(
         cluster_parameters(backend),
         request.generate,
@@ -90,9 +90,7 @@ async def answer_completion(
             await stream(backend, exchange, works, encoder, keep_alive_s=request.delivery.ping_s)
         else:
             await gather(backend, exchange, works, encoder.read)
-            num_logprobs = sum(len(answer.logprobs) for answer in answers)
-            body = await exchange.run_long(encoder.body, is_long=num_logprobs > MANY_LOGPROBS)
-            await exchange.send_json(200, body)
+            await exchange.send_json(200, await exchange.run(encoder.body))
 
 
 @attrs.define
@@ -124,8 +122,8 @@ class CompletionEncoder:
         delivery = self.request.delivery
         self._reports = Reports(self.watch, delivery.with_progress, delivery.with_timings)
 
-    def read(self, step: Step) -> None:
-        self.answers[step.choice].take(step)
+    def read(self, step: Step) -> int:
+        return grown_by(self.answers[step.choice], step)
 
     def body(self) -> object:
         """An object for one answer, a list for several."""
@@ -234,7 +232,7 @@ class CompletionEncoder:
         body: Json = {
             "index": index,
             "content": whole if with_text else "",
-            "tokens": answer.tokens if with_text and self.request.with_tokens else [],
+            "tokens": (answer.tokens.tolist() if with_text and self.request.with_tokens else []),
             "id_slot": -1,
             "stop": True,
             "model": self.model,
@@ -250,7 +248,7 @@ class CompletionEncoder:
             "timings": timings_of(ended),
         }
         if with_text and answer.logprobs:
-            body["completion_probabilities"] = [_probability(entry) for entry in answer.logprobs]
+            body["completion_probabilities"] = answer.logprobs.written(_probability)
         if self.request.response_fields:
             return _only(body, self.request.response_fields)
         return body

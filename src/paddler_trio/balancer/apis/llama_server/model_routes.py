@@ -6,7 +6,7 @@ The paths and shapes are OpenAI's (``/v1/models``) and llama-server's (all other
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import islice
@@ -34,7 +34,6 @@ from paddler_trio.balancer.apis.questions import ask, tokens_of
 from paddler_trio.balancer.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, Deployment, NoSuchModelError
 from paddler_trio.net.server.asgi import HttpProblem
-from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.trio_link import DescribeModel, Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import SamplingOverrides
@@ -214,33 +213,28 @@ async def tokenize(backend: Backend, exchange: Exchange) -> None:
         else:
             tokens.append(part)
     if values.get("with_pieces") is True:
-        await exchange.send_written(200, await _with_pieces(backend, exchange, tokens))
+        await _send_with_pieces(backend, exchange, tokens)
     else:
         await exchange.send_json(200, {"tokens": tokens})
 
 
-async def _with_pieces(backend: Backend, exchange: Exchange, tokens: Sequence[object]) -> bytes:
-    """The answer: each token with its text, in one question however many there are."""
+async def _send_with_pieces(backend: Backend, exchange: Exchange, tokens: Sequence[object]) -> None:
+    """Answer with each token and its text, in one question however many there are."""
     ids = tuple(token for token in tokens if isinstance(token, int))
     pieces = (await ask(backend, Detokenize(tokens=ids, with_pieces=True), exchange))["pieces"]
     assert isinstance(pieces, list)
     entries = zip(ids, pieces, strict=True)
 
-    def next_portion() -> bytes:
-        portion = islice(entries, PIECES_AT_ONCE)
-        return dumps([{"id": token, "piece": piece} for token, piece in portion])[1:-1]
+    def portions() -> Iterator[bytes]:
+        """An object for each of a million tokens at once would be half a gigabyte."""
+        yield b'{"tokens":['
+        for start in range(0, len(ids), PIECES_AT_ONCE):
+            portion = islice(entries, PIECES_AT_ONCE)
+            entries_json = dumps([{"id": token, "piece": piece} for token, piece in portion])
+            yield b"," * bool(start) + entries_json[1:-1]
+        yield b"]}"
 
-    async def write() -> list[bytes]:
-        """One portion after the other: an object for each of a million tokens at once would be
-        half a gigabyte."""
-        starts = range(0, len(ids), PIECES_AT_ONCE)
-        return [await exchange.room.off_loop(next_portion) for _ in starts]
-
-    if len(ids) <= PIECES_AT_ONCE:
-        portions = [next_portion()]
-    else:
-        portions = await while_connected(exchange.receive, write)
-    return b'{"tokens":[%b]}' % b",".join(portions)
+    await exchange.send_pieces(200, portions(), is_long=len(ids) > PIECES_AT_ONCE)
 
 
 async def detokenize(backend: Backend, exchange: Exchange) -> None:

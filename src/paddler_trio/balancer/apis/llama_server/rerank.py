@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from typing import Final
 
 import attrs
 
@@ -32,6 +33,9 @@ from paddler_trio.balancer.apis.run_requests import gather_on_one_revision
 from paddler_trio.balancer.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.trio.work import Rank
+
+SCORE_BYTES: Final = 192
+"""What a score and its place take."""
 
 
 @lru_cache(maxsize=8)
@@ -93,9 +97,9 @@ class Ranking:
     """Tokens of each request, by its number: one that is computed anew is counted once."""
     scores: dict[int, float] = attrs.field(factory=dict)
 
-    def take(self, step: Step) -> None:
-        """ApiError 400 for a document that is too long."""
-        start = self.starts[step.choice]
+    def take(self, step: Step) -> int:
+        """By how many bytes the scores have grown. ApiError 400 for a document that is too long."""
+        start, before = self.starts[step.choice], len(self.scores)
         for result in step.results:
             match result:
                 case {"Rank": {"index": int(index), "score": float() | int() as score}}:
@@ -107,6 +111,7 @@ class Ranking:
                     raise invalid(renamed(why, f"documents[{name}]", place), place)
                 case {"DocumentExceedsBatchSize": dict(excess)}:
                     raise _too_large(start, excess)
+        return SCORE_BYTES * (len(self.scores) - before)
 
     def body(self, model: str) -> object:
         """The best first; ApiError 500 if one has no score."""
@@ -152,7 +157,7 @@ async def rerank(backend: Backend, exchange: Exchange) -> None:
     works = [Rank(query=request.query, documents=part) for part in parts]
     rankings: list[Ranking] = []
 
-    def begin() -> Callable[[Step], None]:
+    def begin() -> Callable[[Step], int]:
         rankings[:] = [Ranking(request, starts)]
         return rankings[0].take
 

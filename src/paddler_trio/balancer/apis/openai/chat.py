@@ -12,7 +12,6 @@ import attrs
 import trio
 
 from paddler_trio.balancer.apis.answer import (
-    MANY_LOGPROBS,
     MAX_REPEATED_CHARS,
     Answer,
     AnswerReader,
@@ -38,6 +37,7 @@ from paddler_trio.balancer.apis.backend import (
 from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.generation_settings import generation_settings
 from paddler_trio.balancer.apis.image_fetch import fetch_images
+from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
 from paddler_trio.balancer.apis.openai.chat_request import Delivery, read_chat
 from paddler_trio.balancer.apis.questions import end_tokens, rendered
 from paddler_trio.balancer.apis.run_requests import gather, stream
@@ -82,8 +82,8 @@ class WholeChat:
     answers: list[Answer]
     verbose: Json | None = None
 
-    def take(self, step: Step) -> None:
-        self.answers[step.choice].take(step.results, step.tokens)
+    def take(self, step: Step) -> int:
+        return self.answers[step.choice].take(step.results)
 
     def body(self) -> Json:
         endings = [answer.ended for answer in self.answers]
@@ -113,7 +113,7 @@ class WholeChat:
                 }
                 for call in answer.calls
             ]
-        logprobs = logprobs_of(answer.logprobs) if self.delivery.with_logprobs else None
+        logprobs = _whole_logprobs(answer.logprobs) if self.delivery.with_logprobs else None
         return {
             "index": index,
             "message": message,
@@ -138,8 +138,15 @@ def with_stop_text(content: str, ended: Ended, delivery: Delivery) -> str:
 
 def logprobs_of(entries: Sequence[Mapping[str, object]]) -> Json:
     """OpenAI's ``logprobs`` of content."""
-    tokens = [logprob_with_top(entry, "token", "logprob", "bytes") for entry in entries]
-    return {"content": tokens, "refusal": None}
+    return {"content": [_content_logprob(entry) for entry in entries], "refusal": None}
+
+
+def _whole_logprobs(kept: KeptLogprobs) -> Json:
+    return {"content": kept.written(_content_logprob), "refusal": None}
+
+
+def _content_logprob(entry: Mapping[str, object]) -> Json:
+    return logprob_with_top(entry, "token", "logprob", "bytes")
 
 
 # ----------------------------------------------------------------------------- a stream of chunks
@@ -354,9 +361,7 @@ async def chat_completions(backend: Backend, exchange: Exchange) -> None:
             answers = [Answer(reader) for reader in request.readers()]
             whole = WholeChat(heading, request.delivery, answers, verbose)
             await gather(backend, exchange, works, whole.take)
-            num_logprobs = sum(len(answer.logprobs) for answer in answers)
-            body = await exchange.run_long(whole.body, is_long=num_logprobs > MANY_LOGPROBS)
-            await exchange.send_json(200, body)
+            await exchange.send_json(200, await exchange.run(whole.body))
 
 
 async def verbose_of(

@@ -107,6 +107,7 @@ def read_chat(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) 
     )
     n = values.get("n", 1)
     assert isinstance(n, int)
+    check_logprobs(values, generate, n, limits)
     return ChatRequest(
         generate=generate,
         n=n,
@@ -132,6 +133,29 @@ def choices_of(generate: Generate, n: int) -> list[Generate]:
     return [
         attrs.evolve(generate, sampling=attrs.evolve(generate.sampling, seed=own)) for own in seeds
     ]
+
+
+def check_logprobs(
+    values: Mapping[str, object], generate: Generate, num_choices: int, limits: ApiLimits
+) -> None:
+    """ApiError 400 for several choices with more log probabilities than one answer may have.
+
+    A single choice is bound by its context; so is what has no ``max_tokens``, and by what may be
+    held of one answer.
+    """
+    most, alternatives = generate.max_tokens, generate.logprobs
+    if num_choices == 1 or most is None or alternatives is None:
+        return
+    product = num_choices * most * (1 + alternatives)
+    if product > limits.max_logprobs:
+        names = ("top_logprobs", "n_probs", "logprobs")
+        field = next((name for name in names if name in values), "n")
+        raise invalid(
+            f"{field}: {num_choices} choices of {most} tokens with {alternatives} alternatives "
+            f"each are {product} log probabilities, the limit max_logprobs is "
+            f"{limits.max_logprobs}: ask for fewer of one",
+            field,
+        )
 
 
 def delivery_of(values: Mapping[str, object], logprobs: int | None) -> Delivery:

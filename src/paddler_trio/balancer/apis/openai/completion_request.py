@@ -45,6 +45,7 @@ from paddler_trio.balancer.apis.openai.chat_fields import (
 )
 from paddler_trio.balancer.apis.openai.chat_request import (
     Delivery,
+    check_logprobs,
     choices_of,
     delivery_of,
     only_streams,
@@ -267,6 +268,7 @@ def _request(
         raise invalid(
             f"prompts times n is {choices}, the limit max_prompts is {limits.max_prompts}", "prompt"
         )
+    check_logprobs(values, generate, choices, limits)
     return CompletionRequest(
         prompts=prompts,
         generate=generate,

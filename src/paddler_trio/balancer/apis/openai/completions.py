@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+import sys
+from array import array
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import trio
 
 from paddler_trio.balancer.apis.answer import (
-    MANY_LOGPROBS,
     AnswerReader,
     ContentDelta,
     Ended,
@@ -26,6 +27,7 @@ from paddler_trio.balancer.apis.answer import (
 from paddler_trio.balancer.apis.api_errors import naming_fields, prompt_too_long
 from paddler_trio.balancer.apis.backend import Backend, cells_at_most, must_generate
 from paddler_trio.balancer.apis.exchange import Exchange
+from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
 from paddler_trio.balancer.apis.openai.chat import (
     ChunkStream,
     Heading,
@@ -46,6 +48,7 @@ from paddler_trio.balancer.apis.questions import text_of, token_ids
 from paddler_trio.balancer.apis.run_requests import gather, stream
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.balancer.apis.timings import Stopwatch, usage_of
+from paddler_trio.wire.json_text import Items
 from paddler_trio.wire.trio.work import Generate, InfillPrompt, TextPrompt, TokenPrompt
 
 
@@ -55,18 +58,31 @@ class TextAnswer:
 
     text: str
     reader: AnswerReader
-    logprobs: list[Mapping[str, object]] = attrs.field(factory=list)
-    tokens: list[int] = attrs.field(factory=list)
-    _logprobs_at: list[int] = attrs.field(factory=list)
+    keeps_logprobs: bool = True
+    logprobs: KeptLogprobs = attrs.field(factory=KeptLogprobs, init=False)
+    tokens: array[int] = attrs.field(factory=lambda: array("q"), init=False)
+    _logprobs_at: array[int] = attrs.field(factory=lambda: array("q"), init=False)
+
+    _has_grown: bool = attrs.field(default=False, init=False)
+    """Until then it has its text in common with others."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes, of its own."""
+        listed = self.tokens.itemsize * (len(self.tokens) + len(self._logprobs_at))
+        own_text = sys.getsizeof(self.text) if self._has_grown else 0
+        return own_text + self.logprobs.held_bytes + listed
 
     def take(self, step: Step) -> list[Piece]:
-        self.tokens += step.tokens
+        self._has_grown = True
+        self.tokens.extend(step.tokens)
         pieces = list(self.reader.take(step.results))
         for piece in pieces:
             match piece:
                 case ContentDelta(text, logprobs):
-                    self._logprobs_at += _offsets(len(self.text), logprobs)
-                    self.logprobs += logprobs
+                    if self.keeps_logprobs:
+                        self._logprobs_at.extend(_offsets(len(self.text), logprobs))
+                        self.logprobs.add(logprobs)
                     self.text += text
                 case ReasoningDelta(text):
                     self.text += text
@@ -81,11 +97,15 @@ class TextAnswer:
 
     def mean_logprob(self) -> float:
         """The mean log probability of its tokens; minus infinity without any."""
-        values = [value for entry in self.logprobs if isinstance(value := entry["logprob"], float)]
-        return sum(values) / len(values) if values else -math.inf
+        count = len(self.logprobs)
+        return sum(self.logprobs.sampled()) / count if count else -math.inf
 
     def legacy_logprobs(self, *, is_exact: bool) -> Json:
-        return legacy_logprobs(self.logprobs, self._logprobs_at, is_exact=is_exact)
+        """As the function of this name, each list made while it is written."""
+        offsets = self._logprobs_at
+        lists: Json = {name: self.logprobs.written(form) for name, form in _LEGACY_LISTS.items()}
+        lists["text_offset"] = Items(lambda: offsets, len(offsets))
+        return lists if is_exact else {**lists, "content": self.logprobs.written(_legacy_entry)}
 
 
 def _offsets(start: int, logprobs: Sequence[Mapping[str, object]]) -> list[int]:
@@ -102,26 +122,27 @@ def legacy_logprobs(
 ) -> Json:
     """The four parallel lists of OpenAI's completions, and llama-server's ``content`` with them
     unless ``is_exact``."""
-    lists: Json = {
-        "tokens": [entry["token"] for entry in entries],
-        "token_logprobs": [entry["logprob"] for entry in entries],
-        "top_logprobs": [
-            {str(other["token"]): other["logprob"] for other in top_of(entry)} for entry in entries
-        ],
-        "text_offset": list(offsets),
+    lists: Json = {name: [*map(form, entries)] for name, form in _LEGACY_LISTS.items()}
+    lists["text_offset"] = list(offsets)
+    return lists if is_exact else {**lists, "content": [*map(_legacy_entry, entries)]}
+
+
+def _legacy_entry(entry: Mapping[str, object]) -> Json:
+    return {
+        "token": entry["token"],
+        "logprob": entry["logprob"],
+        "bytes": entry["bytes"],
+        "top_logprobs": top_of(entry),
     }
-    if is_exact:
-        return lists
-    content = [
-        {
-            "token": entry["token"],
-            "logprob": entry["logprob"],
-            "bytes": entry["bytes"],
-            "top_logprobs": top_of(entry),
-        }
-        for entry in entries
-    ]
-    return {**lists, "content": content}
+
+
+_LEGACY_LISTS: Mapping[str, Callable[[Mapping[str, object]], object]] = {
+    "tokens": lambda entry: entry["token"],
+    "token_logprobs": lambda entry: entry["logprob"],
+    "top_logprobs": lambda entry: {
+        str(other["token"]): other["logprob"] for other in top_of(entry)
+    },
+}
 
 
 @attrs.define
@@ -140,8 +161,8 @@ class WholeCompletion:
     best_of: int
     verbose: Json | None = None
 
-    def take(self, step: Step) -> None:
-        self.answers[step.choice].take(step)
+    def take(self, step: Step) -> int:
+        return grown_by(self.answers[step.choice], step)
 
     def body(self) -> Json:
         groups = [
@@ -252,10 +273,20 @@ class CompletionStream(ChunkStream):
         return self._event(choice, more)
 
 
-def text_answers(begun: Sequence[str], works: Sequence[Generate]) -> list[TextAnswer]:
-    """One for each request; ``begun``: what each text begins with."""
+def grown_by(answer: TextAnswer, step: Step) -> int:
+    """By how many bytes ``answer`` grows when it takes ``step``."""
+    before = answer.held_bytes
+    answer.take(step)
+    return answer.held_bytes - before
+
+
+def text_answers(
+    begun: Sequence[str], works: Sequence[Generate], *, is_stream: bool
+) -> list[TextAnswer]:
+    """One for each request; ``begun``: what each text begins with. A stream has sent what is known
+    of its tokens, and does not keep it."""
     return [
-        TextAnswer(text, reader_of(work, is_verbatim=True))
+        TextAnswer(text, reader_of(work, is_verbatim=True), not is_stream)
         for text, work in zip(begun, works, strict=True)
     ]
 
@@ -275,7 +306,7 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
     ]
     verbose = await verbose_of(backend, exchange, request.delivery, works[0])
     begun = [echo for echo in echoes for _ in range(request.best_of)]
-    answers = text_answers(begun, works)
+    answers = text_answers(begun, works, is_stream=request.delivery.is_stream)
     with naming_fields(prompt="prompt", constraint=request.constrained_by):
         if request.delivery.is_stream:
             watch = Stopwatch(trio.current_time)
@@ -288,9 +319,7 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
                 heading, request.delivery, answers, request.n, request.best_of, verbose
             )
             await gather(backend, exchange, works, whole.take)
-            num_logprobs = sum(len(answer.logprobs) for answer in answers)
-            body = await exchange.run_long(whole.body, is_long=num_logprobs > MANY_LOGPROBS)
-            await exchange.send_json(200, body)
+            await exchange.send_json(200, await exchange.run(whole.body))
 
 
 async def native_prompts(

@@ -35,17 +35,13 @@ from paddler_trio.balancer.apis.prompts import Prompt, PromptShape, read_prompts
 from paddler_trio.balancer.apis.questions import token_ids
 from paddler_trio.balancer.apis.run_requests import gather_on_one_revision
 from paddler_trio.balancer.apis.shapes import Integer, OneOf
-from paddler_trio.net.server.asgi import ClientGoneError
-from paddler_trio.net.server.input_budget import BudgetSpentError
-from paddler_trio.net.server.json_body import no_room
-from paddler_trio.net.server.streaming import body_writer, while_client_stays
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.work import Embed, EmbedInput, TextInput, TokenInput
 
-PORTION_BYTES: Final = 262_144
-"""Of the text of an answer: what is written before the client has read what came before it."""
+VECTOR_BYTES: Final = 256
+"""What a vector takes beside its numbers."""
 
 Vector = npt.NDArray[np.float32]
 T = TypeVar("T")
@@ -115,27 +111,27 @@ class Embedded:
     Args:
       starts: the place of the first input of each sub-batch.
       per_token: takes vectors of each token, where the model has no others.
-      hold: called with the bytes that each vector takes; a short text may have very many.
     """
 
     count: int
     starts: Sequence[int]
     per_token: bool = False
-    hold: Callable[[int], None] = lambda _: None
     usage: dict[int, int] = attrs.field(factory=dict)
     """Tokens of each sub-batch, by its number: one that is computed anew is counted once."""
     vectors: dict[int, Vector] = attrs.field(factory=dict)
     """By place: one vector, or one for each token."""
 
-    def take(self, step: Step) -> None:
-        """ApiError 400 for an input that is too long, or a model without a vector for texts; and
-        what ``hold`` raises."""
+    def take(self, step: Step) -> int:
+        """By how many bytes the vectors have grown; a short text may have very many.
+
+        ApiError 400 for an input that is too long, or a model without a vector for texts."""
         start = self.starts[step.choice]
+        grown = 0
         for result in step.results:
             match result:
                 case {"Embedding": {"embedding": vector, "source_document_id": str(name)}}:
                     found = np.asarray(vector, np.float32)
-                    self._keep(start + int(name), found)
+                    grown += self._keep(start + int(name), found)
                 case {"TokenEmbeddings": {"embeddings": vectors, "source_document_id": str(name)}}:
                     if not self.per_token:
                         raise ApiError(
@@ -145,7 +141,7 @@ class Embedded:
                             code="no_pooling",
                         )
                     found = np.asarray(vectors, np.float32)
-                    self._keep(start + int(name), found)
+                    grown += self._keep(start + int(name), found)
                 case {"Usage": {"prompt_tokens": int(tokens)}}:
                     self.usage[step.choice] = tokens
                 case {"DocumentExceedsBatchSize": dict(excess)}:
@@ -153,16 +149,17 @@ class Embedded:
                 case {"DocumentRefused": {"problem": str(why), "source_document_id": str(name)}}:
                     place = f"input[{start + int(name)}]"
                     raise invalid(renamed(why, f"document {name!r}", place), place)
+        return grown
 
     @property
     def num_tokens(self) -> int:
         return sum(self.usage.values())
 
-    def _keep(self, place: int, found: Vector) -> None:
+    def _keep(self, place: int, found: Vector) -> int:
         """It may come again, from another agent: it is held once."""
-        if place not in self.vectors:
-            self.hold(found.nbytes)
+        before = self.vectors.get(place)
         self.vectors[place] = found
+        return found.nbytes + VECTOR_BYTES if before is None else found.nbytes - before.nbytes
 
     def in_order(self) -> Iterator[Vector]:
         """ApiError 500 if one is missing."""
@@ -251,43 +248,14 @@ def llama_pieces(embedded: Embedded) -> Iterator[bytes]:
     return pieces()
 
 
-async def _send(exchange: Exchange, pieces: Iterator[bytes]) -> None:
-    """The whole response: a short one at once, else portion by portion as the client reads, for the
-    text is held by no budget. ClientGoneError."""
-
-    def portion() -> bytes:
-        written = bytearray()
-        for piece in pieces:
-            written += piece
-            if len(written) >= PORTION_BYTES:
-                break
-        return bytes(written)
-
-    first = await exchange.run(portion)
-    if len(first) < PORTION_BYTES:
-        await exchange.send_written(200, first)
-        return
-    is_complete = False
-    async with while_client_stays(exchange.scope, exchange.receive):
-        await exchange.begin(200, [(b"content-type", b"application/json")])
-        write = body_writer(exchange.scope, exchange.send)
-        written = first
-        while written:
-            await write(written)
-            written = await exchange.run(portion)
-        is_complete = True
-    if not is_complete:
-        raise ClientGoneError(f"client of {exchange.id} left")
-    await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
 async def embeddings(backend: Backend, exchange: Exchange) -> None:
     values = await exchange.read_record(backend.limits, embeddings_record)
     asked = text_in(values, "model")
     backend = backend.routed(exchange, asked)
     model = model_name(backend, asked)
     embedded = await _embed(backend, exchange, values, normalize="l2", per_token=False)
-    await _send(exchange, openai_pieces(embedded, model=model, values=values))
+    pieces = openai_pieces(embedded, model=model, values=values)
+    await exchange.send_pieces(200, pieces, is_long=False)
 
 
 async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
@@ -298,7 +266,7 @@ async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
         raise unsupported("embd_normalize", f"2 and -1 are (it is {norm})")
     normalize = "l2" if norm == 2 else "none"
     embedded = await _embed(backend, exchange, values, normalize=normalize, per_token=True)
-    await _send(exchange, llama_pieces(embedded))
+    await exchange.send_pieces(200, llama_pieces(embedded), is_long=False)
 
 
 async def _embed(
@@ -325,21 +293,9 @@ async def _embed(
     parts, starts = split(inputs, agents=len(backend.agents), batch_size=batch_size)
     works = [Embed(inputs=part, normalize=normalize, oversize=oversize) for part in parts]
     embedded: list[Embedded] = []
-    held_bytes = 0
 
-    def hold(size_bytes: int) -> None:
-        nonlocal held_bytes
-        try:
-            exchange.room.grow(size_bytes)
-        except BudgetSpentError as spent:
-            raise no_room(spent) from spent
-        held_bytes += size_bytes
-
-    def begin() -> Callable[[Step], None]:
-        nonlocal held_bytes
-        exchange.room.shrink(held_bytes)  # the vectors of an attempt in vain
-        held_bytes = 0
-        embedded[:] = [Embedded(len(inputs), starts, per_token=per_token, hold=hold)]
+    def begin() -> Callable[[Step], int]:
+        embedded[:] = [Embedded(len(inputs), starts, per_token=per_token)]
         return embedded[0].take
 
     await gather_on_one_revision(backend, exchange, works, begin)

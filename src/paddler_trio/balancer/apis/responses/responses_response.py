@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import attrs
 
 from paddler_trio.balancer.apis.answer import (
-    MANY_LOGPROBS,
     AnswerReader,
     ArgumentsDelta,
     ContentDelta,
@@ -23,9 +23,12 @@ from paddler_trio.balancer.apis.answer import (
     ToolCallStart,
     completion_tokens,
     logprob_with_top,
+    text_bytes,
+    top_of,
 )
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.fields import object_in
+from paddler_trio.balancer.apis.kept_logprobs import MANY_NUMBERS, KeptLogprobs
 from paddler_trio.balancer.apis.responses.responses_request import ResponsesRequest
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.balancer.apis.timings import Reports, Stopwatch, timings_of
@@ -38,6 +41,12 @@ _GROWING = frozenset(
     {"ContentToken", "Logprobs", "Progress", "ToolCallToken", "UndeterminableToken"}
 )
 """Results that end no text."""
+ITEM_BYTES: Final = 2048
+"""What an item takes beside its texts."""
+REPEATED_BYTES: Final = 160
+"""What a log probability takes in the three events with which its item ends."""
+PIECE_BYTES: Final = 64
+"""What a piece of a text takes beside its characters."""
 _PREFIXES = {"reasoning": "rs_", "message": "msg_", "function_call": "fc_"}
 
 
@@ -92,9 +101,17 @@ class Output:
     """The type of the newest item, while it grows."""
     _text: list[str] = attrs.field(factory=list, init=False)
     """Of the newest item."""
-    _logprobs: list[Mapping[str, object]] = attrs.field(factory=list, init=False)
+    _logprobs: KeptLogprobs = attrs.field(factory=KeptLogprobs, init=False)
+    """Of the newest item."""
     num_logprobs: int = attrs.field(default=0, init=False)
-    """Of all items."""
+    """Of all items, those of the alternatives too."""
+    held_bytes: int = attrs.field(default=0, init=False)
+    """What the items take."""
+
+    @property
+    def streamed_bytes(self) -> int:
+        """The same, and what the events take that repeat an item when it ends."""
+        return self.held_bytes + REPEATED_BYTES * self.num_logprobs
 
     def take(self, results: Iterable[RawResult]) -> Iterator[Json]:
         """The events of these results."""
@@ -108,8 +125,7 @@ class Output:
                 case ContentDelta(text, logprobs):
                     yield from self._part("message")
                     entries = logprobs if self.with_logprobs else ()
-                    self._logprobs += entries
-                    self.num_logprobs += len(entries)
+                    self._keep(entries)
                     bare = _without_bytes(entries)
                     yield self._grow(f"{self._texts.events}.delta", text, logprobs=bare)
                 case ToolCallStart(_, call_id, name):
@@ -125,9 +141,15 @@ class Output:
                     pass
 
     @property
-    def num_logprobs_of_newest(self) -> int:
-        """Of the newest item."""
-        return len(self._logprobs)
+    def is_newest_long(self) -> bool:
+        """Whether the newest item has very many log probabilities."""
+        return self._logprobs.is_long
+
+    def _keep(self, entries: Sequence[Mapping[str, object]]) -> None:
+        before = self._logprobs.held_bytes
+        self._logprobs.add(entries)
+        self.held_bytes += self._logprobs.held_bytes - before
+        self.num_logprobs += sum(1 + len(top_of(entry)) for entry in entries)
 
     @property
     def _index(self) -> int:
@@ -148,7 +170,8 @@ class Output:
 
     def _begin(self, kind: str, **members: object) -> Json:
         self._open = kind
-        self._text, self._logprobs = [], []
+        self._text, self._logprobs = [], KeptLogprobs()
+        self.held_bytes += ITEM_BYTES
         item: Json = {"id": new_id(_PREFIXES[kind]), "type": kind, "status": "in_progress"}
         self.items.append(item | members)
         added = dict(self.items[-1])
@@ -169,13 +192,12 @@ class Output:
     def _text_part(self, text: str) -> Json:
         part: Json = {"type": self._texts.part, "text": text}
         if self._open == "message":
-            names = ("token", "logprob", "bytes")
-            logprobs = [logprob_with_top(entry, *names) for entry in self._logprobs]
-            part |= {"annotations": [], "logprobs": logprobs}
+            part |= {"annotations": [], "logprobs": self._logprobs.written(_with_bytes)}
         return part
 
     def _grow(self, event: str, text: str, **more: object) -> Json:
         self._text.append(text)
+        self.held_bytes += PIECE_BYTES + text_bytes(text)
         return {"type": event, **self._where, "delta": text, **more}
 
     def _close(self, status: str) -> Iterator[Json]:
@@ -193,7 +215,7 @@ class Output:
             item[texts.member] = [part]
             members: Json = {"text": text}
             if self._open == "message":
-                members["logprobs"] = _without_bytes(self._logprobs)
+                members["logprobs"] = self._logprobs.written(_bare)
             yield {"type": f"{texts.events}.done", **where, **members}
             yield {"type": f"{texts.part_events}.done", **where, "part": part}
         self._open = None
@@ -202,7 +224,15 @@ class Output:
 
 def _without_bytes(logprobs: Sequence[Mapping[str, object]]) -> list[Json]:
     """As events have them; content has their bytes."""
-    return [logprob_with_top(entry, "token", "logprob") for entry in logprobs]
+    return [_bare(entry) for entry in logprobs]
+
+
+def _bare(entry: Mapping[str, object]) -> Json:
+    return logprob_with_top(entry, "token", "logprob")
+
+
+def _with_bytes(entry: Mapping[str, object]) -> Json:
+    return logprob_with_top(entry, "token", "logprob", "bytes")
 
 
 _ECHOED: Mapping[str, object] = {
@@ -336,8 +366,8 @@ class ResponseStream:
         in them: an item that ends is repeated whole, with what is known of each of its tokens."""
         output = self.output
         if not steps:
-            return self.is_large or output.num_logprobs > MANY_LOGPROBS
-        if output.num_logprobs_of_newest <= MANY_LOGPROBS:
+            return self.is_large or output.num_logprobs > MANY_NUMBERS
+        if not output.is_newest_long:
             return False
         tags = {result_tag(result) for step in steps for result in step.results}
         return not tags <= _GROWING

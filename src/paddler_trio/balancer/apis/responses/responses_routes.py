@@ -18,6 +18,7 @@ from paddler_trio.balancer.apis.backend import (
 )
 from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.image_fetch import fetch_images
+from paddler_trio.balancer.apis.kept_logprobs import MANY_NUMBERS
 from paddler_trio.balancer.apis.questions import count_tokens
 from paddler_trio.balancer.apis.responses.responses_fields import ITEM_REFERENCE
 from paddler_trio.balancer.apis.responses.responses_request import (
@@ -43,10 +44,7 @@ from paddler_trio.balancer.apis.timings import Reports, Stopwatch
 from paddler_trio.net.server.client_identity import KEY_NAME
 from paddler_trio.net.server.input_budget import BudgetSpentError
 from paddler_trio.net.server.json_body import no_room
-from paddler_trio.wire.json_text import dumps_in_runs
-
-MANY_STEPS = 64
-"""Of an answer with log probabilities; a longer one is made off the event loop."""
+from paddler_trio.wire.json_text import dumps_in_runs, dumps_within
 
 
 @attrs.define(eq=False)
@@ -83,20 +81,21 @@ class Responses:
             reports=reports,
         )
 
-        # what is known of each token is long: the items that end with it are made at the end
-        known: list[Step] = []
-
-        def take(step: Step) -> None:
+        def take(step: Step) -> int:
+            before = output.held_bytes
             for _ in output.take(step.results):
                 pass  # the items grow; the events have no reader
+            return output.held_bytes - before
 
         def finish() -> Json:
-            for step in known:
-                take(step)
             response = heading.finished(output, now=int(time.time()))
             if kept is not None:
-                stored = StoredResponse.of(_owner(exchange), response, *kept)
-                if not self.store.keep(stored) and not exchange.is_exact:
+                # of a text that is too long to be kept no more is written
+                text = dumps_within(response, self.store.max_bytes)
+                is_kept = text is not None and self.store.keep(
+                    StoredResponse.of(_owner(exchange), response, *kept, response_json=text)
+                )
+                if not is_kept and not exchange.is_exact:
                     response["store"] = False
             return response
 
@@ -110,12 +109,12 @@ class Responses:
                     encoder,
                     keep_alive_s=delivery.ping_s,
                     is_long=encoder.is_long,
+                    held=lambda: output.streamed_bytes,
                 )
             else:
-                await gather(
-                    backend, exchange, works, known.append if output.with_logprobs else take
-                )
-                response = await exchange.run_long(finish, is_long=len(known) > MANY_STEPS)
+                await gather(backend, exchange, works, take)
+                is_long = output.num_logprobs > MANY_NUMBERS
+                response = await exchange.run_long(finish, is_long=is_long)
                 await exchange.send_json(200, response)
 
     async def count_tokens(self, backend: Backend, exchange: Exchange) -> None:

@@ -49,9 +49,18 @@ class StoredResponse:
 
     @classmethod
     def of(
-        cls, owner: str, response: Json, before_json: bytes, items_json: bytes, weight_bytes: int
+        cls,
+        owner: str,
+        response: Json,
+        before_json: bytes,
+        items_json: bytes,
+        weight_bytes: int,
+        *,
+        response_json: bytes | None = None,
     ) -> StoredResponse:
-        response_json = dumps_in_runs(response)
+        """``response_json`` is the text of ``response``, if it is written already."""
+        if response_json is None:
+            response_json = dumps_in_runs(response)
         return cls(
             id=str(response["id"]),
             owner=owner,
