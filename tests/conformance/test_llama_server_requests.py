@@ -404,6 +404,10 @@ def test_what_is_served(http: httpx.Client, fleet: Fleet) -> None:
     slots = http.get("/slots").json()
     assert [slot["is_processing"] for slot in slots] == [False] * 4
     assert [(slot["id"], slot["n_ctx"]) for slot in slots] == [(each, 1024) for each in range(4)]
+    assert {slot["n_prompt_tokens"] for slot in slots} == {0}
+    assert {slot["next_token"][0]["has_next_token"] for slot in slots} == {False}
+    caps = props["chat_template_caps"]
+    assert caps["supports_tools"] is caps["supports_system_role"] is True
     assert http.get("/slots?fail_on_no_slot=1").status_code == 200
     (listed,) = http.get("/v1/models").json()["models"]
     assert (listed["name"], listed["capabilities"]) == ("paddler-demo", ["completion"])
@@ -429,6 +433,78 @@ def test_what_a_fleet_has_not_is_said_by_name(http: httpx.Client, method: str, p
     error = answer.json()["error"]
     assert error["type"] == "not_supported_error"
     assert error["message"].startswith(f"{method} {path.split('?')[0].removesuffix('/1')} is not")
+
+
+def test_a_slot_tells_how_far_its_request_is(http: httpx.Client) -> None:
+    body = {"prompt": "Once", "n_predict": 2000, "ignore_eos": True, "stream": True}
+    with http.stream("POST", "/completion", json=body) as answer:
+        lines = answer.iter_lines()
+        for _ in range(40):
+            next(lines)
+        slot = next(each for each in http.get("/slots").json() if each["is_processing"])
+    assert slot["id_task"] >= 0
+    assert slot["n_prompt_tokens"] >= slot["n_prompt_tokens_cache"] >= 0
+    assert slot["n_prompt_tokens"] > 0
+    assert slot["next_token"][0]["n_decoded"] >= 10
+
+
+def test_the_last_chunk_of_a_completion_has_its_usage(http: httpx.Client) -> None:
+    told = events(http, "/v1/completions", prompt=["A", "B"], max_tokens=3)
+    ends = [each for each in told if each["choices"][0]["finish_reason"]]
+    assert [each["usage"]["completion_tokens"] for each in ends] == [3, 3]
+    assert all("usage" not in each for each in told if each not in ends)
+
+
+def test_a_front_end_for_role_play_is_answered_and_told_what_is_missing(
+    http: httpx.Client,
+) -> None:
+    body = {
+        "prompt": "Once",
+        "n_predict": 4,
+        "temperature": 4,
+        "tfs_z": 1,
+        "typical_p": 1,
+        "repetition_penalty": 1.1,
+        "repeat_penalty": 1.1,
+        "adaptive_target": -0.01,
+        "dry_sequence_breakers": [],
+        "samplers": ["penalties", "top-k", "tfs_z", "typical_p", "temp", "adaptive_p"],
+        "stop": [""],
+    }
+    answer = http.post("/completion", json=body)
+    assert answer.status_code == 200, answer.text
+    told = answer.headers["x-paddler-ignored-fields"].split(", ")
+    assert {*told} == {"tfs_z", "adaptive_target", "samplers.tfs_z", "samplers.adaptive_p"}
+    settings = answer.json()["generation_settings"]
+    assert settings["samplers"] == ["penalties", "top_k", "typ_p", "temperature"]
+    assert (settings["temperature"], settings["repeat_last_n"]) == (4, 64)
+    assert http.post("/completion", json={**body, "samplers": []}).status_code == 200
+
+
+def test_an_empty_prompt_begins_a_text(http: httpx.Client) -> None:
+    one = post(http, "/completion", prompt=[""], n_predict=4, temperature=0)
+    assert one["tokens_evaluated"] == 1
+    assert one["tokens_predicted"] == 4
+
+
+def test_control_tokens_are_no_text_unless_they_are_asked_for(http: httpx.Client) -> None:
+    (mark,) = post(http, "/tokenize", content="<|im_start|>")["tokens"]
+    wishes: Any = {"n_predict": 3, "return_tokens": True, "logit_bias": [[mark, 1000]]}
+    for path in ("/completion", "/v1/completions"):
+        wishes = wishes if path == "/completion" else {**wishes, "return_tokens": None}
+        body = post(http, path, prompt="Once", **wishes)
+        assert body.get("content", body.get("choices", [{}])[0].get("text")) == ""
+    body = post(http, "/completion", prompt="Once", n_predict=3, logit_bias=[[mark, 1000]])
+    assert body["tokens_predicted"] == 3
+    body = post(http, "/completion", prompt="Once", stop=["<|im_start|>"], **wishes)
+    assert (body["stopping_word"], body["tokens_predicted"]) == ("<|im_start|>", 1)
+
+
+def test_penalties_see_the_prompt(http: httpx.Client) -> None:
+    story = "Once upon a time there was a cat. The cat sat on the mat. The cat sat on the"
+    wishes: Any = {"prompt": story, "n_predict": 8, "temperature": 0, "repeat_penalty": 1.8}
+    seeing = post(http, "/completion", **wishes)["content"]
+    assert seeing != post(http, "/completion", penalize_prompt=False, **wishes)["content"]
 
 
 def test_no_slot_is_free_where_there_is_none(lonely: Fleet) -> None:
@@ -487,7 +563,8 @@ def test_bodies_that_are_none(http: httpx.Client) -> None:
     path = "/v1/chat/completions"
     as_json = {"content-type": "application/json"}
     for body, headers, status in (
-        (b"{}", {"content-type": "text/plain"}, 415),
+        (b"{", {"content-type": "text/plain"}, 415),
+        (b"a=b", {"content-type": "application/x-www-form-urlencoded"}, 415),
         (b"{", as_json, 400),
         (b"[]", as_json, 400),
         (b'{"messages": [], "messages": []}', as_json, 400),
@@ -498,6 +575,19 @@ def test_bodies_that_are_none(http: httpx.Client) -> None:
         assert answer.status_code == status, (body, answer.text)
         assert answer.json()["error"]["message"]
         assert answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("media_type", ["application/x-www-form-urlencoded", "text/plain", None])
+def test_json_is_taken_however_it_is_called_but_not_from_a_page(
+    http: httpx.Client, media_type: str | None
+) -> None:
+    body = json.dumps({"content": "Hello"}).encode()
+    headers = {"content-type": media_type} if media_type else {}
+    answer = http.post("/tokenize", content=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    for page in ({"origin": "http://page.example"}, {"sec-fetch-site": "cross-site"}):
+        answer = http.post("/tokenize", content=body, headers=headers | page)
+        assert answer.status_code == 403, answer.text
 
 
 def test_limits_are_the_operators_and_named() -> None:
@@ -669,7 +759,9 @@ def test_what_is_told_of_an_answer(http: httpx.Client) -> None:
     assert "reasoning_content" not in message(thinking={"type": "disabled"})
     assert "reasoning_content" not in message(chat_template_kwargs={"enable_thinking": False})
     inline = message(reasoning_format="none")["content"]
-    apart = f"{with_reasoning['reasoning_content']} {with_reasoning['content']}"
+    apart = f"<think> {with_reasoning['reasoning_content']} </think> {with_reasoning['content']}"
+    for mark in ("<think>", "</think>"):
+        inline = inline.replace(mark, f" {mark} ")
     assert inline.split() == apart.split(), "but for the blanks between them"
     tool = {
         "type": "function",

@@ -332,10 +332,10 @@ def test_models(client: OpenAI) -> None:
 
 def test_refusals_are_bad_requests_that_name_the_field(client: OpenAI) -> None:
     for wish, param in (
-        ({"temperature": 5}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
         ({"n": 0}, "n"),
         ({"messages": "hi"}, "messages"),
-        ({"audio": {"format": "wav", "voice": "alloy"}}, "audio"),
+        ({"functions": [{"name": "f"}]}, "functions"),
     ):
         with pytest.raises(openai.BadRequestError) as told:
             chat(client, **wish)

@@ -49,6 +49,13 @@ def test_documents_come_best_first_whatever_agent_ranked_them(ranking_fleet: Fle
         assert result["relevance_score"] == pytest.approx(found[place], abs=1e-3)
 
 
+@pytest.mark.parametrize(("top_n", "count"), [(0, 0), (-1, 0), (2, 2), (99, 3)])
+def test_as_many_as_are_asked_for(ranking_fleet: Fleet, top_n: int, count: int) -> None:
+    answer = rank(ranking_fleet, query="sun", documents=["sea", "sky", "sun"], top_n=top_n)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["results"]) == count
+
+
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"])
 def test_only_the_best_with_their_documents(ranking_fleet: Fleet, path: str) -> None:
     answer = rank(

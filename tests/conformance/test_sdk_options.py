@@ -73,6 +73,9 @@ def chat(client: openai.OpenAI, **more: Any) -> Any:
         {"prompt_cache_retention": "24h"},
         {"service_tier": "flex"},
         {"modalities": ["text"]},
+        {"modalities": ["text", "audio"]},
+        {"audio": {"format": "wav", "voice": "alloy"}},
+        {"moderation": {"model": "m"}},
         {"verbosity": "medium"},
         {"parallel_tool_calls": False},
         {"stop": ["\u2603", "\u2604", "\u2605", "\u2606"]},
@@ -91,10 +94,7 @@ def test_what_asks_for_nothing_here_changes_nothing(
 @pytest.mark.parametrize(
     "field",
     [
-        {"audio": {"format": "wav", "voice": "alloy"}},
-        {"modalities": ["text", "audio"]},
         {"functions": [{"name": "f"}]},
-        {"moderation": {"model": "m"}},
         {"top_logprobs": 3},
     ],
     ids=lambda field: next(iter(field)),

@@ -126,12 +126,6 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_bert(tmp_path_factory.mktemp("models") / "encoder.gguf")
 
 
-@pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "ranker.gguf"
-    return write_bert(path, pooling=gguf.PoolingType.RANK, classes=1)
-
-
 WRITERS = {
     **ENCODERS,
     "sliding": write_sliding,
@@ -308,9 +302,11 @@ def counted(engine: Engine, *, documents: int) -> EngineStats:
     return frame
 
 
+@pytest.mark.parametrize("own", [gguf.PoolingType.RANK, gguf.PoolingType.CLS, None])
 def test_a_ranker_gives_the_score_of_its_classification_head(
-    vocabulary: Vocabulary, ranker: Path
+    vocabulary: Vocabulary, tmp_path: Path, own: gguf.PoolingType | None
 ) -> None:
+    ranker = write_bert(tmp_path / "ranker.gguf", pooling=own, classes=1)
     weights = {each.name: np.array(each.data) for each in gguf.GGUFReader(ranker).tensors}
     documents = some_documents(20, longest=N_CTX_TRAIN, n_vocab=VOCABULARY)
     with embedding(vocabulary, ranker, "Cls") as (engine, _):

@@ -345,8 +345,8 @@ async def test_the_list_has_all_deployments_with_a_model_and_their_state(
         status, body = await here.ask("/v1/models")
         assert status == 200
         listed = {each["id"]: each for each in body["data"]}
-        assert list(listed) == ["general", "coder", "unused"]
-        assert listed["general"]["aliases"] == ["general.gguf", "chat"]
+        assert list(listed) == ["chat", "coder", "unused"]
+        assert listed["chat"]["aliases"] == ["general.gguf", "general"]
         assert listed["coder"]["aliases"] == ["qwen"]
         assert [each["status"] for each in listed.values()] == [
             {"value": "loaded"},
@@ -430,7 +430,7 @@ async def test_clients_of_anthropics_are_sent_its_list(
         headers = [(b"anthropic-version", b"2023-06-01")]
         _, body = await here.ask("/v1/models", exact=exact, headers=headers)
         page = SyncPage[ModelInfo].model_validate(body, strict=False)
-        assert [each.id for each in page.data] == ["general", "coder", "unused"]
+        assert [each.id for each in page.data] == ["chat", "coder", "unused"]
         assert not page.has_next_page()
         _, body = await here.ask("/v1/models/qwen", exact=exact, headers=headers)
         assert ModelInfo.model_validate(body).display_name == "coder"
@@ -452,7 +452,7 @@ async def test_what_a_deployment_serves_shows_in_its_answers(autojump_clock: Moc
         body = {"messages": MESSAGES}
         _, general = await here.ask("/v1/chat/completions", body)
         _, coder = await here.ask("/v1/chat/completions", body | {"model": "qwen"})
-        assert (general["model"], coder["model"]) == ("general", "qwen")
+        assert (general["model"], coder["model"]) == ("chat", "qwen")
         assert coder["system_fingerprint"] == "bcoder-digest"[:13]
         assert general["system_fingerprint"] != coder["system_fingerprint"]
         _, props = await here.ask("/props?model=coder")
@@ -511,7 +511,7 @@ async def test_what_was_desired_a_moment_ago_is_answered_by_nothing_else(
             status, answer = await here.ask("/v1/chat/completions", body)
         assert (status, answered_by(without_names(answer))) == (200, "coder")
         listed = (await here.ask("/v1/models"))[1]["data"]
-        assert [each["id"] for each in listed] == ["general", "coder", "unused", "late"]
+        assert [each["id"] for each in listed] == ["chat", "coder", "unused", "late"]
 
 
 # ------------------------------------------------------------------------- while none serves

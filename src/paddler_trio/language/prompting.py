@@ -115,6 +115,8 @@ def prompt_of(
         has_form=request.constraint is not None,
     )
     tokens = tokens_of(request.prompt, rendering, language, slot_cells=slot_cells)
+    if is_extended and not tokens and isinstance(request.prompt, TextPrompt):
+        tokens = _beginning(language.vocabulary)
     if is_extended and not tokens:
         raise bad_request("prompt", "the prompt is empty: there is nothing to continue")
     output = OutputProcessor(
@@ -123,6 +125,8 @@ def prompt_of(
         StopTexts(request.stop) if request.stop else None,
         is_extended,
         without_layout_from=_without_layout_from(request.prompt) if is_extended else None,
+        reasoning_is_content=isinstance(request.prompt, ConversationPrompt)
+        and request.prompt.raw_reasoning,
     )
     try:
         output.replay(language.vocabulary.token_bytes(token, special=True) for token in sampled)
@@ -145,6 +149,7 @@ def prompt_of(
         reuse_prefix=request.reuse_prefix,
         salt=request.cache_salt,
         isolated=isolated,
+        hides_controls=is_extended and _hides_controls(request, language.vocabulary),
     )
     return Prompted(start=start, output=output)
 
@@ -249,7 +254,7 @@ def call_reader(prompt: Prompt, form: ModelFormat, *, seed: int) -> ToolCallRead
 
 def _without_layout_from(prompt: Prompt) -> int | None:
     """A plain text keeps every blank, and so does a message that the answer continues."""
-    if not isinstance(prompt, ConversationPrompt):
+    if not isinstance(prompt, ConversationPrompt) or prompt.raw_reasoning:
         return None
     return 1 if prompt.continue_final_message else 0
 
@@ -316,6 +321,21 @@ def _tokens_with_images(text: str, vocabulary: Vocabulary) -> list[int]:
             tokens.append(IMAGE_TOKEN)
         tokens += vocabulary.tokenize_part(part)
     return vocabulary.with_bos(tokens)
+
+
+def _hides_controls(request: Generate, vocabulary: Vocabulary) -> bool:
+    """In a text that is continued nothing reads control tokens, but for what asks for their text:
+    a stop text, or a constraint."""
+    if isinstance(request.prompt, ConversationPrompt) or request.constraint is not None:
+        return False
+    return not any(mark in text for text in request.stop for mark in vocabulary.control_texts)
+
+
+def _beginning(vocabulary: Vocabulary) -> list[int]:
+    """What every text comes after, as the model was trained: the end of another if there is no
+    mark of a beginning; empty without either."""
+    marks = (vocabulary.bos_token, vocabulary.eos_token)
+    return [mark for mark in marks if mark is not None][:1]
 
 
 def _checked(tokens: Sequence[int], vocabulary: Vocabulary) -> list[int]:

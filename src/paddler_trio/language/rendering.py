@@ -103,19 +103,22 @@ def _classifier(
 ) -> Automaton:
     """Classifies the sections of the answer, from the place where the prompt leaves it."""
     form = start.form
+    is_raw = conversation.raw_reasoning
+    shows_opening = is_raw and not conversation.continue_final_message
     if as_paddler:
         rules = paddler_form_of(form).rules
     elif not conversation.may_call:
-        classifier = Automaton(form.rules_of_form if has_form else form.rules_without_calls)
-        classifier.begin_with(start.prompt_end)
+        rules = form.rules_of_form if has_form else form.rules_without_calls
+        classifier = Automaton(rules, shows_reasoning_marks=is_raw)
+        classifier.begin_with(start.prompt_end, shows_opening=shows_opening)
         return classifier
     else:
         rules = form.rules
     functions = (tool.get("function") for tool in conversation.tools)
     names = (function.get("name") for function in functions if isinstance(function, Mapping))
     probe = probe_of(start.form, [name for name in names if isinstance(name, str)])
-    classifier = Automaton(rules, probe=probe)
-    classifier.begin_with(start.prompt_end)
+    classifier = Automaton(rules, probe=probe, shows_reasoning_marks=is_raw)
+    classifier.begin_with(start.prompt_end, shows_opening=shows_opening)
     return classifier
 
 

@@ -123,13 +123,10 @@ def _logit_bias(biases: Sequence[LogitBias], vocabulary: Vocabulary) -> dict[int
 def _biased_tokens(bias: LogitBias, field: str, vocabulary: Vocabulary) -> Sequence[int]:
     match bias:
         case LogitBias(token=int(token), text=None):
-            if not 0 <= token < vocabulary.n_tokens:
-                raise bad_request(
-                    f"{field}.token",
-                    f"logit_bias: token {token} is not one of the {vocabulary.n_tokens} tokens "
-                    "of this model",
-                )
-            return (token,)
+            if token < 0:
+                raise bad_request(f"{field}.token", f"logit_bias: token {token} is negative")
+            # one that the model does not have is never sampled, whatever its bias
+            return (token,) if token < vocabulary.n_tokens else ()
         case LogitBias(token=None, text=str(text)):
             try:
                 return vocabulary.tokenize(text, add_special=False, parse_special=True)

@@ -138,8 +138,8 @@ class Exchange:
         ``read`` may run in a thread.
 
         Errors:
-          ApiError: 400 not JSON or not an object, 413 too large, 415 not announced as JSON; or
-            what ``read`` raises.
+          ApiError: 400 not JSON or not an object, 413 too large, 415 neither JSON nor announced as
+            it; or what ``read`` raises.
           HttpProblem: 408, 503, or a content encoding that is damaged.
           ClientGoneError: the client left in the middle of its body.
         """
@@ -161,6 +161,7 @@ class Exchange:
                 limits=JsonLimits(
                     max_values=limits.max_json_values, max_containers=limits.max_json_containers
                 ),
+                any_media_type=not self.ignored.is_strict,
             )
         except MediaTypeError as error:
             media_type = (error.media_type or b"nothing").decode("latin-1")[:80]

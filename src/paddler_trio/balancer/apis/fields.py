@@ -1,9 +1,10 @@
 """Tables of fields: the members of a request body, and how each is supported.
 
-A field is *honoured*, *accepted* (valid, documented, and without effect here), *ignored* (a hint
-that cannot be honoured; the answer is as good without it), or *refused*: known, and impossible to
-honour, so that the answer would not be the requested one. Only values that ask for something are
-ignored or refused. A field that no table has is ignored too. ``null`` counts as absent.
+A field is *honoured*, *accepted* (valid, documented, and without effect here), *ignored* (it cannot
+be honoured; the answer is less bound without it, or as good), or *refused*: known, and impossible
+to honour, so that the answer would be wrong for its client. Only values that ask for something are
+ignored or refused. A field that no table has is ignored too, and so is a value of another shape in
+one that has no effect. ``null`` counts as absent.
 """
 
 from __future__ import annotations
@@ -137,7 +138,13 @@ class Record:
                     raise unsupported(where, f"{field.note} (it is {shown(member)})")
                 ignored.add(path, name)
                 continue
-            read = field.shape.read(member, where, ignored)
+            try:
+                read = field.shape.read(member, where, ignored)
+            except ApiError:
+                if field.support is not FieldSupport.ACCEPTED or ignored.is_strict:
+                    raise
+                ignored.add(path, name)  # it would have no effect anyway
+                continue
             if field.name in values and values[field.name] != read:
                 raise invalid(f"{given_as[field.name]} and {name} say different things", where)
             values[field.name] = read
@@ -170,11 +177,15 @@ def record(name: str, *fields: Field, note: str = "") -> Record:
 
 
 def tagged(
-    *records: Record, by: str = "type", default: str | None = None, ignores_others: bool = False
+    *records: Record,
+    by: str = "type",
+    default: str | None = None,
+    ignores_others: bool = False,
+    reads_others_as: str | None = None,
 ) -> Tagged:
     """One of these records, chosen by the member ``by``; ``default`` where it is missing."""
     by_value = {each.value_of(by): each for each in records}
-    return Tagged(by, by_value, default, ignores_others)
+    return Tagged(by, by_value, default, ignores_others, reads_others_as)
 
 
 def text_or_parts(*records: Record) -> Either:
@@ -207,6 +218,8 @@ def _described(field: Field, name: str) -> dict[str, object]:
         return {"enum": [None, *field.neutral], "description": f"Not supported: {field.note}."}
     if field.support is FieldSupport.IGNORED:
         return {"description": f"Ignored: {field.note}."}
+    if field.support is FieldSupport.ACCEPTED:
+        return {"description": field.note}
     note = field.note if name == field.name else f"The same as {field.name}."
     schema = field.shape.schema()
     if not schema:  # anything, null included

@@ -6,11 +6,12 @@ OpenAI's own, llama.cpp's, vLLM's and SGLang's: the others are what people add w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from paddler_trio.balancer.apis.api_errors import invalid
 from paddler_trio.balancer.apis.fields import Field, accepted, hint, record, refused
+from paddler_trio.balancer.apis.ignored_fields import IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.sampling_fields import sampling_of
 from paddler_trio.balancer.apis.shapes import (
     Anything,
     Either,
@@ -19,37 +20,25 @@ from paddler_trio.balancer.apis.shapes import (
     Integer,
     ListOf,
     Number,
-    OneOf,
-    PairOf,
     Shape,
     Text,
     texts,
 )
 from paddler_trio.balancer.front.end_user import MAX_USER_CHARS
 from paddler_trio.wire.codec import dumps
-from paddler_trio.wire.engine.sampler_stages import (
-    MAX_BREAKER_CHARS,
-    MAX_BREAKERS,
-    PARAMETERS,
-    STAGES,
-)
 from paddler_trio.wire.paddler.request_params import GbnfGrammar, JsonSchemaGrammar
 from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
     ChoiceGrammar,
     Constraint,
     Generate,
-    LogitBias,
     Prompt,
     RegexGrammar,
-    SamplingOverrides,
 )
 
 MAX_INT32 = 2**31 - 1
 LABEL = Text(MAX_USER_CHARS)
 """A name of the client's making that answers may repeat. OpenAI takes 64 characters of some."""
-MAX_DIGITS = 20
-"""Of the id of a token in a name, zeros before it included."""
 _SPECULATIVE: dict[str, Shape] = {
     "type": Text(64),
     "n_max": Integer(0, MAX_INT32),
@@ -70,73 +59,21 @@ MODEL = Field(
 )
 
 
-def sampling_fields() -> tuple[Field, ...]:
-    """How tokens are sampled; the cluster's parameters stand in for absent fields."""
-    whole = Integer(-1, MAX_INT32)
-    return (
-        Field("temperature", Number(0, 2), "0 always samples the most likely token."),
-        Field("top_p", Number(0, 1), "Sample among the most likely tokens that have this share."),
-        Field("top_k", whole, "Sample among so many most likely tokens; 0 or -1 for all."),
-        Field("min_p", Number(0, 1), "Drop tokens less likely than this share of the likeliest."),
-        Field("typical_p", Number(0, 1), "Locally typical sampling; 1 is off."),
-        Field("top_n_sigma", Number(-1, 1000), "Keep logits within so many deviations; -1 is off."),
-        Field("dynatemp_range", Number(0, 100), "The temperature moves by so much with entropy."),
-        Field("dynatemp_exponent", Number(0, 100), "How entropy becomes temperature."),
-        Field("xtc_probability", Number(0, 1), "How often the likeliest tokens are dropped."),
-        Field("xtc_threshold", Number(0, 1), "What counts as likely for xtc_probability."),
-        Field("mirostat", Integer(0, 2), "0 off, 1 or 2 for that version."),
-        Field("mirostat_tau", Number(0, 100), "The surprise mirostat aims at."),
-        Field("mirostat_eta", Number(0, 1), "How fast mirostat learns."),
-        Field(
-            "repeat_penalty",
-            Number(0.01, 100),
-            "Divides the logits of tokens that occurred; 1 is off.",
-            aliases=("repetition_penalty",),
-        ),
-        Field("repeat_last_n", whole, "How far penalties look back; -1 for the whole context."),
-        Field("frequency_penalty", Number(-2, 2), "Taken off a logit for each occurrence."),
-        Field("presence_penalty", Number(-2, 2), "Taken off the logit of tokens that occurred."),
-        Field(
-            "dry_multiplier", Number(0, 100), "Strength of the DRY repetition penalty; 0 is off."
-        ),
-        Field("dry_base", Number(1, 100), "How the DRY penalty grows."),
-        Field("dry_allowed_length", Integer(0, MAX_INT32), "Repetitions DRY leaves alone."),
-        Field("dry_penalty_last_n", whole, "How far DRY looks back; -1 for the whole context."),
-        Field(
-            "dry_sequence_breakers",
-            ListOf(Text(MAX_BREAKER_CHARS, least_chars=1), 1, MAX_BREAKERS),
-            "Texts that DRY does not look across; 256 bytes together.",
-        ),
-        Field("min_keep", Integer(0, 100_000), "Samplers leave at least so many tokens."),
-        Field(
-            "samplers",
-            Either((ListOf(OneOf(tuple(STAGES)), 0, 32), Text(32))),
-            "The stages and their order, by llama.cpp's names or letters.",
-        ),
-        Field(
-            "seed",
-            Integer(-(2**63), 2**64 - 1),
-            "Equal seeds sample equally; taken modulo 2^32; -1 for a random one. Choice i samples "
-            "with seed + i.",
-        ),
-        Field("ignore_eos", Flag(), "Never sample the tokens that end an answer."),
-    )
-
-
 def ending_fields(limits: ApiLimits) -> tuple[Field, ...]:
     """When an answer ends."""
-    stop_text = Text(limits.max_stop_chars, "max_stop_chars", least_chars=1)
+    stop_text = Text(limits.max_stop_chars, "max_stop_chars")
     return (
         Field(
             "max_tokens",
-            Integer(-1, MAX_INT32),
-            "Tokens of the answer, reasoning included; absent or -1: as many as fit.",
+            Integer(-1, MAX_INT32, clamps=True),
+            "Tokens of the answer, reasoning included; absent or -1: as many as fit; 0 is 1, and "
+            "reported.",
             aliases=("max_completion_tokens", "n_predict"),
         ),
         Field(
             "stop",
             Either((stop_text, ListOf(stop_text, 0, limits.max_stop_texts, "max_stop_texts"))),
-            "Texts that end the answer and are not part of it.",
+            "Texts that end the answer and are not part of it; empty ones do nothing.",
         ),
         Field(
             "include_stop_str_in_output", Flag(), "The stop text that ended the answer ends it too."
@@ -156,8 +93,9 @@ def constraint_fields(limits: ApiLimits) -> tuple[Field, ...]:
         Field("choice", choices, "As guided_choice."),
         Field("grammar", text, "As grammar: GBNF."),
         Field("json_object", Flag(), "Any JSON object."),
+        # a form that is not held is no form: the client reads the answer by it
         refused("structural_tag", "use tools, or a grammar"),
-        refused("whitespace_pattern", "whitespace is the grammar's"),
+        hint("whitespace_pattern", "whitespace is the grammar's"),
     )
     return (
         Field(
@@ -185,17 +123,6 @@ def cache_fields() -> tuple[Field, ...]:
     )
 
 
-def bias_field(limits: ApiLimits) -> Field:
-    bias = Either((Number(-1e6, 1e6), Flag()))
-    token = Either((Integer(0, MAX_INT32), Text(256, least_chars=1)))
-    most, name = limits.max_logit_biases, "max_logit_biases"
-    return Field(
-        "logit_bias",
-        Either((FreeObject(bias, most, name), ListOf(PairOf(token, bias), 0, most, name))),
-        "Added to logits: {token id or text: bias}, or a list of such pairs; false is never.",
-    )
-
-
 def accepted_fields() -> tuple[Field, ...]:
     """Valid and without effect: labels for a provider's own books, or hints."""
     note = "Kept nowhere: it is a label for the provider's own books."
@@ -218,102 +145,48 @@ def accepted_fields() -> tuple[Field, ...]:
 
 
 def refused_fields() -> tuple[Field, ...]:
-    """Known from llama.cpp and vLLM, and not to be had here: hints, and what answers depend on."""
+    """Known from llama.cpp and vLLM, and not to be had here.
+
+    Most only bound an answer, or add to it: it is given without them, and they are reported. The
+    others stay refused, each for its reason: the answer would be one that the client cannot use.
+    """
     return (
         hint("n_keep", "contexts are not shifted", neutral=(0, -1)),
         hint("n_discard", "contexts are not shifted", neutral=(0,)),
-        refused("n_indent", "indentation is not enforced; use a grammar", neutral=(0,)),
+        hint("n_indent", "an answer does not end where its indentation does", neutral=(0,)),
         hint("n_cache_reuse", "only common prefixes are reused", neutral=(0,)),
-        refused("t_max_predict_ms", "use max_tokens, or close the connection", neutral=(0, -1)),
-        refused("t_max_prompt_ms", "use a time limit of your client", neutral=(0, -1)),
-        refused("post_sampling_probs", "probabilities are those of the model", neutral=(False,)),
+        hint("t_max_predict_ms", "max_tokens bounds an answer", neutral=(0, -1)),
+        hint("t_max_prompt_ms", "a prompt is cut to its slot, not to a time", neutral=(0, -1)),
+        hint("post_sampling_probs", "probabilities are those of the model", neutral=(False,)),
         hint("backend_sampling", "the engine decides where it samples", neutral=(False,)),
-        refused("adaptive_target", "there is no adaptive sampler; use mirostat", neutral=(-1,)),
+        hint("adaptive_target", "there is no adaptive sampler; use mirostat", neutral=(-1,)),
         hint("adaptive_decay", "it counts only with adaptive_target"),
+        # without the adapters that it names, it is the answer of another model
         refused("lora", "adapters are not chosen by a request", neutral=([],)),
+        # a grammar that holds too early leaves no room for what is to come before it
         refused("grammar_lazy", "the grammar holds from the first token", neutral=(False,)),
-        refused("grammar_triggers", "the grammar holds from the first token", neutral=([],)),
-        refused("preserved_tokens", "tokens are the vocabulary's", neutral=([],)),
-        refused("use_beam_search", "there is no beam search", neutral=(False,)),
+        hint("grammar_triggers", "they count only with grammar_lazy", neutral=([],)),
+        hint("preserved_tokens", "tokens are the vocabulary's", neutral=([],)),
+        hint("use_beam_search", "there is no beam search", neutral=(False,)),
         hint("length_penalty", "it counts only with use_beam_search", neutral=(1,)),
         hint("early_stopping", "it counts only with use_beam_search", neutral=(False,)),
-        refused("min_tokens", "use ignore_eos or a grammar", neutral=(0,)),
-        refused("stop_token_ids", "use stop with the tokens' texts", neutral=([],)),
-        refused("bad_words", "use logit_bias with false", neutral=([],)),
+        hint("min_tokens", "use ignore_eos or a grammar", neutral=(0,)),
+        hint("stop_token_ids", "use stop with the tokens' texts", neutral=([],)),
+        hint("bad_words", "use logit_bias with false", neutral=([],)),
+        # a program that chooses among tokens cannot read an answer of others
         refused("allowed_token_ids", "use a grammar", neutral=([],)),
-        refused("skip_special_tokens", "special tokens are never part of text", neutral=(True,)),
+        hint("skip_special_tokens", "special tokens are never part of text", neutral=(True,)),
         hint("spaces_between_special_tokens", "special tokens are not shown", neutral=(True,)),
-        refused("truncate_prompt_tokens", "shorten the prompt yourself", neutral=(-1,)),
-        refused("prompt_logprobs", "prompts are not scored"),
-        refused("return_token_ids", "use logprobs, or /tokenize", neutral=(False,)),
+        hint("truncate_prompt_tokens", "shorten the prompt yourself", neutral=(-1,)),
+        hint("prompt_logprobs", "prompts are not scored", neutral=(0,)),
+        hint("return_token_ids", "use logprobs, or /tokenize", neutral=(False,)),
         hint("priority", "use the header X-Paddler-Priority", neutral=(0,)),
         hint("guided_decoding_backend", "there is one", neutral=("auto",)),
-        refused("guided_whitespace_pattern", "whitespace is the grammar's"),
+        hint("guided_whitespace_pattern", "whitespace is the grammar's"),
     )
 
 
 # ------------------------------------------------------------------- what the fields mean natively
-
-
-_STAGES_BY_CHARACTER = {stage.character: stage.name for stage in STAGES.values()}
-_NATIVE_NAMES = {each.server_name: each.name for each in PARAMETERS.values()}
-"""Of the numbers, by their names in a request."""
-
-
-def sampling_of(values: Mapping[str, object]) -> SamplingOverrides:
-    """The settings of the request; all others are None."""
-    # of as many types as there are fields: the table has read each
-    sampling: dict[str, Any] = {
-        native: values[name] for name, native in _NATIVE_NAMES.items() if name in values
-    }
-    if "ignore_eos" in values:
-        sampling["ignore_eos"] = values["ignore_eos"]
-    if sampling.get("top_k") == -1:
-        sampling["top_k"] = 0
-    if "dry_sequence_breakers" in values:
-        sampling["dry_sequence_breakers"] = tuple(texts(values["dry_sequence_breakers"]))
-    if "samplers" in values:
-        sampling["samplers"] = _stages(values["samplers"])
-    seed = values.get("seed")
-    if isinstance(seed, int) and seed != -1:
-        sampling["seed"] = seed % 2**32
-    if "logit_bias" in values:
-        sampling["logit_bias"] = _biases(values["logit_bias"])
-    return SamplingOverrides(**sampling)
-
-
-def _stages(value: object) -> tuple[str, ...]:
-    if not isinstance(value, str):
-        return tuple(texts(value))
-    for character in value:
-        if character not in _STAGES_BY_CHARACTER:
-            known = ", ".join(f"{key} {stage}" for key, stage in _STAGES_BY_CHARACTER.items())
-            raise invalid(f"samplers has the letter {character!r}, known are: {known}", "samplers")
-    return tuple(_STAGES_BY_CHARACTER[character] for character in value)
-
-
-def _is_token(name: str) -> bool:
-    """Whether it is the id of a token. Python reads no number of thousands of digits."""
-    return len(name) <= MAX_DIGITS and name.isdecimal() and int(name) <= MAX_INT32
-
-
-def _biases(value: object) -> tuple[LogitBias, ...]:
-    pairs = value.items() if isinstance(value, Mapping) else value
-    assert not isinstance(pairs, str)
-    biases = []
-    for target, bias in pairs:  # type: ignore[attr-defined]  # shapes were read
-        if target == "":
-            raise invalid("logit_bias has an empty text; name a token or its text", "logit_bias")
-        if bias is True:
-            raise invalid("logit_bias has the bias true; write a number, or false", "logit_bias")
-        number = None if bias is False else bias
-        if isinstance(target, int):
-            biases.append(LogitBias(token=target, bias=number))
-        elif isinstance(value, Mapping) and _is_token(target):
-            biases.append(LogitBias(token=int(target), bias=number))
-        else:
-            biases.append(LogitBias(text=target, bias=number))
-    return tuple(biases)
 
 
 def generate_of(
@@ -338,16 +211,18 @@ def generate_of(
     )
 
 
-def max_tokens_of(values: Mapping[str, object]) -> int | None:
-    """None for as many as fit."""
+def max_tokens_of(values: Mapping[str, object], ignored: IgnoredFields) -> int | None:
+    """None for as many as fit. 0 is 1, and reported: llama-server samples one, too."""
     most = values.get("max_tokens")
     if most == 0:
-        raise invalid("max_tokens is 0, must be at least 1, or -1 for as many as fit", "max_tokens")
-    return most if isinstance(most, int) and most > 0 else None
+        if ignored.is_strict:
+            raise invalid("max_tokens is 0, must be at least 1 or -1", "max_tokens")
+        ignored.add("", "max_tokens")
+    return max(1, most) if isinstance(most, int) and most >= 0 else None
 
 
 def stop_of(values: Mapping[str, object]) -> Sequence[str]:
-    return texts(values.get("stop", []))
+    return [text for text in texts(values.get("stop", [])) if text]
 
 
 def constraint_of(

@@ -6,8 +6,8 @@ from paddler_trio.balancer.apis.fields import (
     Field,
     Record,
     accepted,
+    hint,
     record,
-    refused,
     required,
     tag,
     tagged,
@@ -28,6 +28,8 @@ from paddler_trio.balancer.apis.shapes import (
 
 _NAME = Field("name", Text(256), "Who speaks; templates that know names show it.")
 _TOOL_NAME = required("name", Text(256, least_chars=1), "Of the tool.")
+RESPONSES_TEXTS = ("input_text", "output_text")
+"""What parts that are texts are called in another API; clients mix them."""
 _CACHE_CONTROL = accepted("cache_control", FreeObject(), "Prefixes are found by their tokens.")
 
 
@@ -45,18 +47,21 @@ def _image_part() -> Record:
     )
 
 
-def _tool_call() -> Record:
+def _called_function() -> Record:
     arguments = Either((Text(), FreeObject()))
-    function = record(
+    return record(
         "called function",
         _TOOL_NAME,
-        required("arguments", arguments, "JSON text of the arguments."),
+        Field("arguments", arguments, "JSON text of the arguments; absent: none."),
     )
+
+
+def _tool_call() -> Record:
     return record(
         "tool call",
         Field("id", Text(256), "What the tool's answer refers to."),
         tag("function", "The only kind there is.", is_required=False),
-        required("function", function, "What was called."),
+        required("function", _called_function(), "What was called."),
         accepted("index", Integer(0), "As streams number calls; order is what counts."),
     )
 
@@ -80,9 +85,14 @@ def message_shape() -> Shape:
         who = required("role", OneOf((role,)), "Who speaks.")
         return record(f"{role} message", who, *fields)
 
-    def content(*parts: Record, is_required: bool = True) -> Field:
-        note = "A text, or a list of parts."
-        return Field("content", text_or_parts(*parts), note, is_required=is_required)
+    others = [
+        record(f"{kind} part", tag(kind, "A text, as Responses call it."), *text.fields[1:])
+        for kind in RESPONSES_TEXTS
+    ]
+
+    def content(*parts: Record) -> Field:
+        note = "A text, or a list of parts; null or absent: no text."
+        return Field("content", text_or_parts(*parts, *others), note)
 
     return tagged(
         message("system", content(text), _NAME),
@@ -90,7 +100,7 @@ def message_shape() -> Shape:
         message("user", content(text, _image_part()), _NAME),
         message(
             "assistant",
-            content(text, refusal, is_required=False),
+            content(text, refusal),
             _NAME,
             Field("tool_calls", ListOf(_tool_call(), 0, 256), "Calls it made."),
             Field(
@@ -100,8 +110,8 @@ def message_shape() -> Shape:
                 aliases=("reasoning",),
             ),
             Field("refusal", Text(), "A refusal it gave; its content if there is no other."),
-            refused("audio", "the model hears and says nothing"),
-            refused("function_call", "use tool_calls"),
+            hint("audio", "the model hears and says nothing"),
+            Field("function_call", _called_function(), "A call, as it was before tool_calls."),
             accepted(
                 "annotations", ListOf(Anything()), "Part of our own answers, without meaning."
             ),
@@ -114,6 +124,7 @@ def message_shape() -> Shape:
             "function", content(text), required("name", Text(256), "The function this answers.")
         ),
         by="role",
+        reads_others_as="user",
     )
 
 
@@ -127,11 +138,11 @@ def tool_shape(limits: ApiLimits) -> Shape:
     )
     tool = record(
         "tool",
-        tag("function", "The only kind."),
+        tag("function", "The only kind.", is_required=False),
         required("function", function, "The function."),
         _CACHE_CONTROL,
     )
-    return tagged(tool, ignores_others=True)
+    return tagged(tool, default="function", ignores_others=True)
 
 
 def tool_choice_shape() -> Shape:
@@ -145,7 +156,7 @@ def tool_choice_shape() -> Shape:
         tag("allowed_tools", "A part of the tools."),
         required("allowed_tools", record("allowed tools", *allowed_tools_fields(named)), "Which."),
     )
-    return Either((OneOf(("none", "auto", "required")), tagged(named, chosen)))
+    return Either((OneOf(("none", "auto", "required", "any")), tagged(named, chosen)))
 
 
 def allowed_tools_fields(named: Record) -> tuple[Field, ...]:

@@ -52,7 +52,7 @@ def _object(properties: dict[str, object]) -> dict[str, object]:
 
 @attrs.frozen
 class Prompts:
-    """``is_several``: a list of prompts was given, were it of one."""
+    """``is_several``: more than one was given, and as many are answered in a list."""
 
     prompts: tuple[Prompt, ...]
     is_several: bool
@@ -73,7 +73,7 @@ def read_prompts(value: object, limits: ApiLimits, *, param: str = "prompt") -> 
                 param,
             )
         each = tuple(_prompt(item, f"{param}[{index}]") for index, item in enumerate(value))
-        read = Prompts(each, is_several=True)
+        read = Prompts(each, is_several=len(each) > 1)
     else:
         read = Prompts((_prompt(value, param),), is_several=False)
     num_texts = sum(

@@ -23,6 +23,7 @@ Json: TypeAlias = dict[str, object]
 """A JSON object."""
 
 SHOWN_CHARS = 80
+MAX_FLOAT32 = 3.4e38
 
 
 class Shape(Protocol):
@@ -76,13 +77,17 @@ class Flag:
 
 @attrs.frozen
 class _Ranged:
-    """A number from ``least`` to ``most``, both included."""
+    """A number from ``least`` to ``most``, both included.
+
+    ``clamps``: a number beyond these is reported, and taken as the nearest of them.
+    """
 
     kind: ClassVar[str]
     """The type in JSON Schema."""
     noun: ClassVar[str]
     least: float | None = None
     most: float | None = None
+    clamps: bool = False
 
     @property
     def expected(self) -> str:
@@ -96,12 +101,19 @@ class _Ranged:
         return f"{self.noun} from {self.least} to {self.most}"
 
     def schema(self) -> Json:
+        if self.clamps:
+            return {"type": self.kind}
         return {"type": self.kind} | _bounds("minimum", self.least, "maximum", self.most)
 
-    def _contains(self, value: float) -> bool:
-        return (self.least is None or value >= self.least) and (
-            self.most is None or value <= self.most
-        )
+    def _within(self, value: float, path: str, ignored: IgnoredFields) -> float:
+        """The value, or the nearest bound if values are clamped; ApiError 400 otherwise."""
+        low = value if self.least is None else max(value, self.least)
+        nearest = low if self.most is None else min(low, self.most)
+        if nearest != value:
+            if not self.clamps or ignored.is_strict:
+                raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
+            ignored.add("", path)
+        return nearest
 
 
 @attrs.frozen
@@ -115,9 +127,7 @@ class Integer(_Ranged):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise wrong(self, value, path)
-        if not self._contains(value):
-            raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
-        return value
+        return int(self._within(value, path, ignored))
 
 
 @attrs.frozen
@@ -127,9 +137,10 @@ class Number(_Ranged):
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise wrong(self, value, path)
-        if not self._contains(value) or abs(value) > 3e38:
+        number = self._within(value, path, ignored)
+        if abs(number) > MAX_FLOAT32:
             raise invalid(f"{path} is {shown(value)}, must be {self.expected}", path)
-        return float(value)
+        return float(number)
 
 
 @attrs.frozen
@@ -323,12 +334,14 @@ class Tagged:
     """An object whose member ``tag`` selects one of several records.
 
     ``ignores_others``: an object with another tag is ignored, and read as its tag alone.
+    ``reads_others_as``: it is read as one with this tag, and its own is reported.
     """
 
     tag: str
     records: Mapping[str, Shape]
     default: str | None = None
     ignores_others: bool = False
+    reads_others_as: str | None = None
 
     @property
     def expected(self) -> str:
@@ -348,16 +361,29 @@ class Tagged:
                 code="missing_required_parameter",
             )
         if not isinstance(given, str) or given not in self.records:
-            if self.ignores_others and isinstance(given, str) and not ignored.is_strict:
-                ignored.add(path, given)
-                return {self.tag: given}
+            if isinstance(given, str) and not ignored.is_strict:
+                if self.ignores_others:
+                    ignored.add(path, given)
+                    return {self.tag: given}
+                if (known_tag := self.reads_others_as) is not None:
+                    ignored.add(path, self.tag)
+                    return self.records[known_tag].read(
+                        {**value, self.tag: known_tag}, path, ignored
+                    )
             raise invalid(
                 f"{path}.{self.tag} is {shown(given)}, must be one of {known}", f"{path}.{self.tag}"
             )
         return self.records[given].read(value, path, ignored)
 
     def schema(self) -> Json:
-        return {"oneOf": [record.schema() for record in self.records.values()]}
+        described = [record.schema() for record in self.records.values()]
+        if self.reads_others_as is None:
+            return {"oneOf": described}
+        general = self.records[self.reads_others_as].schema()
+        members = general["properties"]
+        assert isinstance(members, dict)
+        general["properties"] = {**members, self.tag: {"type": "string"}}
+        return {"anyOf": [*described, general]}
 
 
 def _bounds(least_name: str, least: float | None, most_name: str, most: float | None) -> Json:

@@ -81,7 +81,8 @@ class Deployment:
 
     Args:
       name: of the deployment.
-      id: its name in answers; of ``default`` the file's name without its ending.
+      id: its name in answers; of ``default`` its first alias, else the file's name without its
+        ending.
       aliases: other names of it, which neither show where agents keep the file nor the address it
         came from, which may hold a secret.
       state: what its agents are to serve; None while nothing is known of it.
@@ -238,10 +239,12 @@ class Deployments:
         if pool.name == DEFAULT_DEPLOYMENT:
             state = self.states.applicable
             own, others = (pool.name, ()) if state is None else names_of(state.model)
+            shown_as = next(iter(pool.settings.aliases), own)
+            names = dict.fromkeys((*others, own, *pool.settings.aliases))
             return Deployment(
                 name=pool.name,
-                id=own,
-                aliases=tuple(dict.fromkeys((*others, *pool.settings.aliases))),
+                id=shown_as,
+                aliases=tuple(name for name in names if name != shown_as),
                 state=state,
                 extras=self.states.extras,
                 digest=self.states.digest,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
+from itertools import takewhile
 from typing import TypeAlias
 
 import attrs
@@ -147,11 +148,14 @@ class Automaton:
     ``came_from`` the other class that the text before it was of. ``section``: how many markers
     were passed. ``held_back``: text that may still become a marker. ``marks``: the markers passed,
     as far as the answer wrote them and they are no part of a section; the first led to section 1.
+
+    ``shows_reasoning_marks``: markers around reasoning are text of it.
     """
 
     _rules: SectionRules
     current: TokenClass = TokenClass.UNDETERMINABLE
     _probe: OpeningProbe | None = None
+    _shows_reasoning_marks: bool = attrs.field(default=False, kw_only=True)
     came_from: TokenClass | None = attrs.field(default=None, init=False)
     section: int = attrs.field(default=0, init=False)
     held_back: str = attrs.field(default="", init=False)
@@ -159,6 +163,8 @@ class Automaton:
     _recipient: str | None = attrs.field(default=None, init=False)
     _hidden: int = attrs.field(default=0, init=False)
     """So much of what is held back belongs to the prompt."""
+    _opening: str = attrs.field(default="", init=False)
+    """What the prompt has of the reasoning, which is yet to be shown."""
     _is_fresh: bool = attrs.field(default=True, init=False)
     _shown_section: int = attrs.field(default=-1, init=False)
     _tracker: Tracker = attrs.field(init=False)
@@ -166,12 +172,16 @@ class Automaton:
     def __attrs_post_init__(self) -> None:
         self._tracker = self._rules.new_tracker()
 
-    def begin_with(self, prompt_end: str) -> None:
+    def begin_with(self, prompt_end: str, *, shows_opening: bool = False) -> None:
         """Pass the end of the prompt, where the answer begins: its markers count, its text not.
 
-        A marker that the prompt begins may be completed by the answer.
+        A marker that the prompt begins may be completed by the answer. ``shows_opening``: reasoning
+        that the prompt opens is shown from its marker on, if markers are.
         """
-        self.feed(prompt_end)
+        pieces = self.feed(prompt_end)
+        if shows_opening and self.current is TokenClass.REASONING:
+            opened = takewhile(lambda each: each.token_class is self.current, reversed(pieces))
+            self._opening = "".join(reversed([piece.text for piece in opened]))
         self._hidden = len(self.held_back)
         self.section, self._shown_section = 0, -1
         self.marks.clear()
@@ -188,6 +198,7 @@ class Automaton:
         if (
             not self.held_back
             and self._probe is None
+            and not self._opening
             and self._rules.markers_of(self.current).cannot_begin_in(text)
         ):  # as with nearly every token
             pieces: list[Piece] = []
@@ -201,6 +212,9 @@ class Automaton:
 
     def _advance(self, text: str, *, is_end: bool) -> list[Piece]:
         pieces: list[Piece] = []
+        if self._opening:
+            pieces.append(Piece(self.current, self._opening, self.section))
+            self._opening = ""
         self.held_back = ""
         start = 0  # everything before is decided
         searched = 0  # markers before turned out to be plain text
@@ -263,6 +277,8 @@ class Automaton:
             start, searched = after - marker.kept, after
             mark = text[shown_to + self._hidden : start]
             self._hidden = max(0, self._hidden - (start - shown_to))
+            if self._shows_reasoning_marks and mark:
+                self._emit_mark(mark, goal.token_class, pieces)
             self._turn_to(goal, marker.text_was or self.current, mark)
             self._is_fresh, looked_in = True, None
 
@@ -307,6 +323,11 @@ class Automaton:
             pieces.append(
                 Piece(self.current, visible, self.section, self._recipient, self.came_from)
             )
+
+    def _emit_mark(self, mark: str, leads_to: TokenClass, pieces: list[Piece]) -> None:
+        if TokenClass.REASONING in (self.current, leads_to):
+            kind = TokenClass.REASONING
+            pieces.append(Piece(kind, mark, self.section, came_from=self.came_from))
 
     def _emit_silence(self, pieces: list[Piece]) -> None:
         """A message to a tool with nothing in it is a call all the same."""

@@ -59,6 +59,7 @@ class OutputProcessor:
       is_extended: its ``Done`` includes how it finished and how long it took.
       without_layout_from: the first section in which blanks between reasoning and content are left
         out; None to keep all. Only here it is known where empty reasoning ended.
+      reasoning_is_content: it is shown as content, in which stop texts count as little as before.
     """
 
     classifier: Automaton
@@ -66,6 +67,7 @@ class OutputProcessor:
     stop: StopTexts | None = None
     is_extended: bool = False
     without_layout_from: int | None = None
+    reasoning_is_content: bool = False
     _decoder: Utf8Decoder = attrs.field(factory=lambda: Utf8Decoder("replace"), init=False)
     """A token may end inside a character: its first bytes are held back."""
     _counts: dict[TokenClass, int] = attrs.field(init=False)
@@ -215,7 +217,9 @@ class OutputProcessor:
         if self.tools is not None:
             results = self._calls(self.tools, self.tools.feed_piece(piece))
         if piece.text:
-            results.append({_PIECE_TAGS[piece.token_class]: piece.text})
+            is_raw = self.reasoning_is_content and piece.token_class is TokenClass.REASONING
+            kind = TokenClass.CONTENT if is_raw else piece.token_class
+            results.append({_PIECE_TAGS[kind]: piece.text})
         return results
 
     def _calls(self, tools: ToolCallReader, outcomes: Iterable[ToolCallOutcome]) -> list[RawResult]:

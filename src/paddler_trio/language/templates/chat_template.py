@@ -43,6 +43,9 @@ template looks at all messages for each of them, a thousand messages take a seco
 RESERVED_VARIABLES = frozenset(
     {"add_generation_prompt", "bos_token", "documents", "eos_token", "messages", "tools"}
 )
+_DATES = {"date_string": "%d %b %Y", "datetime": "%b %d %Y"}
+"""Variables that llama.cpp gives every template; without them some print a date that is years old,
+or none."""
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 _JINJAS_NAME = "<template>"
 """What Jinja calls a template that came from no file."""
@@ -59,6 +62,7 @@ class ChatTemplate:
     """
 
     _template: jinja2.Template
+    _date: Callable[[str], str]
     source: str
     variables: frozenset[str] = frozenset()
 
@@ -75,7 +79,11 @@ class ChatTemplate:
             message = f"chat template has {len(source)} characters, the limit is {MAX_SOURCE_CHARS}"
             raise ChatTemplateError(message)
         # Without a time zone, as in training: the few templates that print one print nothing.
-        sandbox = TemplateSandbox(lambda form: now().replace(tzinfo=None).strftime(form))
+
+        def date(form: str) -> str:
+            return now().replace(tzinfo=None).strftime(form)
+
+        sandbox = TemplateSandbox(date)
         try:
             tree = sandbox.parse(source)
             variables = frozenset(jinja2.meta.find_undeclared_variables(tree))
@@ -87,7 +95,7 @@ class ChatTemplate:
             # Jinja writes Python and compiles that: nesting can also fail in Python's own compiler.
             message = f"chat template does not compile: {type(error).__name__}: {error}"
             raise ChatTemplateError(message) from error
-        return cls(template, source, variables)
+        return cls(template, date, source, variables)
 
     def render(
         self,
@@ -136,6 +144,8 @@ class ChatTemplate:
                 message = f"chat template variable {name!r} is set by the request already"
                 raise ChatTemplateError(message)
             variables[name] = value
+        for name in _DATES.keys() & self.variables - variables.keys():
+            variables[name] = self._date(_DATES[name])
         pieces: list[str] = []
         output_chars = 0
         meter = METER.set(

@@ -71,6 +71,7 @@ async def json_body(
     limit_bytes: int = MAX_JSON_BODY_BYTES,
     limits: JsonLimits = DEFAULT_LIMITS,
     deadline_s: float = BODY_DEADLINE_S,
+    any_media_type: bool = False,
 ) -> T:
     """Read a JSON body under the rules that all services share.
 
@@ -79,19 +80,26 @@ async def json_body(
 
     Args:
       read: turns the document into the value that the route needs; it may run in a thread.
+      any_media_type: a body of another type, as ``curl -d`` sends it, is taken if it is JSON. What
+        a web page can send without asking first is refused before, by its origin.
 
     Errors:
       HttpProblem: `MediaTypeError`, `UnreadableJsonError`, `BodyTooLargeError`, 408, 503, or 415
         for a content encoding other than gzip and deflate; or what ``read`` raises.
       ClientGoneError: the client left before its body was decoded.
     """
-    check_media_type(scope)
+    if not any_media_type:
+        check_media_type(scope)
     check_announced(scope, limit_bytes)
     body = await whole_body(scope, receive, limit_bytes=limit_bytes, deadline_s=deadline_s)
     decode = partial(decoded, scope, body, read, limit_bytes=limit_bytes, limits=limits)
-    if len(body) <= INLINE_BYTES and header(scope, b"content-encoding") is None:
-        return await decode()
-    return await while_connected(receive, decode)  # its turn in the thread may be far away
+    try:
+        if len(body) <= INLINE_BYTES and header(scope, b"content-encoding") is None:
+            return await decode()
+        return await while_connected(receive, decode)  # its turn in the thread may be far away
+    except UnreadableJsonError:
+        check_media_type(scope)  # that it does not come as JSON explains it better
+        raise
 
 
 def check_media_type(scope: Scope) -> None:

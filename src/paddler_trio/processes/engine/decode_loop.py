@@ -584,7 +584,9 @@ class DecodeLoop:
             request.first_sampled_s = time.perf_counter()
         sequence.tokens.append(token)
         self.counters.now.drawn_tokens += sequence.key != PROBE_KEY
-        report = SampledToken(sequence.key, token, self.llama.token_bytes(token))
+        is_hidden = request.start.hides_controls and self.llama.is_control(token)
+        text = b"" if is_hidden else self.llama.token_bytes(token)
+        report = SampledToken(sequence.key, token, text)
         if request.start.logprobs >= 0:
             report = attrs.evolve(
                 report, logprobs=logprobs_of(self.llama, row, token, request.start.logprobs)

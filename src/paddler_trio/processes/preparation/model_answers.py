@@ -99,6 +99,7 @@ def _piece(token: int, vocabulary: Vocabulary) -> object:
 def _describe(language: Language, ready: Ready) -> dict[str, object]:
     vocabulary = language.vocabulary
     embedding = ready.embedding
+    template = language.templates.default.template
     capabilities = language.templates.default.capabilities
     return {
         "name": vocabulary.metadata.get("general.name") or vocabulary.path.stem,
@@ -116,8 +117,18 @@ def _describe(language: Language, ready: Ready) -> dict[str, object]:
         "can_embed": embedding is not None and embedding.pooling != "Rank",
         "can_rank": embedding is not None and embedding.pooling == "Rank",
         "can_see": ready.sees_images,
-        "has_thinking": format_of(language.templates.default.template, language.markers).reasons,
+        "has_thinking": format_of(template, language.markers).reasons,
         "has_tools": capabilities.tools,
+        "chat_template_caps": {
+            "supports_string_content": "user" in capabilities.string_content,
+            "supports_typed_content": "user" in capabilities.parts_content,
+            "supports_tools": capabilities.tools,
+            "supports_tool_calls": capabilities.tool_calls,
+            "supports_parallel_tool_calls": capabilities.tool_calls,
+            "supports_system_role": capabilities.system_role,
+            "supports_object_arguments": capabilities.arguments != "string",
+            "supports_reasoning_effort": "reasoning_effort" in template.variables,
+        },
     }
 
 

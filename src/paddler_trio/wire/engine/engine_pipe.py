@@ -159,7 +159,8 @@ class StartSequence:
     ``max_tokens`` 0 means as many as fit. ``logprobs``: alternatives to report with each token, -1
     for no report. ``isolated``: an engine may have died of it, so for a while it is computed by
     itself. ``reuse_prefix``: whether resident tokens may serve this sequence and its own
-    stay resident; only sequences of equal ``salt`` share.
+    stay resident; only sequences of equal ``salt`` share. ``hides_controls``: control tokens are
+    reported without text.
     """
 
     key: int
@@ -174,6 +175,7 @@ class StartSequence:
     salt: str = ""
     images: list[Image] = attrs.field(factory=list, repr=_size)
     isolated: bool = False
+    hides_controls: bool = False
 
 
 @attrs.frozen

@@ -145,7 +145,7 @@ class ConversationPrompt:
     ``max_reasoning_tokens`` ends the reasoning after so many tokens. ``template_kwargs`` are
     further template variables. ``continue_final_message``: the answer goes on with the last
     message, which is the assistant's. ``raw_tool_calls``: pass the model's tool-call text on
-    unparsed.
+    unparsed. ``raw_reasoning``: pass the reasoning on as content, with the marks around it.
     """
 
     messages: tuple[Mapping[str, object], ...]
@@ -159,6 +159,7 @@ class ConversationPrompt:
     thinking: bool | None = None
     max_reasoning_tokens: Int32 | None = None
     template_kwargs: Mapping[str, object] = attrs.field(factory=dict)
+    raw_reasoning: bool = attrs.field(default=False, metadata=OMITTED)
 
     @property
     def may_call(self) -> bool:

@@ -275,7 +275,8 @@ def test_log_probabilities_are_those_of_content() -> None:
         logprob("<end>"),
         done(),
     )
-    (choice,) = whole(*results, delivery=Delivery(with_logprobs=True))["choices"]
+    exact = Delivery(with_logprobs=True, is_exact=True)
+    (choice,) = whole(*results, delivery=exact)["choices"]
     entries = choice["logprobs"]["content"]
     assert "".join(entry["token"] for entry in entries) == choice["message"]["content"] == "Hi"
     assert entries[0] == {
@@ -284,6 +285,9 @@ def test_log_probabilities_are_those_of_content() -> None:
         "bytes": [72],
         "top_logprobs": [{"token": "H", "logprob": -0.5, "bytes": [72]}],
     }
+    (choice,) = whole(*results, delivery=Delivery(with_logprobs=True))["choices"]
+    with_ids = choice["logprobs"]["content"][0]
+    assert with_ids["id"] == with_ids["top_logprobs"][0]["id"] == 1, "llama-server's"
     events = streamed(Step(0, results), delivery=Delivery(with_logprobs=True))
     told = [
         entry["token"]

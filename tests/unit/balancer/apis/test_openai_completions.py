@@ -150,6 +150,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
     "include_stop_str_in_output": ({}, True),
     "dry_sequence_breakers": ({}, ["\n"]),
     "samplers": ({}, "kt"),
+    "penalize_prompt": ({}, True),
     "seed": ({}, 1),
     "ignore_eos": ({}, True),
     "logit_bias": ({}, [[1, 2]]),
@@ -319,10 +320,13 @@ def test_llama_servers_dialect_tells_an_object_or_a_list() -> None:
     assert (body["stop"], body["stop_type"], body["has_new_line"]) == (True, "limit", True)
     assert body["generation_settings"]["n_predict"] == 3
     assert body["completion_probabilities"][0]["top_logprobs"][0]["id"] == 1
-    two = read_llama_completion({"prompt": ["a"]}, LIMITS)
-    several = CompletionEncoder(two, "m", ["a"], [text_answer()], watch())
-    several.read(Step(0, [done()]))
-    assert isinstance(several.body(), list)
+    for prompts in (["a"], ["a", "b"]):
+        several = read_llama_completion({"prompt": prompts}, LIMITS)
+        answers = [text_answer() for _ in prompts]
+        encoder = CompletionEncoder(several, "m", prompts, answers, watch())
+        for choice in range(len(prompts)):
+            encoder.read(Step(choice, [done()]))
+        assert isinstance(encoder.body(), list) is (len(prompts) > 1)
 
 
 @pytest.mark.parametrize(("chars", "is_repeated"), [(1000, True), (MAX_REPEATED_CHARS, False)])

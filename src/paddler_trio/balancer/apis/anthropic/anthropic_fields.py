@@ -21,10 +21,10 @@ from paddler_trio.balancer.apis.generation_fields import (
     MAX_INT32,
     MODEL,
     cache_fields,
-    sampling_fields,
 )
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.message_fields import schema_shape
+from paddler_trio.balancer.apis.sampling_fields import sampling_fields
 from paddler_trio.balancer.apis.shapes import (
     Anything,
     Flag,

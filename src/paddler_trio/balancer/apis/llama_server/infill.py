@@ -7,10 +7,9 @@ from functools import lru_cache
 
 import attrs
 
-from paddler_trio.balancer.apis.api_errors import unsupported
 from paddler_trio.balancer.apis.backend import Backend, must_generate
 from paddler_trio.balancer.apis.exchange import Exchange
-from paddler_trio.balancer.apis.fields import Field, Record, hint, list_in, record, required
+from paddler_trio.balancer.apis.fields import Field, Record, list_in, record, required
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server.llama_completion import answer_completion
@@ -21,47 +20,10 @@ from paddler_trio.balancer.apis.openai.completion_request import (
 )
 from paddler_trio.balancer.apis.prompts import Prompts
 from paddler_trio.balancer.apis.questions import rendered
-from paddler_trio.balancer.apis.shapes import Json, ListOf, Shape, Text
+from paddler_trio.balancer.apis.shapes import ListOf, Text
 from paddler_trio.wire.trio.work import InfillPrompt, OtherText
 
 MAX_EXTRAS = 1024
-_EDITORS_HINTS = (
-    hint("n_indent", "an answer does not end where its indentation does", neutral=(0,)),
-    hint("t_max_predict_ms", "max_tokens bounds an answer", neutral=(0, -1)),
-    hint("t_max_prompt_ms", "a prompt is cut to its slot, not to a time", neutral=(0, -1)),
-)
-"""Editors send these with every keystroke; an answer without them is only longer."""
-
-
-_STAGE, _LETTER = "infill", "i"
-"""llama.cpp's stage that prefers the end of an answer, by its name and in its server's letters."""
-
-
-@attrs.frozen
-class EditorsStages:
-    """``stages``, among which the stage that editors name is left out: it compares each candidate
-    with each other, without a limit to how many there are."""
-
-    stages: Shape
-
-    @property
-    def expected(self) -> str:
-        return self.stages.expected
-
-    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
-        others: object = value
-        if isinstance(value, str):
-            others = value.replace(_LETTER, "")
-        elif isinstance(value, list):
-            others = [name for name in value if name != _STAGE]
-        if others != value:
-            if ignored.is_strict:
-                raise unsupported(path, f"there is no stage {_STAGE}; leave it out")
-            ignored.add(path, _STAGE)
-        return self.stages.read(others, path, ignored)
-
-    def schema(self) -> Json:
-        return self.stages.schema()
 
 
 @lru_cache(maxsize=8)
@@ -72,7 +34,6 @@ def infill_record(limits: ApiLimits) -> Record:
         required("text", Text(), "A text that the answer may depend on."),
         Field("filename", Text(4096), "Where it stands; tmp if absent."),
     )
-    hints = {each.name for each in _EDITORS_HINTS}
     return record(
         "LlamaInfillRequest",
         required("input_prefix", Text(), "The text before the gap; its end is kept."),
@@ -83,18 +44,10 @@ def infill_record(limits: ApiLimits) -> Record:
             "Texts from elsewhere; the last ones are kept.",
         ),
         Field("prompt", Text(), "What the answer goes on after, behind the token of the middle."),
-        *map(_as_editors_send, (each for each in llama_fields(limits) if each.name not in hints)),
-        *_EDITORS_HINTS,
+        *llama_fields(limits),
         note="Fills the gap between two texts, for a model that was trained to. What is too long "
         "is cut; no text becomes a control token. Unknown fields are ignored and reported.",
     )
-
-
-def _as_editors_send(field: Field) -> Field:
-    if field.name != "samplers":
-        return field
-    note = f"{field.note} {_STAGE} is left out and reported; none: the usual ones."
-    return attrs.evolve(field, shape=EditorsStages(field.shape), note=note)
 
 
 @attrs.frozen
@@ -114,8 +67,6 @@ class InfillRequest:
 def read_infill(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) -> InfillRequest:
     """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
     values = infill_record(limits).read(body, "", ignored)
-    if not values.get("samplers", True):
-        del values["samplers"]
     one = Prompts(("",), is_several=False)
     return InfillRequest(completion_of(values, one, limits, ignored), _prompt(values))
 

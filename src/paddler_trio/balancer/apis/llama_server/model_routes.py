@@ -34,6 +34,7 @@ from paddler_trio.balancer.apis.questions import ask, tokens_of
 from paddler_trio.balancer.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, Deployment, NoSuchModelError
 from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.trio_link import DescribeModel, Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import SamplingOverrides
@@ -295,6 +296,7 @@ async def props(backend: Backend, exchange: Exchange) -> None:
             "endpoint_props": False,
             "endpoint_metrics": False,
             **({} if template is None else {"chat_template": template}),
+            "chat_template_caps": stats.get("chat_template_caps", {}),
             **{name: stats[name] for name in ("bos_token", "eos_token") if name in stats},
             "build_info": f"paddler-trio {version('paddler-trio')}",
             "is_sleeping": False,
@@ -313,7 +315,8 @@ def _template(backend: Backend, stats: Mapping[str, object]) -> str | None:
 async def slots(backend: Backend, exchange: Exchange) -> None:
     """One entry for each slot of a deployment, up to ``MAX_SLOTS_LISTED``.
 
-    Of an agent, only the number of busy slots is known, not which they are.
+    Of an agent, only the number of busy slots is known, not which they are: its requests are in
+    the first ones, in the order in which they came.
 
     ``?fail_on_no_slot=1`` asks for 503 where all of them are busy.
     """
@@ -322,13 +325,29 @@ async def slots(backend: Backend, exchange: Exchange) -> None:
     entries: list[Json] = []
     for agent in backend.agents:
         busy = backend.dispatcher.slots_processing(agent.key)
+        leases = agent.leases()
         for number in range(min(agent.status.slots_total, MAX_SLOTS_LISTED - len(entries))):
-            slot: Json = {"id": len(entries), "n_ctx": stats.get("n_ctx")}
-            entries.append(slot | {"is_processing": number < busy})
+            slot: Json = {"id": len(entries), "n_ctx": stats.get("n_ctx"), "speculative": False}
+            counts = _counts(leases[number] if number < len(leases) else None)
+            entries.append(slot | {"is_processing": number < busy} | counts)
     query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
     if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):
         raise ApiError(503, "no slot is free", headers=[(b"retry-after", b"1")])
     await exchange.send_json(200, entries)
+
+
+def _counts(lease: Lease | None) -> Json:
+    """What is known of the request of a slot, under llama-server's names."""
+    prompt = None if lease is None else lease.prompt
+    tokens, cached = (0, 0) if prompt is None else (prompt.tokens, prompt.cached)
+    num_sampled = 0 if lease is None else len(lease.request.tokens)
+    return {
+        "id_task": -1 if lease is None else lease.request.key,
+        "n_prompt_tokens": tokens,
+        "n_prompt_tokens_processed": tokens - cached,
+        "n_prompt_tokens_cache": cached,
+        "next_token": [{"has_next_token": lease is not None, "n_decoded": num_sampled}],
+    }
 
 
 async def lora_adapters(backend: Backend, exchange: Exchange) -> None:

@@ -49,7 +49,7 @@ def rerank_record(limits: ApiLimits) -> Record:
         required("query", Text(), "What the documents are for."),
         Field("documents", documents, "Texts, or objects with text."),
         Field("texts", documents, "As documents; answered in TEI's shape."),
-        Field("top_n", Integer(1), "Tell only so many of the best."),
+        Field("top_n", Integer(0, clamps=True), "Tell only so many of the best; 0 for none."),
         Field("return_documents", Flag(), "Results carry their documents."),
         Field("return_text", Flag(), "With texts: results carry them."),
         accepted("user", LABEL, "The key's turns go round its users."),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 import attrs
@@ -113,7 +114,9 @@ class WholeChat:
                 }
                 for call in answer.calls
             ]
-        logprobs = _whole_logprobs(answer.logprobs) if self.delivery.with_logprobs else None
+        logprobs = None
+        if self.delivery.with_logprobs:
+            logprobs = _whole_logprobs(answer.logprobs, is_exact=self.delivery.is_exact)
         return {
             "index": index,
             "message": message,
@@ -136,17 +139,20 @@ def with_stop_text(content: str, ended: Ended, delivery: Delivery) -> str:
     return content + ended.stop_text if delivery.with_stop_text and ended.stop_text else content
 
 
-def logprobs_of(entries: Sequence[Mapping[str, object]]) -> Json:
-    """OpenAI's ``logprobs`` of content."""
-    return {"content": [_content_logprob(entry) for entry in entries], "refusal": None}
+def logprobs_of(entries: Sequence[Mapping[str, object]], *, is_exact: bool = False) -> Json:
+    """OpenAI's ``logprobs`` of content, with llama-server's ids of tokens unless ``is_exact``."""
+    form = partial(_content_logprob, is_exact=is_exact)
+    return {"content": [*map(form, entries)], "refusal": None}
 
 
-def _whole_logprobs(kept: KeptLogprobs) -> Json:
-    return {"content": kept.written(_content_logprob), "refusal": None}
+def _whole_logprobs(kept: KeptLogprobs, *, is_exact: bool) -> Json:
+    form = partial(_content_logprob, is_exact=is_exact)
+    return {"content": kept.written(form), "refusal": None}
 
 
-def _content_logprob(entry: Mapping[str, object]) -> Json:
-    return logprob_with_top(entry, "token", "logprob", "bytes")
+def _content_logprob(entry: Mapping[str, object], *, is_exact: bool) -> Json:
+    names = ("token", "logprob", "bytes") if is_exact else ("id", "token", "bytes", "logprob")
+    return logprob_with_top(entry, *names)
 
 
 # ----------------------------------------------------------------------------- a stream of chunks
@@ -327,7 +333,9 @@ class ChatStream(ChunkStream):
         part: Json = {
             "index": choice,
             "delta": delta,
-            "logprobs": logprobs_of(logprobs) if with_logprobs else None,
+            "logprobs": (
+                logprobs_of(logprobs, is_exact=self.delivery.is_exact) if with_logprobs else None
+            ),
             "finish_reason": finish_reason,
         }
         return self._event(part, more, with_timings=not is_plain)

@@ -6,16 +6,20 @@ from collections.abc import Collection, Mapping, Sequence
 
 from paddler_trio.balancer.apis.api_errors import invalid
 from paddler_trio.balancer.apis.fields import list_in, object_in
+from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
+from paddler_trio.balancer.apis.message_fields import RESPONSES_TEXTS
 from paddler_trio.balancer.apis.openai.chat_fields import EFFORTS, template_effort
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.errors import shortened
 from paddler_trio.wire.trio.work import ConversationPrompt
 
 
-def conversation_prompt(values: Mapping[str, object]) -> ConversationPrompt:
+def conversation_prompt(
+    values: Mapping[str, object], ignored: IgnoredFields = STRICT
+) -> ConversationPrompt:
     """The prompt, from what the table of chat completions has read."""
     adapted = [_message(message) for message in list_in(values, "messages")]
-    tools, choice, name = _tools(values)
+    tools, choice, name = _tools(values, ignored)
     continues, opens = _turn(values, adapted)
     thinking, budget = _thinking(values)
     return ConversationPrompt(
@@ -30,11 +34,13 @@ def conversation_prompt(values: Mapping[str, object]) -> ConversationPrompt:
         thinking=thinking,
         max_reasoning_tokens=budget,
         template_kwargs=_template_kwargs(values),
+        raw_reasoning=values.get("reasoning_format") == "none",
     )
 
 
 def _message(message: object) -> Json:
-    """As templates read it: a developer is the system, a refusal is content."""
+    """As templates read it: a developer is the system, a refusal is content, and a call is one of
+    ``tool_calls``."""
     assert isinstance(message, dict)
     adapted: Json = {
         key: each
@@ -45,6 +51,13 @@ def _message(message: object) -> Json:
         adapted["role"] = "system"
     if "refusal" in message and "content" not in adapted:
         adapted["content"] = message["refusal"]
+    if (called := adapted.pop("function_call", None)) is not None:
+        calls = [*list_in(adapted, "tool_calls"), {"type": "function", "function": called}]
+        adapted["tool_calls"] = calls
+    if adapted["role"] != "assistant":
+        adapted.setdefault("content", "")
+    for call in list_in(adapted, "tool_calls"):
+        call["function"].setdefault("arguments", "{}")
     content = adapted.get("content")
     if isinstance(content, list):
         adapted["content"] = [_part(part) for part in content] or ""
@@ -53,6 +66,8 @@ def _message(message: object) -> Json:
 
 def _part(part: object) -> Json:
     adapted = _without(part, "cache_control")
+    if adapted["type"] in RESPONSES_TEXTS:
+        adapted["type"] = "text"
     image = adapted.get("image_url")
     if isinstance(image, str):
         adapted["image_url"] = {"url": image}
@@ -106,15 +121,24 @@ def _text_in(content: object) -> str:
     return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
 
 
-def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
-    """The tools, the choice among them, and the one that is named."""
+def _tools(
+    values: Mapping[str, object], ignored: IgnoredFields
+) -> tuple[list[Json], str, str | None]:
+    """The tools, the choice among them, and the one that is named. Of several tools of one name the
+    first counts: clients join the lists of servers that do not know of each other."""
+    by_name: dict[str, Json] = {}
     tools = functions_in(values.get("tools", []))
-    functions = [_without(tool, "cache_control") for tool in tools]
-    names = [_name(tool) for tool in functions]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise invalid(f"tools has {twice!r} twice", "tools")
+    for tool in tools:
+        name = _name(tool)
+        if name not in by_name:
+            by_name[name] = {"type": "function", **_without(tool, "cache_control")}
+        elif ignored.is_strict:
+            raise invalid(f"tools has {name!r} twice", "tools")
+        else:
+            ignored.add("tools[]", name)
+    functions, names = list(by_name.values()), list(by_name)
     choice = values.get("tool_choice", "auto")
+    choice = "required" if choice == "any" else choice
     if choice == "none":
         return functions, "none", None
     if choice == "required" and not tools:
@@ -144,7 +168,7 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
 def functions_in(tools: object) -> list[Json]:
     """The function tools; those of other kinds, which a server would run itself, are ignored."""
     assert isinstance(tools, list)
-    return [tool for tool in tools if tool["type"] == "function"]
+    return [tool for tool in tools if tool.get("type", "function") == "function"]
 
 
 def must_be_there(name: str, names: Collection[str], path: str) -> None:

@@ -19,12 +19,10 @@ from paddler_trio.balancer.apis.generation_fields import (
     MAX_INT32,
     MODEL,
     accepted_fields,
-    bias_field,
     cache_fields,
     constraint_fields,
     ending_fields,
     refused_fields,
-    sampling_fields,
 )
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.message_fields import (
@@ -33,6 +31,7 @@ from paddler_trio.balancer.apis.message_fields import (
     tool_choice_shape,
     tool_shape,
 )
+from paddler_trio.balancer.apis.sampling_fields import bias_field, sampling_fields
 from paddler_trio.balancer.apis.shapes import (
     Either,
     Flag,
@@ -108,7 +107,7 @@ def progress_fields() -> tuple[Field, ...]:
         Field("return_progress", Flag(), "With stream: chunks tell how far the prompt is."),
         Field(
             "sse_ping_interval",
-            Integer(-1, 3600),
+            Integer(-1, 3600, clamps=True),
             "Seconds of silence after which a comment is sent; -1 for none.",
         ),
     )
@@ -159,10 +158,11 @@ def thinking_fields() -> tuple[Field, ...]:
         Field("include_reasoning", Flag(), "false: reasoning is not part of the answer."),
         Field(
             "reasoning_format",
-            OneOf(("auto", "deepseek", "none")),
-            "none: reasoning is part of content; else it is reasoning_content.",
+            OneOf(("auto", "deepseek", "deepseek-legacy", "none")),
+            "none: reasoning and the marks around it are part of content; else it is "
+            "reasoning_content.",
         ),
-        refused("reasoning_budget_message", "reasoning is ended without words", neutral=("",)),
+        hint("reasoning_budget_message", "reasoning is ended without words", neutral=("",)),
         hint("reasoning_control", "use reasoning_budget_tokens", neutral=(False,)),
     )
 
@@ -182,9 +182,17 @@ def chat_record(limits: ApiLimits) -> Record:
         *ending_fields(limits),
         *sampling_fields(),
         bias_field(limits),
-        Field("logprobs", Flag(), "Report the log probability of each token of content."),
-        Field("top_logprobs", Integer(0, 20), "And of so many alternatives; needs logprobs."),
-        Field("n_probs", Integer(0, 100), "llama.cpp's word for both."),
+        Field(
+            "logprobs",
+            Either((Flag(), Integer(0, 20, clamps=True))),
+            "Report the log probability of each token of content; a number is top_logprobs, too.",
+        ),
+        Field(
+            "top_logprobs",
+            Integer(0, 20, clamps=True),
+            "And of so many alternatives; needs logprobs.",
+        ),
+        Field("n_probs", Integer(0, 100, clamps=True), "llama.cpp's word for both."),
         Field("response_format", response_format_shape(limits), "text, or JSON of a schema."),
         *constraint_fields(limits),
         Field(
@@ -214,19 +222,20 @@ def chat_record(limits: ApiLimits) -> Record:
         *cache_fields(),
         *accepted_fields(),
         *refused_fields(),
-        refused("best_of", "use n", neutral=(1,)),
-        refused("echo", "use /v1/completions", neutral=(False,)),
-        refused("chat_template", "the operator sets the template"),
-        refused("add_special_tokens", "the template has them", neutral=(False,)),
-        refused("return_tokens", "use /tokenize", neutral=(False,)),
-        refused("response_fields", "use /completion", neutral=([],)),
-        refused("mm_processor_kwargs", "images are sized for the model"),
+        hint("best_of", "use n", neutral=(1,)),
+        hint("echo", "use /v1/completions", neutral=(False,)),
+        hint("chat_template", "the operator sets the template"),
+        hint("add_special_tokens", "the template has them", neutral=(False,)),
+        hint("return_tokens", "use /tokenize", neutral=(False,)),
+        hint("response_fields", "use /completion", neutral=([],)),
+        hint("mm_processor_kwargs", "images are sized for the model"),
+        # calls are answered as tool_calls, which a client of these two does not read
         refused("functions", "use tools", neutral=([],)),
         refused("function_call", "use tool_choice", neutral=("none", "auto")),
-        refused("audio", "the model says nothing"),
-        refused("modalities", "answers are text", neutral=(["text"],)),
+        hint("audio", "the model says nothing"),
+        hint("modalities", "answers are text", neutral=(["text"],)),
         hint("prediction", "drafts are not made from a text, which changes only the pace"),
-        refused("moderation", "nothing is moderated"),
+        hint("moderation", "nothing is moderated"),
         hint("verbosity", "say in words how long an answer to give", neutral=("medium",)),
         hint("web_search_options", "there is no web search"),
         note="Fields beyond OpenAI's are llama.cpp's, vLLM's or SGLang's. "

@@ -99,8 +99,8 @@ def read_chat(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) 
     constrained_by, constraint = constraint_of(values, response_format_of(values))
     generate = generate_of(
         values,
-        conversation_prompt(values),
-        max_tokens=max_tokens_of(values),
+        conversation_prompt(values, ignored),
+        max_tokens=max_tokens_of(values, ignored),
         constraint=constraint,
         stop=stop_of(values),
         logprobs=logprobs,
@@ -121,7 +121,7 @@ def conversation_of(
 ) -> tuple[ConversationPrompt, str | None]:
     """Only the prompt of a chat completion's body, and the model that it names."""
     values = chat_record(limits).read(body, "", ignored)
-    return conversation_prompt(values), text_in(values, "model")
+    return conversation_prompt(values, ignored), text_in(values, "model")
 
 
 def choices_of(generate: Generate, n: int) -> list[Generate]:
@@ -196,8 +196,9 @@ def only_streams(values: Mapping[str, object], ignored: IgnoredFields) -> None:
 
 def _logprobs(values: Mapping[str, object]) -> int | None:
     """How many alternatives are reported with each token; None for no report at all."""
-    top, n_probs = values.get("top_logprobs"), values.get("n_probs")
-    wanted = values.get("logprobs") is True
+    top, n_probs, wanted = (values.get(name) for name in ("top_logprobs", "n_probs", "logprobs"))
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        return wanted  # as completions have it
     if top and not wanted:
         raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
     if wanted:

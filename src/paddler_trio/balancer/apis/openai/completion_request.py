@@ -16,16 +16,15 @@ from paddler_trio.balancer.apis.fields import (
     Field,
     Record,
     accepted,
+    hint,
     list_in,
     record,
-    refused,
     required,
     text_in,
 )
 from paddler_trio.balancer.apis.generation_fields import (
     MODEL,
     accepted_fields,
-    bias_field,
     cache_fields,
     constraint_fields,
     constraint_of,
@@ -33,7 +32,6 @@ from paddler_trio.balancer.apis.generation_fields import (
     generate_of,
     max_tokens_of,
     refused_fields,
-    sampling_fields,
     stop_of,
 )
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
@@ -52,7 +50,8 @@ from paddler_trio.balancer.apis.openai.chat_request import (
 )
 from paddler_trio.balancer.apis.openai.chat_request import response_format_of as format_of
 from paddler_trio.balancer.apis.prompts import Prompts, PromptShape, read_prompts
-from paddler_trio.balancer.apis.shapes import Flag, FreeObject, Integer, ListOf, Text
+from paddler_trio.balancer.apis.sampling_fields import bias_field, sampling_fields
+from paddler_trio.balancer.apis.shapes import Either, Flag, FreeObject, Integer, ListOf, Text
 from paddler_trio.wire.trio.work import Generate, InfillPrompt, TextPrompt, TokenPrompt
 
 RawPrompt: TypeAlias = TextPrompt | TokenPrompt | InfillPrompt
@@ -103,14 +102,14 @@ def completion_record(limits: ApiLimits) -> Record:
         ),
         Field(
             "logprobs",
-            Integer(0, 20),
-            "Log probabilities of the tokens, and of so many alternatives.",
+            Either((Integer(0, 20, clamps=True), Flag())),
+            "Log probabilities of the tokens, and of so many alternatives; true is 0.",
             aliases=("n_probs",),
         ),
         verbose_field(),
-        refused("add_special_tokens", "give token ids for a prompt without", neutral=(True,)),
-        refused("return_tokens", "use /completion or /tokenize", neutral=(False,)),
-        refused("response_fields", "use /completion", neutral=([],)),
+        hint("add_special_tokens", "give token ids for a prompt without", neutral=(True,)),
+        hint("return_tokens", "use /completion or /tokenize", neutral=(False,)),
+        hint("response_fields", "use /completion", neutral=([],)),
         note="Continues a text as it stands. Unknown fields are ignored and reported.",
     )
 
@@ -129,10 +128,15 @@ def llama_completion_record(limits: ApiLimits) -> Record:
 def llama_fields(limits: ApiLimits) -> tuple[Field, ...]:
     """All but the prompt."""
     return (
-        *map(_as_llama_server_ends, _shared_fields(limits)),
+        *_shared_fields(limits),
         *(field for field in stream_fields() if field.name != "stream_options"),
         accepted("stream_options", FreeObject(), "The last event has all counts anyway."),
-        Field("n_probs", Integer(0, 100), "Report so many alternatives.", aliases=("logprobs",)),
+        Field(
+            "n_probs",
+            Integer(0, 100, clamps=True),
+            "Report so many alternatives.",
+            aliases=("logprobs",),
+        ),
         Field("return_tokens", Flag(), "The ids of the answer's tokens are part of it."),
         Field(
             "response_fields",
@@ -140,17 +144,10 @@ def llama_fields(limits: ApiLimits) -> tuple[Field, ...]:
             "Only these members of the answer; a/b stands for member b of a.",
         ),
         accepted("verbose", Flag(), "The last event has the prompt and all settings anyway."),
-        refused("echo", "use /v1/completions", neutral=(False,)),
-        refused("parse_tool_calls", "a completion has no tools", neutral=(False,)),
-        refused("reasoning_format", "a completion is not parsed", neutral=("none", "auto")),
+        hint("echo", "use /v1/completions", neutral=(False,)),
+        hint("parse_tool_calls", "a completion has no tools", neutral=(False,)),
+        hint("reasoning_format", "a completion is not parsed", neutral=("none", "auto")),
     )
-
-
-def _as_llama_server_ends(field: Field) -> Field:
-    """Editors have a prompt computed before they need it: with 0, llama-server samples a token."""
-    if field.name != "max_tokens":
-        return field
-    return attrs.evolve(field, note=f"{field.note} 0 is 1: the prompt is in the cache then.")
 
 
 @attrs.frozen(kw_only=True)
@@ -192,6 +189,7 @@ def read_completion(
     values = completion_record(limits).read(body, "", ignored)
     only_streams(values, ignored)
     logprobs = values.get("logprobs")
+    logprobs = {True: 0, False: None}[logprobs] if isinstance(logprobs, bool) else logprobs
     with_echo = values.get("echo") is True
     if with_echo and logprobs is not None:
         raise invalid(
@@ -216,7 +214,7 @@ def read_completion(
             "suffix",
         )
     least = 0 if best_of > n and wanted is None else wanted
-    request = _request(values, prompts, limits, logprobs=least)
+    request = _request(values, prompts, limits, ignored, logprobs=least)
     return attrs.evolve(
         request,
         n=n,
@@ -240,25 +238,28 @@ def completion_of(
 ) -> CompletionRequest:
     """What the ``llama_fields`` of a request ask for."""
     only_streams(values, ignored)
-    if values.get("max_tokens") == 0:
-        values = {**values, "max_tokens": 1}
     n_probs = _whole(values, "n_probs", 0)
     return attrs.evolve(
-        _request(values, prompts, limits, logprobs=n_probs or None),
+        _request(values, prompts, limits, ignored, logprobs=n_probs or None),
         with_tokens=values.get("return_tokens") is True,
         response_fields=tuple(list_in(values, "response_fields")),
     )
 
 
 def _request(
-    values: Mapping[str, object], prompts: Prompts, limits: ApiLimits, *, logprobs: int | None
+    values: Mapping[str, object],
+    prompts: Prompts,
+    limits: ApiLimits,
+    ignored: IgnoredFields,
+    *,
+    logprobs: int | None,
 ) -> CompletionRequest:
     n = _whole(values, "n", 1)
     constrained_by, constraint = constraint_of(values, format_of(values))
     generate = generate_of(
         values,
         TextPrompt(text=""),
-        max_tokens=max_tokens_of(values),
+        max_tokens=max_tokens_of(values, ignored),
         constraint=constraint,
         stop=stop_of(values),
         logprobs=logprobs,

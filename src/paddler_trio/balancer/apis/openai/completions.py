@@ -21,6 +21,7 @@ from paddler_trio.balancer.apis.answer import (
     Piece,
     ReasoningDelta,
     Step,
+    logprob_with_top,
     reader_of,
     top_of,
 )
@@ -128,12 +129,7 @@ def legacy_logprobs(
 
 
 def _legacy_entry(entry: Mapping[str, object]) -> Json:
-    return {
-        "token": entry["token"],
-        "logprob": entry["logprob"],
-        "bytes": entry["bytes"],
-        "top_logprobs": top_of(entry),
-    }
+    return logprob_with_top(entry, "id", "token", "bytes", "logprob")
 
 
 _LEGACY_LISTS: Mapping[str, Callable[[Mapping[str, object]], object]] = {
@@ -237,7 +233,7 @@ class CompletionStream(ChunkStream):
                         step.choice,
                         with_stop_text("", piece, self.delivery),
                         finish_reason=piece.finish_reason,
-                        more=self._end_members(piece),
+                        more=self._end_members(piece) | self._usage_beside(piece),
                     )
                 case _:
                     pass
@@ -246,6 +242,12 @@ class CompletionStream(ChunkStream):
     def closing(self) -> bytes:
         endings = [answer.ended for answer in self.answers]
         return self._closing(endings, prompts=self.num_prompts)
+
+    def _usage_beside(self, ended: Ended) -> Json:
+        """llama-server's: the usage of this choice, unless a chunk of its own has that of all."""
+        if self.delivery.is_exact or self.delivery.with_usage:
+            return {}
+        return {"usage": usage_of([ended])}
 
     def _echo(self, choice: int) -> bytes:
         """The prompt, once an agent has taken it: one that fits nowhere is not repeated."""

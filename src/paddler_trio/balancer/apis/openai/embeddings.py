@@ -17,15 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from paddler_trio.balancer.apis.answer import Step
-from paddler_trio.balancer.apis.api_errors import ApiError, invalid, renamed, unsupported
+from paddler_trio.balancer.apis.api_errors import ApiError, invalid, renamed
 from paddler_trio.balancer.apis.backend import Backend, model_name
 from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.fields import (
     Field,
     Record,
     accepted,
+    hint,
     record,
-    refused,
     required,
     text_in,
 )
@@ -43,8 +43,19 @@ from paddler_trio.wire.trio.work import Embed, EmbedInput, TextInput, TokenInput
 VECTOR_BYTES: Final = 256
 """What a vector takes beside its numbers."""
 
+_INT16 = 32760.0
+"""What llama.cpp makes the largest number of a vector for ``embd_normalize`` 0."""
+
 Vector = npt.NDArray[np.float32]
 T = TypeVar("T")
+
+
+_NORM = Field(
+    "embd_normalize",
+    Integer(-1, 64, clamps=True),
+    "Which norm is made 1: 2 Euclid's, which is the default, 1 the sum of sizes, more the p-norm; "
+    "0: the largest size is 32760; -1: as the model gives them.",
+)
 
 
 def _shared_fields() -> tuple[Field, ...]:
@@ -58,7 +69,7 @@ def _shared_fields() -> tuple[Field, ...]:
         ),
         Field(
             "truncate_prompt_tokens",
-            Integer(-1, -1),
+            Integer(-1, -1, clamps=True),
             "-1: what is longer than the batch is cut; absent: it is an error.",
         ),
         accepted("user", LABEL, "The key's turns go round its users."),
@@ -77,9 +88,9 @@ def embeddings_record(limits: ApiLimits) -> Record:
             Integer(1, 2**20),
             "Vectors are cut to so many numbers and made of length 1 again.",
         ),
-        refused("embd_normalize", "vectors have length 1", neutral=(2,)),
-        refused("input_type", "write the model's prefix into the input yourself"),
-        refused("task", "write the model's prefix into the input yourself"),
+        _NORM,
+        hint("input_type", "write the model's prefix into the input yourself"),
+        hint("task", "write the model's prefix into the input yourself"),
         note="Vectors of length 1, one for each input. Unknown fields are ignored and reported.",
     )
 
@@ -90,7 +101,7 @@ def llama_embeddings_record(limits: ApiLimits) -> Record:
     return record(
         "LlamaEmbeddingRequest",
         *_shared_fields(),
-        Field("embd_normalize", Integer(-1, 2), "2: length 1; -1: as the model gives them."),
+        _NORM,
         note="llama-server's own dialect. Unknown fields are ignored and reported.",
     )
 
@@ -111,11 +122,13 @@ class Embedded:
     Args:
       starts: the place of the first input of each sub-batch.
       per_token: takes vectors of each token, where the model has no others.
+      norm: which norm of each vector becomes 1, as ``embd_normalize`` has it; agents know 2 and -1.
     """
 
     count: int
     starts: Sequence[int]
     per_token: bool = False
+    norm: int = 2
     usage: dict[int, int] = attrs.field(factory=dict)
     """Tokens of each sub-batch, by its number: one that is computed anew is counted once."""
     vectors: dict[int, Vector] = attrs.field(factory=dict)
@@ -158,8 +171,9 @@ class Embedded:
     def _keep(self, place: int, found: Vector) -> int:
         """It may come again, from another agent: it is held once."""
         before = self.vectors.get(place)
-        self.vectors[place] = found
-        return found.nbytes + VECTOR_BYTES if before is None else found.nbytes - before.nbytes
+        kept = found if self.norm in (-1, 2) else _normalized(found, self.norm)
+        self.vectors[place] = kept
+        return kept.nbytes + VECTOR_BYTES if before is None else kept.nbytes - before.nbytes
 
     def in_order(self) -> Iterator[Vector]:
         """ApiError 500 if one is missing."""
@@ -167,6 +181,16 @@ class Embedded:
             if place not in self.vectors:
                 raise ApiError(500, f"input[{place}] was not embedded", code="no_embeddings")
             yield self.vectors[place]
+
+
+def _normalized(vectors: Vector, norm: int) -> Vector:
+    """Each vector divided by its p-norm, or by its largest number's share of 16 bits for 0."""
+    sizes = np.abs(vectors.astype(np.float64))
+    if norm == 0:
+        lengths = sizes.max(axis=-1, initial=0, keepdims=True) / _INT16
+    else:
+        lengths = (sizes**norm).sum(axis=-1, keepdims=True) ** (1 / norm)
+    return (vectors / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
 def _too_large(start: int, excess: Mapping[str, object]) -> ApiError:
@@ -253,7 +277,7 @@ async def embeddings(backend: Backend, exchange: Exchange) -> None:
     asked = text_in(values, "model")
     backend = backend.routed(exchange, asked)
     model = model_name(backend, asked)
-    embedded = await _embed(backend, exchange, values, normalize="l2", per_token=False)
+    embedded = await _embed(backend, exchange, values, per_token=False)
     pieces = openai_pieces(embedded, model=model, values=values)
     await exchange.send_pieces(200, pieces, is_long=False)
 
@@ -261,11 +285,7 @@ async def embeddings(backend: Backend, exchange: Exchange) -> None:
 async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
     values = await exchange.read_record(backend.limits, llama_embeddings_record)
     backend = backend.routed(exchange, text_in(values, "model"))
-    norm = values.get("embd_normalize", 2)
-    if norm not in {2, -1}:
-        raise unsupported("embd_normalize", f"2 and -1 are (it is {norm})")
-    normalize = "l2" if norm == 2 else "none"
-    embedded = await _embed(backend, exchange, values, normalize=normalize, per_token=True)
+    embedded = await _embed(backend, exchange, values, per_token=True)
     await exchange.send_pieces(200, llama_pieces(embedded), is_long=False)
 
 
@@ -274,10 +294,10 @@ async def _embed(
     exchange: Exchange,
     values: Mapping[str, object],
     *,
-    normalize: str,
     per_token: bool,
 ) -> Embedded:
-    given = values["input"]
+    given, norm = values["input"], values.get("embd_normalize", 2)
+    assert isinstance(norm, int)
     read = await exchange.run(lambda: read_prompts(given, backend.limits, param="input"))
     state = backend.deployment.state
     if state is not None and not state.inference_parameters.enable_embeddings:
@@ -291,11 +311,12 @@ async def _embed(
     oversize = "truncate" if "truncate_prompt_tokens" in values else "report"
     inputs = [await _native(backend, prompt, exchange) for prompt in read.prompts]
     parts, starts = split(inputs, agents=len(backend.agents), batch_size=batch_size)
+    normalize = "l2" if norm == 2 else "none"
     works = [Embed(inputs=part, normalize=normalize, oversize=oversize) for part in parts]
     embedded: list[Embedded] = []
 
     def begin() -> Callable[[Step], int]:
-        embedded[:] = [Embedded(len(inputs), starts, per_token=per_token)]
+        embedded[:] = [Embedded(len(inputs), starts, per_token=per_token, norm=norm)]
         return embedded[0].take
 
     await gather_on_one_revision(backend, exchange, works, begin)

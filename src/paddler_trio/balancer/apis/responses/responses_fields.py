@@ -20,13 +20,12 @@ from paddler_trio.balancer.apis.generation_fields import (
     MAX_INT32,
     MODEL,
     accepted_fields,
-    bias_field,
     cache_fields,
-    sampling_fields,
 )
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.message_fields import allowed_tools_fields, schema_shape
 from paddler_trio.balancer.apis.openai.chat_fields import EFFORTS, progress_fields
+from paddler_trio.balancer.apis.sampling_fields import bias_field, sampling_fields
 from paddler_trio.balancer.apis.shapes import (
     Anything,
     Either,

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paddler_trio.errors import EngineError
+from paddler_trio.processes.engine.llama.gguf_header import header_of
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.llama.llama_options import set_context_options
 from paddler_trio.processes.engine.rpc.rpc_devices import TURNS
@@ -204,6 +205,11 @@ def _rotates_positions(llama: Llama) -> bool:
 
 
 def _can_rank(llama: Llama) -> bool:
-    """A file with a classification head names rank pooling as its own."""
+    """It has a classification head; without one llama.cpp takes a number of the vector as score.
+
+    Many files do not name rank pooling as their own."""
     own = llama.metadata(f"{llama.metadata('general.architecture')}.pooling_type")
-    return own == str(lib.LLAMA_POOLING_TYPE_RANK)
+    if own == str(lib.LLAMA_POOLING_TYPE_RANK):
+        return True
+    header = header_of(llama.path)
+    return header is not None and header.has_classifier

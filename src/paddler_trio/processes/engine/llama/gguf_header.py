@@ -1,5 +1,5 @@
 """Where the header of a GGUF file ends, and the few values of it that are needed before llama.cpp
-reads it. Pure.
+reads it.
 
     magic "GGUF" | version | tensors | keys | key, type, value ... | name, shape, type, offset ...
 
@@ -9,8 +9,10 @@ is left, and nothing is allocated that the file announces.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -26,6 +28,8 @@ MAX_VALUE_BYTES: Final = 1024
 _FIXED: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
 _FIXED_SIZES: Final = {kind: struct.calcsize(code) for kind, code in _FIXED.items()} | {12: 8}
 _STRING, _ARRAY = 8, 9
+_CLASSIFIERS: Final = frozenset({"cls.weight", "cls.output.weight"})
+"""llama.cpp's names of them; a reranker has one or both."""
 _VERSIONS: Final = (2, 3)
 _ALIGNMENT: Final = 32
 _UINT32 = struct.Struct("<I")
@@ -57,11 +61,13 @@ class GgufHeader:
     Args:
       end: where the tensors' data begin, in bytes.
       values: single values that are no longer than ``MAX_VALUE_BYTES``, by key.
+      has_classifier: there are weights of a head that classifies.
     """
 
     end: int
     n_tensors: int
     values: Mapping[str, Value] = attrs.field(repr=False)
+    has_classifier: bool = False
 
     @property
     def architecture(self) -> str:
@@ -95,16 +101,32 @@ def read_header(data: memoryview) -> GgufHeader:
         value = reader.value(key)
         if value is not None:
             values[key] = value
+    has_classifier = False
     for _ in range(n_tensors):
         name = reader.short_text("the name of a tensor")
         n_dims = reader.uint32()
         if n_dims > 4:
             raise NotGgufError(f"tensor {name!r} has {n_dims} dimensions, the limit is 4")
         reader.take(n_dims * 8 + 12)  # the shape, the type and the offset
+        has_classifier |= name in _CLASSIFIERS
     alignment = values.get("general.alignment", _ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1 or alignment > 1 << 20:
         raise NotGgufError(f"general.alignment is {alignment!r}")
-    return GgufHeader(-(-reader.position // alignment) * alignment, n_tensors, values)
+    end = -(-reader.position // alignment) * alignment
+    return GgufHeader(end, n_tensors, values, has_classifier)
+
+
+def header_of(path: str) -> GgufHeader | None:
+    """Of a file that llama.cpp has read; None if it is gone or its header is too large."""
+    try:
+        with (
+            Path(path).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping,
+            memoryview(mapping) as data,
+        ):
+            return read_header(data)
+    except (OSError, ValueError, NotGgufError, HeaderTooLargeError, NeedsMoreError):
+        return None
 
 
 @attrs.define

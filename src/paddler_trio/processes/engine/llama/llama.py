@@ -95,6 +95,8 @@ class Llama:
 
     def __init__(self, model: object) -> None:
         self._model = model
+        self.path = ""
+        """Of the file that it was read from."""
         self.vocab = lib.llama_model_get_vocab(model)
         self.sampler_prototypes = SamplerPrototypes()
         self.n_vocab: int = lib.llama_vocab_n_tokens(self.vocab)
@@ -183,7 +185,9 @@ class Llama:
             model = lib.llama_model_load_from_file(path.encode(), params)
         if not model:
             raise EngineError(f"llama.cpp cannot load {path}", permanent=True)
-        return cls(model)
+        llama = cls(model)
+        llama.path = path
+        return llama
 
     def open_context(
         self,
@@ -460,6 +464,9 @@ class Llama:
         if known is None:
             known = self._ends[token] = bool(lib.llama_vocab_is_eog(self.vocab, token))
         return known
+
+    def is_control(self, token: int) -> bool:
+        return bool(lib.llama_vocab_is_control(self.vocab, token))
 
     def written_token(self, token: int) -> bytes:
         """How the vocabulary writes a token, which is not the text that it stands for."""

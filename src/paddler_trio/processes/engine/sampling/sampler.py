@@ -81,14 +81,14 @@ class Sampler:
             )
         chain = SamplerChain.of(llama, sampling, cells=cells)
         needed = candidates_needed(sampling, stages_of(sampling))
-        sees_prompt = any(link.sees_prompt for link in chain.links)
-        lowered = {*biases_of(llama, sampling), *(prompt if sees_prompt else ())}
+        lowered = set(biases_of(llama, sampling))
         sampler = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
         for link in chain.links:
             lib.llama_sampler_chain_add(sampler, link.sampler)
-            if link.sees_prompt:
-                for token in prompt:
-                    lib.llama_sampler_accept(link.sampler, token)
+            seen = chain.seen_by(link, prompt)
+            lowered.update(seen)
+            for token in seen:
+                lib.llama_sampler_accept(link.sampler, token)
         return cls(
             llama,
             sampler,

@@ -86,6 +86,16 @@ class SamplerChain:
         """The place of the first link that samples at random; None if none does."""
         return next((place for place, link in enumerate(self.links) if link.is_random), None)
 
+    def seen_by(self, link: ChainLink, prompt: Sequence[int]) -> Sequence[int]:
+        """The tokens of ``prompt`` that the link looks back at: as many as its window holds."""
+        if not link.sees_prompt:
+            return ()
+        assert link.stage is not None
+        is_dry = link.stage.name == "dry"
+        last_n = self.sampling.dry_penalty_last_n if is_dry else self.sampling.penalty_last_n
+        window = self._factory.window(last_n)
+        return prompt[-window:] if window else ()
+
     def rebuilt(self, link: ChainLink, seed: int) -> object:
         """The sampler of a random link, made anew from ``seed``."""
         if link.stage is None:
