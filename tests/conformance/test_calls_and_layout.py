@@ -69,9 +69,31 @@ def test_a_forced_call_that_is_cut_off_ends_for_its_length(http: httpx.Client, m
     told = post(http, "/v1/messages", MESSAGE, max_tokens=most).json()
     assert told["stop_reason"] == "max_tokens"
     assert not [block for block in told["content"] if block["type"] == "text"]
+    inputs = [block["input"] for block in told["content"] if block["type"] == "tool_use"]
+    assert all(set(each) <= {"city"} for each in inputs), "no argument is invented"
     streamed = events(post(http, "/v1/messages", MESSAGE, max_tokens=most, stream=True))
     (delta,) = [event for event in streamed if event["type"] == "message_delta"]
     assert delta["delta"]["stop_reason"] == "max_tokens"
+
+
+def test_a_name_that_comes_twice_is_one_whole_and_streamed(http: httpx.Client) -> None:
+    variables = {
+        "type": "object",
+        "propertyNames": {"pattern": "^[A-Z]{1,4}$"},
+        "additionalProperties": {"type": "integer", "minimum": 0, "maximum": 9},
+        "minProperties": 1,
+        "maxProperties": 2,
+    }
+    schema = {"type": "object", "properties": {"vars": variables}, "required": ["vars"]}
+    tool = {"name": "set_env", "input_schema": {**schema, "additionalProperties": False}}
+    body = {**MESSAGE, "messages": [{"role": "user", "content": "set"}], "tools": [tool]}
+    told = post(http, "/v1/messages", body, max_tokens=60, temperature=0).json()
+    streamed = events(post(http, "/v1/messages", body, max_tokens=60, temperature=0, stream=True))
+    deltas = [e["delta"] for e in streamed if e["type"] == "content_block_delta"]
+    text = "".join(delta.get("partial_json", "") for delta in deltas)
+    (block,) = [block for block in told["content"] if block["type"] == "tool_use"]
+    assert block["input"] == json.loads(text)
+    assert set(block["input"]) == {"vars"}
 
 
 @pytest.mark.parametrize("most", [3, 8, 12, 17])

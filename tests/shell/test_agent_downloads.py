@@ -40,7 +40,7 @@ from paddler_trio.wire.paddler.desired_state import (
 )
 
 MIB = 1 << 20
-DATA = random.Random(5).randbytes(3 * MIB + 5)
+DATA = b"GGUF" + random.Random(5).randbytes(3 * MIB + 1)
 MODEL = HuggingFaceModel(filename="m.gguf", repo_id="org/repo", revision="main")
 NAME = "org/repo/main/m.gguf"
 
@@ -187,6 +187,27 @@ async def test_a_failed_download_is_an_issue_with_its_cause_and_the_next_attempt
         hub.hub_misbehave = lambda seen: None
         await reach(server.status, lambda status: status.phase == "loading")
         nursery.cancel_scope.cancel()
+
+
+async def test_a_page_instead_of_a_model_is_named_and_the_model_is_served_once_it_is_there(
+    hub: HubServer, server: ModelServer, tmp_path: Path
+) -> None:
+    hub.stored["m.gguf"] = DATA
+    hub.misbehave = lambda seen: Misbehaviour(body=b"<!DOCTYPE html>" * 99, ignores_range=True)
+    url = f"{hub.storage_url}/storage/m.gguf"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run)
+        server.set_desired(state(UrlModel(url)))
+        await reach(server.status, lambda status: status.phase == "failed")
+        assert server.status.issues == {ModelDoesNotExistAtUrl(url)}
+        assert "it is no GGUF file" in str(server.status.detail)
+        assert "next attempt in 1 s" in str(server.status.detail)
+        assert list((tmp_path / "urls").rglob("m.gguf")) == []
+        hub.misbehave = lambda seen: None
+        await reach(server.status, lambda status: status.phase == "loading")
+        nursery.cancel_scope.cancel()
+    (path,) = (tmp_path / "urls").rglob("m.gguf")
+    assert path.read_bytes() == DATA
 
 
 async def test_a_permanent_error_waits_for_a_token_and_no_longer(

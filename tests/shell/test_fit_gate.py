@@ -14,6 +14,7 @@ from fit_world import Agent, state
 from dry_run_double import MIB, DryRunDouble
 from hub_server import HubServer, Repository, hub_server
 from paddler_trio.agent.model import fit_gate
+from paddler_trio.agent.model.model_errors import ModelNotServableError
 from paddler_trio.agent.model.model_fit import Held
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.errors import MemoryUnknownError
@@ -22,6 +23,7 @@ from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded, SlotCanno
 from paddler_trio.wire.paddler.desired_state import (
     HuggingFaceModel,
     NoModel,
+    UrlModel,
 )
 from paddler_trio.wire.paddler.status import AgentStateApplicationStatus
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Automatic, Extras
@@ -253,3 +255,16 @@ async def test_headers_come_from_the_store_and_from_the_source_if_it_has_none(
         agent.server.set_desired(state(model, 2**21))
         await agent.refused()
         assert agent.dry_runs.endpoints[1:] == [at_store, at_source]
+
+
+@pytest.mark.parametrize(("kind", "is_permanent"), [("not_gguf", False), ("model_refused", True)])
+async def test_an_address_that_leads_to_a_page_is_asked_again_soon(
+    agent: Agent, kind: str, is_permanent: bool
+) -> None:
+    """While another model is served, the headers of the next one are looked at first."""
+    url = UrlModel("http://127.0.0.1:9/m.gguf")
+    agent.dry_runs.fails = lambda *_: MemoryUnknownError(kind, f"{url.url} is no GGUF file")
+    assert agent.server.gate is not None
+    with pytest.raises(ModelNotServableError, match="is no GGUF file") as caught:
+        await agent.server.gate.check_source(state(url), NO_EXTRAS, serves=True)
+    assert caught.value.is_permanent is is_permanent

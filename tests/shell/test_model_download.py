@@ -25,10 +25,12 @@ import trio
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
 from paddler_trio.models.cache.cache_verification import verified
+from paddler_trio.models.cache.content_hash import ContentHash
+from paddler_trio.models.cache.url_cache import UrlFile, UrlRecord
 from paddler_trio.models.download import download_progress
 from paddler_trio.models.download.download_progress import DownloadProgress
 from paddler_trio.models.download.model_download import FetchedModel, ModelDownload
-from paddler_trio.models.download.partial_file import HEADER_BYTES
+from paddler_trio.models.download.partial_file import HEADER_BYTES, PartialFile
 from paddler_trio.models.download.transfer import TransferLimits
 from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.download_errors import (
@@ -38,6 +40,7 @@ from paddler_trio.net.client.download_errors import (
     ContentMismatchError,
     DownloadError,
     LockHeldError,
+    NotAModelError,
     RemoteFileChangedError,
     RequestRejectedError,
     ServerFailedError,
@@ -56,7 +59,7 @@ from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 MIB = 1 << 20
 TOKEN = "hf_" + "a" * 34
-DATA = random.Random(1).randbytes(5 * MIB + 123)
+DATA = b"GGUF" + random.Random(1).randbytes(5 * MIB + 119)
 MODEL = HuggingFaceModel(filename="m-Q4_K_M.gguf", repo_id="org/repo", revision="main")
 SMALL_PARTS = TransferLimits(workers=3, part_blocks=1, failures=3, first_pause_s=0.001)
 
@@ -400,7 +403,7 @@ async def test_a_wrong_content_range_is_refused(
 async def test_a_file_that_changes_between_parts_is_never_mixed(
     world: World, hub: HubServer
 ) -> None:
-    other = random.Random(2).randbytes(len(DATA))
+    other = b"GGUF" + random.Random(2).randbytes(len(DATA) - 4)
     hub.stored["x.gguf"] = DATA
 
     def change(seen: Seen) -> None:
@@ -447,6 +450,56 @@ async def test_a_url_may_carry_its_hash(world: World, hub: HubServer) -> None:
     with pytest.raises(ContentMismatchError):
         await world.fetch(UrlModel(url + "0" * 64))
     assert (await world.fetch(UrlModel(url + sha256(DATA)))).path.read_bytes() == DATA
+
+
+@pytest.mark.parametrize("hides_length", [False, True])
+async def test_a_page_is_no_model_and_is_not_kept(
+    world: World, hub: HubServer, hides_length: bool
+) -> None:
+    page = b"<!DOCTYPE html><title>Sign in</title>" * 1000
+    hub.stored["m.gguf"] = DATA
+    hub.misbehave = lambda seen: Misbehaviour(
+        body=page, ignores_range=True, hides_length=hides_length
+    )
+    model = world.url("m.gguf")
+    with pytest.raises(NotAModelError, match="it is no GGUF file: it begins with b'<!DO'"):
+        await world.fetch(model)
+    hub.misbehave = lambda seen: None
+    assert [path for path in world.root.rglob("*") if path.is_file() and path.stat().st_size] == []
+    assert (await world.fetch(model)).path.read_bytes() == DATA
+
+
+async def test_a_page_that_an_earlier_version_kept_is_fetched_anew(
+    world: World, hub: HubServer
+) -> None:
+    page = b"<!DOCTYPE html>"
+    hub.stored["m.gguf"] = DATA
+    model = world.url("m.gguf")
+    file = UrlFile.of(world.settings().url_cache, model.url)
+    file.ours.mkdir(parents=True)
+    (world.root / "page").write_bytes(page)
+    digest = ContentHash("sha256", sha256(page))
+    file.publish(world.root / "page", UrlRecord(len(page), digest, "", model.url))
+    assert (await world.fetch(model)).path == file.path
+    assert file.path.read_bytes() == DATA
+
+
+async def test_what_an_earlier_version_left_of_a_page_is_not_continued(
+    world: World, hub: HubServer
+) -> None:
+    page = b"<!DOCTYPE html>" * 200_000
+    model = world.url("m.gguf")
+    file = UrlFile.of(world.settings().url_cache, model.url)
+    hub.stored["m.gguf"] = page
+    etag = f'"{sha256(page)[:32]}"'
+    partial = PartialFile.open(file.ours, file.name, knows_hash=False)
+    partial.begin(len(page), etag)
+    partial.write(0, [page[: 1 << 20]], block=0)
+    partial.close()
+    with pytest.raises(NotAModelError, match="it is no GGUF file"):
+        await world.fetch(model)
+    assert world.leftovers == []
+    assert not file.path.exists()
 
 
 async def test_redirects_in_a_circle_end(world: World, hub: HubServer) -> None:
@@ -718,10 +771,11 @@ async def test_a_file_of_50_gb_takes_no_memory_for_its_size(
     world: World, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 50 << 30
-    nothing = mmap.mmap(
-        -1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ
-    )  # no page of it is ever written
-    hub.stored["huge.gguf"] = nothing  # type: ignore[assignment]
+    with (world.root / "huge").open("w+b") as file:  # all but its first page takes no room
+        file.write(DATA[:4])
+        file.truncate(size)
+        huge = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)
+    hub.stored["huge.gguf"] = huge  # type: ignore[assignment]
     hub.misbehave = lambda seen: Misbehaviour(etag='"huge"')
     monkeypatch.setattr(os, "statvfs", lambda path: Space(10**12))
     tracemalloc.start()

@@ -25,7 +25,7 @@ from paddler_trio.system import durable
 from paddler_trio.wire.paddler.desired_state import UrlModel
 
 MIB = 1 << 20
-DATA = random.Random(2).randbytes(24 * MIB + 77)
+DATA = b"GGUF" + random.Random(2).randbytes(24 * MIB + 73)
 
 
 @pytest.fixture

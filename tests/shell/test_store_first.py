@@ -16,11 +16,13 @@ from store_world import ChildInThisProcess, StoreWorld, served_over_http, store_
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server
 from paddler_trio.agent.model.store_first import StoreAddress, StoreFirst
+from paddler_trio.models.cache.url_cache import UrlFile
 from paddler_trio.models.download.download_progress import DownloadProgress
 from paddler_trio.models.download.model_download import FetchedModel
 from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.download_errors import (
     AccessDeniedError,
+    NotAModelError,
     ServerFailedError,
     ServerUnreachableError,
     SourceNotFoundError,
@@ -121,6 +123,23 @@ async def test_a_url_comes_through_the_store_too(hub: HubServer, tmp_path: Path)
             assert fetched.path.name == "x.gguf"
     assert hub.served_bytes == len(DATA)
     assert {path.parent.parent.name for path in [fetched.path]} == {"127.0.0.1"}
+
+
+async def test_a_page_instead_of_a_model_is_named_and_never_kept(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    hub.stored["m.gguf"] = DATA
+    hub.misbehave = lambda seen: Misbehaviour(body=b"<!DOCTYPE html>" * 99, ignores_range=True)
+    model = UrlModel(f"{hub.storage_url}/storage/m.gguf")
+    async with agents(hub, tmp_path) as fleet:
+        with pytest.raises(NotAModelError, match=r"it is no GGUF file.*model store") as caught:
+            await fleet.fetch(model)
+        assert not caught.value.is_permanent
+        assert not UrlFile.of(tmp_path / "agent" / "urls", model.url).path.exists()
+        assert not UrlFile.of(fleet.world.store.layout.urls, model.url).path.exists()
+        hub.misbehave = lambda seen: None
+        fetched = await fleet.fetch(model)
+        assert fetched.path.read_bytes() == DATA
 
 
 async def test_a_store_that_is_too_small_leaves_the_source(hub: HubServer, tmp_path: Path) -> None:

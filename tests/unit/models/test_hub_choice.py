@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from paddler_trio.models.hub.hub_choice import (
     HubChoice,
     choose,
+    named_models,
     part_names,
     projection_for,
     quantisations,
     split_name,
+    tag_of,
 )
 
 REPOSITORY = [
@@ -64,6 +66,82 @@ def test_a_quantisation_is_text_and_no_pattern() -> None:
     assert choose(REPOSITORY, ".*") is None
 
 
+@pytest.mark.parametrize(
+    ("files", "quantisation", "model"),
+    [
+        (["n-BF16.gguf", "n-F16.gguf"], "F16", "n-F16.gguf"),
+        (["n-F16.gguf", "n-BF16.gguf"], "bf16", "n-BF16.gguf"),
+        (["n-BF16.gguf"], "F16", None),
+        (["n-IQ4_XS.gguf", "n_q4_xs.gguf"], "Q4_XS", "n_q4_xs.gguf"),
+        (["n-UD-Q5_K_XL.gguf", "n-Q5_K_XL.gguf"], "Q5_K_XL", "n-Q5_K_XL.gguf"),
+        (["n-Q5_K_XL.gguf", "n-UD-Q5_K_XL.gguf"], "UD-Q5_K_XL", "n-UD-Q5_K_XL.gguf"),
+        (["n-UD-Q5_K_XL.gguf"], "Q5_K_XL", "n-UD-Q5_K_XL.gguf"),
+        (["n-UD-Q4_K_M.gguf", "n-Q4_K_M.gguf"], None, "n-Q4_K_M.gguf"),
+        (["n-Q4_0-vision.gguf", "n-Q4_0.gguf"], "Q4_0", "n-Q4_0.gguf"),
+        (["n-X-Tiny.gguf", "n-Tiny.gguf"], "tiny", "n-Tiny.gguf"),
+        (["n-X-Tiny.gguf", "n-Tiny.gguf"], "X-Tiny", "n-X-Tiny.gguf"),
+    ],
+)
+def test_what_was_asked_for_is_served_and_nothing_whose_name_ends_alike(
+    files: list[str], quantisation: str | None, model: str | None
+) -> None:
+    choice = choose(files, quantisation)
+    assert (None if choice is None else choice.model) == model
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["n-Tiny.gguf", "n-X-Tiny.gguf"], ["TINY", "X-TINY"]),
+        (["n-UD-Q5_K_XL.gguf", "n-Q5_K_XL.gguf"], ["UD-Q5_K_XL", "Q5_K_XL"]),
+        (["m-8B-Q4_0.gguf", "m-70B-Q4_0.gguf"], ["8B-Q4_0", "70B-Q4_0"]),
+        (["m-Q4_0.gguf", "m-q4_0.gguf"], ["Q4_0", "m-q4_0.gguf"]),
+        (["Q4_0/m-Q4_0-00001-of-00002.gguf", "Q4_0/m-Q4_0-00002-of-00002.gguf"], ["Q4_0"]),
+    ],
+)
+def test_no_model_hides_another_one(files: list[str], names: list[str]) -> None:
+    assert list(named_models(files)) == names
+
+
+@pytest.mark.parametrize(
+    ("path", "is_model"),
+    [
+        ("smtp-helper-Q4_0.gguf", True),
+        ("Qwen3-MTP-Q4_0.gguf", True),
+        ("n-mtp-Q4_0.gguf", True),
+        ("n-imatrix-Q4_0.gguf", True),
+        ("n-Q4_0-imatrix.gguf", True),
+        ("imatrixed-7b.gguf", True),
+        ("n-mmproj-merged-Q4_0.gguf", True),
+        ("ammproject-7b-Q4_0.gguf", True),
+        ("mmproj/n-Q4_0.gguf", True),
+        ("mtp-n-Q4_0.gguf", False),
+        ("imatrix.gguf", False),
+        ("imatrix_unsloth.gguf", False),
+        ("n.imatrix.gguf", False),
+        ("n-mmproj.gguf", False),
+        ("mmproj-n-Q4_0.gguf", False),
+        ("n.mmproj-fp16.gguf", False),
+        ("n-mmproj-model-F16.gguf", False),
+    ],
+)
+def test_a_word_inside_its_name_does_not_hide_a_model(path: str, is_model: bool) -> None:
+    choice = choose([path])
+    assert (choice is not None) is is_model
+    other = choose([path, "o-Q4_K_M.gguf"])
+    assert other is not None
+    assert (other.projection == path) is (not is_model and "mmproj" in path)
+
+
+@given(paths)
+def test_each_name_chooses_its_own_file(files: list[str]) -> None:
+    for name, path in named_models(files).items():
+        if tag_of(path):
+            choice = choose(files, name)
+            assert choice is not None
+            assert choice.model == path
+
+
 def test_a_split_model_is_named_by_its_first_part() -> None:
     parts = [f"Q4_K_M/m-Q4_K_M-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
     assert choose([*reversed(parts), "mmproj.gguf"]) == HubChoice(
@@ -97,7 +175,7 @@ def test_a_choice_is_a_first_part_of_the_repository(
     assert split is not None
     assert split.count <= 1 or split.index == 1
     assert choice.projection is None or choice.projection in files
-    assert "mmproj" not in choice.model.rpartition("/")[2]
+    assert choice.projection != choice.model
 
 
 @given(st.text("ab-.", min_size=1), st.integers(2, 999), st.data())

@@ -38,6 +38,7 @@ from paddler_trio.wire.paddler.desired_state import (
     DesiredModel,
     LocalToAgent,
     NoModel,
+    UrlModel,
 )
 from paddler_trio.wire.trio.desired_state_extras import NOTHING_AUTOMATIC, Automatic, Extras
 
@@ -46,6 +47,8 @@ log = structlog.get_logger("fit")
 FIRST_LOOK_S: Final = 1.0
 LONGEST_LOOK_S: Final = 60.0
 GPU_LOOK_S: Final = 30.0
+MAY_BE_A_PAGE: Final = frozenset({"not_gguf", "truncated"})
+"""Kinds of errors for which an address may lead to a page now, and to the model soon."""
 
 
 class HeldMemory(Protocol):
@@ -151,11 +154,12 @@ class FitGate:
             judged = await self._judge(load, model, projection, auto)
         except MemoryUnknownError as error:
             if self.refuses and serves and error.kind in UNLOADABLE:
+                leads_elsewhere = isinstance(model, UrlModel) and error.kind in MAY_BE_A_PAGE
                 is_context = error.kind == "context_refused"
                 raise ModelNotServableError(
                     slot_issues(load, str(error)) if is_context else [ModelCannotBeLoaded(name)],
                     str(error),
-                    is_permanent=True,
+                    is_permanent=not leads_elsewhere,
                 ) from error
             log.warning("it is not known whether the model fits", reason=str(error), model=name)
             return None

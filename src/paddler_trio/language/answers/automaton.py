@@ -76,7 +76,8 @@ class Marker:
     call's own beginning stays readable. ``closes_inside``: the marker is text of the section it
     ends. ``text_was`` is the class of that text, where only its end shows it. With ``until``
     everything up to that text is a header, for ``read_header``. ``spares_values``: inside the
-    values of a call, such as JSON's strings, the marker is text.
+    values of a call, such as JSON's strings, the marker is text. ``repeats``: it counts only right
+    behind a call, whose end was written twice; elsewhere it is text.
     """
 
     text: str
@@ -87,6 +88,7 @@ class Marker:
     until: str | None = None
     read_header: ReadHeader | None = None
     spares_values: bool = False
+    repeats: bool = False
 
 
 class ProbeResult(Enum):
@@ -166,6 +168,8 @@ class Automaton:
     _opening: str = attrs.field(default="", init=False)
     """What the prompt has of the reasoning, which is yet to be shown."""
     _is_fresh: bool = attrs.field(default=True, init=False)
+    _has_text: bool = attrs.field(default=False, init=False)
+    """More than blanks was shown of the section."""
     _shown_section: int = attrs.field(default=-1, init=False)
     _tracker: Tracker = attrs.field(init=False)
 
@@ -251,6 +255,13 @@ class Automaton:
                     self._emit_silence(pieces)
                 return pieces
             marker = self._rules.marker(self.current, found.group())
+            if marker.repeats and not (
+                not self._has_text
+                and self.came_from is TokenClass.TOOL_CALL
+                and not text[start : found.start()].strip()
+            ):
+                searched = found.end()
+                continue
             if marker.spares_values:
                 self._emit(text[start : found.start()], pieces)
                 start = found.start()
@@ -295,6 +306,7 @@ class Automaton:
             self.came_from = was
         self.current, self._recipient = goal.token_class, goal.recipient
         self.section += 1
+        self._has_text = False
         self.marks.append(mark)
         self._tracker = self._rules.new_tracker()
 
@@ -319,6 +331,7 @@ class Automaton:
             self._shown_section = self.section
             if self.current is TokenClass.TOOL_CALL:
                 self._tracker.feed(visible)
+            self._has_text = self._has_text or not visible.isspace()
             self._is_fresh = self._is_fresh and visible.isspace()
             pieces.append(
                 Piece(self.current, visible, self.section, self._recipient, self.came_from)

@@ -66,8 +66,8 @@ class TaggedCalls:
     ``before_key`` key ``key_end`` ... ``before_value`` value ``value_end``. Where attributes may
     stand is written "..." here; where there are none, ``head_end`` or ``before_value`` is empty.
     ``value_blank`` stands around every value, ``blank`` after every tag. ``text_attribute`` is an
-    attribute that marks the value as a text or as JSON. Where values are ``exact`` a line break
-    at their ends is theirs, elsewhere it may be layout. ``quoted``: texts stand in JSON's quotes.
+    attribute that marks the value as a text or as JSON. Line breaks at the ends of a value are its
+    own, but for a ``value_blank``. ``quoted``: texts stand in JSON's quotes.
     ``escapes``: ``&`` and quotes in names and keys are written as XML does.
     """
 
@@ -83,7 +83,6 @@ class TaggedCalls:
     blank: str = "\n"
     text_attribute: str = ""
     has_cdata: bool = False
-    exact: bool = False
     quoted: bool = False
     escapes: bool = False
 
@@ -153,9 +152,7 @@ def argument_tags(
     )
 
 
-def invoke_tags(
-    prefix: str = "", *, blank: str = "\n", text_attribute: str = "", exact: bool = False
-) -> TaggedCalls:
+def invoke_tags(prefix: str = "", *, blank: str = "\n", text_attribute: str = "") -> TaggedCalls:
     """``<invoke name="f"><parameter name="k">v</parameter></invoke>``, ``prefix`` in every tag."""
     return TaggedCalls(
         before_name=f'<{prefix}invoke name="',
@@ -168,15 +165,14 @@ def invoke_tags(
         call_end=f"</{prefix}invoke>",
         blank=blank,
         text_attribute=text_attribute,
-        exact=exact,
     )
 
 
 GLM = argument_tags()
 INVOKE = invoke_tags()
-DSML = invoke_tags("｜DSML｜", text_attribute="string", exact=True)  # noqa: RUF001 - as DeepSeek
-GCML = invoke_tags("｜GCML｜", text_attribute="string", exact=True)  # noqa: RUF001 - as GigaChat
-ATEM = invoke_tags("atem:", exact=True)
+DSML = invoke_tags("｜DSML｜", text_attribute="string")  # noqa: RUF001 - as DeepSeek
+GCML = invoke_tags("｜GCML｜", text_attribute="string")  # noqa: RUF001 - as GigaChat
+ATEM = invoke_tags("atem:")
 STEP_ML = invoke_tags("steptml:", blank="")
 PARAM = TaggedCalls(
     before_name='<function name="',
@@ -189,7 +185,6 @@ PARAM = TaggedCalls(
     call_end="</function>",
     blank="",
     has_cdata=True,
-    exact=True,
 )
 KIMI_K3 = TaggedCalls(
     before_name='<|open|>call tool="',
@@ -202,7 +197,6 @@ KIMI_K3 = TaggedCalls(
     call_end="<|close|>call<|sep|>",
     blank="",
     text_attribute="type",
-    exact=True,
     escapes=True,
 )
 MISTRAL_WITH_ID = NamedJson(id_mark="[CALL_ID]", after_name="[ARGS]")

@@ -427,7 +427,6 @@ FAMILIES: tuple[Family, ...] = (
                 key_end="<|tool_arg:value|>",
                 value_end="<|tool_arg:end|>",
                 call_end="<|tool_call:end|>",
-                exact=True,
             ),
             kept=len("<|tool_call:start|>"),
             one_a_section=True,

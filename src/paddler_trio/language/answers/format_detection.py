@@ -69,8 +69,8 @@ def format_of(template: ChatTemplate, explicit: Markers | None = None) -> ModelF
             other_openers=_BORROWED_OPENERS,
             more_markers=((TokenClass.TOOL_CALL, _BORROWED_CLOSER),),
         )
-    elif isinstance(calls.syntax, TaggedCalls) and quotes_texts(template):
-        syntax = attrs.evolve(calls.syntax, quoted=True)
+    elif isinstance(calls.syntax, TaggedCalls):
+        syntax = _as_rendered(calls.syntax, template)
         form = attrs.evolve(form, calls=attrs.evolve(calls, syntax=syntax))
     return form if explicit is None else _overridden(form, explicit)
 
@@ -117,6 +117,7 @@ _ARGUMENTS = re.compile(
     rf'\{{\s*"{_KEYS[0]}"\s*:\s*"{_VALUES[0]}"\s*,\s*"{_KEYS[1]}"\s*:\s*"{_VALUES[1]}"\s*\}}'
 )
 _QUOTED_ARGUMENTS = re.compile(rf'"\{{[^{{}}]*{_KEYS[0]}[^{{}}]*{_VALUES[1]}[^{{}}]*\}}"')
+_BESIDE_VALUE = re.compile(rf'>(\s*)("?){_VALUES[0]}\2(\s*)<')
 _KEY_BEFORE = re.compile(r'"(\w+)"\s*:\s*$')
 _TOOL = {
     "type": "function",
@@ -146,10 +147,19 @@ def probed_format(template: ChatTemplate) -> ModelFormat | None:
     return ModelFormat(name="probed", reasoning_open=opening, reasoning_close=closing, calls=calls)
 
 
-def quotes_texts(template: ChatTemplate) -> bool:
-    """Whether a text among the arguments of a call stands in quotes, with tags around it."""
+def _as_rendered(syntax: TaggedCalls, template: ChatTemplate) -> TaggedCalls:
+    """The syntax with what the template writes between its tags and a text among the arguments.
+
+    A line break on both sides is layout; where there is none every line break is the text's own.
+    """
     turn = _rendered_turn(template, {"content": "", "tool_calls": [_call(1)]})
-    return turn is not None and re.search(rf'>\s*"{_VALUES[0]}"\s*<', turn) is not None
+    found = None if turn is None else _BESIDE_VALUE.search(turn)
+    if found is None:
+        return syntax
+    before, quote, after = found.groups()
+    quoted = syntax.quoted or bool(quote)
+    blank = before if before == after and before in ("", "\n") else syntax.value_blank
+    return attrs.evolve(syntax, quoted=quoted, value_blank=blank)
 
 
 def _rendered_turn(template: ChatTemplate, message: Mapping[str, object]) -> str | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from paddler_trio.language.answers.streamed_json import parse_json
+from paddler_trio.language.answers.strict_json import parse_json
 
 MAX_DEPTH = 100
 

@@ -136,7 +136,8 @@ def _markers_of(form: ModelFormat) -> dict[TokenClass, tuple[Marker, ...]]:
     """What each marker does in each class.
 
     Openers open in any text but calls. Closers close their section; in text of unknown class they
-    decide its class. In content nothing is open, so a closer is plain text. Where calls have no
+    decide its class. In content nothing is open, so a closer is plain text, but for one that was
+    written twice. Where calls have no
     closer the next opener begins the next section.
     """
     calls = form.calls
@@ -144,15 +145,17 @@ def _markers_of(form: ModelFormat) -> dict[TokenClass, tuple[Marker, ...]]:
     closes_call: list[Marker] = []
     if calls is not None and calls.opener and not calls.in_header:
         opens_call.append(Marker(calls.opener, _CALL, kept=calls.kept))
+    repeats: list[Marker] = []
     if calls is not None and calls.closer:
         closes_call.append(Marker(calls.closer, _CONTENT))
+        repeats.append(Marker(calls.closer, _CONTENT, repeats=True))
     opens_reasoning = [Marker(form.reasoning_open, _REASONING)] if form.reasoning_open else []
     closes_reasoning = [Marker(form.reasoning_close, _CONTENT)] if form.reasoning_close else []
     decides = [attrs.evolve(marker, text_was=_REASONING) for marker in closes_reasoning]
     marks = [Marker(mark, _CONTENT) for mark in form.content_marks]
     markers: dict[TokenClass, list[Marker]] = {
         _UNDETERMINABLE: [*marks, *opens_call, *opens_reasoning, *closes_call, *decides],
-        _CONTENT: [*marks, *opens_call, *opens_reasoning],
+        _CONTENT: [*repeats, *marks, *opens_call, *opens_reasoning],
         _REASONING: [
             *(opens_call if form.calls_end_reasoning else ()),
             *opens_reasoning,

@@ -59,7 +59,7 @@ def read_code_call(source: Source, name: str, schemas: ToolSchemas, emit: Emit) 
     """
     writer = ArgumentsWriter(name, emit)
     writer.begin_pair(_argument_of(schemas.get(name, {})))
-    code = TextValue(writer.grow, is_exact=True)
+    code = TextValue(writer.grow, may_be_laid_out=False)
     yield from source.take_until(stops_of(), code.feed)
     if source.is_cut_off:
         raise NotACallError("the code does not end")

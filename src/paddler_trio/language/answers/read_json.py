@@ -15,16 +15,16 @@ from paddler_trio.language.answers.call_events import (
     WrittenCall,
 )
 from paddler_trio.language.answers.call_syntax import JsonCalls
+from paddler_trio.language.answers.known_slips import WORDS
 from paddler_trio.language.answers.literals import parse_literal
 from paddler_trio.language.answers.read_loose import read_literal_text
 from paddler_trio.language.answers.streamed_json import (
-    arguments_of,
-    parse_json,
     read_json_string,
     read_json_text,
     read_string_content,
 )
-from paddler_trio.language.answers.text_source import Reading, Source
+from paddler_trio.language.answers.strict_json import arguments_of, parse_json
+from paddler_trio.language.answers.text_source import Reading, Sink, Source
 
 _NAME_KEYS = frozenset({"name", "tool_name"})
 _ARGUMENTS_KEYS = frozenset({"arguments", "parameters"})
@@ -65,7 +65,14 @@ def read_json_list(source: Source, syntax: JsonCalls, emit: Emit) -> Reading[Non
       NotACallError: it ends inside a call, or is no JSON.
     """
     has_item = False
-    while char := (yield from source.next_member("]", whole="the list of calls", may_end=has_item)):
+    while char := (
+        yield from source.next_member(
+            "]",
+            whole="the list of calls",
+            separators=",}" if has_item else ",",  # an item may be closed twice
+            may_end=has_item,
+        )
+    ):
         if char == "{":
             yield from read_json_call(source, syntax, emit)
             has_item = True
@@ -87,13 +94,7 @@ def read_json_call(source: Source, syntax: JsonCalls, emit: Emit) -> Reading[Non
     if (yield from _is_in_python(source)):
         source = yield from _rewritten(source)
     call = _Call(emit, syntax.id_key is not None and not syntax.id_comes_first)
-    with source.recording() as tape:
-        yield from _read_object(source, syntax, call, is_outer=True)
-    text = "".join(tape)
-    try:
-        value = parse_json(text)
-    except ValueError as error:
-        raise NotACallError(str(error)) from error
+    value = yield from _read_object(source, syntax, call, is_outer=True)
     if call.name is None or not call.name:
         emit(Remainder(json.dumps(value, ensure_ascii=False), _NO_NAME))
         return
@@ -125,11 +126,13 @@ def _rewritten(source: Source) -> Reading[Source]:
 
 def _read_object(
     source: Source, syntax: JsonCalls, call: _Call, *, is_outer: bool
-) -> Reading[None]:
+) -> Reading[dict[str, object]]:
+    """The object that comes next, whole; of a key that comes twice the last value."""
     name_keys = _NAME_KEYS | {syntax.name_key}
     argument_keys = _ARGUMENTS_KEYS | {syntax.arguments_key}
+    found: dict[str, object] = {}
     source.take(1)
-    while char := (yield from source.next_member("}")):
+    while char := (yield from _next_key(source, call)):
         if char != '"':
             raise NotACallError(f"expected a key in quotes, found {char!r}")
         key = yield from read_json_string(source)
@@ -140,35 +143,82 @@ def _read_object(
         if is_outer and syntax.name_is_key and char == "{" and call.name is None:
             call.name = key
             call.begin()
-            yield from _read_arguments(source, call, char)
+            found[key] = yield from _read_arguments(source, call, char)
         elif key in name_keys and char == '"' and call.name is None:
-            call.name = yield from read_json_string(source)
+            found[key] = call.name = yield from read_json_string(source)
             if not call.waits_for_id:
                 call.begin()
         elif key in _ID_KEYS and char == '"':
-            call.id = yield from read_json_string(source)
+            found[key] = call.id = yield from read_json_string(source)
             if call.waits_for_id:
                 call.begin()
         elif key in argument_keys and not call.has_arguments:
-            yield from _read_arguments(source, call, char)
+            found[key] = yield from _read_arguments(source, call, char)
         elif key == "function" and char == "{" and is_outer:
             # Some models nest the call as the OpenAI API does.
-            yield from _read_object(source, syntax, call, is_outer=False)
-        elif not (yield from read_json_text(source, lambda _: None)):
-            raise NotACallError("the call does not end")
+            found[key] = yield from _read_object(source, syntax, call, is_outer=False)
+        else:
+            value = yield from _read_value(source, lambda _: None)
+            if key not in argument_keys:  # the first arguments were passed on already
+                found[key] = value
+    return found
 
 
-def _read_arguments(source: Source, call: _Call, char: str) -> Reading[None]:
-    call.has_arguments = True
-    if char == '"':
-        complete = yield from read_string_content(source, call.grow)
-    elif char == "n":
-        complete = yield from read_json_text(source, lambda _: None)
-        call.grow("{}")
-    else:
-        complete = yield from read_json_text(source, call.grow)
-    if not complete:
+def _next_key(source: Source, call: _Call) -> Reading[str]:
+    """Take blanks and commas; the character that the next key begins with, not taken.
+
+    Returns:
+      "" behind the closing bracket, or where it was forgotten behind the arguments of a call that
+      nothing follows but the end of a list.
+    """
+    while (char := (yield from source.skip_blank())) == ",":
+        source.take(1)
+    if char == "}":
+        source.take(1)
+        return ""
+    if not char and (source.is_cut_off or not call.has_arguments):
         raise NotACallError("the call does not end")
+    return "" if char == "]" and call.has_arguments else char
+
+
+def _read_arguments(source: Source, call: _Call, char: str) -> Reading[object]:
+    call.has_arguments = True
+    if char != '"':
+        sink = (lambda _: None) if char in ("n", "N") else call.grow
+        value = yield from _read_value(source, sink)
+        if value is None:
+            call.grow("{}")
+        return value
+    parts: list[str] = []
+
+    def grow(text: str) -> None:
+        parts.append(text)
+        call.grow(text)
+
+    if not (yield from read_string_content(source, grow)):
+        raise NotACallError("the call does not end")
+    return "".join(parts)
+
+
+def _read_value(source: Source, sink: Sink) -> Reading[object]:
+    """The value that comes next, whole.
+
+    Raises:
+      NotACallError: it does not end, or is no JSON.
+    """
+    parts: list[str] = []
+
+    def pass_on(text: str) -> None:
+        parts.append(text)
+        sink(text)
+
+    if not (yield from read_json_text(source, pass_on)):
+        raise NotACallError("the call does not end")
+    text = "".join(parts)
+    try:
+        return parse_json(WORDS.get(text, text))
+    except ValueError as error:
+        raise NotACallError(str(error)) from error
 
 
 def _arguments_in(value: object, syntax: JsonCalls) -> object:

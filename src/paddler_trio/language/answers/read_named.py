@@ -18,7 +18,8 @@ from paddler_trio.language.answers.call_events import (
     WrittenCall,
 )
 from paddler_trio.language.answers.call_syntax import NamedJson
-from paddler_trio.language.answers.streamed_json import arguments_of, parse_json, read_json_text
+from paddler_trio.language.answers.streamed_json import read_json_text
+from paddler_trio.language.answers.strict_json import arguments_of, parse_json
 from paddler_trio.language.answers.text_source import Reading, Source, stops_of
 
 _INDEX = re.compile(r":\d+$")
@@ -114,6 +115,8 @@ def read_arguments(
     if not complete:
         raise NotACallError("the call does not end")
     emit(WrittenCall(name, arguments_of(value), call_id))
+    while (char := (yield from source.skip_blank())) and char in "}]":  # closed once too often
+        source.take(1)
 
 
 def _read_unnamed_call(

@@ -57,6 +57,9 @@ class _Body:
         found: list[tuple[str, str]] = []
         while (key := self._opening()) is not None:
             found.append((key, self._value(key, expected_of(schema, key), 0)))
+            closing = f"{self._mark}</{key}>"
+            while self._text[self._at :].lstrip().startswith(closing):  # written twice
+                self._close(closing)
         if self._text[self._at :].strip():
             raise NotACallError("text between the arguments of a call")
         return found

@@ -28,6 +28,7 @@ from paddler_trio.language.answers.call_syntax import (
     TaggedCalls,
     start_of,
 )
+from paddler_trio.language.answers.known_slips import strays_of
 from paddler_trio.language.answers.read_code import (
     CODE_TOOLS,
     code_tool_of,
@@ -77,18 +78,27 @@ class SectionReader:
         *,
         syntax: CallSyntax | None = None,
         recipient: str | None = None,
+        section_end: str = "",
     ) -> None:
-        """``recipient``: the tool that the section's marker named; the section is its arguments."""
+        """Begin a section.
+
+        Args:
+          recipient: the tool that the section's marker named; the section is its arguments.
+          section_end: what closes the section; it may stand at its end where a value was not ended.
+        """
         self.recipient = recipient
         self._sink = emit
         self._has_found = False
         self._schemas = schemas
         self._syntax = syntax
+        self._section_end = section_end
+        self._between = (*_BETWEEN, *strays_of(syntax))
         self._starters = _starters_of(syntax)
         self._source = Source()
         self._text: list[str] = []
         self._lost_at: int | None = None
         self._num_lost = 0
+        self._is_behind_json = recipient is not None  # where brackets may have been closed twice
         self._message = _NO_FORMAT
         reading = self._read_all() if recipient is None else self._read_addressed(recipient)
         self._reading: Reading[None] | None = reading
@@ -196,10 +206,11 @@ class SectionReader:
             char = yield from source.skip_blank()
             if char == "":
                 return
-            if char in ",;:":
+            if char in ",;:" or (char in "}]" and self._is_behind_json):
                 source.take(1)
                 continue
-            between = yield from source.starts_with(*_BETWEEN)
+            self._is_behind_json = False
+            between = yield from source.starts_with(*self._between)
             starter = yield from source.starts_with(*self._starters)
             if between is not None and len(between) > len(starter or ""):
                 source.take(len(between))
@@ -218,12 +229,14 @@ class SectionReader:
         json_syntax = self._syntax if isinstance(self._syntax, JsonCalls) else JsonCalls()
         if starter == "{":
             yield from read_json_call(source, json_syntax, emit)
+            self._is_behind_json = True
             return
         source.take(len(starter))
         if starter == "[":
             following = yield from source.skip_blank()
             if following in ("{", "]", "") or not following.isalpha():
                 yield from read_json_list(source, json_syntax, emit)
+                self._is_behind_json = True
             else:
                 yield from read_python_list(source, emit)
             return
@@ -236,15 +249,21 @@ class SectionReader:
                     yield from source.skip_blank()
                     yield from source.take_text(syntax.call_end)
                 else:
-                    yield from read_tagged_call(source, syntax, self._schemas, emit)
+                    yield from self._read_tagged(syntax)
             case NamedJson() as syntax:
                 yield from read_named_call(source, syntax, emit, schemas=self._schemas)
+                self._is_behind_json = True
             case NestedTags() as syntax:
                 yield from read_nested_call(source, syntax, self._schemas, emit)
             case QuotedObjects() as syntax:
                 yield from read_quoted_object(source, syntax, self._schemas, emit)
             case JsonCalls() | PythonCalls():
                 raise NotACallError(_NO_FORMAT)
+
+    def _read_tagged(self, syntax: TaggedCalls, name: str | None = None) -> Reading[None]:
+        yield from read_tagged_call(
+            self._source, syntax, self._schemas, self._emit, name, section_end=self._section_end
+        )
 
     def _is_json_after_name(self) -> Reading[bool]:
         """``<function=f>{...}`` and ``<function=f><parameter=...>`` begin alike."""
@@ -285,7 +304,7 @@ class SectionReader:
         if (yield from source.starts_with(tagged.before_key)) is not None or (
             char == "" and self._takes_bare_name(name)
         ):
-            yield from read_tagged_call(source, tagged, self._schemas, self._emit, name)
+            yield from self._read_tagged(tagged, name)
             return
         is_known = char == "" and name in self._schemas and not source.is_cut_off
         is_whole = is_known and isinstance(self._syntax, NamedJson) and not start

@@ -17,8 +17,11 @@ from paddler_trio.language.answers.call_events import (
     WrittenCall,
 )
 from paddler_trio.language.answers.call_syntax import TaggedCalls
-from paddler_trio.language.answers.streamed_json import arguments_of, parse_json, read_json_text
-from paddler_trio.language.answers.text_source import Reading, Sink, Source, stops_of
+from paddler_trio.language.answers.known_slips import ends_of_call
+from paddler_trio.language.answers.read_values import take_value
+from paddler_trio.language.answers.streamed_json import read_json_text
+from paddler_trio.language.answers.strict_json import arguments_of, parse_json
+from paddler_trio.language.answers.text_source import Reading, Source, stops_of
 from paddler_trio.language.answers.typed_values import (
     ANY,
     TextValue,
@@ -86,8 +89,13 @@ def read_tagged_call(
     schemas: ToolSchemas,
     emit: Emit,
     known_name: str | None = None,
+    *,
+    section_end: str = "",
 ) -> Reading[None]:
     """One call; what stands before its name was taken, and so was ``known_name`` if given.
+
+    Args:
+      section_end: of the section; it ends the last value too, if that has no end of its own.
 
     Raises:
       NotACallError: it does not end, or something else stands among its arguments.
@@ -101,11 +109,12 @@ def read_tagged_call(
     is_open = False  # the next argument has begun
     while True:
         if is_open:
-            is_open = yield from _read_argument(source, syntax, schema, writer, missing)
+            is_open = yield from _read_argument(
+                source, syntax, schema, writer, missing, section_end
+            )
             continue
         yield from source.skip_blank()
-        ends = (syntax.call_end,) if syntax.call_end else ()
-        following = yield from source.starts_with(syntax.before_key, *ends)
+        following = yield from source.starts_with(syntax.before_key, *ends_of_call(syntax))
         if following is None:
             if writer.is_empty and (yield from source.peek()) == "{":
                 yield from _read_json_arguments(source, syntax, writer)
@@ -165,6 +174,7 @@ def _read_argument(
     schema: Mapping[str, object],
     writer: ArgumentsWriter,
     missing: set[str],
+    section_end: str,
 ) -> Reading[bool]:
     """One argument, after ``before_key``; whether that of the next one was taken too.
 
@@ -190,7 +200,7 @@ def _read_argument(
     if syntax.has_cdata and not wraps:
         yield from _skip_blank_before_cdata(source)
         if (yield from source.take_text("<![CDATA[")):
-            value = TextValue(writer.grow, is_exact=True)
+            value = TextValue(writer.grow, may_be_laid_out=False)
             complete = yield from source.take_until(stops_of("]]>"), value.feed)
             value.end()
             if complete is not None:
@@ -199,14 +209,14 @@ def _read_argument(
                 raise NotACallError(f"the argument {key!r} does not end")
             return False
     if types == _TEXT and not (syntax.quoted or wraps):
-        value = TextValue(writer.grow, is_exact=syntax.exact)
-        stop = yield from _take_value(source, syntax, key, missing, value.feed)
+        value = TextValue(writer.grow, may_be_laid_out=bool(syntax.value_blank))
+        stop = yield from take_value(source, syntax, key, missing, value.feed, section_end)
         value.end()
         return stop != syntax.value_end
     parts: list[str] = []
-    stop = yield from _take_value(source, syntax, key, missing, parts.append)
+    stop = yield from take_value(source, syntax, key, missing, parts.append, section_end)
     text = "".join(parts)
-    text = text if syntax.exact else without_layout(text)
+    text = without_layout(text) if syntax.value_blank else text
     if wraps:
         _write_wrapped(key, text, types, known, writer)
     else:
@@ -227,43 +237,6 @@ def _write_wrapped(
     for name, inner in pairs.items():
         writer.begin_pair(name)
         writer.grow(inner)
-
-
-def _take_value(
-    source: Source, syntax: TaggedCalls, key: str, missing: set[str], sink: Sink
-) -> Reading[str]:
-    """The value of ``key`` up to the tag that ends it, which is taken; NotACallError without one.
-
-    Code may speak about tags: one that neither an argument nor the call's end follows is text.
-    Where the tag was forgotten, an argument that was still missing ends the value if a line begins
-    with it, and so does the call's end if it is the last line of the section.
-    """
-    next_key, last_line = f"\n{syntax.before_key}", f"\n{syntax.call_end}"
-    others = [next_key] * bool(missing) + [last_line] * bool(syntax.call_end)
-    stops = stops_of(syntax.value_end, *others)
-    while (stop := (yield from source.take_until(stops, sink))) is not None:
-        if stop == next_key:
-            if (yield from _is_key(source, syntax, missing)):
-                return stop
-            sink(stop)
-            continue
-        if not syntax.call_end:
-            return stop
-        with source.recording() as blanks:
-            is_end = not (yield from source.skip_blank())
-        if stop == last_line:
-            if is_end and not source.is_cut_off:
-                return syntax.value_end
-        elif is_end or (yield from source.starts_with(syntax.before_key, syntax.call_end)):
-            return stop
-        sink(stop + "".join(blanks))
-    raise NotACallError(f"the argument {key!r} does not end")
-
-
-def _is_key(source: Source, syntax: TaggedCalls, keys: set[str]) -> Reading[bool]:
-    """Whether one of ``keys`` and the end of its tag come next."""
-    tags = (f"{key}{syntax.key_end}" for key in keys)
-    return (yield from source.starts_with(*tags)) is not None
 
 
 def _skip_blank_before_cdata(source: Source) -> Reading[None]:

@@ -1,73 +1,36 @@
-"""JSON as models write it: passed on while it is written, and validated when it is complete.
+"""JSON as models write it: mended and passed on while it is written.
 
-Every text in an accepted value can be sent as UTF-8 and every number is finite; JSON allows others.
+What is passed on is JSON even where the model wrote raw line breaks in a text, an escape that is
+none, a comma before a bracket, a word or a text of Python's. ``strict_json`` judges it when it is
+complete.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-from typing import NoReturn
+from typing import Final
 
-from paddler_trio.language.answers.call_events import Arguments, NotACallError, TooDeepError
+from paddler_trio.language.answers.call_events import NotACallError, TooDeepError
+from paddler_trio.language.answers.known_slips import WORDS
+from paddler_trio.language.answers.literals import parse_literal
+from paddler_trio.language.answers.read_quoted import read_quoted
+from paddler_trio.language.answers.strict_json import parse_json
 from paddler_trio.language.answers.text_source import Reading, Sink, Source
 
 MAX_DEPTH = 400
 
 _IN_STRING = re.compile(r'[^"\\]+')
-_OUT_OF_STRING = re.compile(r'[^"{}\[\]]+')
+_WITHOUT_CONTROLS = re.compile(r'[^"\\\x00-\x1f]+')
+_BLANKS = re.compile(r"\s+")
 _SCALAR = re.compile(r'[^\s"{}\[\],:]+')
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if math.isinf(number):
-        raise ValueError(f"{digits[:20]} is too large for a number")
-    return number
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
-
-
-def parse_json(text: str) -> object:
-    """The one JSON value that ``text`` is, blanks around it allowed.
-
-    Raises:
-      ValueError: it is not, or holds half a character, or a number beyond all bounds.
-      RecursionError: nested deeper than the interpreter follows.
-    """
-    stripped = text.strip()
-    value: object
-    value, end = _DECODER.raw_decode(stripped)
-    if end != len(stripped):
-        raise ValueError(f"Extra data at character {end}")
-    if "\\u" in stripped:  # only escapes can bring half a character
-        json.dumps(value, ensure_ascii=False).encode()
-    return value
-
-
-def arguments_of(value: object) -> Arguments:
-    """Objects stay, nothing means none, and JSON inside a string is opened, as OpenAI writes it."""
-    if isinstance(value, str):
-        try:
-            inner = parse_json(value)
-        except ValueError:
-            return value
-        return inner if isinstance(inner, dict) else value
-    if value is None:
-        return {}
-    return value if isinstance(value, dict) else json.dumps(value, ensure_ascii=False)
+_ESCAPES: Final = frozenset('"\\/bfnrtu')
 
 
 def read_json_text(source: Source, sink: Sink) -> Reading[bool]:
     """Pass one JSON value on to ``sink`` as it comes; blanks before it were taken.
 
-    Only strings and brackets are followed; ``parse_json`` decides whether it is JSON.
+    Only strings, words and brackets are followed; ``parse_json`` decides whether it is JSON.
 
     Returns:
       Whether the value is complete; a bare word or number may end with the text.
@@ -76,32 +39,61 @@ def read_json_text(source: Source, sink: Sink) -> Reading[bool]:
       TooDeepError: nested deeper than ``MAX_DEPTH``.
     """
     depth = 0
-    while True:
-        char = yield from source.peek()
+    held = ""  # a comma, and the blanks behind it: before a closing bracket it is one too many
+    while char := (yield from source.peek()):
+        if depth and (char == "," or char.isspace()):
+            text = source.take(1) if char == "," else source.take_match(_BLANKS)
+            if held:
+                held += "" if char == "," else text
+            elif char == ",":
+                held = text
+            else:
+                sink(text)
+            continue
+        if char in "}]":
+            if depth == 0:
+                return False
+            held = held[1:]
+        if held:
+            sink(held)
+            held = ""
         if char == '"':
             sink(source.take(1))
             if not (yield from _read_string_rest(source, sink)):
                 return False
-        elif char and char in "{[":
+        elif char in "{[":
             depth += 1
             if depth > MAX_DEPTH:
                 raise TooDeepError("tool call is nested too deeply")
             sink(source.take(1))
-            continue
-        elif char and char in "}]":
-            if depth == 0:
-                return False
+        elif char in "}]":
             depth -= 1
             sink(source.take(1))
-        elif char == "":
-            return False
         elif depth == 0:
             return (yield from _read_scalar(source, sink))
+        elif char == ":":
+            sink(source.take(1))
         else:
-            sink(source.take_match(_OUT_OF_STRING))
-            continue
+            yield from _read_member(source, char, sink)
         if depth == 0:
             return True
+    return False
+
+
+def _read_member(source: Source, char: str, sink: Sink) -> Reading[None]:
+    """A word, a number, or a text in Python's quotes, inside an object or a list."""
+    parts: list[str] = []
+    if char != "'":
+        yield from _read_scalar(source, parts.append)
+        word = "".join(parts)
+        sink(WORDS.get(word, word))
+        return
+    parts.append(source.take(1))
+    yield from read_quoted(source, "'", parts.append, depth=1)
+    try:
+        sink(json.dumps(parse_literal("".join(parts)), ensure_ascii=False))
+    except ValueError as error:
+        raise NotACallError(str(error)) from error
 
 
 def _read_scalar(source: Source, sink: Sink) -> Reading[bool]:
@@ -125,9 +117,37 @@ def _read_string_rest(source: Source, sink: Sink) -> Reading[bool]:
         if char == "\\":
             if not (yield from source.has(2)):
                 return False
-            sink(source.take(2))
+            sink(_escape(source.take(2)))
+        elif char < " ":
+            sink(json.dumps(source.take(1))[1:-1])
         else:
-            sink(source.take_match(_IN_STRING))
+            sink(source.take_match(_WITHOUT_CONTROLS))
+
+
+def _escape(text: str) -> str:
+    """A backslash and a character, as JSON has them."""
+    if text[1] in _ESCAPES:
+        return text
+    return "'" if text == "\\'" else json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def mended_json(text: str) -> str:
+    """All of ``text`` as JSON, if it is that but for what is mended.
+
+    Raises:
+      ValueError: it is not.
+    """
+    source, parts = Source(text.strip(), ended=True), list[str]()
+    try:
+        for _ in read_json_text(source, parts.append):
+            pass
+    except (NotACallError, TooDeepError) as error:
+        raise ValueError(str(error)) from error
+    mended = "".join(parts)
+    if not source.is_spent:
+        raise ValueError("text behind the value")
+    parse_json(mended)
+    return mended
 
 
 def read_json_string(source: Source) -> Reading[str]:

@@ -137,6 +137,7 @@ class ToolCallReader:
       tools: those that may be called; ToolSchemaError if one is not usable.
       new_id: makes ids; random ones by default.
       syntax: how the model's family writes calls; decides only what is ambiguous otherwise.
+      section_end: what closes a section of calls.
       keeps_model_ids: take ids that the model wrote, where it wrote any.
       accepts_any_tool: calls to tools that are not among ``tools`` are good.
     """
@@ -145,6 +146,7 @@ class ToolCallReader:
     _new_id: Callable[[], str] = attrs.field(factory=CallIds, kw_only=True)
     _max_section_chars: int = attrs.field(default=MAX_SECTION_CHARS, kw_only=True)
     _syntax: CallSyntax | None = attrs.field(default=None, kw_only=True)
+    _section_end: str = attrs.field(default="", kw_only=True)
     _keeps_model_ids: bool = attrs.field(default=False, kw_only=True)
     _accepts_any_tool: bool = attrs.field(default=False, kw_only=True)
     complete: set[int] = attrs.field(factory=set, init=False)
@@ -182,7 +184,11 @@ class ToolCallReader:
 
     def _reader_of_section(self, recipient: str | None) -> SectionReader:
         return SectionReader(
-            self._take, self._tools.schemas, syntax=self._syntax, recipient=recipient
+            self._take,
+            self._tools.schemas,
+            syntax=self._syntax,
+            recipient=recipient,
+            section_end=self._section_end,
         )
 
     def feed(self, text: str, recipient: str | None = None) -> None:
@@ -306,6 +312,7 @@ def reader_of_calls(
         tools,
         new_id=CallIds(length=length) if seed is None else CallIds(seed, length),
         syntax=None if calls is None else calls.syntax,
+        section_end="" if calls is None else calls.closer,
         keeps_model_ids=True,
         accepts_any_tool=accepts_any_tool,
     )

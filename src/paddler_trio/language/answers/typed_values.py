@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import attrs
 
 from paddler_trio.language.answers.literals import parse_literal
-from paddler_trio.language.answers.streamed_json import parse_json
+from paddler_trio.language.answers.streamed_json import mended_json
+from paddler_trio.language.answers.strict_json import parse_json
 
 ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _MAX_DEPTH = 16
@@ -142,31 +143,42 @@ def json_of(text: str, types: frozenset[str], *, quoted: bool = False) -> str:
     if types != {"string"} or quoted:
         stripped = text.strip()
         is_no_text = "string" not in types
-        readers: tuple[Callable[[str], object], ...] = (parse_json, parse_literal)
+        readers: tuple[Callable[[str], str], ...] = (_as_it_is, mended_json, _as_python)
         for reader in readers:
             try:
-                value = reader(stripped)
+                written = reader(stripped)
             except (ValueError, RecursionError):
                 continue
+            value = parse_json(written)
             if not isinstance(value, str) and (is_no_text or json_types(value) & types):
-                # JSON stays as the model wrote it, with the digits it wrote.
-                return stripped if reader is parse_json else json.dumps(value, ensure_ascii=False)
-            if isinstance(value, str) and reader is parse_json and is_no_text:
+                return written
+            if isinstance(value, str) and reader is not _as_python and is_no_text:
                 return json_of(value, types)
-            if isinstance(value, str) and reader is parse_json and (quoted or types == ANY):
-                return stripped
+            if isinstance(value, str) and reader is not _as_python and (quoted or types == ANY):
+                return written
     return json.dumps(text, ensure_ascii=False)
+
+
+def _as_it_is(text: str) -> str:
+    """JSON stays as the model wrote it, with the digits it wrote; ValueError."""
+    parse_json(text)
+    return text
+
+
+def _as_python(text: str) -> str:
+    return json.dumps(parse_literal(text), ensure_ascii=False)
 
 
 @attrs.define(eq=False)
 class TextValue:
     """A string value, passed on as pieces of its JSON text; the quotes are included.
 
-    One line break at its beginning is layout, and so is then one at its end, unless ``is_exact``.
+    If it ``may_be_laid_out``, one line break at its beginning is layout, and so is then one at its
+    end.
     """
 
     _sink: Callable[[str], object]
-    _is_exact: bool = attrs.field(default=False, kw_only=True)
+    _may_be_laid_out: bool = attrs.field(kw_only=True)
     _started: bool = attrs.field(default=False, init=False)
     _is_laid_out: bool = attrs.field(default=False, init=False)
     _held_back: str = attrs.field(default="", init=False)
@@ -178,7 +190,7 @@ class TextValue:
         if not self._started:
             self._started = True
             self._sink('"')
-            self._is_laid_out = text.startswith("\n") and not self._is_exact
+            self._is_laid_out = text.startswith("\n") and self._may_be_laid_out
             text = text.removeprefix("\n") if self._is_laid_out else text
         text = self._held_back + text
         self._held_back = "\n" if self._is_laid_out and text.endswith("\n") else ""

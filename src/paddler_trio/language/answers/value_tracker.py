@@ -12,6 +12,7 @@ from typing import TypeAlias
 import attrs
 
 from paddler_trio.language.answers.call_syntax import TaggedCalls
+from paddler_trio.language.answers.known_slips import ends_of_call, misspelt_ends
 from paddler_trio.language.answers.text_source import stops_of
 
 _TELLING = re.compile(r'\\.|\\\Z|"|\n', re.DOTALL)
@@ -65,20 +66,25 @@ class ValueTracker:
     _last: str = attrs.field(default="", init=False)
 
     @property
+    def _ends(self) -> tuple[str, ...]:
+        """What a value is not gone on with behind, though its own end was forgotten or misspelt."""
+        return (*ends_of_call(self._syntax), *misspelt_ends(self._syntax.value_end))
+
+    @property
     def is_inside(self) -> bool:
         """The text so far ends inside a value."""
-        call_end, value_end = self._syntax.call_end, self._syntax.value_end
-        ends_call = bool(call_end) and self._last.rstrip() == call_end
-        return self._is_open and not ends_call and not self._undecided.startswith(value_end)
+        if not self._is_open or self._undecided.startswith(self._syntax.value_end):
+            return False
+        return not self._last.rstrip().endswith(self._ends)
 
     def feed(self, text: str) -> None:
         """More of the text."""
         syntax = self._syntax
-        if syntax.call_end:
+        if self._ends:
             last = self._last + text
             solid = last.rstrip()
             # One of the blanks at the end stays: more text may follow them.
-            self._last = solid[-len(syntax.call_end) :] + last[len(solid) :][:1]
+            self._last = solid[-max(map(len, self._ends)) :] + last[len(solid) :][:1]
         text = self._undecided + text
         start = 0
         while True:
@@ -94,7 +100,7 @@ class ValueTracker:
                 continue
             while text[start : start + 1].isspace():
                 start += 1
-            may_follow = (syntax.before_key, syntax.call_end)
+            may_follow = (syntax.before_key, *ends_of_call(syntax))
             if text.startswith(may_follow, start):
                 self._is_open = False
             elif any(tag.startswith(text[start : start + len(tag)]) for tag in may_follow):

@@ -161,9 +161,7 @@ class TaggedArguments:
             # Blanks at its ends are read away where a value may be JSON.
             words = automaton_of(r"[A-Za-z](?:[\s\S]*\S)?", anchored=True)
             return intersection(words, texts_but(_LOOSE_WORDS), self.grammar.work)
-        if self.syntax.value_blank or self.syntax.exact:
-            return automaton_of(r"[\s\S]*", anchored=True)
-        return automaton_of(r"(?:[^\n][\s\S]*)?", anchored=True)  # a line break would be layout
+        return automaton_of(r"[\s\S]*", anchored=True)
 
     def _tag(self, key: str, kind: str, value: str, closing_key: str = "") -> str:
         """One argument in tags; ``key`` and ``value`` are GBNF."""

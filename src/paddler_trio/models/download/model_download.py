@@ -40,6 +40,7 @@ from paddler_trio.models.download.transfer import (
     Transfer,
     TransferLimits,
 )
+from paddler_trio.models.gguf_magic import check_magic, is_gguf, read_start
 from paddler_trio.models.hub.hub_cache import HubCache, RepositoryCache, size_of
 from paddler_trio.models.hub.hub_choice import part_names
 from paddler_trio.models.hub.hub_client import (
@@ -61,6 +62,7 @@ from paddler_trio.net.client.download_errors import (
     CacheFullError,
     ContentMismatchError,
     DownloadError,
+    NotAModelError,
     ServerFailedError,
     ServerUnreachableError,
     SourceMalformedError,
@@ -120,7 +122,7 @@ class ModelDownload:
       publish: gets the progress, at most four times a second; None when nothing is under way.
       claim: called before bytes are written, in a thread, with how many bytes the file will have;
         CacheFullError if they may not be written.
-      check_start, on_change, on_void: see :class:`Transfer`.
+      on_change, on_void: see :class:`Transfer`.
       elsewhere: transfers files over SMALL_BYTES; None has this process do it.
     """
 
@@ -128,7 +130,6 @@ class ModelDownload:
     publish: Callable[[DownloadProgress | None], None]
     limits: TransferLimits = attrs.field(factory=TransferLimits)
     claim: Callable[[Subject, int], None] = lambda subject, size_bytes: None
-    check_start: Callable[[bytes], None] | None = None
     on_change: Callable[[Transfer], None] = lambda transfer: None
     on_void: Callable[[], None] = lambda: None
     elsewhere: CarryOut | None = None
@@ -355,8 +356,11 @@ class ModelDownload:
             ):
                 if await trio.to_thread.run_sync(_url_is_cached, file, expected):
                     return file.path
+                await trio.to_thread.run_sync(_drop_no_model, file)
                 self._begin(location.url, file.name, index, count, None)
-                remote = RemoteFile(subject=subject, location=location, expected=expected)
+                remote = RemoteFile(
+                    subject=subject, location=location, expected=expected, is_model=True
+                )
                 await self._fetch_verified(
                     client,
                     remote,
@@ -413,6 +417,8 @@ class ModelDownload:
             try:
                 fetched = await self._transfer(client, remote, partial, folder, key)
                 if remote.expected in {None, fetched.hash}:
+                    if remote.is_model:
+                        await trio.to_thread.run_sync(_check_begins_as_model, partial, remote)
                     self._meter.begin_phase("saving")
                     # may take seconds; what comes after it finds nothing left to write
                     await trio.to_thread.run_sync(sync, partial.path, abandon_on_cancel=True)
@@ -478,7 +484,6 @@ class ModelDownload:
             meter=self._meter,
             limits=self.limits,
             check_space=self._space_check(partial, remote.subject),
-            check_start=self.check_start,
             most_bytes=most_bytes,
             on_change=self.on_change,
             on_void=self.on_void,
@@ -586,7 +591,13 @@ def _blob_is_whole(repository: RepositoryCache, known: HubFile) -> bool:
 
 def _url_is_cached(file: UrlFile, expected: ContentHash | None) -> bool:
     record = file.cached()
-    return record is not None and expected in {None, record.hash}
+    return record is not None and expected in {None, record.hash} and is_gguf(file.path)
+
+
+def _drop_no_model(file: UrlFile) -> None:
+    """Move away what a version of before kept of an address that led to no model."""
+    if file.path.is_file() and not is_gguf(file.path):
+        file.quarantine()
 
 
 def _remember(repository: RepositoryCache, revision: str, commit: str) -> None:
@@ -594,6 +605,16 @@ def _remember(repository: RepositoryCache, revision: str, commit: str) -> None:
         repository.remember(revision, commit)
     except OSError as error:  # a read-only cache: the files are there all the same
         log.debug("the ref is not written", reason=error.strerror)
+
+
+def _check_begins_as_model(partial: PartialFile, remote: RemoteFile) -> None:
+    """NotAModelError; then nothing of the file stays. It may have been begun when its address led
+    to something else, and by a version that kept anything."""
+    try:
+        check_magic(read_start(partial.path), remote.subject)
+    except NotAModelError:
+        partial.discard()
+        raise
 
 
 def _set_aside(partial: PartialFile) -> None:

@@ -27,6 +27,7 @@ from paddler_trio.models.cache.content_hash import ContentHash, Hash, new_hash
 from paddler_trio.models.download.block_plan import BlockPlan, ByteRange
 from paddler_trio.models.download.download_progress import ProgressMeter
 from paddler_trio.models.download.partial_file import BLOCK_BYTES, PartialFile
+from paddler_trio.models.gguf_magic import GGUF_MAGIC, check_magic
 from paddler_trio.net.client.download_errors import (
     DownloadError,
     RemoteFileChangedError,
@@ -58,8 +59,6 @@ HASH_CHUNK_BYTES: Final = 16 << 20
 """In one go of the thread. Between two, it waits for a turn of the event loop that receives: with
 4 MiB the hash of a fast download was done a third of a second behind the last byte of each GB."""
 HASH_PIECE_BYTES: Final = 256 * 1024
-START_BYTES: Final = 4
-"""By which a file is known for a model; see ``Transfer.check_start``."""
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 
 
@@ -91,6 +90,7 @@ class RemoteFile:
     Args:
       size_bytes: None if nobody announced it.
       expected: None if nobody announced it; then the hash that is returned is SHA-256.
+      is_model: nothing is written unless it begins as a GGUF file does.
       is_named_by_hash: the partial file belongs to ``expected``, so what another server sent of it
         counts; each server has an ETag of its own for the same content.
     """
@@ -99,6 +99,7 @@ class RemoteFile:
     location: Location
     size_bytes: int | None = None
     expected: ContentHash | None = None
+    is_model: bool = False
     is_named_by_hash: bool = False
 
 
@@ -123,8 +124,6 @@ class Transfer:
     Args:
       check_space: called with the bytes still to be written before the first one is, blocking;
         raises CacheFullError.
-      check_start: called with the first START_BYTES of the file, before room is asked for the rest;
-        may raise a DownloadError.
       most_bytes: LargeFileError as soon as it is known that the file has more; None for no limit.
       on_change: called when there is another plan, and at each block that arrived.
       on_void: called before what is here of the file is given up: the plan counts no more.
@@ -136,7 +135,6 @@ class Transfer:
     meter: ProgressMeter
     limits: TransferLimits
     check_space: Callable[[int], None]
-    check_start: Callable[[bytes], None] | None = None
     most_bytes: int | None = None
     on_change: Callable[[Transfer], None] = lambda transfer: None
     on_void: Callable[[], None] = lambda: None
@@ -417,8 +415,10 @@ class Transfer:
             raise LargeFileError
 
     async def _check_start(self, answer: Answer) -> None:
-        if self.check_start is not None:
-            self.check_start(await first_bytes(answer, self.remote.subject, START_BYTES))
+        """Before room is asked for the rest; NotAModelError."""
+        if self.remote.is_model:
+            subject = self.remote.subject
+            check_magic(await first_bytes(answer, subject, len(GGUF_MAGIC)), subject)
 
     def _check_reason(self, size_bytes: int) -> None:
         if size_bytes > MAX_FILE_BYTES:

@@ -1,27 +1,41 @@
 """Which files of a repository make up a model: llama.cpp's ``-hf`` rules, as pure decisions.
 
-A quantisation is looked for anywhere in the path, in any case, followed by ``.`` or ``-``. Without
-one the order is Q4_K_M, Q8_0, the first model file. A model in several files is named by its first
-one. The projection is the ``mmproj`` file in the deepest folder that is above or beside the model,
-with the closest number of bits.
+A quantisation is looked for as a whole word of the path, in any case, followed by ``.`` or ``-``:
+llama.cpp would take BF16 for F16. The file whose name is exactly the one that was asked for comes
+before those whose names end with it, and these before all others. Without a quantisation the order
+is Q4_K_M, Q8_0, the first model file. A model in several files is named by its first one. The
+projection is the ``mmproj`` file in the deepest folder that is above or beside the model, with the
+closest number of bits.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import attrs
 
 DEFAULT_QUANTISATIONS: Final = ("Q4_K_M", "Q8_0")
-NOT_A_MODEL: Final = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 MAX_PARTS: Final = 999
 """No model has more; the name of a file can claim 99,999."""
 
 _SPLIT = re.compile(r"^(.+)-([0-9]{5})-of-([0-9]{5})$", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"[-.]([A-Z0-9_]+)$", re.IGNORECASE)
 _BITS = re.compile(r"[0-9]{1,4}")
+_QUANTISED = r"(?:MX|NV)?(?:I?Q|TQ|BF|FP|F)[0-9]+(?:_[A-Z0-9]+){0,4}"
+_PROJECTION = re.compile(
+    rf"mmproj(?![A-Z0-9])|(?:.*[-._])?mmproj(?:[-._]model)?(?:[-._]{_QUANTISED})?$",
+    re.IGNORECASE | re.DOTALL,
+)
+"""Of a file's name: it begins with the word, or only a quantisation comes after it. A model whose
+name has the word elsewhere is one all the same; so it is below."""
+_NO_MODEL = re.compile(
+    rf"(?:imatrix(?![A-Z0-9])|(?:mtp|eagle3|dflash|dspark)-)"
+    rf"|(?!.*[-._]{_QUANTISED}[-._])(?:.*[-._])imatrix$",
+    re.IGNORECASE | re.DOTALL,
+)
+_BETWEEN_WORDS = re.compile(r"[-./]")
 _SUFFIX = ".gguf"
 
 
@@ -79,30 +93,64 @@ def part_names(path: str) -> tuple[str, ...]:
 def choose(files: Sequence[str], quantisation: str | None = None) -> HubChoice | None:
     """The model of a repository with these paths; None if it has none that fits."""
     wanted = DEFAULT_QUANTISATIONS if quantisation is None else (quantisation,)
-    models = [path for path in files if is_nameable(path)]
+    named = named_models(files)
     for name in wanted:
-        for path in models:
-            if is_quantised(path, name):
-                return _choice(path, files)
-    if quantisation is None and models:
-        return _choice(models[0], files)
+        fitting = [path for path in named.values() if is_quantised(path, name)]
+        exact = [path for its_name, path in named.items() if its_name.upper() == name.upper()]
+        ending = [path for path in fitting if _stem(path).upper().endswith(name.upper())]
+        if found := exact or ending or fitting:
+            return _choice(found[0], files)
+    if quantisation is None and named:
+        return _choice(next(iter(named.values())), files)
     return None
 
 
 def is_quantised(path: str, quantisation: str) -> bool:
     """Whether the file at ``path`` has this quantisation, by its name."""
-    return re.search(re.escape(quantisation) + "[.-]", path, re.IGNORECASE) is not None
+    pattern = "(?<![A-Z0-9])" + re.escape(quantisation) + "[.-]"
+    return re.search(pattern, path, re.IGNORECASE) is not None
+
+
+def named_models(files: Iterable[str]) -> dict[str, str]:
+    """The models of a repository in order: the path of each by a name that no other one has.
+
+    That is the quantisation. Of models that have the same one, it is all that comes behind what
+    their paths begin with alike: Q5_K_XL and UD-Q5_K_XL. It is in upper case, but for the path of a
+    file that names no quantisation, or that differs from another one by case alone.
+    """
+    by_tag: dict[str, list[str]] = {}
+    models = [path for path in dict.fromkeys(files) if is_nameable(path)]
+    for path in models:
+        by_tag.setdefault(tag_of(path), []).append(path)
+    alike = {tag: _alike_chars([_stem(path) for path in paths]) for tag, paths in by_tag.items()}
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for path in models:
+        tag, name = tag_of(path), _stem(path)
+        if tag:
+            name = name[alike[tag] :].upper() if len(by_tag[tag]) > 1 else tag
+        names[path if name.upper() in taken else name] = path
+        taken.add(name.upper())
+    return names
+
+
+def _alike_chars(stems: Sequence[str]) -> int:
+    """How many characters, in whole words and without their last word, all ``stems`` begin with."""
+    first, last = min(stems), max(stems)
+    pairs = enumerate(zip(first, last, strict=False))
+    num_alike = next((index for index, (a, b) in pairs if a != b), min(len(first), len(last)))
+    words = _BETWEEN_WORDS.finditer(first, 0, num_alike)
+    return max((match.end() for match in words), default=0)
 
 
 def quantisations(files: Sequence[str]) -> tuple[str, ...]:
-    """What can be chosen among, in order of appearance and without repetition."""
-    tags = (tag_of(path) for path in files if is_nameable(path))
-    return tuple(dict.fromkeys(tag for tag in tags if tag))
+    """What can be chosen among, in order of appearance."""
+    return tuple(name for name, path in named_models(files).items() if tag_of(path))
 
 
 def is_projection(path: str) -> bool:
     """Whether the file lets a model see images, by its name."""
-    return path.endswith(_SUFFIX) and "mmproj" in path
+    return path.endswith(_SUFFIX) and _PROJECTION.match(_last_name(path)) is not None
 
 
 def projection_for(model: str, files: Sequence[str]) -> str | None:
@@ -129,11 +177,11 @@ def _choice(model: str, files: Sequence[str]) -> HubChoice:
 def is_nameable(path: str) -> bool:
     """Whether it is a whole model or the first part of one."""
     split = split_name(path)
-    name = path.rpartition("/")[2]
     return (
         split is not None
         and (split.count <= 1 or split.index == 1)
-        and not any(word in name for word in NOT_A_MODEL)
+        and not is_projection(path)
+        and _NO_MODEL.match(_last_name(path)) is None
     )
 
 
@@ -142,6 +190,16 @@ def tag_of(path: str) -> str:
     split = split_name(path)
     match = None if split is None else _TAG.search(split.prefix)
     return "" if match is None else match[1].upper()
+
+
+def _stem(path: str) -> str:
+    split = split_name(path)
+    return path if split is None else split.prefix
+
+
+def _last_name(path: str) -> str:
+    """The name of the file, without what says that it is a part."""
+    return _stem(path).rpartition("/")[2]
 
 
 def _bits(path: str) -> int:

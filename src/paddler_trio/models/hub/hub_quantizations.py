@@ -1,24 +1,21 @@
 """The models of a repository to choose among: quantisations with their files and sizes.
 
-Names, and which one is the default, are llama.cpp's: see ``hub_choice``. Where ``-hf`` would take
-another file for a name, because that name is also the end of a longer one (F16 of BF16), the file
-that has exactly this name is listed.
+Names, and which one is the default, are those of ``hub_choice``: each name chooses its own file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 import attrs
 
 from paddler_trio.models.hub.hub_choice import (
     choose,
-    is_nameable,
     is_projection,
+    named_models,
     part_names,
-    split_name,
-    tag_of,
 )
 from paddler_trio.models.hub.hub_client import HubListing
 
@@ -69,14 +66,9 @@ def models_in(listing: HubListing) -> RepositoryModels:
     present = frozenset(listing.files)
     default = choose(listing.files)
     first = None if default is None else default.model
-    by_name: dict[str, str] = {}
-    for path in listing.files:
-        if len(by_name) == MAX_QUANTIZATIONS:
-            break
-        if is_nameable(path):
-            by_name.setdefault(tag_of(path) or _stem(path), path)
+    by_name = dict(islice(named_models(listing.files).items(), MAX_QUANTIZATIONS))
     if first is not None and first not in by_name.values():
-        by_name[_stem(first)] = first
+        by_name[first] = first
     models = [(name, path, part_names(path)) for name, path in by_name.items()]
     projections = [path for path in listing.files if is_projection(path)]
     return RepositoryModels(
@@ -92,8 +84,3 @@ def models_in(listing: HubListing) -> RepositoryModels:
 
 def _listed(paths: Sequence[str], listing: HubListing) -> tuple[ListedFile, ...]:
     return tuple(ListedFile(path, listing.sizes_bytes.get(path)) for path in paths)
-
-
-def _stem(path: str) -> str:
-    split = split_name(path)
-    return path if split is None else split.prefix

@@ -98,6 +98,15 @@ class SourceNotFoundError(DownloadError):
         return ModelDoesNotExistAtUrl(self.subject.model_path)
 
 
+class NotAModelError(DownloadError):
+    """What a URL leads to is no GGUF file: a page of a login, say. The address may lead to another
+    one soon."""
+
+    @property
+    def issue(self) -> AgentIssue:
+        return ModelDoesNotExistAtUrl(self.subject.model_path)
+
+
 class PushedModelMissingError(DownloadError):
     """The model store does not have a pushed model, or there is no store; it may be pushed again
     at any moment."""

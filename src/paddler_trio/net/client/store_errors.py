@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 from paddler_trio.net.client.download_errors import (
     AccessDeniedError,
     DownloadError,
+    NotAModelError,
     RequestRejectedError,
     ServerFailedError,
     ServerUnreachableError,
@@ -36,6 +37,7 @@ _KINDS: Final[dict[str, tuple[type[DownloadError], int]]] = {
     "malformed": (SourceMalformedError, 400),
     "denied": (AccessDeniedError, 403),
     "missing": (SourceNotFoundError, 404),
+    "not_a_model": (NotAModelError, 400),
     "rejected": (RequestRejectedError, 400),
     "full": (StoreCannotError, 507),
     "unreachable": (ServerUnreachableError, 504),

@@ -27,12 +27,10 @@ from paddler_trio.net.client.download_errors import (
     CacheBrokenError,
     CacheFullError,
     DownloadError,
-    RequestRejectedError,
     Subject,
     TransferInterruptedError,
 )
 from paddler_trio.net.server.asgi import HttpProblem
-from paddler_trio.processes.model_store.inventory import remove_file
 from paddler_trio.processes.model_store.store import ModelStore
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
@@ -43,7 +41,6 @@ MAX_ARRIVALS: Final = 32
 """Files at once, four requests each."""
 UNWANTED_S: Final = 30.0
 """An agent that asks for the next part of a file is away for much less."""
-GGUF_MAGIC: Final = b"GGUF"
 
 
 @attrs.define(eq=False, repr=False)
@@ -105,11 +102,6 @@ class Arrival:
     def end(self, outcome: Path | DownloadError) -> None:
         self.outcome = outcome
         self.changes.notify()
-
-    def check_start(self, first_bytes: bytes) -> None:
-        """RequestRejectedError if this is no GGUF file, and the source may be any."""
-        if not self.subject.is_hub and not first_bytes.startswith(GGUF_MAGIC):
-            raise no_model(self.subject)
 
 
 @attrs.define(eq=False)
@@ -206,7 +198,6 @@ class Arrivals:
             self.settings,
             lambda progress: None,
             claim=partial(self._claim, arrival.key),
-            check_start=arrival.check_start,
             on_change=arrival.follow,
             on_void=arrival.begin_anew,
         )
@@ -216,11 +207,7 @@ class Arrivals:
                 problem = await self.store.claim(arrival.key, arrival.size_bytes)
                 if problem is not None:
                     raise CacheFullError(arrival.subject, str(problem))
-            path = await download.fetch_file(model)
-            if not arrival.subject.is_hub and not await trio.to_thread.run_sync(is_gguf, path):
-                await trio.to_thread.run_sync(remove_file, self.store.layout, arrival.key)
-                raise no_model(arrival.subject)
-            return path
+            return await download.fetch_file(model)
         except DownloadError as error:
             log.warning("arrival failed", key=arrival.key, reason=error.cause)
             return error
@@ -249,17 +236,3 @@ class Arrivals:
                 arrival.is_given_up = True
                 download.cancel(reason="nobody waits for it")
                 return
-
-
-def no_model(subject: Subject) -> RequestRejectedError:
-    """What a URL leads to is not handed out."""
-    return RequestRejectedError(subject, "it is no GGUF file, and the model store has no others")
-
-
-def is_gguf(path: Path) -> bool:
-    """Whether the file begins as a model does; False if it is gone. Blocking, OSError."""
-    try:
-        with path.open("rb") as file:
-            return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC
-    except FileNotFoundError:
-        return False

@@ -21,6 +21,7 @@ import trio
 from paddler_trio.models.cache.content_hash import ContentHash
 from paddler_trio.models.cache.url_cache import UrlFile
 from paddler_trio.models.download.model_download import ModelDownload
+from paddler_trio.models.gguf_magic import is_gguf
 from paddler_trio.models.hub.hub_cache import HubCache, name_problem, size_of
 from paddler_trio.models.hub.hub_client import HubFile, HubListing, hub_subject
 from paddler_trio.models.hub.hub_lookup import MAX_LISTING_BYTES
@@ -32,7 +33,7 @@ from paddler_trio.net.client.download_errors import (
 )
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.router import Params
-from paddler_trio.processes.model_store.arrival import Arrivals, is_gguf
+from paddler_trio.processes.model_store.arrival import Arrivals
 from paddler_trio.processes.model_store.hub_metadata import FRESH_S, STEADY_S, HubMetadata
 from paddler_trio.processes.model_store.send_arriving import send_arriving
 from paddler_trio.processes.model_store.send_stored import begin_file, send_stored
@@ -117,7 +118,7 @@ class SourceRoutes:
             record = file.cached()
             if record is None or expected not in {None, record.hash}:
                 return None
-            # its download may have ended between the renaming and the look at the content
+            # a version of before may have kept anything
             return (file.path, record.etag) if is_gguf(file.path) else None
 
         await self._send(

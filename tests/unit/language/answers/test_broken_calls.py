@@ -45,7 +45,12 @@ GRANITE = '<|tool_call|>[{"name": "now", "arguments": {}}]'
         ),
         ("<|tool_call|>", f"c\n{GRANITE}\nAnd d.", ["c", "And d."], [("now", {})]),
         (HERMES, "<tool_call>\nhow?\n</tool_call>\nd", ["how?", "d"], []),
-        (HERMES, '<tool_call>{"name": "now", "arguments": {}</tool_call>', ['{"name": "now"'], []),
+        (
+            HERMES,
+            '<tool_call>{"name": "now", "arguments": {"a": }</tool_call>',
+            ['{"name": "now"'],
+            [],
+        ),
         (V3, "c<｜tool▁calls▁begin｜>weather", ["c", "weather"], []),
         (GEMMA, '<|tool_call>call:weather{city:<|"|>Be<tool_call|>', ["weather", "Be"], []),
     ],

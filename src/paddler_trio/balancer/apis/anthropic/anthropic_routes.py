@@ -26,6 +26,7 @@ from paddler_trio.balancer.apis.answer import (
 )
 from paddler_trio.balancer.apis.anthropic.anthropic_request import read_count_tokens, read_messages
 from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.argument_text import members_of
 from paddler_trio.balancer.apis.backend import Backend, model_name, must_generate
 from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.image_fetch import fetch_images
@@ -138,12 +139,14 @@ class WholeMessage:
         }
 
 
-def _input_of(arguments: str) -> object:
-    """The arguments as an object; their text under ``arguments`` if they are none."""
+def _input_of(arguments: str) -> Mapping[str, object]:
+    """The arguments as the object that a stream's deltas give; of a call that was cut off what is
+    complete. Their text under ``arguments`` if they are no object."""
+    text = arguments.strip() or "{}"
     try:
-        value = loads((arguments or "{}").encode())
+        value = loads(text.encode())
     except WireError:
-        return {"arguments": arguments}
+        value = members_of(text) if text.startswith("{") else None
     return value if isinstance(value, dict) else {"arguments": arguments}
 
 
