@@ -54,6 +54,7 @@ from paddler_trio.language.grammars.gbnf_writer import (
 from paddler_trio.language.refusal import Refusal, bad_request
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, Thoughts
+from paddler_trio.wire.json_schema import lawful_schema
 from paddler_trio.wire.paddler.request_params import GbnfGrammar, JsonSchemaGrammar
 from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
@@ -151,7 +152,7 @@ def call_rules(
             ends_turn=_ends_turn(vocabulary, form.closer),
         ),
         tools=[
-            Tool(str(function.get("name", "")), function.get("parameters"))
+            _tool(function)
             for tool in conversation.tools
             if isinstance(function := tool.get("function"), Mapping)
         ],
@@ -160,6 +161,15 @@ def call_rules(
         parallel=conversation.parallel_tool_calls,
         thoughts=_thoughts(start),
     )
+
+
+def _tool(function: Mapping[str, object]) -> Tool:
+    parameters = function.get("parameters")
+    is_strict = function.get("strict") is True
+    if isinstance(parameters, Mapping):
+        is_strict = is_strict or parameters.get("strict") is True
+        parameters = lawful_schema(parameters).schema
+    return Tool(str(function.get("name", "")), parameters, is_strict)
 
 
 def _thoughts(start: AnswerStart) -> Thoughts | None:
@@ -300,7 +310,14 @@ def _required_calls(calls: CallRules, prefix: str) -> _Part:
         tools = [tool for tool in tools if tool.name == calls.tool_name]
         if not tools:
             raise ToolNotConvertibleError(f"tool_name: there is no tool {calls.tool_name!r}")
-    return _calls(calls, tools, prefix, is_lenient=False)
+    try:
+        return _calls(calls, tools, prefix, is_lenient=False)
+    except ToolNotConvertibleError:
+        if any(tool.is_strict for tool in tools):
+            raise
+        # too large, or a tool that cannot be called: one of them is called with any arguments
+        free = [attrs.evolve(tool, parameters=None) for tool in tools]
+        return _calls(calls, free, prefix, is_lenient=False)
 
 
 def _optional_calls(calls: CallRules, prefix: str) -> _Part | None:

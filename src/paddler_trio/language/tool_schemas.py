@@ -2,15 +2,14 @@
 
 Tools are untrusted input, and arguments are validated in the agent's event loop, so validation is
 bounded: schemas in size, and each validation in the references it follows and the comparisons it
-makes. References out of the schema are refused, never fetched. What rests on regular expressions
-(``pattern``, ``patternProperties``, ``unevaluated...``) is accepted but not validated: the dialect
-is not Python's, and Python's have no bound in time. Whether the items of a long array are unique is
-not validated either.
+makes. References out of the schema lead nowhere, and are never fetched. What rests on regular
+expressions (``pattern``, ``patternProperties``, ``unevaluated...``) is accepted but not validated:
+the dialect is not Python's, and Python's have no bound in time. Whether the items of a long array
+are unique is not validated either.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -19,20 +18,16 @@ from typing import Any, TypeAlias, cast
 
 import attrs
 from jsonschema import (
-    Draft4Validator,
-    Draft6Validator,
-    Draft7Validator,
-    Draft201909Validator,
     Draft202012Validator,
-    FormatChecker,
 )
-from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import EMPTY_REGISTRY
 
 from paddler_trio.errors import PaddlerError, shortened
+from paddler_trio.wire.json_schema import lawful_schema
 
 MAX_SCHEMA_CHARS = 256 * 1024
 MAX_REFERENCES = 10_000
@@ -45,25 +40,11 @@ MAX_UNIQUE_ITEMS = 256
 MAX_UNIQUE_VALUES = 2048
 """Of all values in the items together, at any depth: each may be compared with every item."""
 MAX_FINDINGS = 8
-MAX_REMEMBERED = 1024
-"""Schemas that were found sound: conversations send the same tools again and again."""
 _MAX_FINDING_CHARS = 300
 
 JsonSchema: TypeAlias = Mapping[str, object]
 _Rule: TypeAlias = Callable[[Validator, object, object, JsonSchema], Iterator[ValidationError]]
 
-_DRAFTS = {
-    str(draft.ID_OF(draft.META_SCHEMA)).rstrip("#"): draft
-    for draft in (
-        Draft4Validator,
-        Draft6Validator,
-        Draft7Validator,
-        Draft201909Validator,
-        Draft202012Validator,
-    )
-}
-_DEFAULT_DRAFT = "https://json-schema.org/draft/2020-12/schema"
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _NOT_CHECKED = ("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties")
 _CHOICES = ("allOf", "anyOf", "oneOf")
 _RULE_COMPARISONS, _CHOICE_COMPARISONS = 100, 400
@@ -74,7 +55,6 @@ _WRITTEN_CHARS = 64
 """So many characters of a text are written into an error in the time of one value."""
 _TOO_MANY_REFERENCES = f"schema follows more than {MAX_REFERENCES} references"
 _TOO_MANY_COMPARISONS = f"schema takes more than {MAX_COMPARISONS} comparisons to judge this"
-_NO_FORMATS = FormatChecker(formats=())
 
 
 class ToolSchemaError(PaddlerError):
@@ -92,42 +72,29 @@ class ToolSchema:
     """
 
     def __init__(self, tool: str, schema: JsonSchema) -> None:
-        """Check ``schema``, the ``parameters`` of the function called ``tool``.
+        """Read ``schema``, the ``parameters`` of the function called ``tool``.
+
+        What is no JSON Schema in it judges nothing.
 
         Raises:
-          ToolSchemaError: not a JSON Schema, too large, or refers to something outside.
+          ToolSchemaError: too large, or nested too deeply.
         """
         self._tool = tool
         try:
-            text = json.dumps(schema, ensure_ascii=False)
-            if len(text) > MAX_SCHEMA_CHARS:
-                reason = f"schema of {len(text)} characters, the limit is {MAX_SCHEMA_CHARS}"
+            size_chars = len(json.dumps(schema, ensure_ascii=False))
+            if size_chars > MAX_SCHEMA_CHARS:
+                reason = f"schema of {size_chars} characters, the limit is {MAX_SCHEMA_CHARS}"
                 raise ToolSchemaError(tool, reason)
-            declared = str(schema.get("$schema", _DEFAULT_DRAFT)).rstrip("#")
-            draft = _DRAFTS.get(declared)
-            if draft is None:
-                raise ToolSchemaError(tool, f"$schema: {declared!r} is no known draft")
-            # The draft is chosen now; inside, the keyword would bring unbounded rules back.
-            own = {key: value for key, value in schema.items() if key != "$schema"}
-            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-            if not _was_sound(digest):
-                for refusal in _refusals_of(own):
-                    raise ToolSchemaError(tool, refusal)
-                draft.check_schema(own, format_checker=_NO_FORMATS)
-                _remember(digest)
-        except SchemaError as error:
-            reason = f"parameters are not a JSON Schema: {error.json_path}: {error.message}"
-            raise ToolSchemaError(tool, _shorten(reason)) from error
+            self._schema = lawful_schema(schema).schema
         except RecursionError as error:
             raise ToolSchemaError(tool, "schema is nested too deeply") from error
-        self._schema, self._draft = own, declared
 
     def findings(self, arguments: Mapping[str, object]) -> list[str]:
         """What is wrong with ``arguments``, at most ``MAX_FINDINGS`` messages; empty means fine."""
         findings: list[str] = []
         before = _WORK.set(_Work())
         try:
-            validator = _bounded(self._draft)(self._schema, registry=EMPTY_REGISTRY)
+            validator = _bounded()(self._schema, registry=EMPTY_REGISTRY)
             for error in validator.iter_errors(cast("Mapping[str, Any]", arguments)):
                 findings.append(self._finding(f"{error.json_path}: {error.message}"))
                 if len(findings) == MAX_FINDINGS:
@@ -149,24 +116,6 @@ class ToolSchema:
         return _shorten(f"tool {self._tool!r}: {text}")
 
 
-_SOUND: dict[bytes, None] = {}
-"""By the digest of their text, the one that was met last at the end."""
-
-
-def _was_sound(digest: bytes) -> bool:
-    if digest not in _SOUND:
-        return False
-    del _SOUND[digest]
-    _SOUND[digest] = None
-    return True
-
-
-def _remember(digest: bytes) -> None:
-    _SOUND[digest] = None
-    if len(_SOUND) > MAX_REMEMBERED:
-        del _SOUND[next(iter(_SOUND))]
-
-
 @attrs.define
 class _Work:
     """What one validation has done so far."""
@@ -182,17 +131,16 @@ class _Work:
 
 
 _WORK: ContextVar[_Work] = ContextVar("_WORK")
-"""Of the validation that runs here: its rules belong to a draft, which all validations share."""
+"""Of the validation that runs here: all validations share their rules."""
 
 
 @cache
-def _bounded(draft: str) -> type[Validator]:
-    """A draft with its work counted and regular expressions passed over.
+def _bounded() -> type[Validator]:
+    """JSON Schema 2020-12 with its work counted and regular expressions passed over.
 
     Making the class takes many times as long as judging a usual call with it.
     """
-    unbounded = _DRAFTS[draft]
-    rules = dict(cast("Mapping[str, _Rule]", unbounded.VALIDATORS))
+    rules = dict(cast("Mapping[str, _Rule]", Draft202012Validator.VALIDATORS))
     for keyword in filter(rules.__contains__, _NOT_CHECKED):
         rules[keyword] = _where(lambda *_: False, rules[keyword])
     # A property that only a pattern allows must not be refused as an additional one.
@@ -204,7 +152,7 @@ def _bounded(draft: str) -> type[Validator]:
             lambda instance, _: _are_few(instance, _weight(instance)), rules["uniqueItems"]
         )
     limited = {keyword: _limited(keyword, rule) for keyword, rule in rules.items()}
-    return cast("type[Validator]", extend(unbounded, limited))  # type: ignore[no-untyped-call]
+    return cast("type[Validator]", extend(Draft202012Validator, limited))  # type: ignore[no-untyped-call]
 
 
 def _limited(keyword: str, check: _Rule) -> _Rule:
@@ -216,7 +164,7 @@ def _limited(keyword: str, check: _Rule) -> _Rule:
         work = _WORK.get()
         work.spend(_RULE_COMPARISONS + each * _size(value) + _size(instance))
         work.spend(_VALUE_COMPARISONS * _compared(keyword, value, instance))
-        work.references += keyword in _REFERENCES
+        work.references += keyword == "$ref"
         if work.references > MAX_REFERENCES or work.depth == MAX_NESTED_RULES:
             raise _LimitError(_TOO_MANY_REFERENCES)
         work.depth += 1
@@ -287,21 +235,6 @@ def _where(applies: Callable[[object, JsonSchema], bool], check: _Rule) -> _Rule
             yield from check(validator, value, instance, schema)
 
     return rule
-
-
-def _refusals_of(node: object) -> Iterator[str]:
-    """Why a part of a schema would leave the bounds of this file."""
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            if not isinstance(value, str):
-                yield from _refusals_of(value)
-            elif key in _REFERENCES and not value.startswith("#"):
-                yield f"{key}: {value!r} is not inside the schema"
-            elif key == "$schema":
-                yield f"$schema: {value!r} is not at the top of the schema"
-    elif isinstance(node, list | tuple):
-        for item in node:
-            yield from _refusals_of(item)
 
 
 def _shorten(text: str) -> str:

@@ -86,6 +86,8 @@ class BalancerConfig:
     image_hosts: tuple[str, ...] = ()
     strict_model_names: bool = False
     strict_openai_fields: bool = False
+    normalise_prompts: bool = True
+    """Stamps that change with each request are taken out of conversations."""
     rollout_min_ready_s: float = attrs.field(default=10.0, validator=[ge(0), le(86_400)])
     """How long the first agent serves a new state before others follow; of a ``default`` that
     Paddler's API brought into being."""

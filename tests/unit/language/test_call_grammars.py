@@ -311,20 +311,24 @@ def test_calls_that_need_not_be_made_wait_for_their_opener(vocabulary: Vocabular
     assert grammar_for(form, vocabulary, tool_choice="none") is None
 
 
-def test_a_schema_that_no_grammar_says_is_refused_where_a_call_has_to_be_made(
+def test_a_strict_schema_that_no_grammar_says_is_refused_where_a_call_has_to_be_made(
     vocabulary: Vocabulary,
 ) -> None:
     form = format_named("hermes")
     parameters = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
-    tools = ({"type": "function", "function": {"name": "pick", "parameters": parameters}},)
+    pick = {"name": "pick", "parameters": parameters}
+    strict = ({"type": "function", "function": {**pick, "strict": True}},)
     with pytest.raises(SchemaNotConvertibleError, match=r"'pick': \$\.a: uniqueItems"):
-        grammar_for(form, vocabulary, tools=tools, tool_choice="required")
-    lenient = grammar_for(form, vocabulary, tools=tools)
-    assert lenient is not None
-    with open_engine(vocabulary, lenient.gbnf, lenient.root) as engine:
-        call = '<tool_call>\n{"name": "pick", "arguments": {"a": [1, 1]}}\n</tool_call>'
-        assert engine.accepts(call)
-        assert not engine.accepts(call.replace("pick", "poke"))
+        grammar_for(form, vocabulary, tools=strict, tool_choice="required")
+    tools = ({"type": "function", "function": pick},)
+    required = grammar_for(form, vocabulary, tools=tools, tool_choice="required")
+    for lenient in (grammar_for(form, vocabulary, tools=strict), required):
+        assert lenient is not None
+        with open_engine(vocabulary, lenient.gbnf, lenient.root) as engine:
+            call = '<tool_call>\n{"name": "pick", "arguments": {"a": [1, 1]}}\n</tool_call>'
+            assert engine.accepts(call)
+            assert not engine.accepts(call.replace("pick", "poke"))
+            assert not engine.accepts(call.replace("[1, 1]", "1"))
 
 
 def test_no_text_in_a_call_contains_what_ends_the_call(vocabulary: Vocabulary) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from odd_schemas import odd_schemas
 from paddler_trio.errors import MAX_MESSAGE_CHARS
 from paddler_trio.language.grammars.gbnf_conversion import (
     MAX_CHOICES,
@@ -400,7 +401,7 @@ def test_what_is_quoted_of_a_grammar_is_bounded(
         ("[1", "is not JSON"),
         ('{"maximum": NaN}', "NaN is not JSON"),
         ('{"items": ' * 3000 + "{}" + "}" * 3000, "nested too deeply"),
-        ('{"items": ' * 100 + "{}" + "}" * 100, "nested too deeply"),
+        ('{"strict": true, "items": ' + '{"items": ' * 99 + "{}" + "}" * 100, "nested too deeply"),
         (" " * (MAX_SCHEMA_CHARS + 1), str(MAX_SCHEMA_CHARS)),
     ],
 )
@@ -643,7 +644,7 @@ def test_alternatives_are_inspected_once_each() -> None:
 def test_alternatives_that_multiply_are_counted_first() -> None:
     options = [{"anyOf": [{"const": f"{i}.{j}"} for j in range(12)]} for i in range(8)]
     with pytest.raises(SchemaNotConvertibleError, match="alternatives"):
-        json_schema_to_gbnf(json.dumps({"allOf": options}))
+        json_schema_to_gbnf(json.dumps({"strict": True, "allOf": options}))
 
 
 def test_large_enums_beside_each_other_are_compared_by_value() -> None:
@@ -712,3 +713,49 @@ def test_alternatives_are_told_apart_by_their_last_property_too() -> None:
     assert "kind" in schema_to_gbnf({"oneOf": kinds})
     with pytest.raises(SchemaNotConvertibleError, match="oneOf: number 0 and number 99"):
         schema_to_gbnf({"oneOf": [*kinds[:99], kinds[0]]})
+
+
+# ------------------------------------------------------------------- what binds an answer less
+
+
+@pytest.mark.parametrize(
+    ("rules", "good", "bad"),
+    [
+        ({"type": "integer", "not": {"const": 5}}, "5", '"a"'),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "[1,1]", '["a"]'),
+        ({"type": "string", "format": "iri", "maxLength": 2}, '"ab"', '"abc"'),
+        ({"type": "string", "pattern": "^(?!a)"}, '"a"', "1"),
+        ({"type": "integer", "multipleOf": 7, "maximum": 9}, "8", "10"),
+        ({"oneOf": [{"type": "string"}, {"maxLength": 3, "type": "string"}]}, '"a"', "1"),
+        ({"type": "string", "maxLength": 10**9}, '"a"', "1"),
+        ({"type": "integer", "maximum": 10**30, "minimum": 0}, "7", "-7"),
+        ({"type": "integer", "minimum": 10**30}, "7", '"a"'),
+        ({"type": "number", "minimum": 1e-30, "maximum": 1}, "0.5", "-1"),
+        ({"$ref": "#/nowhere", "type": "integer"}, "1", '"a"'),
+        ({"$ref": "#"}, "1", "]"),
+        ({"type": "object", "minProperties": 3}, "{}", "[]"),
+        ({"type": "integer", "minimum": 3, "exclusiveMinimum": True}, "4", "3"),
+        (
+            {"allOf": [{"pattern": "^a"}, {"pattern": "b$"}], "type": "string"},
+            '"c"',
+            "1",
+        ),
+    ],
+)
+def test_what_cannot_be_said_binds_less_unless_the_schema_is_strict(
+    rules: dict[str, object], good: str, bad: str, vocabulary: Vocabulary
+) -> None:
+    with open_engine(vocabulary, json_schema_to_gbnf(json.dumps(rules))) as engine:
+        assert engine.accepts(good)
+        assert not engine.accepts(bad)
+
+
+@given(odd_schemas())
+@settings(max_examples=examples(60), deadline=None)
+def test_an_odd_schema_is_a_grammar_or_nothing_fits_it(odd: dict[str, object]) -> None:
+    reason = ""
+    try:
+        json_schema_to_gbnf(json.dumps(odd))
+    except SchemaNotConvertibleError as error:
+        reason = str(error)
+    assert not reason or any(word in reason for word in ("limit", "no ", "nothing")), reason

@@ -19,7 +19,7 @@ from paddler_trio.language.answers.tool_calls import (
     ToolCallReader,
     ValidationFailed,
 )
-from paddler_trio.language.tool_schemas import MAX_SCHEMA_CHARS, ToolSchema, ToolSchemaError
+from paddler_trio.language.tool_schemas import MAX_SCHEMA_CHARS, ToolSchemaError
 
 steady = settings(deadline=None, derandomize=True)
 json_values = st.recursive(
@@ -197,12 +197,6 @@ def test_ids_of_different_answers_differ() -> None:
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (tool("t", {"type": "nonsense"}), r"\$.type"),
-        (tool("t", {"type": "object", "required": "city"}), r"\$.required"),
-        (tool("t", {"$ref": "https://example.org/schema"}), "not inside"),
-        (tool("t", {"properties": {"a": {"$ref": "file:///etc/passwd"}}}), "not inside"),
-        (tool("t", {"$schema": "https://example.org/draft"}), "no known draft"),
-        (tool("t", {"properties": {"a": {"$schema": "x"}}}), "at the top"),
         (tool("t", {"description": "x" * MAX_SCHEMA_CHARS}), str(MAX_SCHEMA_CHARS)),
         (tool("t", [1]), "parameters"),
         (tool(""), "name"),
@@ -219,8 +213,8 @@ def test_a_tool_that_cannot_be_judged_is_refused_by_name(
 
 
 def test_what_is_quoted_of_a_tool_is_bounded() -> None:
-    with pytest.raises(ToolSchemaError, match=r"n' is not inside the schema$") as caught:
-        ToolCallReader([tool("t", {"$ref": "n" * 100_000})])
+    with pytest.raises(ToolSchemaError, match="parameters has to be") as caught:
+        ToolCallReader([tool("n" * 100_000, [1])])
     assert len(str(caught.value)) <= MAX_MESSAGE_CHARS
 
 
@@ -240,7 +234,6 @@ def test_a_bottomless_schema_is_refused() -> None:
 @pytest.mark.parametrize(
     "schema",
     [
-        {"$ref": "#"},
         {
             "$ref": "#/$defs/a0",
             "$defs": {
@@ -248,24 +241,36 @@ def test_a_bottomless_schema_is_refused() -> None:
                 for i in range(41)
             },
         },
-        {"$ref": "#/$defs/nowhere"},
     ],
 )
-def test_references_that_lead_nowhere_or_everywhere_end_in_a_message(schema: object) -> None:
+def test_references_that_lead_everywhere_end_in_a_message(schema: object) -> None:
     [outcome] = read('{"name": "t", "arguments": {}}', tool("t", schema))
     assert isinstance(outcome, ValidationFailed)
     assert "schema" in outcome.messages[0]
 
 
-def test_an_endless_reference_ends_in_a_message_however_deep_the_stack_is() -> None:
-    """At the end of the stack libraries in Rust panic: that must not be where it ends."""
-    schema = ToolSchema("t", {"$ref": "#"})
-
-    def findings(more_frames: int) -> list[str]:
-        return findings(more_frames - 1) if more_frames else schema.findings({})
-
-    for frames in range(40):
-        assert findings(frames) == ["tool 't': schema follows more than 10000 references"]
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "nonsense"},
+        {"type": "object", "required": "city"},
+        {"$ref": "https://example.org/schema"},
+        {"properties": {"a": {"$ref": "file:///etc/passwd"}}},
+        {"$schema": "https://example.org/draft"},
+        {"properties": {"a": {"$schema": "x"}}},
+        {"$ref": "#"},
+        {"$ref": "#/$defs/nowhere"},
+        {"properties": {"a": {"minimum": 0, "exclusiveMinimum": True}}},
+    ],
+)
+def test_what_is_no_schema_judges_nothing_and_the_rest_is_judged(schema: dict[str, object]) -> None:
+    properties = {**schema.get("properties", {}), "b": {"type": "integer"}}  # type: ignore[dict-item]
+    odd = tool("t", {**schema, "properties": properties})
+    (good,) = read('{"name": "t", "arguments": {"a": 1, "b": 1}}', odd)
+    assert isinstance(good, Parsed)
+    (bad,) = read('{"name": "t", "arguments": {"b": "x"}}', odd)
+    assert isinstance(bad, ValidationFailed)
+    assert "is not of type 'integer'" in bad.messages[0]
 
 
 def test_a_regular_expression_cannot_stop_the_clock() -> None:

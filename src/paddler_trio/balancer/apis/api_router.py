@@ -91,12 +91,16 @@ class ApiRouter:
 
     def serves(self, path: str) -> bool:
         """Whether ``path`` is one of an API, if only to answer that nothing is there."""
-        return path.startswith("/v1/") or bool(self.routes.find(path).handlers)
+        return path.startswith("/v1/") or self.routes_http(path)
+
+    def routes_http(self, path: str) -> bool:
+        """Whether an endpoint answers on ``path``."""
+        return bool(self.routes.find(path).handlers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "websocket":
-            await refuse_websocket(send)
+            await refuse_websocket(send, answers_http=self.routes_http(scope["path"]))
             return
         if scope["type"] != "http":
             return

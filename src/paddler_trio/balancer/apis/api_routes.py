@@ -81,6 +81,7 @@ def api_routers(
         image_hosts=frozenset(config.image_hosts),
         strict_model_names=config.strict_model_names,
         strict_fields=config.strict_openai_fields,
+        normalises_prompts=config.normalise_prompts,
         limits=ApiLimits.parse(config.openai_limits),
     )
     backend = Backend(dispatcher, states, settings, deployments)

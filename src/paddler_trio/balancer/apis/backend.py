@@ -27,11 +27,13 @@ class ApiSettings:
       image_hosts: ``host`` or ``host:port`` from which images may be fetched; none by default.
       strict_model_names: refuse requests for a model that is not served.
       strict_fields: refuse fields that would be ignored.
+      normalises_prompts: stamps that change with each request are taken out of conversations.
     """
 
     image_hosts: frozenset[str] = frozenset()
     strict_model_names: bool = False
     strict_fields: bool = False
+    normalises_prompts: bool = True
     limits: ApiLimits = attrs.field(factory=ApiLimits)
 
 

@@ -188,9 +188,48 @@ def tagged(
     return Tagged(by, by_value, default, ignores_others, reads_others_as)
 
 
+@attrs.frozen
+class Parts:
+    """A list of parts, each one of several records; others are reported and left out."""
+
+    of: Tagged
+
+    expected = "a list"
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> list[object]:
+        parts = ListOf(self.of, 0, MAX_PARTS).read(value, path, ignored)
+        return [part for part in parts if not self.of.is_other(part)]
+
+    def schema(self) -> dict[str, object]:
+        return ListOf(self.of, 0, MAX_PARTS).schema()
+
+
+def parts_of(*records: Record) -> Parts:
+    """A list of parts, each one of these records."""
+    return Parts(tagged(*records, ignores_others=True))
+
+
 def text_or_parts(*records: Record) -> Either:
     """A text, or a list of parts, each one of these records."""
-    return Either((Text(), ListOf(tagged(*records), 0, MAX_PARTS)))
+    return Either((Text(), parts_of(*records)))
+
+
+def attachment(kind: str, *members: str, name: str = "filename") -> Record:
+    """A part that nobody here can read; the model is told that it was there (`unread`)."""
+    why = "what is attached is not read; the model is told that there was something"
+    return record(
+        f"{kind} part",
+        tag(kind),
+        Field(name, Text(), "Told to the model."),
+        *(hint(member, why) for member in members),
+    )
+
+
+def unread(part: Mapping[str, object], name: str = "filename") -> str:
+    """What the model is told of an :func:`attachment`."""
+    called = f" {part[name]!r}" if part.get(name) else ""
+    kind = str(part["type"]).removeprefix("input_")
+    return f"[{kind}{called}: attached here, but not readable]"
 
 
 def object_in(values: Mapping[str, object], name: str) -> Mapping[str, object]:

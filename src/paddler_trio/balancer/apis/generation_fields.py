@@ -246,7 +246,10 @@ def constraint_of(
     return next(iter(asked.items()), (None, None))
 
 
-def schema_constraint(schema: object) -> JsonSchemaGrammar:
+def schema_constraint(schema: object, *, is_strict: bool = False) -> JsonSchemaGrammar:
+    """``is_strict``: what no grammar can express is refused; if not, it binds the answer less."""
+    if is_strict and isinstance(schema, dict):
+        schema = {**schema, "strict": True}
     return JsonSchemaGrammar(dumps(schema).decode())
 
 

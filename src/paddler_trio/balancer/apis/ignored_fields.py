@@ -16,7 +16,7 @@ from paddler_trio.balancer.apis.api_errors import ApiError
 HEADER = b"x-paddler-ignored-fields"
 MAX_MET = 1024
 MAX_NAMES = 32
-MAX_NAME_CHARS = 96
+MAX_NAME_CHARS = 160
 MAX_HEADER_BYTES = 1024
 _MORE = "..."
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import attrs
+
+from paddler_trio.balancer.apis.api_errors import invalid
 from paddler_trio.balancer.apis.fields import (
     Field,
     Record,
     accepted,
+    attachment,
     hint,
     record,
     required,
@@ -13,6 +17,7 @@ from paddler_trio.balancer.apis.fields import (
     tagged,
     text_or_parts,
 )
+from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields, member
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.shapes import (
     Anything,
@@ -20,11 +25,13 @@ from paddler_trio.balancer.apis.shapes import (
     Flag,
     FreeObject,
     Integer,
+    Json,
     ListOf,
     OneOf,
     Shape,
     Text,
 )
+from paddler_trio.wire.json_schema import lawful_schema
 
 _NAME = Field("name", Text(256), "Who speaks; templates that know names show it.")
 _TOOL_NAME = required("name", Text(256, least_chars=1), "Of the tool.")
@@ -66,6 +73,19 @@ def _tool_call() -> Record:
     )
 
 
+def _custom_call() -> Record:
+    custom = record(
+        "called tool", _TOOL_NAME, required("input", Text(), "The text it was called with.")
+    )
+    return record(
+        "custom tool call",
+        Field("id", Text(256), "What the tool's answer refers to."),
+        tag("custom", "A call of a tool that takes free text."),
+        required("custom", custom, "What was called."),
+        accepted("index", Integer(0), "As streams number calls; order is what counts."),
+    )
+
+
 def message_shape() -> Shape:
     """One message of a conversation, of any role."""
     text = record(
@@ -80,6 +100,13 @@ def message_shape() -> Shape:
         required("refusal", Text(), "Its text."),
         _CACHE_CONTROL,
     )
+
+    attached = (
+        attachment("file", "file"),
+        attachment("input_audio", "input_audio"),
+        attachment("video_url", "video_url"),
+    )
+    calls = tagged(_tool_call(), _custom_call(), default="function")
 
     def message(role: str, *fields: Field) -> Record:
         who = required("role", OneOf((role,)), "Who speaks.")
@@ -97,12 +124,12 @@ def message_shape() -> Shape:
     return tagged(
         message("system", content(text), _NAME),
         message("developer", content(text), _NAME),
-        message("user", content(text, _image_part()), _NAME),
+        message("user", content(text, _image_part(), *attached), _NAME),
         message(
             "assistant",
             content(text, refusal),
             _NAME,
-            Field("tool_calls", ListOf(_tool_call(), 0, 256), "Calls it made."),
+            Field("tool_calls", ListOf(calls, 0, 256), "Calls it made."),
             Field(
                 "reasoning_content",
                 Text(),
@@ -142,7 +169,19 @@ def tool_shape(limits: ApiLimits) -> Shape:
         required("function", function, "The function."),
         _CACHE_CONTROL,
     )
-    return tagged(tool, default="function", ignores_others=True)
+    free = record(
+        "custom function",
+        _TOOL_NAME,
+        Field("description", Text(), "What it does, for the model."),
+        Field("format", FreeObject(), "Of its input; a grammar is told to the model in words."),
+    )
+    custom = record(
+        "custom tool",
+        tag("custom", "A tool that takes free text; the model knows it as a function."),
+        required("custom", free, "The tool."),
+        _CACHE_CONTROL,
+    )
+    return tagged(tool, custom, default="function", ignores_others=True)
 
 
 def tool_choice_shape() -> Shape:
@@ -151,23 +190,61 @@ def tool_choice_shape() -> Shape:
         tag("function", "The only kind."),
         required("function", record("tool name", _TOOL_NAME), "The tool."),
     )
+    custom = record(
+        "named custom tool",
+        tag("custom", "A tool that takes free text."),
+        required("custom", record("custom tool name", _TOOL_NAME), "The tool."),
+    )
     chosen = record(
         "allowed tools choice",
         tag("allowed_tools", "A part of the tools."),
-        required("allowed_tools", record("allowed tools", *allowed_tools_fields(named)), "Which."),
+        required(
+            "allowed_tools", record("allowed tools", *allowed_tools_fields(named, custom)), "Which."
+        ),
     )
-    return Either((OneOf(("none", "auto", "required", "any")), tagged(named, chosen)))
+    return Either((OneOf(("none", "auto", "required", "any")), tagged(named, custom, chosen)))
 
 
-def allowed_tools_fields(named: Record) -> tuple[Field, ...]:
-    """A choice among some of the tools, each one ``named``."""
-    tools = ListOf(tagged(named, ignores_others=True), 1, 256)
+def allowed_tools_fields(*named: Record) -> tuple[Field, ...]:
+    """A choice among some of the tools, each one of ``named``."""
+    tools = ListOf(tagged(*named, ignores_others=True), 1, 256)
     return (
         Field("mode", OneOf(("auto", "required")), "Whether one must be called."),
         required("tools", tools, "Those that may be called."),
     )
 
 
-def schema_shape(limits: ApiLimits) -> FreeObject:
-    """A JSON Schema."""
-    return FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
+@attrs.frozen
+class _JsonSchema:
+    """A JSON Schema of any draft and age, read as one of 2020-12.
+
+    What has no meaning in it, and what no grammar can hold an answer to, is reported by its path.
+    In the form of an answer a type that is none is refused: what came would be something else.
+    """
+
+    of: FreeObject
+    is_form: bool = False
+
+    expected = "an object"
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> Json:
+        lawful = lawful_schema(self.of.read(value, path, ignored))
+        for inside, keyword in lawful.lost:
+            if self.is_form and keyword == "type":
+                where = member(member(path, inside) if inside else path, keyword)
+                raise invalid(f"{where} is no type of JSON", where)
+            ignored.unknown(member(path, inside) if inside else path, keyword)
+        if ignored.is_strict and lawful.unbound:
+            return {**lawful.schema, "strict": True}  # refused where it would have to be written
+        for inside, keyword in lawful.unbound:
+            ignored.add(member(path, inside) if inside else path, keyword)
+        return lawful.schema
+
+    def schema(self) -> Json:
+        return self.of.schema()
+
+
+def schema_shape(limits: ApiLimits, *, is_form: bool = False) -> Shape:
+    """A JSON Schema; ``is_form``: of an answer."""
+    given = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
+    return _JsonSchema(given, is_form)

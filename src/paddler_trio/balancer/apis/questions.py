@@ -12,6 +12,7 @@ from paddler_trio.balancer.agents.ask_model import ask_model, held_by
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid
 from paddler_trio.balancer.apis.backend import Backend
 from paddler_trio.balancer.apis.exchange import Exchange
+from paddler_trio.balancer.apis.prompt_noise import normalised
 from paddler_trio.balancer.apis.prompts import is_ids
 from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
@@ -71,6 +72,8 @@ async def text_of(backend: Backend, tokens: Sequence[int], exchange: Exchange) -
 
 async def rendered(backend: Backend, exchange: Exchange, prompt: Prompt) -> Mapping[str, object]:
     """What the engine would be given for ``prompt``: its text ``prompt``, and ``num_tokens``."""
+    if backend.settings.normalises_prompts:
+        prompt = normalised(prompt)
     return await ask(backend, RenderPrompt(prompt=prompt), exchange)
 
 

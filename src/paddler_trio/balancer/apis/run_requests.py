@@ -24,6 +24,7 @@ from paddler_trio.balancer.apis.answer import Step, StreamEncoder, top_of
 from paddler_trio.balancer.apis.api_errors import ApiError, from_failure, from_problem, from_result
 from paddler_trio.balancer.apis.backend import Backend
 from paddler_trio.balancer.apis.exchange import Exchange
+from paddler_trio.balancer.apis.prompt_noise import normalised_work
 from paddler_trio.net.server import sse
 from paddler_trio.net.server.asgi import ClientGoneError, HttpProblem
 from paddler_trio.net.server.client_identity import account_of
@@ -203,6 +204,8 @@ async def _watched(
     """Submit ``works`` and ``read`` their steps while the client is connected; stop all then."""
     failure: ApiError | None = None
     is_complete = False
+    if backend.settings.normalises_prompts:
+        works = [normalised_work(work) for work in works]
     most = backend.limits.max_logprobs if len(works) > 1 else None
     source = StepSource(backend.dispatcher, backend.deployment.name, pin, is_repeatable, most)
 

@@ -333,7 +333,8 @@ class Either:
 class Tagged:
     """An object whose member ``tag`` selects one of several records.
 
-    ``ignores_others``: an object with another tag is ignored, and read as its tag alone.
+    ``ignores_others``: an object with another tag is ignored, and read as its tag alone;
+    :meth:`is_other` tells which were.
     ``reads_others_as``: it is read as one with this tag, and its own is reported.
     """
 
@@ -346,6 +347,11 @@ class Tagged:
     @property
     def expected(self) -> str:
         return f"an object with {self.tag}"
+
+    def is_other(self, value: object) -> bool:
+        """Whether ``value`` was read as one that is ignored."""
+        assert isinstance(value, Mapping), "it was read"
+        return value.get(self.tag, self.default) not in self.records
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
         if not isinstance(value, dict):
@@ -376,14 +382,18 @@ class Tagged:
         return self.records[given].read(value, path, ignored)
 
     def schema(self) -> Json:
-        described = [record.schema() for record in self.records.values()]
-        if self.reads_others_as is None:
-            return {"oneOf": described}
-        general = self.records[self.reads_others_as].schema()
-        members = general["properties"]
-        assert isinstance(members, dict)
-        general["properties"] = {**members, self.tag: {"type": "string"}}
-        return {"anyOf": [*described, general]}
+        known = [record.schema() for record in self.records.values()]
+        if self.reads_others_as is not None:
+            general = self.records[self.reads_others_as].schema()
+            members = general["properties"]
+            assert isinstance(members, dict)
+            general["properties"] = {**members, self.tag: {"type": "string"}}
+            return {"anyOf": [*known, general]}
+        if not self.ignores_others:
+            return {"oneOf": known}
+        kind = {"type": "string", "not": {"enum": list(self.records)}}
+        other = {"type": "object", "properties": {self.tag: kind}, "required": [self.tag]}
+        return {"oneOf": [*known, {**other, "description": "Ignored."}]}
 
 
 def _bounds(least_name: str, least: float | None, most_name: str, most: float | None) -> Json:

@@ -60,7 +60,7 @@ from paddler_trio.net.server.asgi import App
 from paddler_trio.net.server.connection_limits import HttpLimits
 from paddler_trio.net.server.input_budget import PUBLIC_SHARE
 from paddler_trio.net.server.listening import adopt, beyond_loopback, listen, warn_of_plain_ports
-from paddler_trio.net.server.router import by_path
+from paddler_trio.net.server.router import by_path, http_only
 from paddler_trio.net.server.server import HttpServer
 from paddler_trio.net.tls.server_tls import ServerTls, server_tls
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
@@ -321,7 +321,7 @@ def port_apps(
     management_app = by_path(is_store_path, store_app, otherwise=operators_app)
     management_app = by_path(is_tunnel_path, TunnelRoute(core.dispatcher), otherwise=management_app)
     upstreams = Upstreams.of(config, core, guards, deployments)
-    limited = quotas.limiter(native)
+    limited = quotas.limiter(http_only(api.routes_http, native))
     native_cors = Cors(config.inference_cors_allowed_hosts)
     api_cors = Cors(config.inference_cors_allowed_hosts, CORS_RULES)
     site = panel_site(

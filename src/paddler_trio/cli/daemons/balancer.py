@@ -267,6 +267,13 @@ def balancer(
         bool,
         typer.Option(help="Refuse OpenAI requests with fields that would be ignored and reported."),
     ] = False,
+    normalise_prompts: Annotated[
+        bool,
+        typer.Option(
+            help="Take what changes with each request and means nothing (a provider's stamp, the "
+            "seconds of the present time) out of the system's texts, so that prefixes are found."
+        ),
+    ] = True,
     openai_limit: Annotated[
         list[str] | None,
         typer.Option(
@@ -366,6 +373,7 @@ def balancer(
         image_hosts=tuple(image_host or ()),
         strict_model_names=strict_model_names,
         strict_openai_fields=strict_openai_fields,
+        normalise_prompts=normalise_prompts,
         openai_limits=tuple(openai_limit or ()),
         otlp_endpoint=otlp_endpoint,
         trace_sample_ratio=trace_sample_ratio,

@@ -35,10 +35,14 @@ _ID = "[A-Za-z0-9] [A-Za-z0-9_-]{0,31}"
 
 @attrs.frozen
 class Tool:
-    """A function that may be called; ``parameters`` None takes any arguments."""
+    """A function that may be called; ``parameters`` None takes any arguments.
+
+    ``is_strict``: arguments are bound to the whole schema, or the tool is refused.
+    """
 
     name: str
     parameters: object = None
+    is_strict: bool = False
 
     @property
     def schema(self) -> object:
@@ -69,14 +73,15 @@ def write_calls(
 
     Args:
       tools: at least one.
-      is_lenient: a tool whose schema no grammar can express takes any arguments; they are judged
-        when they are read. If not, it is refused.
+      is_lenient: a strict tool takes any arguments, too, if no grammar can express its schema; they
+        are judged when they are read. If not, it is refused.
 
     Raises:
       GrammarError: it grows too large, or names the tool, the place and the keyword.
     """
     form = place.form
-    calls = [_call(place, tool, writer, is_lenient=is_lenient) for tool in tools]
+    tools = [attrs.evolve(tool, is_strict=tool.is_strict and not is_lenient) for tool in tools]
+    calls = [_call(place, tool, writer) for tool in tools]
     most = 1 if place.ends_turn else most
     opening = form.opener[: len(form.opener) - form.kept]
     closing = "" if place.ends_turn else form.closer
@@ -108,9 +113,7 @@ def write_calls(
     section = writer.rule(joined(start, one, end), "section")
     first = section
     if place.prompted and form.in_header:
-        prompted = [
-            _call(place, tool, writer, is_lenient=is_lenient, is_first=True) for tool in tools
-        ]
+        prompted = [_call(place, tool, writer, is_first=True) for tool in tools]
         first = writer.rule(joined(writer.rule(" | ".join(prompted), "call"), end), "section")
     elif place.prompted:
         first = writer.rule(joined(first_start, one, end), "section")
@@ -124,9 +127,7 @@ def _several(first: str, other: str, between: str, most: int, writer: GrammarWri
     return f"{first} {writer.counted(following, 0, most - 1)}"
 
 
-def _call(
-    place: CallPlace, tool: Tool, writer: GrammarWriter, *, is_lenient: bool, is_first: bool = False
-) -> str:
+def _call(place: CallPlace, tool: Tool, writer: GrammarWriter, *, is_first: bool = False) -> str:
     form = place.form
     if not tool.name:
         raise GrammarError("a tool has no name")
@@ -139,14 +140,15 @@ def _call(
     except NothingMatchesError as error:
         raise GrammarError(f"tool {tool.name!r}: {error}") from error
     except SchemaError as error:
-        if not is_lenient:
+        if tool.is_strict:
             raise GrammarError(f"tool {tool.name!r}: {error}") from error
     return joined(header, _exact_call(place, attrs.evolve(tool, parameters=None), writer))
 
 
 def _exact_call(place: CallPlace, tool: Tool, writer: GrammarWriter) -> str:
     syntax = place.form.syntax
-    schemas = SchemaWriter(writer, tool.schema, avoided=place.avoided)
+    is_lenient = not tool.is_strict
+    schemas = SchemaWriter(writer, tool.schema, avoided=place.avoided, is_lenient=is_lenient)
     match syntax:
         case NamedJson(header_names=True):
             return _json_arguments(tool, schemas)
@@ -166,7 +168,9 @@ def _exact_call(place: CallPlace, tool: Tool, writer: GrammarWriter) -> str:
             arguments = TaggedArguments(PYTHON, tool.schema, place.avoided, writer, words).written()
             return joined(literal(f"{tool.name}{syntax.after_name}("), arguments, '")"')
         case QuotedObjects():
-            quoted = QuotedWriter(writer, tool.schema, place.avoided, syntax.quote)
+            quoted = QuotedWriter(
+                writer, tool.schema, place.avoided, syntax.quote, is_lenient=is_lenient
+            )
             return joined(
                 literal(f"{syntax.before_name}{tool.name}"), _json_arguments(tool, quoted)
             )
@@ -232,10 +236,16 @@ class QuotedWriter(SchemaWriter):
     """JSON values as Gemma writes them: bare keys, texts in a quote token, nothing escaped."""
 
     def __init__(
-        self, writer: GrammarWriter, document: object, avoided: Sequence[str], quote: str
+        self,
+        writer: GrammarWriter,
+        document: object,
+        avoided: Sequence[str],
+        quote: str,
+        *,
+        is_lenient: bool = False,
     ) -> None:
         """``quote``: the token that quotes texts; no text can contain it."""
-        super().__init__(writer, document, avoided=(*avoided, quote))
+        super().__init__(writer, document, avoided=(*avoided, quote), is_lenient=is_lenient)
         self._quote = quote
         self.blanks = '""'
 

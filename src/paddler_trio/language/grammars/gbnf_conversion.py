@@ -27,6 +27,7 @@ from paddler_trio.language.grammars.gbnf_writer import (
 from paddler_trio.language.grammars.pushdown_automaton import compile_gbnf
 from paddler_trio.language.grammars.regex_automaton import automaton_of
 from paddler_trio.language.grammars.schema_writer import SchemaWriter
+from paddler_trio.wire.json_schema import lawful_schema
 
 MAX_SCHEMA_CHARS = 256 * 1024
 MAX_CHOICES = 2000
@@ -75,12 +76,15 @@ class SchemaNotConvertibleError(GrammarError):
 def json_schema_to_gbnf(schema_text: str) -> str:
     """GBNF with the root rule ``root`` for documents that fit a JSON Schema.
 
+    What a grammar cannot express is left out, so that documents are bound less; with ``strict``
+    true beside the other keywords of the schema it is refused.
+
     Args:
       schema_text: a schema as JSON, at most ``MAX_SCHEMA_CHARS``.
 
     Raises:
-      SchemaNotConvertibleError: not JSON, beyond a limit, or using what grammars lack; the text
-        names the keyword and its place.
+      SchemaNotConvertibleError: not JSON, beyond a limit, without a document that fits, or strict
+        and using what grammars lack; the text names the keyword and its place.
     """
     if len(schema_text) > MAX_SCHEMA_CHARS:
         message = f"JSON Schema has {len(schema_text)} characters, the limit is {MAX_SCHEMA_CHARS}"
@@ -91,16 +95,24 @@ def json_schema_to_gbnf(schema_text: str) -> str:
         raise SchemaNotConvertibleError("JSON Schema is nested too deeply") from error
     except ValueError as error:
         raise SchemaNotConvertibleError(f"JSON Schema is not JSON: {error}") from error
-    return schema_to_gbnf(schema)
+    is_strict = isinstance(schema, dict) and schema.get("strict") is True
+    return schema_to_gbnf(schema, is_lenient=not is_strict)
 
 
-def schema_to_gbnf(schema: object) -> str:
-    """As ``json_schema_to_gbnf``, for a schema that was read already."""
+def schema_to_gbnf(schema: object, *, is_lenient: bool = False) -> str:
+    """As ``json_schema_to_gbnf``, for a schema that was read already.
+
+    ``is_lenient``: what cannot be expressed is left out.
+    """
     if not isinstance(schema, dict | bool):
         raise SchemaNotConvertibleError("JSON Schema: $: a schema is an object, true or false")
     writer = GrammarWriter()
     try:
-        root = SchemaWriter(writer, schema, null_where_nullable=True).document()
+        if is_lenient and isinstance(schema, dict):
+            schema = lawful_schema(schema).schema
+        root = SchemaWriter(
+            writer, schema, null_where_nullable=True, is_lenient=is_lenient
+        ).document()
         grammar = writer.text(root)
         refuse_endless(grammar, writer.root)
     except GrammarError as error:

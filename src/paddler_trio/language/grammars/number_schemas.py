@@ -7,7 +7,7 @@ its bounds.
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 
 import attrs
 
@@ -36,11 +36,15 @@ class Bounds:
         return self.least is not None or self.most is not None
 
 
+class NoNumberError(GrammarError):
+    """Nothing lies between two bounds."""
+
+
 def integer(bounds: Bounds, writer: GrammarWriter) -> str:
     """GBNF for the integers within ``bounds``; GrammarError if there are none."""
+    bounds = _reached(bounds)
     if not bounds:
         return writer.rule(ANY_INTEGER, "integer")
-    _check(bounds)
     least = most = None
     if bounds.least is not None:
         least = int(bounds.least.to_integral_value(ROUND_CEILING))
@@ -56,15 +60,15 @@ def integer(bounds: Bounds, writer: GrammarWriter) -> str:
         most = max(widest, least + widest)
     ways = _integers_between(least, most)
     if not ways:
-        raise GrammarError("no integer lies between the bounds")
+        raise NoNumberError("no integer lies between the bounds")
     return writer.rule(" | ".join(ways), "integer")
 
 
 def number(bounds: Bounds, writer: GrammarWriter) -> str:
     """GBNF for the numbers within ``bounds``, without exponent; GrammarError if there are none."""
+    bounds = _reached(bounds)
     if not bounds:
         return writer.rule(ANY_NUMBER, "number")
-    _check(bounds)
     ways = []
     least, most = bounds.least, bounds.most
     if most is None or most > 0 or (most == 0 and not bounds.excludes_most):
@@ -81,19 +85,43 @@ def number(bounds: Bounds, writer: GrammarWriter) -> str:
             f'"-" {way}' for way in _numbers_between(low, excludes, high, bounds.excludes_least)
         ]
     if not ways:
-        raise GrammarError("no number lies between the bounds")
+        raise NoNumberError("no number lies between the bounds")
     return writer.rule(" | ".join(ways), "number")
 
 
-def _check(bounds: Bounds) -> None:
+def _reached(bounds: Bounds) -> Bounds:
+    """The bounds without those beyond what is ever written; GrammarError for one that is too long.
+
+    What has more digits behind its point is rounded towards the other bound.
+    """
+    least, most = bounds.least, bounds.most
+    if least is not None and least < 0 and _is_beyond(least):
+        bounds = attrs.evolve(bounds, least=None, excludes_least=False)
+    elif least is not None and _digits_behind(least) > MAX_DIGITS:
+        bounds = attrs.evolve(bounds, least=_rounded(least, ROUND_CEILING), excludes_least=False)
+    if most is not None and most > 0 and _is_beyond(most):
+        bounds = attrs.evolve(bounds, most=None, excludes_most=False)
+    elif most is not None and _digits_behind(most) > MAX_DIGITS:
+        bounds = attrs.evolve(bounds, most=_rounded(most, ROUND_FLOOR), excludes_most=False)
     for bound in (bounds.least, bounds.most):
-        if bound is None:
-            continue
-        exponent = bound.as_tuple().exponent
-        if not isinstance(exponent, int) or bound.adjusted() >= MAX_DIGITS:
+        if bound is not None and _is_beyond(bound):
             raise GrammarError(f"a bound has more than {MAX_DIGITS} digits before its point")
-        if exponent < -MAX_DIGITS:
-            raise GrammarError(f"a bound has more than {MAX_DIGITS} digits behind its point")
+    return bounds
+
+
+def _is_beyond(bound: Decimal) -> bool:
+    return bound.adjusted() >= MAX_DIGITS
+
+
+def _digits_behind(bound: Decimal) -> int:
+    exponent = bound.as_tuple().exponent
+    assert isinstance(exponent, int), "a bound is a number"
+    return -exponent
+
+
+def _rounded(bound: Decimal, way: str) -> Decimal:
+    with localcontext(prec=4 * MAX_DIGITS):
+        return bound.quantize(Decimal(1).scaleb(-_EXACT_DIGITS), rounding=way)
 
 
 def _integers_between(least: int, most: int) -> list[str]:

@@ -37,14 +37,41 @@ _LEAST = frozenset({"maxLength", "maxItems", "maxProperties", "maximum", "exclus
 
 
 class SchemaError(GrammarError):
-    """A schema that no grammar can express; ``path`` is the place of the problem."""
+    """A schema that no grammar can express; ``path`` is the place of the problem.
+
+    The ``reason`` begins with the keywords that make it, which ``keywords`` has.
+    """
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
+        self.keywords = reason.partition(":")[0].split(", ")
 
 
 class NothingMatchesError(SchemaError):
     """No value fits this part of a schema."""
+
+
+_GOES_WITH = {
+    "properties": ("required", "additionalProperties", "unevaluatedProperties"),
+    "patternProperties": ("additionalProperties", "unevaluatedProperties"),
+    "prefixItems": ("items",),
+    **dict.fromkeys(("$ref", "allOf", "anyOf", "oneOf"), ("unevaluatedProperties",)),
+}
+"""What would forbid more without the keyword than with it."""
+_GIVEN_UP = ("oneOf", "allOf", "anyOf", "$ref", *_GOES_WITH)
+"""The keywords that bring others along, of which one may be what cannot be expressed."""
+
+
+def relaxed(schema: Schema, error: SchemaError) -> Schema | None:
+    """The schema without what ``error`` is about, which allows more; None if nothing is left."""
+    given = [key for key in error.keywords if key in schema]
+    if given == ["oneOf"] and "anyOf" not in schema:
+        rest = {key: value for key, value in schema.items() if key != "oneOf"}
+        return {**rest, "anyOf": schema["oneOf"]}
+    given = given or [key for key in _GIVEN_UP if key in schema][:1] or sorted(rules_of(schema))[:1]
+    dropped = {*given, *(other for key in given for other in _GOES_WITH.get(key, ()))}
+    lesser = {key: value for key, value in schema.items() if key not in dropped}
+    return lesser if len(lesser) < len(schema) else None
 
 
 def rules_of(schema: Schema) -> dict[str, object]:

@@ -31,7 +31,7 @@ import attrs
 from paddler_trio.language.answers.typed_values import json_types
 from paddler_trio.language.grammars.container_schemas import write_array, write_object
 from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, literal
-from paddler_trio.language.grammars.number_schemas import Bounds, integer, number
+from paddler_trio.language.grammars.number_schemas import Bounds, NoNumberError, integer, number
 from paddler_trio.language.grammars.schema_merging import (
     KINDS,
     NothingMatchesError,
@@ -40,6 +40,7 @@ from paddler_trio.language.grammars.schema_merging import (
     SchemaError,
     canonical,
     checked,
+    relaxed,
     types_in,
 )
 from paddler_trio.language.grammars.string_schemas import (
@@ -80,6 +81,7 @@ class SchemaWriter:
       avoided: texts that no string may contain as they are, such as what ends a tool call.
       null_where_nullable: OpenAPI's ``nullable``, which JSON Schema lacks, adds null.
       words: how true, false and nothing are written.
+      is_lenient: what cannot be expressed is left out, so that more is allowed, and not refused.
     """
 
     grammar: GrammarWriter
@@ -87,6 +89,7 @@ class SchemaWriter:
     avoided: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     words: tuple[str, str, str] = attrs.field(default=("true", "false", "null"), kw_only=True)
     _null_where_nullable: bool = attrs.field(default=False, kw_only=True)
+    is_lenient: bool = attrs.field(default=False, kw_only=True)
     blanks: str = attrs.field(init=False)
     _resolver: Resolver = attrs.field(init=False)
     _known: dict[int, str] = attrs.field(factory=dict, init=False)
@@ -124,7 +127,7 @@ class SchemaWriter:
         if known is not None:
             return known
         with self._nested(path):
-            name = self._written(schema, path)
+            name = self._written_leniently(schema, path)
         self._known[id(schema)] = name
         self._kept.append(schema)
         while self._waiting and self._depth == 0:
@@ -135,6 +138,19 @@ class SchemaWriter:
             finally:
                 self._depth = 0
         return name
+
+    def _written_leniently(self, schema: Schema, path: str) -> str:
+        while True:
+            try:
+                return self._written(schema, path)
+            except NothingMatchesError:
+                raise
+            except SchemaError as error:
+                lesser = relaxed(schema, error) if self.is_lenient else None
+                if lesser is None:
+                    raise
+                schema = lesser
+                self._kept.append(schema)
 
     @contextmanager
     def _nested(self, path: str) -> Iterator[None]:
@@ -333,8 +349,11 @@ class SchemaWriter:
         most, excludes_most = _bound(rules, "maximum", "exclusiveMaximum", high, min, path)
         try:
             return make(Bounds(least, most, excludes_least, excludes_most), self.grammar)
-        except GrammarError as error:
+        except NoNumberError as error:
             raise NothingMatchesError(path, f"minimum, maximum: {error}") from error
+        except GrammarError as error:
+            bounds = ", ".join(sorted(key for key in _KEYWORDS_OF["number"] if key in rules))
+            raise SchemaError(path, f"{bounds}: {error}") from error
 
     def text(self, rules: Schema, path: str) -> str:
         """The rule for a string; SchemaError."""

@@ -224,7 +224,7 @@ class Router:
         match = self._table.find(scope["path"])
         handler = match.handlers.get(WEBSOCKET)
         if handler is None:
-            await refuse_websocket(send)
+            await refuse_websocket(send, answers_http=bool(match.handlers))
             return
         accepted = closed = False
 
@@ -255,6 +255,18 @@ def by_path(is_first: Callable[[str], bool], first: App, *, otherwise: App) -> A
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         app = first if scope["type"] == "http" and is_first(scope["path"]) else otherwise
         await app(scope, receive, send)
+
+    return answer
+
+
+def http_only(is_http: Callable[[str], bool], app: App) -> App:
+    """``app``, with WebSockets refused on the paths that are answered over HTTP elsewhere."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket" and is_http(scope["path"]):
+            await refuse_websocket(send, answers_http=True)
+        else:
+            await app(scope, receive, send)
 
     return answer
 
@@ -290,9 +302,20 @@ def _problem_of(error: Exception, request: str) -> HttpProblem | None:
     return HttpProblem(500, "Internal server error")
 
 
-async def refuse_websocket(send: Send) -> None:
-    """Close a WebSocket that nothing serves, before it is accepted: a plain 403."""
-    await send({"type": "websocket.close", "code": 1000})
+async def refuse_websocket(send: Send, *, answers_http: bool = False) -> None:
+    """Close a WebSocket that nothing serves, before it is accepted: a plain 403.
+
+    Where HTTP is answered it is 426, after which clients that can do both go on with HTTP.
+    """
+    if answers_http:
+        await refuse_upgrade(send, _WANTS_HTTP)
+    else:
+        await send({"type": "websocket.close", "code": 1000})
+
+
+_WANTS_HTTP = HttpProblem(
+    426, "This path answers plain HTTP, no WebSockets", [(b"upgrade", b"HTTP/1.1")]
+)
 
 
 async def refuse_upgrade(send: Send, problem: HttpProblem) -> None:

@@ -257,7 +257,7 @@ def test_bad_messages_are_refused_with_their_path(messages: object, param: str) 
         ({"structured_outputs": {"structural_tag": {}}}, "structured_outputs.structural_tag"),
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
-        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "hosted", "custom": {"name": "x"}}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [TOOL, TOOL]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),

@@ -377,7 +377,11 @@ def test_what_a_response_echoes_and_no_prompt_has_is_as_short_as_a_schema() -> N
     long = "d" * (LIMITS.max_schema_bytes + 1)
     form = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
     tool = {"type": "function", "name": "f", "output_schema": {"title": long}}
-    for body in ({"text": {"format": {**form, "description": long}}}, {"tools": [tool]}):
+    space = {"type": "namespace", "name": "n", "description": long, "tools": []}
+    free = {"type": "custom", "name": "c", "format": {"type": "text", "x": long}}
+    shell = {"type": "shell", "environment": {"type": "local", "x": long}}
+    tools: list[dict[str, Any]] = [{"tools": [each]} for each in (tool, space, free, shell)]
+    for body in ({"text": {"format": {**form, "description": long}}}, *tools):
         with pytest.raises(ApiError, match="max_schema_bytes"):
             read_responses({"input": "hi", **body}, LIMITS)
     fits = {**form, "description": long[1:]}

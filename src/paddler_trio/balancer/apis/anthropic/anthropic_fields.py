@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+
+import attrs
 
 from paddler_trio.balancer.apis.fields import (
     Field,
@@ -10,7 +13,6 @@ from paddler_trio.balancer.apis.fields import (
     accepted,
     hint,
     record,
-    refused,
     required,
     tag,
     tagged,
@@ -22,6 +24,7 @@ from paddler_trio.balancer.apis.generation_fields import (
     MODEL,
     cache_fields,
 )
+from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.message_fields import schema_shape
 from paddler_trio.balancer.apis.sampling_fields import sampling_fields
@@ -30,9 +33,11 @@ from paddler_trio.balancer.apis.shapes import (
     Flag,
     FreeObject,
     Integer,
+    Json,
     ListOf,
     OneOf,
     Shape,
+    Tagged,
     Text,
 )
 
@@ -68,36 +73,108 @@ def _image_block() -> Record:
     return _block("image", required("source", source, "The image."))
 
 
-def _document_block() -> Record:
-    source = record(
-        "text document",
-        tag("text"),
-        required("media_type", OneOf(("text/plain",)), "Plain text."),
-        required("data", Text(), "The text."),
+def _document_block(text: Record, image: Record) -> Record:
+    why = "only plain text is read; the model is told that there was a document"
+    source = tagged(
+        record(
+            "text document",
+            tag("text"),
+            required("media_type", Text(256), "Plain text."),
+            required("data", Text(), "The text."),
+        ),
+        record(
+            "document of blocks",
+            tag("content"),
+            required("content", text_or_parts(text, image), "The document."),
+        ),
+        record("base64 document", tag("base64"), hint("media_type", why), hint("data", why)),
+        record("document address", tag("url"), Field("url", Text(), "Told to the model.")),
+        record("stored document", tag("file"), hint("file_id", why)),
     )
     return _block(
         "document",
-        required("source", tagged(source), "Plain text; other formats are not read."),
+        required("source", source, "Plain text or blocks; of other formats the model is told."),
         Field("title", Text(), "Told to the model before the text."),
         Field("context", Text(), "Told to the model before the text."),
-        refused("citations", "sources are not told apart from text", neutral=({"enabled": False},)),
+        hint("citations", _CITATIONS, neutral=({"enabled": False},)),
     )
 
 
+def _search_result_block(text: Record) -> Record:
+    return _block(
+        "search_result",
+        Field("source", Text(), "Told to the model before the text."),
+        Field("title", Text(), "Told to the model before the text."),
+        required("content", text_or_parts(text), "The text."),
+        hint("citations", _CITATIONS, neutral=({"enabled": False},)),
+    )
+
+
+_CITATIONS = "sources are not told apart from text"
+
+
+def _hosted_blocks(*parts: Record) -> tuple[Record, ...]:
+    """Calls that a server ran and what they gave, as calls and results of tools."""
+    uses = (
+        _block(
+            kind,
+            required("id", Text(256), "What the result refers to."),
+            required("name", _NAME, "Of the tool."),
+            Field("input", FreeObject(), "Its arguments."),
+            accepted("server_name", Text(256), "The call has been made."),
+            accepted("caller", Anything(), "The call has been made."),
+        )
+        for kind in HOSTED_USES
+    )
+    results = (
+        _block(
+            kind,
+            required("tool_use_id", Text(256), "The call this answers."),
+            Field("content", Anything(), "Its texts are told to the model."),
+            Field("is_error", Flag(), "Told to the model before the content."),
+            accepted("caller", Anything(), "The call has been made."),
+        )
+        for kind in HOSTED_RESULTS
+    )
+    return (*uses, *results)
+
+
+HOSTED_USES = ("server_tool_use", "mcp_tool_use")
+HOSTED_RESULTS = (
+    "web_search_tool_result",
+    "web_fetch_tool_result",
+    "code_execution_tool_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "mcp_tool_result",
+)
+
+
 def _message_shape() -> Shape:
-    text, image, document = _text_block(), _image_block(), _document_block()
+    text, image = _text_block(), _image_block()
+    document, found = _document_block(text, image), _search_result_block(text)
+    reference = _block("tool_reference", required("tool_name", _NAME, "Told to the model."))
+    upload = _block("container_upload", hint("file_id", "there is no container"))
+    parts = (text, image, document, found)
     result = _block(
         "tool_result",
         required("tool_use_id", Text(256), "The call this answers."),
-        Field("content", text_or_parts(text, image, document), "What the tool said."),
+        Field("content", text_or_parts(*parts, reference), "What the tool said."),
         Field("is_error", Flag(), "Told to the model before the content."),
+    )
+    hosted = _hosted_blocks(*parts)
+    summary = _block(
+        "compaction",
+        Field("content", text_or_parts(text), "What was said before, told to the model as text."),
+        accepted("encrypted_content", Anything(), "It cannot be read."),
     )
     use = _block(
         "tool_use",
         required("id", Text(256), "What the result refers to."),
         required("name", _NAME, "Of the tool."),
         required("input", FreeObject(), "Its arguments."),
-        accepted("caller", FreeObject(), "The model calls tools itself."),
+        accepted("caller", Anything(), "The model calls tools itself."),
     )
     thinking = _block(
         "thinking",
@@ -114,8 +191,8 @@ def _message_shape() -> Shape:
         )
 
     return tagged(
-        message("user", text, image, document, result),
-        message("assistant", text, use, thinking, redacted),
+        message("user", *parts, result, upload, summary, *hosted),
+        message("assistant", *parts, use, thinking, redacted, upload, summary, *hosted),
         message("system", text),
         by="role",
     )
@@ -132,10 +209,91 @@ def _tool_shape(limits: ApiLimits) -> Shape:
         accepted("eager_input_streaming", Flag(), "Arguments are streamed either way."),
         accepted("input_examples", ListOf(FreeObject()), "Templates show none."),
         hint("defer_loading", "every tool is told to the model", neutral=(False,)),
-        refused("allowed_callers", "only the model calls tools", neutral=(["direct"],)),
+        hint("allowed_callers", "only the model calls tools", neutral=(["direct"],)),
         _CACHE,
     )
-    return tagged(custom, default="custom", ignores_others=True)
+    return _Tools(tagged(custom, default="custom", ignores_others=True))
+
+
+@attrs.frozen
+class _Tools:
+    """Tools of the client; of those that Anthropic's models know by heart the schema is filled in.
+
+    Their types end with a date, as ``bash_20250124`` does.
+    """
+
+    of: Tagged
+
+    @property
+    def expected(self) -> str:
+        return self.of.expected
+
+    def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
+        match value:
+            case {"type": str(kind), "name": name}:
+                for beginning, (description, schema) in KNOWN_TOOLS.items():
+                    if kind.startswith(beginning):
+                        filled = {"name": name, "description": description, "input_schema": schema}
+                        return self.of.read(filled, path, ignored)
+        return self.of.read(value, path, ignored)
+
+    def schema(self) -> Json:
+        return self.of.schema()
+
+
+def _commands(*commands: str, **others: Json) -> Json:
+    text: Json = {"type": "string"}
+    properties = {"command": {**text, "enum": list(commands)}, "path": text, **others}
+    return {"type": "object", "properties": properties, "required": ["command", "path"]}
+
+
+_TEXT: Json = {"type": "string"}
+_LINE: Json = {"type": "integer"}
+KNOWN_TOOLS: Mapping[str, tuple[str, Json]] = {
+    "bash_2": (
+        "Run a command in a shell that stays open; restart starts a new one.",
+        {
+            "type": "object",
+            "properties": {"command": _TEXT, "restart": {"type": "boolean"}},
+        },
+    ),
+    "text_editor_2": (
+        "View, create and change text files.",
+        _commands(
+            "view",
+            "create",
+            "str_replace",
+            "insert",
+            file_text=_TEXT,
+            old_str=_TEXT,
+            new_str=_TEXT,
+            insert_line=_LINE,
+            insert_text=_TEXT,
+            view_range={"type": "array", "items": _LINE},
+        ),
+    ),
+    "memory_2": (
+        "View, create, change, delete and rename files of notes below /memories.",
+        {
+            **_commands(
+                "view",
+                "create",
+                "str_replace",
+                "insert",
+                "delete",
+                "rename",
+                file_text=_TEXT,
+                old_str=_TEXT,
+                new_str=_TEXT,
+                insert_line=_LINE,
+                insert_text=_TEXT,
+                old_path=_TEXT,
+                new_path=_TEXT,
+            ),
+            "required": ["command"],
+        },
+    ),
+}
 
 
 def _tool_choice_shape() -> Shape:
@@ -164,7 +322,7 @@ def _format_shape(limits: ApiLimits) -> Shape:
     return record(
         "AnthropicFormat",
         tag("json_schema"),
-        required("schema", schema_shape(limits), "JSON Schema of the answer."),
+        required("schema", schema_shape(limits, is_form=True), "JSON Schema of the answer."),
     )
 
 
@@ -194,9 +352,9 @@ def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
         Field("output_format", _format_shape(limits), "As output_config.format."),
         accepted("cache_control", FreeObject(), "Prefixes are found by their tokens."),
         Field("thread", FreeObject(), "Refused, in the words that make clients do without."),
-        refused("mcp_servers", "tools are called by the client", neutral=([],)),
+        hint("mcp_servers", "tools are called by the client", neutral=([],)),
         hint("context_management", "the conversation is taken as it is", neutral=({},)),
-        refused("container", "there is no code execution"),
+        hint("container", "there is no code execution"),
         hint("speed", "there is one", neutral=("standard",)),
     )
 

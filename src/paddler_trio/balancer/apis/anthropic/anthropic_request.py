@@ -6,16 +6,18 @@ in every chat template, and they come before the rest of the user's turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
 from paddler_trio.balancer.apis.anthropic.anthropic_fields import (
+    HOSTED_RESULTS,
+    HOSTED_USES,
     count_tokens_record,
     messages_record,
 )
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid
-from paddler_trio.balancer.apis.fields import list_in, object_in, text_in
+from paddler_trio.balancer.apis.fields import list_in, object_in, text_in, unread
 from paddler_trio.balancer.apis.generation_fields import generate_of, schema_constraint
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
@@ -101,7 +103,7 @@ def _conversation(values: Mapping[str, object]) -> ConversationPrompt:
         messages.append({"role": "system", "content": _text_of(system)})
     for index, message in enumerate(turns):
         messages += _turn(message, index)
-    continues = turns[-1]["role"] == "assistant"
+    continues = turns[-1]["role"] == messages[-1]["role"] == "assistant"
     if continues:
         _check_continuable(messages, len(turns) - 1)
     tools, choice, name = _tools(values)
@@ -139,33 +141,51 @@ def _turn(message: Mapping[str, object], index: int) -> list[Json]:
         return [{"role": role, "content": content}]
     assert isinstance(content, list)
     if role == "assistant":
-        return [_assistant(content)]
+        return _assistant(content)
     if role == "system":
         return [{"role": "system", "content": _text_of(content)}]
     results: list[Json] = []
     parts: list[Json] = []
     for block in content:
-        if block["type"] == "tool_result":
+        if block["type"] == "tool_result" or block["type"] in HOSTED_RESULTS:
             results.append(_tool_result(block))
-        else:
+        elif block["type"] not in HOSTED_USES:
             parts.append(_part(block))
-    if not results and not parts:
-        raise invalid(f"messages[{index}].content is empty", f"messages[{index}].content")
-    return results + ([{"role": "user", "content": plain_content(parts)}] if parts else [])
+    said = {"role": "user", "content": plain_content(parts)}
+    return results + ([said] if parts or not results else [])
 
 
-def _assistant(blocks: Sequence[Mapping[str, object]]) -> Json:
-    text = "".join(str(block["text"]) for block in blocks if block["type"] == "text")
+def _assistant(blocks: Sequence[Mapping[str, object]]) -> list[Json]:
+    """Several messages where results of a server's tools stand between what was said."""
+    messages: list[Json] = []
+    since: list[Mapping[str, object]] = []
+    for block in blocks:
+        if block["type"] not in HOSTED_RESULTS:
+            since.append(block)
+            continue
+        if since:
+            messages.append(_said(since))
+            since = []
+        messages.append(_tool_result(block))
+    return [*messages, _said(since)] if since or not messages else messages
+
+
+def _said(blocks: Sequence[Mapping[str, object]]) -> Json:
+    spoken = (block for block in blocks if block["type"] not in _NOT_SPOKEN)
+    text = "".join(str(part["text"]) for part in map(_part, spoken) if "text" in part)
     message: Json = {"role": "assistant", "content": text}
     thoughts = [str(block.get("thinking", "")) for block in blocks if block["type"] == "thinking"]
     calls: list[Json] = [
         {
             "id": block["id"],
             "type": "function",
-            "function": {"name": block["name"], "arguments": dumps(block["input"]).decode()},
+            "function": {
+                "name": block["name"],
+                "arguments": dumps(block.get("input", {})).decode(),
+            },
         }
         for block in blocks
-        if block["type"] == "tool_use"
+        if block["type"] in _USES
     ]
     if thoughts:
         message["reasoning_content"] = "".join(thoughts)
@@ -174,8 +194,14 @@ def _assistant(blocks: Sequence[Mapping[str, object]]) -> Json:
     return message
 
 
+_USES = ("tool_use", *HOSTED_USES)
+_NOT_SPOKEN = (*_USES, "thinking", "redacted_thinking")
+
+
 def _tool_result(block: Mapping[str, object]) -> Json:
     content = block.get("content", "")
+    if block["type"] in HOSTED_RESULTS:
+        content = "\n".join(_texts_in(content))
     parts: list[Json] = (
         [{"type": "text", "text": content}]
         if isinstance(content, str)
@@ -195,16 +221,56 @@ def _part(block: Mapping[str, object]) -> Json:
             return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
         case {"type": "image", "source": {"url": url}}:
             return {"type": "image_url", "image_url": {"url": url}}
-        case {"type": "document", "source": {"data": data}}:
-            heads = [str(block[name]) for name in ("title", "context") if block.get(name)]
-            return {"type": "text", "text": "\n".join([*heads, str(data)])}
+        case {"type": "document", "source": {"data": inside} | {"content": inside}}:
+            return _headed(block, ("title", "context"), _text_of(inside))
+        case {"type": "document", "source": source}:
+            where = source.get("url") if isinstance(source, Mapping) else None
+            name = {"type": "document", "filename": where or block.get("title")}
+            return _headed(block, ("title", "context"), unread(name))
+        case {"type": "search_result", "content": inside}:
+            return _headed(block, ("title", "source"), _text_of(inside))
+        case {"type": "tool_reference", "tool_name": name}:
+            return {"type": "text", "text": f"Found: {name}"}
+        case {"type": "compaction"}:
+            return {"type": "text", "text": _text_of(block.get("content", ""))}
+        case {"type": "container_upload"}:
+            return {"type": "text", "text": unread(block)}
     raise AssertionError("the shape was read")
+
+
+def _headed(block: Mapping[str, object], heads: Sequence[str], text: str) -> Json:
+    told = [str(block[name]) for name in heads if block.get(name)]
+    return {"type": "text", "text": "\n".join([*told, text])}
+
+
+_TOLD = frozenset(
+    {
+        "text", "title", "url", "source", "data", "stdout", "stderr", "error_code", "tool_name",
+        "return_code",
+    }
+)  # fmt: skip
+"""Members of results that a server's tools gave in which a model can read something."""
+
+
+def _texts_in(content: object) -> Iterator[str]:
+    """The readable texts of a result, at any depth, in order."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for each in content:
+            yield from _texts_in(each)
+    elif isinstance(content, Mapping):
+        for name, value in content.items():
+            if isinstance(value, list | Mapping):
+                yield from _texts_in(value)
+            elif name in _TOLD and value not in (None, "", 0):
+                yield str(value)
 
 
 def _text_of(content: object) -> str:
     if isinstance(content, str):
         return content
-    return "\n".join(str(block["text"]) for block in _listed(content))
+    return "\n".join(str(block["text"]) for block in _listed(content) if "text" in block)
 
 
 def _listed(content: object) -> list[Mapping[str, object]]:
@@ -225,6 +291,7 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
             "function": {
                 "name": tool["name"],
                 **({"description": tool["description"]} if "description" in tool else {}),
+                **({"strict": True} if tool.get("strict") is True else {}),
                 "parameters": tool["input_schema"],
             },
         }

@@ -25,17 +25,15 @@ from paddler_trio.balancer.apis.answer import (
     reader_of,
 )
 from paddler_trio.balancer.apis.anthropic.anthropic_request import read_count_tokens, read_messages
+from paddler_trio.balancer.apis.anthropic.call_input import input_of
 from paddler_trio.balancer.apis.api_errors import ApiError
-from paddler_trio.balancer.apis.argument_text import members_of
 from paddler_trio.balancer.apis.backend import Backend, model_name, must_generate
 from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.questions import count_tokens
 from paddler_trio.balancer.apis.run_requests import gather, stream
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.errors import WireError
 from paddler_trio.net.server import sse
-from paddler_trio.wire.codec import loads
 
 _ERROR_TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -127,7 +125,7 @@ class WholeMessage:
                 "type": "tool_use",
                 "id": call.id,
                 "name": call.name,
-                "input": _input_of(call.arguments),
+                "input": input_of(call.arguments),
             }
             for call in answer.calls
         ]
@@ -137,17 +135,6 @@ class WholeMessage:
             **stop_of(answer.ended),
             "usage": usage_of(answer.ended),
         }
-
-
-def _input_of(arguments: str) -> Mapping[str, object]:
-    """The arguments as the object that a stream's deltas give; of a call that was cut off what is
-    complete. Their text under ``arguments`` if they are no object."""
-    text = arguments.strip() or "{}"
-    try:
-        value = loads(text.encode())
-    except WireError:
-        value = members_of(text) if text.startswith("{") else None
-    return value if isinstance(value, dict) else {"arguments": arguments}
 
 
 # ---------------------------------------------------------------------------- a stream of events

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -39,6 +39,7 @@ from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.generation_settings import generation_settings
 from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
+from paddler_trio.balancer.apis.openai.chat_calls import CallDeltas, whole_call
 from paddler_trio.balancer.apis.openai.chat_request import Delivery, read_chat
 from paddler_trio.balancer.apis.questions import end_tokens, rendered
 from paddler_trio.balancer.apis.run_requests import gather, stream
@@ -106,14 +107,8 @@ class WholeChat:
             message["reasoning_content"] = answer.reasoning
         if answer.calls:
             message["content"] = message["content"] or None
-            message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments},
-                }
-                for call in answer.calls
-            ]
+            custom = self.delivery.custom_tools
+            message["tool_calls"] = [whole_call(call, custom) for call in answer.calls]
         logprobs = None
         if self.delivery.with_logprobs:
             logprobs = _whole_logprobs(answer.logprobs, is_exact=self.delivery.is_exact)
@@ -232,12 +227,15 @@ class ChatStream(ChunkStream):
     readers: list[AnswerReader]
     _begun: dict[int, tuple[int, Call]] = attrs.field(factory=dict, init=False)
     """The call that each choice is at, and its number, where a call is one chunk."""
+    _calls: list[CallDeltas] = attrs.field(init=False)
+    """Of each choice."""
     _fast: list[bytes] | None = attrs.field(init=False)
     """The beginning of a plain content chunk of each choice; None if chunks carry more."""
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         more = self.delivery.with_usage or self.delivery.with_timings or self.delivery.with_logprobs
+        self._calls = [CallDeltas(self.delivery.custom_tools) for _ in self.readers]
         self._fast = None if more else [self._content_head(i) for i in range(len(self.readers))]
 
     def opening(self) -> bytes:
@@ -274,8 +272,7 @@ class ChatStream(ChunkStream):
         chunks = b""
         if choice in self._begun:
             index, call = self._begun.pop(choice)
-            function = {"name": call.name, "arguments": call.arguments}
-            whole = {"index": index, "id": call.id, "type": "function", "function": function}
+            whole = {"index": index, **whole_call(call, self.delivery.custom_tools)}
             chunks = self._chunk(choice, {"tool_calls": [whole]})
         match piece:
             case ToolCallStart(index, call_id, name):
@@ -295,17 +292,16 @@ class ChatStream(ChunkStream):
                 if not self.delivery.with_reasoning:
                     return b""
                 return self._chunk(choice, {"reasoning_content": text})
-            case ToolCallStart(index, call_id, name):
-                function = {"name": name, "arguments": ""}
-                call = {"index": index, "id": call_id, "type": "function", "function": function}
-                return self._chunk(choice, {"tool_calls": [call]})
-            case ArgumentsDelta(index, arguments):
-                call = {"index": index, "function": {"arguments": arguments}}
-                return self._chunk(choice, {"tool_calls": [call]})
+            case ToolCallStart() | ArgumentsDelta():
+                return self._call_chunks(choice, self._calls[choice].of(piece))
             case Prefilled():
                 return b""
             case Ended():
-                return self._end_of(choice, piece)
+                rest = self._call_chunks(choice, self._calls[choice].ended())
+                return rest + self._end_of(choice, piece)
+
+    def _call_chunks(self, choice: int, calls: Iterable[Json]) -> bytes:
+        return b"".join(self._chunk(choice, {"tool_calls": [call]}) for call in calls)
 
     def _end_of(self, choice: int, ended: Ended) -> bytes:
         stop_text = with_stop_text("", ended, self.delivery)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from paddler_trio.balancer.apis import free_form
 from paddler_trio.balancer.apis.api_errors import invalid
-from paddler_trio.balancer.apis.fields import list_in, object_in
+from paddler_trio.balancer.apis.fields import list_in, object_in, unread
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.message_fields import RESPONSES_TEXTS
 from paddler_trio.balancer.apis.openai.chat_fields import EFFORTS, template_effort
@@ -56,18 +57,29 @@ def _message(message: object) -> Json:
         adapted["tool_calls"] = calls
     if adapted["role"] != "assistant":
         adapted.setdefault("content", "")
-    for call in list_in(adapted, "tool_calls"):
-        call["function"].setdefault("arguments", "{}")
+    if "tool_calls" in adapted:
+        adapted["tool_calls"] = [_call(call) for call in list_in(adapted, "tool_calls")]
     content = adapted.get("content")
     if isinstance(content, list):
         adapted["content"] = [_part(part) for part in content] or ""
     return adapted
 
 
+def _call(call: Json) -> Json:
+    """A call of free text as one of the function that stands for its tool."""
+    match call:
+        case {"type": "custom", "custom": {"name": name, "input": text}}:
+            function = {"name": name, "arguments": free_form.arguments_of(text)}
+            return {"id": call.get("id"), "type": "function", "function": function}
+    return {**call, "function": {"arguments": "{}", **object_in(call, "function")}}
+
+
 def _part(part: object) -> Json:
     adapted = _without(part, "cache_control")
     if adapted["type"] in RESPONSES_TEXTS:
         adapted["type"] = "text"
+    if adapted["type"] in ("file", "input_audio", "video_url"):
+        return {"type": "text", "text": unread(adapted)}
     image = adapted.get("image_url")
     if isinstance(image, str):
         adapted["image_url"] = {"url": image}
@@ -146,8 +158,8 @@ def _tools(
     if isinstance(choice, str):
         return functions, choice, None
     assert isinstance(choice, Mapping)
-    if choice["type"] == "function":
-        name = _name(choice)
+    if choice["type"] in ("function", "custom"):
+        (name,) = map(_name, functions_in([choice]))
         must_be_there(name, names, "tool_choice")
         return functions, "function", name
     allowed = choice["allowed_tools"]
@@ -166,9 +178,27 @@ def _tools(
 
 
 def functions_in(tools: object) -> list[Json]:
-    """The function tools; those of other kinds, which a server would run itself, are ignored."""
+    """The tools that are functions, and those of free text as functions; those of other kinds,
+    which a server would run itself, are ignored."""
     assert isinstance(tools, list)
-    return [tool for tool in tools if tool.get("type", "function") == "function"]
+    kinds = ("function", "custom")
+    return [_as_function(tool) for tool in tools if tool.get("type", "function") in kinds]
+
+
+def _as_function(tool: Json) -> Json:
+    if tool.get("type", "function") == "function":
+        return tool
+    custom = object_in(tool, "custom")
+    form = object_in(custom, "format")
+    told = {**form, **object_in(form, "grammar")}  # it is one object deeper than in responses
+    function = free_form.function_of(custom["name"], custom.get("description"), told)
+    return {"type": "function", "function": function}
+
+
+def custom_tools_in(values: Mapping[str, object]) -> frozenset[str]:
+    """The names of the tools of free text."""
+    tools = [tool for tool in list_in(values, "tools") if tool.get("type") == "custom"]
+    return frozenset(str(tool["custom"]["name"]) for tool in tools if "custom" in tool)
 
 
 def must_be_there(name: str, names: Collection[str], path: str) -> None:

@@ -61,7 +61,7 @@ def template_effort(effort: str) -> str:
 
 
 def response_format_shape(limits: ApiLimits) -> Shape:
-    schema = schema_shape(limits)
+    schema = schema_shape(limits, is_form=True)
     kind = "The kind of format."
     described = record(
         "json_schema",

@@ -18,7 +18,7 @@ from paddler_trio.balancer.apis.generation_fields import (
 )
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
-from paddler_trio.balancer.apis.openai.chat_conversation import conversation_prompt
+from paddler_trio.balancer.apis.openai.chat_conversation import conversation_prompt, custom_tools_in
 from paddler_trio.balancer.apis.openai.chat_fields import chat_record
 from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, ConversationPrompt, Generate
 
@@ -33,6 +33,7 @@ class Delivery:
       with_progress: chunks report the progress of the prompt.
       is_verbose: the answer carries the prompt and the settings of the model.
       ping_s: seconds of silence before a comment, over the surface's own.
+      custom_tools: the names of the tools that take free text.
       is_exact: the answer has nothing that OpenAI's own schema does not have; a call is one chunk.
     """
 
@@ -47,6 +48,7 @@ class Delivery:
     with_progress: bool = False
     is_verbose: bool = False
     ping_s: float | None = None
+    custom_tools: frozenset[str] = frozenset()
     is_exact: bool = False
 
     def exactly(self, ignored: IgnoredFields) -> Delivery:
@@ -173,6 +175,7 @@ def delivery_of(values: Mapping[str, object], logprobs: int | None) -> Delivery:
         with_progress=values.get("return_progress") is True,
         is_verbose=values.get("verbose") is True,
         ping_s=ping_s_of(values.get("sse_ping_interval")),
+        custom_tools=custom_tools_in(values),
     )
 
 
@@ -214,5 +217,6 @@ def response_format_of(values: Mapping[str, object]) -> dict[str, Constraint]:
     inner = wanted if wanted["type"] == "json_object" else wanted["json_schema"]
     assert isinstance(inner, Mapping)
     if "schema" in inner:
-        return {"response_format": schema_constraint(inner["schema"])}
+        is_strict = inner.get("strict") is True
+        return {"response_format": schema_constraint(inner["schema"], is_strict=is_strict)}
     return {"response_format": AnyJsonGrammar()}

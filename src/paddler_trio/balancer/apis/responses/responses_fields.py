@@ -8,7 +8,9 @@ from paddler_trio.balancer.apis.fields import (
     Field,
     Record,
     accepted,
+    attachment,
     hint,
+    parts_of,
     record,
     refused,
     required,
@@ -25,6 +27,7 @@ from paddler_trio.balancer.apis.generation_fields import (
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.message_fields import allowed_tools_fields, schema_shape
 from paddler_trio.balancer.apis.openai.chat_fields import EFFORTS, progress_fields
+from paddler_trio.balancer.apis.responses.client_tools import KINDS, NAMESPACE
 from paddler_trio.balancer.apis.sampling_fields import bias_field, sampling_fields
 from paddler_trio.balancer.apis.shapes import (
     Anything,
@@ -54,7 +57,9 @@ _NAME = Text(256, least_chars=1)
 _STATUS = accepted(
     "status", OneOf(("in_progress", "completed", "incomplete")), "What is given is what there is."
 )
+_LOOSE_STATUS = accepted("status", Text(64), "What is given is what there is.")
 _ID = accepted("id", Text(256), "Items are taken as they are given.")
+_NAMESPACE = Field("namespace", Text(256), "Of the tool; its name has it for the model.")
 
 
 def _text_part(kind: str) -> Record:
@@ -80,11 +85,79 @@ def _image_part() -> Record:
     )
 
 
-def item_shape() -> Shape:
-    """One item of an input: a message, a call, its output, reasoning, or a reference to one."""
+def _hosted_items(output: Shape, tools: Shape) -> tuple[Record, ...]:
+    """What Codex and others send again of tools that are no functions: calls and their results."""
+    call_id = Field("call_id", Text(256), "What the output refers to.")
+    action = required("action", FreeObject(), "Told to the model as the arguments.")
+
+    def item(kind: str, *fields: Field) -> Record:
+        caller = accepted("caller", Anything(), "The model calls tools itself.")
+        return record(f"{kind} item", tag(kind), *fields, _ID, _LOOSE_STATUS, caller)
+
+    def result(kind: str, *fields: Field) -> Record:
+        said = Field("output", output, "What the tool said.")
+        return item(kind, call_id, *(fields or (said,)))
+
+    shell_output = ListOf(Anything())
+    return (
+        item(
+            "custom_tool_call",
+            call_id,
+            required("name", _NAME, "Of the tool."),
+            required("input", Text(), "Told to the model as the argument of a function."),
+            _NAMESPACE,
+        ),
+        result("custom_tool_call_output"),
+        item("local_shell_call", call_id, action),
+        result("local_shell_call_output"),
+        item("shell_call", call_id, action, accepted("environment", Anything(), "The client's.")),
+        result(
+            "shell_call_output",
+            Field("output", Either((Text(), shell_output)), "What the commands wrote."),
+            accepted("max_output_length", Anything(), "The client cut it."),
+        ),
+        item(
+            "apply_patch_call",
+            call_id,
+            required("operation", FreeObject(), "Told to the model as the arguments."),
+        ),
+        result("apply_patch_call_output"),
+        item(
+            "tool_search_call",
+            call_id,
+            Field("arguments", Anything(), "What was searched for."),
+            accepted("execution", Text(64), "It was searched for."),
+        ),
+        result(
+            "tool_search_output",
+            Field("tools", tools, "Offered to the model from here on."),
+            accepted("execution", Text(64), "It was searched for."),
+        ),
+        item(
+            "mcp_call",
+            required("name", _NAME, "Of the tool."),
+            Field("arguments", Text(), "JSON text of the arguments."),
+            Field("output", Text(), "What the tool said."),
+            Field("error", Anything(), "What went wrong instead."),
+            accepted("server_label", Text(256), "The call has been made."),
+            accepted("approval_request_id", Text(256), "The call has been made."),
+        ),
+    )
+
+
+def item_shape(tools: Shape) -> Shape:
+    """One item of an input: a message, a call, its output, reasoning, or a reference to one.
+
+    Items of other kinds are left out and reported.
+    """
     text, image = _text_part("input_text"), _image_part()
     refusal = record("refused part", tag("refusal"), required("refusal", Text(), "Its text."))
-    content = text_or_parts(text, _text_part("output_text"), image, refusal)
+    attached = (
+        attachment("input_file", "file_data", "file_id", "file_url", "detail"),
+        attachment("input_audio", "input_audio"),
+    )
+    content = text_or_parts(text, _text_part("output_text"), image, refusal, *attached)
+    output = text_or_parts(text, _text_part("output_text"), image, *attached)
     return tagged(
         record(
             "input message",
@@ -105,25 +178,26 @@ def item_shape() -> Shape:
             _STATUS,
             accepted("parsed_arguments", Anything(), "What a client made of the arguments."),
             accepted("caller", FreeObject(), "The model calls tools itself."),
-            refused("namespace", "tools have no namespaces"),
+            _NAMESPACE,
         ),
         record(
             "function_call_output item",
             tag("function_call_output"),
             required("call_id", _NAME, "The call this answers."),
-            required("output", text_or_parts(text, image), "What the tool said."),
+            required("output", output, "What the tool said."),
             _ID,
             _STATUS,
             accepted("name", Text(256), "The call has it."),
             accepted("caller", FreeObject(), "The model calls tools itself."),
         ),
+        *_hosted_items(output, tools),
         record(
             "reasoning item",
             tag("reasoning"),
-            Field("summary", ListOf(tagged(_text_part("summary_text"))), "Its gist."),
+            Field("summary", parts_of(_text_part("summary_text")), "Its gist."),
             Field(
                 "content",
-                ListOf(tagged(_text_part("reasoning_text"))),
+                parts_of(_text_part("reasoning_text"), _text_part("text")),
                 "What was thought; templates decide whether to show it.",
             ),
             _ID,
@@ -136,10 +210,16 @@ def item_shape() -> Shape:
             required("id", Text(256), "An item of a stored response's output; it stands here."),
         ),
         default="message",
+        ignores_others=True,
     )
 
 
 def _tool_shape(limits: ApiLimits) -> Shape:
+    echoed = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
+    others = (
+        hint("defer_loading", "every tool is told to the model", neutral=(False,)),
+        hint("allowed_callers", "only the model calls tools", neutral=(["direct"],)),
+    )
     function = record(
         "function tool",
         tag("function"),
@@ -147,17 +227,57 @@ def _tool_shape(limits: ApiLimits) -> Shape:
         Field("description", Text(), "What it does, for the model."),
         Field("parameters", schema_shape(limits), "JSON Schema of its arguments; absent: none."),
         Field("strict", Flag(), "Echoed; arguments are held to the schema either way."),
-        accepted("output_schema", schema_shape(limits), "Outputs are taken as they are."),
-        hint("defer_loading", "every tool is told to the model", neutral=(False,)),
-        refused("allowed_callers", "only the model calls tools", neutral=(["direct"],)),
+        accepted("output_schema", echoed, "Outputs are taken as they are."),
+        *others,
     )
-    return tagged(function, ignores_others=True)
+    custom = record(
+        "custom tool",
+        tag("custom"),
+        required("name", _NAME, "What the model calls it."),
+        Field("description", Text(), "What it does, for the model."),
+        Field("format", echoed, "Of its input; a grammar is told to the model in words."),
+        *others,
+    )
+    inside = ListOf(tagged(function, custom, ignores_others=True), 0, limits.max_tools, "max_tools")
+    return tagged(
+        function,
+        custom,
+        record("local_shell tool", tag("local_shell")),
+        record(
+            "shell tool",
+            tag("shell"),
+            Field("environment", echoed, "Only a local one: the client runs the commands."),
+            *others,
+        ),
+        record("apply_patch tool", tag("apply_patch"), *others),
+        record(
+            "tool_search tool",
+            tag("tool_search"),
+            Field("execution", OneOf(("client", "server")), "Offered if it is the client's."),
+            Field("description", Text(), "What it does, for the model."),
+            Field("parameters", schema_shape(limits), "JSON Schema of its arguments."),
+        ),
+        record(
+            "namespace tool",
+            tag(NAMESPACE),
+            required("name", _NAME, "The names of its tools begin with it, for the model."),
+            Field("description", Text(limits.max_schema_bytes, "max_schema_bytes"), "Echoed."),
+            required("tools", inside, "Its tools."),
+        ),
+        ignores_others=True,
+    )
 
 
 def _tool_choice_shape() -> Shape:
-    named = record("chosen function", tag("function"), required("name", _NAME, "Of the tool."))
-    allowed = record("allowed functions", tag("allowed_tools"), *allowed_tools_fields(named))
-    return Either((OneOf(("none", "auto", "required")), tagged(named, allowed)))
+    named = (
+        record(
+            "chosen function", tag("function"), required("name", _NAME, "Of the tool."), _NAMESPACE
+        ),
+        record("chosen tool", tag("custom"), required("name", _NAME, "Of the tool."), _NAMESPACE),
+        *(record(f"chosen {kind}", tag(kind)) for kind in KINDS if kind != "custom"),
+    )
+    allowed = record("allowed functions", tag("allowed_tools"), *allowed_tools_fields(*named))
+    return Either((OneOf(("none", "auto", "required")), tagged(*named, allowed)))
 
 
 def _text_shape(limits: ApiLimits) -> Shape:
@@ -168,7 +288,7 @@ def _text_shape(limits: ApiLimits) -> Shape:
             "json_schema text",
             tag("json_schema"),
             Field("name", Text(256), "A label, echoed."),
-            required("schema", schema_shape(limits), "JSON Schema of the answer."),
+            required("schema", schema_shape(limits, is_form=True), "JSON Schema of the answer."),
             Field(
                 "description",
                 Text(limits.max_schema_bytes, "max_schema_bytes"),
@@ -185,7 +305,8 @@ def _text_shape(limits: ApiLimits) -> Shape:
 
 
 def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
-    items = ListOf(item_shape(), 0, limits.max_messages, "max_messages")
+    tools = ListOf(_tool_shape(limits), 0, limits.max_tools, "max_tools")
+    items = ListOf(item_shape(tools), 0, limits.max_messages, "max_messages")
     effort = Field("effort", OneOf(tuple(EFFORTS)), "As reasoning_effort of chat completions.")
     words = OneOf(("auto", "concise", "detailed"))
     gist = (
@@ -209,8 +330,9 @@ def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
         ),
         Field(
             "tools",
-            ListOf(_tool_shape(limits), 0, limits.max_tools, "max_tools"),
-            "What the model may call: functions. Tools that a server runs are ignored.",
+            tools,
+            "What the model may call: functions, and tools that the client runs, as functions. "
+            "Tools that a server runs are ignored.",
         ),
         Field("tool_choice", _tool_choice_shape(), "auto if there are tools, else none."),
         Field("parallel_tool_calls", Flag(), "false: at most one call."),

@@ -11,17 +11,25 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid
-from paddler_trio.balancer.apis.fields import list_in, object_in, text_in
+from paddler_trio.balancer.apis.fields import list_in, object_in, text_in, unread
 from paddler_trio.balancer.apis.generation_fields import generate_of, schema_constraint
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
-from paddler_trio.balancer.apis.openai.chat_conversation import (
-    functions_in,
-    must_be_there,
-    plain_content,
-)
+from paddler_trio.balancer.apis.openai.chat_conversation import must_be_there, plain_content
 from paddler_trio.balancer.apis.openai.chat_fields import EFFORTS, template_effort
 from paddler_trio.balancer.apis.openai.chat_request import Delivery, delivery_of, only_streams
+from paddler_trio.balancer.apis.responses.client_tools import (
+    KINDS,
+    NAMESPACE,
+    Item,
+    Offered,
+    call_id,
+    call_of,
+    found_in,
+    in_namespace,
+    offered,
+    result_of,
+)
 from paddler_trio.balancer.apis.responses.responses_fields import (
     LOGPROBS,
     input_tokens_record,
@@ -29,8 +37,6 @@ from paddler_trio.balancer.apis.responses.responses_fields import (
 )
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, ConversationPrompt, Generate
-
-Item = Mapping[str, object]
 
 
 def input_items(value: object) -> list[Item]:
@@ -55,21 +61,22 @@ def messages_of(items: Iterable[Item]) -> list[Json]:
                 thoughts = turn.setdefault("reasoning_content", [])
                 assert isinstance(thoughts, list)
                 thoughts.append(_thought(item))
-            case "function_call":
-                calls = _assistant_turn(messages).setdefault("tool_calls", [])
-                assert isinstance(calls, list)
-                called = {"name": item["name"], "arguments": item["arguments"]}
-                calls.append({"id": item["call_id"], "type": "function", "function": called})
-            case "function_call_output":
-                answered = item["call_id"]
-                content = _content(item["output"])
-                messages.append({"role": "tool", "tool_call_id": answered, "content": content})
-            case _ if item["role"] == "assistant":
+            case "message" if item["role"] == "assistant":
                 turn = _assistant_turn(messages, unless=("content",))
                 turn["content"] = _content(item["content"])
-            case _:
+            case "message":
                 role = "system" if item["role"] == "developer" else item["role"]
                 messages.append({"role": role, "content": _content(item["content"])})
+            case _:  # a call, a result, both, or of a kind that was left out
+                if (call := call_of(item)) is not None:
+                    calls = _assistant_turn(messages).setdefault("tool_calls", [])
+                    assert isinstance(calls, list)
+                    calls.append(call)
+                if (result := result_of(item)) is not None:
+                    content = _content(result)
+                    messages.append(
+                        {"role": "tool", "tool_call_id": call_id(item), "content": content}
+                    )
     for message in messages:
         message.setdefault("content", "")
         thoughts = message.get("reasoning_content")
@@ -103,6 +110,8 @@ def _content(value: object) -> object:
     for part in value:
         if part["type"] == "input_image":
             parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
+        elif part["type"] in ("input_file", "input_audio"):
+            parts.append({"type": "text", "text": unread(part)})
         else:
             parts.append({"type": "text", "text": part.get("text", part.get("refusal", ""))})
     return plain_content(parts)
@@ -137,14 +146,33 @@ class ResponsesRequest:
         reasoning = object_in(self.values, "reasoning")
         return reasoning.get("summary") or reasoning.get("generate_summary")
 
+    def offered(self, before: Sequence[Item]) -> Mapping[str, Offered]:
+        """The tools by the names that the model knows them by: those of the request, and those
+        that were found in the conversation; ``before`` are the items of earlier responses.
+
+        Errors:
+          ApiError: 400 for two tools of the request of one name.
+        """
+        tools: dict[str, Offered] = {}
+        for index, tool in enumerate(list_in(self.values, "tools")):
+            for each in offered([tool]):
+                if each.model_name in tools:
+                    raise invalid(f"tools has {each.model_name!r} twice", f"tools[{index}].name")
+                tools[each.model_name] = each
+        for each in found_in([*before, *self.items]):
+            tools.setdefault(each.model_name, each)
+        return tools
+
     def conversation(self, before: Sequence[Item]) -> ConversationPrompt:
         """The prompt; ``before`` are the items of earlier responses.
 
         Errors:
-          ApiError: 400 if there is no message.
+          ApiError: 400 if there is neither an input nor a response before it.
         """
         values = self.values
         messages = messages_of([*before, *self.items])
+        if not messages and "input" in values:
+            messages.append({"role": "user", "content": ""})  # templates want somebody to answer
         if not messages:
             raise ApiError(
                 400,
@@ -154,7 +182,7 @@ class ResponsesRequest:
             )
         if values.get("instructions"):
             messages.insert(0, {"role": "system", "content": values["instructions"]})
-        tools, choice, name = _tools(values)
+        tools, choice, name = _tools(values, self.offered(before))
         thinking, bound, words = _thinking(values)
         return ConversationPrompt(
             messages=tuple(messages),
@@ -196,7 +224,9 @@ def read_input_tokens(
 
 
 def _request(values: Mapping[str, object]) -> ResponsesRequest:
-    values = {**values, "tools": functions_in(values.get("tools", []))}
+    known = ("function", NAMESPACE, *KINDS)
+    tools = [tool for tool in list_in(values, "tools") if tool["type"] in known]
+    values = {**values, "tools": tools}
     top = values.get("top_logprobs", 0 if LOGPROBS in list_in(values, "include") else None)
     logprobs = top if isinstance(top, int) else None
     return ResponsesRequest(
@@ -209,44 +239,55 @@ def _request(values: Mapping[str, object]) -> ResponsesRequest:
 
 def _constraint(values: Mapping[str, object]) -> Constraint | None:
     match object_in(values, "text").get("format"):
-        case {"type": "json_schema", "schema": schema}:
-            return schema_constraint(schema)
+        case {"type": "json_schema", "schema": schema, **others}:
+            return schema_constraint(schema, is_strict=others.get("strict") is True)
         case {"type": "json_object"}:
             return AnyJsonGrammar()
     return None
 
 
-def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
+def _tools(
+    values: Mapping[str, object], tools: Mapping[str, Offered]
+) -> tuple[list[Json], str, str | None]:
     """The tools in the shape of chat completions, the choice, and the one that is named."""
-    tools: dict[str, Json] = {}
-    for index, tool in enumerate(list_in(values, "tools")):
-        name = str(tool["name"])
-        if name in tools:
-            raise invalid(f"tools has {name!r} twice", f"tools[{index}].name")
-        known = ("name", "description", "parameters")
-        function = {key: tool[key] for key in known if key in tool}
-        tools[name] = {"type": "function", "function": function}
     choice = values.get("tool_choice", "auto")
     if choice == "required" and not tools:
         raise invalid('tool_choice is "required", but there are no tools', "tool_choice")
     if isinstance(choice, str):
-        return list(tools.values()), choice, None
+        return _functions(tools.values()), choice, None
     assert isinstance(choice, Mapping)
-    if choice["type"] == "function":
-        name = str(choice["name"])
-        must_be_there(name, tools, "tool_choice.name")
-        return list(tools.values()), "function", name
-    allowed = functions_in(choice["tools"])
-    for index, tool in enumerate(allowed):
-        must_be_there(str(tool["name"]), tools, f"tool_choice.tools[{index}].name")
-    names = {str(tool["name"]) for tool in allowed}
-    chosen = [tool for name, tool in tools.items() if name in names]
+    if choice["type"] != "allowed_tools":
+        name = _chosen(choice, tools, "tool_choice")
+        return _functions(tools.values()), "function", name
+    names = {
+        _chosen(tool, tools, f"tool_choice.tools[{index}]")
+        for index, tool in enumerate(list_in(choice, "tools"))
+        if tool["type"] == "function" or tool["type"] in KINDS
+    }
     mode = str(choice.get("mode", "auto"))
-    if mode == "required" and not chosen:
+    if mode == "required" and not names:
         raise invalid(
             "tool_choice.mode is required, but none of its tools is a function", "tool_choice.tools"
         )
-    return chosen, mode, None
+    return _functions(tool for name, tool in tools.items() if name in names), mode, None
+
+
+def _functions(tools: Iterable[Offered]) -> list[Json]:
+    return [{"type": "function", "function": tool.function} for tool in tools]
+
+
+def _chosen(choice: Mapping[str, object], tools: Mapping[str, Offered], path: str) -> str:
+    """The name by which the model knows the tool that is chosen; ApiError 400 if there is none."""
+    kind = str(choice["type"])
+    if kind != "function" and KINDS[kind].name:
+        name = KINDS[kind].name
+        where = f"{path}.type"
+    else:
+        name, where = in_namespace(str(choice["name"]), choice.get("namespace")), f"{path}.name"
+    if name not in tools:  # a tool of a namespace may be named without it
+        name = next((each for each, tool in tools.items() if tool.name == name), name)
+    must_be_there(name, tools, where)
+    return name
 
 
 def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None, Json]:

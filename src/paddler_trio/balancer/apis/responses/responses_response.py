@@ -29,6 +29,7 @@ from paddler_trio.balancer.apis.answer import (
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.fields import object_in
 from paddler_trio.balancer.apis.kept_logprobs import MANY_NUMBERS, KeptLogprobs
+from paddler_trio.balancer.apis.responses.client_tools import KINDS, Offered, WrittenCall
 from paddler_trio.balancer.apis.responses.responses_request import ResponsesRequest
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.balancer.apis.timings import Reports, Stopwatch, timings_of
@@ -47,7 +48,13 @@ REPEATED_BYTES: Final = 160
 """What a log probability takes in the three events with which its item ends."""
 PIECE_BYTES: Final = 64
 """What a piece of a text takes beside its characters."""
-_PREFIXES = {"reasoning": "rs_", "message": "msg_", "function_call": "fc_"}
+_PREFIXES = {
+    "reasoning": "rs_",
+    "message": "msg_",
+    "function_call": "fc_",
+    **{kind.item: kind.prefix for kind in KINDS.values()},
+}
+_TEXT_ITEMS = ("reasoning", "message")
 
 
 @attrs.frozen
@@ -87,6 +94,7 @@ class Output:
       reader: of its answer.
       with_logprobs: texts carry those of their tokens.
       with_summary: reasoning is told as the summary of its item, and not as its content.
+      tools: what the model may call, by the names that it knows.
       reports: the progress of the prompt, as events of type ``response.in_progress``; None for
         none.
     """
@@ -94,11 +102,12 @@ class Output:
     _reader: AnswerReader
     with_logprobs: bool = False
     with_summary: bool = False
+    tools: Mapping[str, Offered] = attrs.field(factory=dict)
     reports: Reports | None = None
     items: list[Json] = attrs.field(factory=list, init=False)
     ended: Ended | None = attrs.field(default=None, init=False)
     _open: str | None = attrs.field(default=None, init=False)
-    """The type of the newest item, while it grows."""
+    """Type of the newest item, while it grows."""
     _text: list[str] = attrs.field(factory=list, init=False)
     """Of the newest item."""
     _logprobs: KeptLogprobs = attrs.field(factory=KeptLogprobs, init=False)
@@ -107,6 +116,8 @@ class Output:
     """Of all items, those of the alternatives too."""
     held_bytes: int = attrs.field(default=0, init=False)
     """What the items take."""
+    _call: WrittenCall = attrs.field(factory=lambda: WrittenCall(""), init=False)
+    """What the newest item is, if it is a call."""
 
     @property
     def streamed_bytes(self) -> int:
@@ -130,9 +141,12 @@ class Output:
                     yield self._grow(f"{self._texts.events}.delta", text, logprobs=bare)
                 case ToolCallStart(_, call_id, name):
                     yield from self._close("completed")
-                    yield self._begin("function_call", call_id=call_id, name=name, arguments="")
+                    self._call = WrittenCall(name, self.tools.get(name))
+                    kind, members = self._call.begun
+                    yield self._begin(kind, call_id=call_id, **members)
                 case ArgumentsDelta(_, arguments):
-                    yield self._grow("response.function_call_arguments.delta", arguments)
+                    for event, delta in self._call.feed(arguments):
+                        yield {"type": event, **self._where, "delta": delta}
                 case Ended():
                     self.ended = piece
                     cut = piece.finish_reason == "length"
@@ -159,7 +173,7 @@ class Output:
     def _where(self) -> Json:
         """The members with which events name the newest item."""
         where: Json = {"item_id": self.items[-1]["id"], "output_index": self._index}
-        return where if self._open == "function_call" else {**where, self._texts.number: 0}
+        return {**where, self._texts.number: 0} if self._open in _TEXT_ITEMS else where
 
     @property
     def _texts(self) -> _Texts:
@@ -204,13 +218,14 @@ class Output:
         """End the open item, if there is one."""
         if self._open is None:
             return
-        item, text, where = self.items[-1], "".join(self._text), self._where
+        item, where = self.items[-1], self._where
         item["status"] = status
-        if self._open == "function_call":
-            item["arguments"] = text
-            name = "response.function_call_arguments.done"
-            yield {"type": name, **where, "arguments": text, "name": item["name"]}
+        if self._open not in _TEXT_ITEMS:
+            events, told = self._call.end()
+            item |= told
+            yield from ({**event, **where} for event in events)
         else:
+            text = "".join(self._text)
             part, texts = self._text_part(text), self._texts
             item[texts.member] = [part]
             members: Json = {"text": text}
@@ -327,7 +342,7 @@ class ResponseHeading:
 def _shown_tools(tools: object) -> list[Json]:
     assert isinstance(tools, list)
     usual = {"description": None, "parameters": None, "strict": False}
-    return [{**usual, **tool} for tool in tools]
+    return [{**usual, **tool} if tool["type"] == "function" else tool for tool in tools]
 
 
 def usage_of(ended: Ended) -> Json:

@@ -20,9 +20,9 @@ from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.kept_logprobs import MANY_NUMBERS
 from paddler_trio.balancer.apis.questions import count_tokens
+from paddler_trio.balancer.apis.responses.client_tools import Item
 from paddler_trio.balancer.apis.responses.responses_fields import ITEM_REFERENCE
 from paddler_trio.balancer.apis.responses.responses_request import (
-    Item,
     ResponsesRequest,
     read_input_tokens,
     read_responses,
@@ -78,6 +78,7 @@ class Responses:
             reader_of(generate),
             with_logprobs=request.logprobs is not None,
             with_summary=request.summary is not None,
+            tools=request.offered(before),
             reports=reports,
         )
 

@@ -13,7 +13,7 @@ from collections import OrderedDict
 import attrs
 
 from paddler_trio.balancer.apis.api_errors import ApiError
-from paddler_trio.balancer.apis.responses.responses_request import Item
+from paddler_trio.balancer.apis.responses.client_tools import Item
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.json_limits import weight_bytes_of

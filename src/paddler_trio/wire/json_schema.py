@@ -1,0 +1,363 @@
+"""Schemas as programs send them, made into JSON Schema 2020-12.
+
+Schemas of tools are written by hand, by generators of every age, and for other validators. One odd
+keyword is no reason to refuse a conversation. What has a plain meaning is written as the newest
+draft has it: bounds of draft 4, ``items`` that is a list, names of types from other languages,
+references by ``$id`` or ``$anchor``. What has none is left out, and its place is noted.
+
+Pure, and linear in the size of the schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+from urllib.parse import unquote, urldefrag
+
+import attrs
+
+from paddler_trio.wire.json_pointers import at, joined, last_name, places_of
+from paddler_trio.wire.json_schema_values import ANYTHING, CHECKS, NOTHING
+
+Schema: TypeAlias = dict[str, object]
+
+MAX_DEPTH = 48
+"""Of schemas inside each other; what is deeper may be anything."""
+
+_ONE = frozenset(
+    {
+        "additionalProperties", "items", "contains", "not", "if", "then", "else", "propertyNames",
+        "unevaluatedItems", "unevaluatedProperties", "additionalItems", "contentSchema",
+    }
+)  # fmt: skip
+_BY_NAME = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+)
+_SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_VALUES = frozenset({"const", "default", "enum", "examples"})
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_NAMING = ("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary")
+"""Where a schema stands and what it is called: references are written without."""
+
+KNOWN_FORMATS = frozenset(
+    {
+        "date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid",
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+        "float", "double", "decimal",
+    }
+)  # fmt: skip
+_NOT_IN_GRAMMARS = frozenset(
+    {
+        "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "contains",
+        "minContains", "maxContains", "unevaluatedItems",
+    }
+)  # fmt: skip
+_LOOKS_AROUND = re.compile(r"\(\?[=!<]|\\[1-9bBpPk]")
+
+
+@attrs.frozen
+class LawfulSchema:
+    """A schema that validators and grammars take.
+
+    Attributes:
+      lost: the paths of what had no meaning, and is left out.
+      unbound: the paths of what no grammar can hold an answer to; it stays.
+    """
+
+    schema: Schema
+    lost: list[tuple[str, str]]
+    unbound: list[tuple[str, str]]
+
+
+def lawful_schema(given: Mapping[str, object]) -> LawfulSchema:
+    """The same schema, as 2020-12 has it; references lead only to places inside it.
+
+    Raises:
+      RecursionError: it is nested deeper than the interpreter follows.
+    """
+    work = _Work(_copied(given))
+    work.rewrite()
+    work.write_references()
+    return LawfulSchema(work.root, work.lost, work.unbound)
+
+
+def _copied(value: object) -> Schema:
+    def copy(inner: object) -> object:
+        if isinstance(inner, Mapping):
+            return {str(name): copy(each) for name, each in inner.items()}
+        if isinstance(inner, list | tuple):
+            return [copy(each) for each in inner]
+        return inner
+
+    copied = copy(value)
+    assert isinstance(copied, dict), "a mapping was given"
+    return copied
+
+
+@attrs.define(eq=False)
+class _Work:
+    """One schema while it is made lawful, in place: objects stay the ones that they are, so a
+    reference is a pair of objects until every one of them has its last place."""
+
+    root: Schema
+    lost: list[tuple[str, str]] = attrs.field(factory=list, init=False)
+    unbound: list[tuple[str, str]] = attrs.field(factory=list, init=False)
+    _seen: set[int] = attrs.field(factory=set, init=False)
+    _bases: dict[int, str] = attrs.field(factory=dict, init=False)
+    """The address of each object that has one of its own, or of the one around it."""
+    _named: dict[str, list[object]] = attrs.field(factory=dict, init=False)
+    """By address, by anchor, and by the name among definitions."""
+    _targets: dict[tuple[int, str], object] = attrs.field(factory=dict, init=False)
+    """What each reference leads to, found before anything is moved."""
+    _references: list[tuple[Schema, Schema, str]] = attrs.field(factory=list, init=False)
+    _waiting: list[tuple[Schema, str]] = attrs.field(factory=list, init=False)
+    _negations: list[tuple[Schema, str]] = attrs.field(factory=list, init=False)
+    """What is around the schema that is looked at, and forbids what it allows."""
+    _negated: dict[int, tuple[Schema, str]] = attrs.field(factory=dict, init=False)
+    _doomed: list[tuple[Schema, str]] = attrs.field(factory=list, init=False)
+    """Negations of which a part is lost: what is left would forbid more."""
+
+    def __attrs_post_init__(self) -> None:
+        waiting: list[tuple[object, str]] = [(self.root, "")]
+        referring: list[Schema] = []
+        while waiting:
+            node, base = waiting.pop()
+            if isinstance(node, list):
+                waiting += [(each, base) for each in node]
+            elif isinstance(node, dict):
+                base = self._name(node, base)
+                waiting += [(each, base) for key, each in node.items() if key not in _VALUES]
+                if any(isinstance(node.get(key), str) for key in _REFERENCES):
+                    referring.append(node)
+        for node in referring:
+            for key in _REFERENCES:
+                if key in node:
+                    self._targets[id(node), key] = self._target(node, node[key])
+
+    def rewrite(self) -> None:
+        """Make everything lawful but the references, which are left out and remembered."""
+        self._waiting.append((self.root, ""))
+        while self._waiting:  # a target may stand where no schema is looked for
+            node, path = self._waiting.pop()
+            self._lawful(node, path, 0)
+
+    def _name(self, node: Schema, base: str) -> str:
+        for key in ("$id", "id"):
+            if isinstance(name := node.get(key), str):
+                address, anchor = urldefrag(joined(base, name))
+                if anchor:
+                    self._named.setdefault(f"#{anchor}", []).append(node)
+                if address != base:
+                    base = address
+                    self._named.setdefault(address, []).append(node)
+        for key in ("$anchor", "$dynamicAnchor"):
+            if isinstance(name := node.get(key), str):
+                self._named.setdefault(f"#{name}", []).append(node)
+        for key in ("$defs", "definitions"):
+            if isinstance(inside := node.get(key), dict):
+                for name, each in inside.items():
+                    self._named.setdefault(f"/{name}", []).append(each)
+        self._bases[id(node)] = base
+        return base
+
+    # ------------------------------------------------------------------------- one schema
+
+    def _lawful(self, node: object, path: str, depth: int) -> object:
+        """The schema at ``path``, which is changed in place if it is an object."""
+        if isinstance(node, bool) or (isinstance(node, dict) and id(node) in self._seen):
+            return node
+        if not isinstance(node, dict) or depth > MAX_DEPTH:
+            self._lose(path, "")
+            return True
+        self._seen.add(id(node))
+        self._rewrite_old(node)
+        for key in list(node):
+            value = node[key]
+            if value is None and key not in ("const", "default"):
+                del node[key]
+            elif key in _NAMING:
+                if not (key == "id" and isinstance(value, dict)):
+                    del node[key]
+            elif key in _REFERENCES:
+                del node[key]
+                self._refer(node, path, key)
+            else:
+                self._keyword(node, key, value, path, depth)
+        self._note_unbound(node, path)
+        return node
+
+    def _keyword(self, node: Schema, key: str, value: object, path: str, depth: int) -> None:
+        where = f"{path}.{key}" if path else key
+        if key in ("not", "if"):
+            self._negations.append((node, key))
+            node[key] = self._lawful(value, where, depth + 1)
+            self._negations.pop()
+        elif key in _ONE:
+            node[key] = self._lawful(value, where, depth + 1)
+        elif key in _BY_NAME and isinstance(value, dict):
+            if key == "properties":
+                self._take_required(node, value)
+            for name in value:
+                value[name] = self._lawful(value[name], f"{where}.{name}", depth + 1)
+        elif key in _SEVERAL and isinstance(value, list) and value:
+            node[key] = [self._lawful(each, f"{where}[]", depth + 1) for each in value]
+        elif (check := CHECKS.get(key)) is not None:
+            kept = check(value)
+            if kept is NOTHING:
+                self._lose(path, key)
+            if kept is NOTHING or kept is ANYTHING:
+                del node[key]
+            else:
+                node[key] = kept
+        elif key in _BY_NAME or key in _SEVERAL:
+            self._lose(path, key)
+            del node[key]
+
+    def _rewrite_old(self, node: Schema) -> None:
+        """Keywords of older drafts, under their newer names."""
+        for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+            flag = node.get(exclusive)
+            if isinstance(flag, bool):
+                del node[exclusive]
+                if flag and bound in node:
+                    node[exclusive] = node.pop(bound)
+        if isinstance(node.get("items"), list):
+            firsts, rest = node.pop("items"), node.pop("additionalItems", None)
+            if firsts:
+                node["prefixItems"] = firsts
+            if rest is not None:
+                node["items"] = rest
+        if isinstance(node.get("required"), bool):
+            del node["required"]  # of draft 3: the object around it has taken it
+        if "divisibleBy" in node:
+            node.setdefault("multipleOf", node.pop("divisibleBy"))
+        dependencies = node.pop("dependencies", None)
+        for name, each in dependencies.items() if isinstance(dependencies, dict) else ():
+            kind = "dependentRequired" if isinstance(each, list) else "dependentSchemas"
+            into = node.setdefault(kind, {})
+            if isinstance(into, dict):
+                into.setdefault(name, each)
+
+    def _take_required(self, node: Schema, properties: Schema) -> None:
+        """What draft 3 says in each property, as the list of the object."""
+        names = [
+            name
+            for name, each in properties.items()
+            if isinstance(each, dict) and each.get("required") is True
+        ]
+        given = node.get("required")
+        if names and (given is None or isinstance(given, list)):
+            node["required"] = [*(given or []), *names]  # doubles go when the list is checked
+
+    def _note_unbound(self, node: Schema, path: str) -> None:
+        for key in node.keys() & _NOT_IN_GRAMMARS:
+            self.unbound.append((path, key))
+        pattern, step = node.get("pattern"), node.get("multipleOf", 1)
+        if node.get("uniqueItems") is True and node.get("maxItems") not in (0, 1):
+            self.unbound.append((path, "uniqueItems"))
+        if node.get("format", "date") not in KNOWN_FORMATS:
+            self.unbound.append((path, "format"))
+        if isinstance(pattern, str) and _LOOKS_AROUND.search(pattern):
+            self.unbound.append((path, "pattern"))
+        if step != 1:
+            self.unbound.append((path, "multipleOf"))
+
+    def _lose(self, path: str, key: str) -> None:
+        if not key:
+            path, _, key = path.rpartition(".")
+        self.lost.append((path, key))
+        self._doomed += self._negations[:1]
+
+    # ------------------------------------------------------------------------- references
+
+    def _refer(self, node: Schema, path: str, key: str) -> None:
+        target = self._targets.get((id(node), key))
+        if isinstance(target, dict):
+            self._references.append((node, target, path))
+            self._negated.update({id(node): owner for owner in self._negations[:1]})
+            self._waiting.append((target, path))
+        elif target is not True:
+            self._lose(path, key)
+
+    def _target(self, node: Schema, reference: object) -> object:
+        """What a reference leads to; None if that is nothing here."""
+        if not isinstance(reference, str):
+            return None
+        base = self._bases.get(id(node), "")
+        address, fragment = urldefrag(joined(base, reference))
+        found = self._named.get(address, [])
+        for start in [*found, *([self.root] if reference.startswith("#") or not address else [])]:
+            target = at(start, unquote(fragment)) if fragment else start
+            if target is not None:
+                return target
+        anchored = self._named.get(f"#{fragment}", []) if fragment else []
+        if not anchored:  # a part of a larger document brings its definitions along
+            anchored = self._named.get(f"/{last_name(reference)}", [])
+        return anchored[0] if len(anchored) == 1 else None
+
+    def write_references(self) -> None:
+        """Write each reference as a pointer to where its target stands now.
+
+        One that leads back to itself without going into a value is left out.
+        """
+        places = places_of(self.root, "#")
+        endless = self._endless()
+        for node, target, path in self._references:
+            if id(node) in endless and id(target) in endless:
+                self._lose(path, "$ref")
+                self._doomed += [self._negated[id(node)]] if id(node) in self._negated else []
+                continue
+            if id(target) not in places:
+                definitions = self.root.setdefault("$defs", {})
+                assert isinstance(definitions, dict), "another is left out"
+                name = f"moved-{len(places)}"
+                definitions[name] = target
+                places.update(places_of(target, f"#/$defs/{name}"))
+            node["$ref"] = places[id(target)]
+        for owner, key in self._doomed:
+            owner.pop(key, None)
+
+    def _endless(self) -> set[int]:
+        """Schemas from which one comes, by references and choices alone, to where they stand."""
+        leads_to: dict[int, list[int]] = {}
+        come_from: dict[int, list[int]] = {}
+        for node, target, _ in self._references:
+            leads_to.setdefault(id(node), []).append(id(target))
+        waiting: list[Schema] = [each for pair in self._references for each in pair[:2]]
+        met = set[int]()
+        while waiting:
+            node = waiting.pop()
+            if id(node) in met:
+                continue
+            met.add(id(node))
+            inside = [each for each in _in_place(node) if isinstance(each, dict)]
+            waiting += inside
+            leads_to.setdefault(id(node), []).extend(map(id, inside))
+        for one, others in leads_to.items():
+            for other in others:
+                come_from.setdefault(other, []).append(one)
+        left = {one: len(others) for one, others in leads_to.items()}
+        ended = [one for one, count in left.items() if count == 0]
+        while ended:
+            one = ended.pop()
+            del left[one]
+            for before in come_from.get(one, ()):
+                left[before] -= 1
+                if left[before] == 0:
+                    ended.append(before)
+        return set(left)
+
+
+def _in_place(schema: Schema) -> Iterator[object]:
+    """The schemas that judge the same value as this one."""
+    for key in ("allOf", "anyOf", "oneOf"):
+        branches = schema.get(key)
+        if isinstance(branches, list):
+            yield from branches
+    for key in ("not", "if", "then", "else"):
+        if key in schema:
+            yield schema[key]
+    dependent = schema.get("dependentSchemas")
+    if isinstance(dependent, dict):
+        yield from dependent.values()
