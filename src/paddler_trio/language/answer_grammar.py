@@ -51,7 +51,7 @@ from paddler_trio.language.grammars.gbnf_writer import (
     GrammarWriter,
     literal,
 )
-from paddler_trio.language.refusal import Refusal, bad_request
+from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, Thoughts
 from paddler_trio.wire.json_schema import lawful_schema
@@ -94,17 +94,14 @@ def budget_of_answer(
 ) -> ReasoningBudget | None:
     """How the engine ends the reasoning in time; None for no limit.
 
-    Raises:
-      Refusal: the model has no reasoning that could be ended.
+    A limit is a hint that coding agents send to every model: where a template marks no reasoning,
+    there is none to end.
     """
     if conversation.max_reasoning_tokens is None:
         return None
     reasoning = reasoning_of(start, thinking=conversation.thinking)
     if not reasoning.close:
-        raise bad_request(
-            "prompt.max_reasoning_tokens",
-            "max_reasoning_tokens: the chat template of this model marks no reasoning: omit it",
-        )
+        return None
     may_open = reasoning.may_open and not reasoning.is_open
     return ReasoningBudget(
         max_tokens=conversation.max_reasoning_tokens,

@@ -24,7 +24,6 @@ from paddler_trio.wire.paddler.agent_issue import (
     ChatTemplateDoesNotCompile,
     ModelCannotBeLoaded,
     ModelPath,
-    UnableToFindChatTemplate,
 )
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.desired_state_extras import Markers
@@ -57,8 +56,19 @@ def templates_of(
 
 log = structlog.get_logger("language")
 
-NO_TEMPLATE = "{{ raise_exception('this model embeds and has no chat template') }}"
-"""Models that embed often have none, and need none."""
+CHATML = """\
+{% for message in messages %}
+<|im_start|>{{ message.role }}
+{{ message.content or '' }}<|im_end|>
+{% endfor %}
+{% if add_generation_prompt %}
+<|im_start|>assistant
+{% endif %}
+"""
+"""For model files without a template, as everywhere in the field; most of those are base models,
+which are asked to continue a text."""
+NO_TEMPLATE = "{{ raise_exception('the chat template of this model does not compile') }}"
+"""Models that embed need none."""
 _FINGERPRINT_BYTES = 1024 * 1024
 
 
@@ -91,15 +101,8 @@ def read_language(source: LanguageSource) -> Language:
     except ModelFileError as error:
         raise LanguageError(ModelCannotBeLoaded(path), str(error)) from error
     override = desired.chat_template_override
-    template = vocabulary.chat_template() if override is None else override.content
+    template = override.content if override is not None else vocabulary.chat_template() or CHATML
     can_do_without = override is None and desired.inference_parameters.enable_embeddings
-    if template is None:
-        if not can_do_without:
-            raise LanguageError(
-                UnableToFindChatTemplate(path),
-                f"{path} has no chat template; set one with chat_template_override",
-            )
-        template = NO_TEMPLATE
     trusts = source.trusts_messages
     try:
         templates = templates_of(

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from paddler_trio.errors import ChatTemplateError
+from paddler_trio.language.answers.turns import rendered_prompt
 from paddler_trio.language.model_language import templates_of
-from paddler_trio.language.templates.capabilities import ThinkingSwitch, compared_words
 from paddler_trio.language.templates.conversation import (
     ModelTemplate,
     ModelTemplates,
     prepare_conversation,
 )
+from paddler_trio.language.templates.thinking_switch import ThinkingSwitch, compared_words
 from paddler_trio.language.templates.token_escaping import ESCAPE_MARK
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.trio.work import ConversationPrompt
@@ -90,6 +91,27 @@ def test_messages_are_escaped_unless_they_are_trusted(vocabulary: Vocabulary) ->
     assert counts == [1, 2]
 
 
+CALLS_BY_KEY = CHATML.replace(
+    "<|im_end|>",
+    "{% for call in m.tool_calls or [] %}{{ call.function.name }}"
+    "{% for key, value in call.function.arguments.items() %} {{ key }}={{ value }}{% endfor %}"
+    "{% endfor %}<|im_end|>",
+)
+
+
+@pytest.mark.parametrize("source", [CALLS_BY_KEY, CHATML])
+def test_a_control_token_that_json_spells_in_arguments_becomes_none(
+    vocabulary: Vocabulary, source: str
+) -> None:
+    arguments = '{"a": "x\\u003c|im_end|>y"}'
+    call = {"id": "callid001", "function": {"name": "f", "arguments": arguments}}
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    careful = templates_of(vocabulary, source, is_override=True)
+    rendered = prompt(careful, USER, called)
+    assert "x<" in rendered
+    assert vocabulary.tokenize_prompt(rendered).count(vocabulary.eos_token or -1) == 2
+
+
 # ----------------------------------------------------------------------------------- variables
 
 
@@ -132,9 +154,35 @@ def test_the_switch_is_found_by_its_effect(
     name: str, on: dict[str, object], off: dict[str, object]
 ) -> None:
     source = f"{{% if {name} %}}<think>{{% else %}}<think></think>{{% endif %}}"
-    assert ModelTemplate.compile(source).capabilities.thinking == ThinkingSwitch(on, off)
+    assert ModelTemplate.compile(source).capabilities.thinking == ThinkingSwitch(
+        on, off, needs_default=True
+    )
     assert prompt(source, thinking=True) == "<think>"
     assert prompt(source, thinking=False) == "<think></think>"
+
+
+OPENS = "{{ messages[0].content }}{% if add_generation_prompt %}<think>{% endif %}"
+CLOSES_UNLESS = OPENS + "{% if not enable_thinking %}</think>{% endif %}"
+SAYS_ITSELF = "{% set enable_thinking = enable_thinking | default(false) %}" + CLOSES_UNLESS
+
+
+@pytest.mark.parametrize("source", [OPENS, CLOSES_UNLESS])
+def test_a_model_reasons_by_default_whose_template_opens_the_section(source: str) -> None:
+    assert answer_begins(source, None) == "hi<think>"
+    assert answer_begins(source, True) == "hi<think>"
+    assert answer_begins(source, False) == "hi<think></think>"
+
+
+def test_a_template_that_decides_itself_what_silence_means_is_believed() -> None:
+    assert answer_begins(SAYS_ITSELF, None) == "hi<think></think>"
+    assert answer_begins(SAYS_ITSELF, True) == "hi<think>"
+    assert prompt(CLOSES_UNLESS, template_kwargs={"enable_thinking": False}).endswith("</think>")
+
+
+def answer_begins(source: str, thinking: bool | None) -> str:
+    conversation = ConversationPrompt(messages=(USER,), thinking=thinking)
+    prepared = prepare_conversation(conversation, templates(source))
+    return rendered_prompt(conversation, prepared)[0]
 
 
 def test_switches_that_take_words_get_the_words_of_the_template() -> None:

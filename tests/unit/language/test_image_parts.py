@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from paddler_trio.errors import ChatTemplateError
 from paddler_trio.language.images import image_parts
 from paddler_trio.language.images.image_parts import images_in, readable, show_images, texts_between
 from paddler_trio.language.refusal import Refusal
@@ -24,7 +25,7 @@ WITH_PARTS = (
     "{% endfor %}{% endif %}{% endfor %}"
 )
 WITHOUT_PARTS = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-LAST_ONLY = "<user>{{ messages[-1].content }}"
+LAST_WORD = "<user>{{ messages[-1].content.split() | last }}"
 
 
 def conversation(*contents: object) -> ConversationPrompt:
@@ -93,8 +94,10 @@ def test_the_conversation_of_the_client_is_not_changed() -> None:
 def test_a_template_that_leaves_an_image_out_is_to_blame() -> None:
     shown = show_images(conversation([image(RED)], "later"), fit=64)
     with pytest.raises(Refusal, match="leaves out 1 of 1 images") as refused:
-        images_in(rendered(shown.conversation, LAST_ONLY), shown.images)
+        images_in("later", shown.images)
     assert "ChatTemplateError" in refused.value.result
+    with pytest.raises(ChatTemplateError, match=r"messages\[0\]\.content: .* does not print it"):
+        rendered(shown.conversation, LAST_WORD)
 
 
 def test_the_part_that_cannot_be_shown_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Templates that lack something get it said in another way; what they know they get as it is."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -154,16 +155,12 @@ def test_arguments_come_in_the_form_that_a_template_prints(arguments: object) ->
     assert prompt(KNOWS_ALL, USER, calls).endswith('CALL f {"a": 1}\n')
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"), [("{", "not JSON"), ("[1]", "not a JSON object"), ("3", "not a JSON")]
-)
-def test_arguments_that_are_no_object_are_named_where_one_is_needed(
-    arguments: str, words: str
+@pytest.mark.parametrize("arguments", ['{"a', "[1]", "3"])
+def test_arguments_that_are_no_object_are_told_as_they_are_where_one_is_needed(
+    arguments: str,
 ) -> None:
-    with pytest.raises(
-        ChatTemplateError, match=r"messages\[1\]\.tool_calls\[0\]\.function\.arguments.*" + words
-    ):
-        prompt(WANTS_OBJECTS, USER, with_arguments(arguments))
+    rendered = prompt(WANTS_OBJECTS, USER, with_arguments(arguments))
+    assert rendered == f'user: hi\nassistant: {{"name": "f", "arguments": {arguments}}}\n'
 
 
 def test_no_arguments_are_an_empty_object() -> None:
@@ -214,9 +211,133 @@ def test_an_answer_without_anything_said_is_empty_where_a_template_needs_a_conte
     assert prompt(sees + shows, USER, answer) == "user True;assistant False;hi"
 
 
-def test_turns_of_a_client_are_never_joined_the_template_says_what_is_wrong() -> None:
-    with pytest.raises(ChatTemplateError, match="Roles must alternate user/assistant"):
-        prompt(STRICT, USER, USER)
+def test_turns_of_one_role_are_joined_where_a_template_wants_them_to_alternate() -> None:
+    answers = [{"role": "assistant", "content": text} for text in ("yes", "", "no")]
+    assert prompt(STRICT, USER, USER) == "<user>hi\n\nhi</>\n"
+    assert prompt(STRICT, *answers, USER) == ("<user></>\n<assistant>yes\n\nno</>\n<user>hi</>\n")
+
+
+ONE_SYSTEM = """\
+{% if messages[0].role == 'system' %}SYSTEM {{ messages[0].content }}
+{% endif %}
+{% for m in messages if m.role != 'system' %}
+{{ m.role }}: {{ m.content }}
+{% endfor %}
+"""
+HOISTS_SYSTEMS = """\
+{% for m in messages if m.role == 'system' %}SYSTEM {{ m.content }}
+{% endfor %}
+{% for m in messages if m.role != 'system' %}
+{{ m.role }}: {{ m.content }}
+{% endfor %}
+"""
+SYSTEM_2 = {"role": "system", "content": "Be brief."}
+ANSWER = {"role": "assistant", "content": "yes"}
+
+
+def test_several_system_texts_are_one_where_a_template_takes_one() -> None:
+    developer = {**SYSTEM_2, "role": "developer"}
+    for second in (SYSTEM_2, developer):
+        assert prompt(ONE_SYSTEM, SYSTEM, second, USER) == (
+            "SYSTEM Be kind.\n\nBe brief.\nuser: hi\n"
+        )
+    assert prompt(HOISTS_SYSTEMS, SYSTEM, SYSTEM_2, USER) == (
+        "SYSTEM Be kind.\nSYSTEM Be brief.\nuser: hi\n"
+    )
+
+
+@pytest.mark.parametrize("source", [ONE_SYSTEM, HOISTS_SYSTEMS])
+def test_a_late_system_text_stays_in_its_place(source: str) -> None:
+    assert prompt(source, SYSTEM, USER, ANSWER, SYSTEM_2, USER) == (
+        "SYSTEM Be kind.\nuser: hi\nassistant: yes\nuser: Be brief.\n\nhi\n"
+    )
+    assert prompt(source, USER, SYSTEM_2, ANSWER) == "user: hi\n\nBe brief.\nassistant: yes\n"
+    assert prompt(source, SYSTEM, USER, ANSWER, SYSTEM_2) == (
+        "SYSTEM Be kind.\nuser: hi\nassistant: yes\nuser: Be brief.\n"
+    )
+
+
+ONE_CALL = """\
+{% for m in messages %}
+{% if m.tool_calls %}
+{% if m.tool_calls | length > 1 %}{{ raise_exception('one call at once') }}{% endif %}
+CALL {{ m.tool_calls[0].function.arguments | tojson }}
+{% else %}
+{{ m.role }}: {{ m.content }}
+{% endif %}
+{% endfor %}
+"""
+
+
+def test_calls_are_told_one_by_one_each_with_its_result() -> None:
+    function = {"name": "f", "arguments": {"a": 2}}
+    second = {"id": "callid002", "type": "function", "function": function}
+    both = {**CALLS, "content": "I look.", "tool_calls": [CALL, second]}
+    results = [{**RESULT, "tool_call_id": "callid002", "content": "4"}, RESULT]
+    knows_names = ONE_CALL.replace("CALL {{", "CALL {{ m.tool_calls[0].function.name }} {{")
+    assert prompt(knows_names, USER, both, *results) == (
+        'user: hi\nassistant: I look.\nCALL f {"a": 1}\ntool: 3\nCALL f {"a": 2}\ntool: 4\n'
+    )
+
+
+NINE = """\
+{% for m in messages %}
+{% for call in m.tool_calls or [] %}
+{% if call.id is not defined or call.id | length != 9 %}{{ raise_exception('nine!') }}{% endif %}
+CALL {{ call.id }} {{ call.function.name }} {{ call.function.arguments | tojson }}
+{% else %}
+{{ m.role }}: {{ m.tool_call_id }} {{ m.content }}
+{% endfor %}
+{% endfor %}
+"""
+
+
+def test_foreign_ids_get_nine_letters_and_digits_and_stay_apart() -> None:
+    given = ["call_9Qm2XyLr7TtB40", "toolu_018abcDEF9921", "z", "callid001"]
+    messages = [USER]
+    for id_ in given:
+        messages += [{**CALLS, "tool_calls": [{**CALL, "id": id_}]}]
+        messages += [{**RESULT, "tool_call_id": id_}]
+    rendered = prompt(NINE, *messages)
+    called = re.findall(r"CALL (\w+) ", rendered)
+    assert re.findall(r"tool: (\w+) ", rendered) == called
+    assert all(re.fullmatch("[0-9A-Za-z]{9}", each) for each in called)
+    assert len(set(called)) == len(given)
+    assert called[3] == "callid001"
+    assert rendered.startswith(prompt(NINE, *messages[:3])), "the beginning stays"
+
+
+def test_calls_and_results_without_ids_are_paired_where_ids_are_needed() -> None:
+    without = {key: each for key, each in CALL.items() if key != "id"}
+    calls = {**CALLS, "tool_calls": [without, without]}
+    result = {"role": "tool", "content": "3"}
+    rendered = prompt(NINE, USER, calls, result, result)
+    called = re.findall(r"CALL (\w+) ", rendered)
+    assert re.findall(r"tool: (\w+) ", rendered) == called
+    assert len(set(called)) == 2
+
+
+def test_tools_are_told_in_words_where_a_template_tells_of_none() -> None:
+    tool = {"type": "function", "function": {"name": "f", "description": "Looks."}}
+    rendered = prompt(FORGETFUL, SYSTEM, USER, CALLS, tools=[tool])
+    assert rendered == (
+        "system: Be kind.\n\nYou can call tools. Each line describes one of them:\n"
+        '{"name": "f", "description": "Looks."}\n'
+        "To call a tool, write nothing but this, with its name and its arguments as JSON:\n"
+        '{"name": "NAME_OF_THE_TOOL", "arguments": {"NAME_OF_AN_ARGUMENT": "VALUE"}}\n'
+        "You are told the result in the next turn.\n"
+        'user: hi\nassistant: {"name": "f", "arguments": {"a": 1}}\n'
+    )
+
+
+FIRST_WORD_ONLY = "{% for m in messages %}{{ m.role }}: {{ m.content.split()[0] }}\n{% endfor %}"
+
+
+def test_a_request_is_refused_by_what_its_template_loses() -> None:
+    long = {"role": "user", "content": "one two"}
+    assert prompt(FIRST_WORD_ONLY, USER, ANSWER) == "user: hi\nassistant: yes\n"
+    with pytest.raises(ChatTemplateError, match=r"^messages\[2\]\.content: .* not print it"):
+        prompt(FIRST_WORD_ONLY, USER, ANSWER, long)
 
 
 def test_a_template_that_cannot_be_probed_gets_messages_as_they_came() -> None:

@@ -24,6 +24,7 @@ from vision_models import data_uri, encoded, picture
 READY = Ready(cells=2048, n_batch=512, n_ctx_train=2048, n_vocab=1536)
 HELLO: Mapping[str, object] = {"role": "user", "content": "Hello!"}
 TOOL: Mapping[str, object] = {"type": "function", "function": {"name": "now"}}
+NAMES_OF_TOOLS = "{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}"
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,8 @@ def preview(
 
 
 def test_another_template_takes_the_place_of_the_models(language: Language) -> None:
-    shown = preview(language, "{{ bos_token }}<{{ messages[0].content }}>{{ tools | length }}")
-    assert shown["prompt"] == f"{language.templates.bos_token}<Hello!>1"
+    shown = preview(language, "{{ bos_token }}<{{ messages[0].content }}>" + NAMES_OF_TOOLS)
+    assert shown["prompt"] == f"{language.templates.bos_token}<Hello!>now"
     num_tokens = shown["num_tokens"]
     assert isinstance(num_tokens, int)
     assert 0 < num_tokens < 20

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paddler_trio.cli.model.given_file import text_of_file
-from paddler_trio.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from paddler_trio.language.templates.conversation import ModelTemplates
@@ -155,7 +154,7 @@ def read_templates(
 
 
 def _templates_in(model: Path, override: str | None) -> ModelTemplates:
-    from paddler_trio.language.model_language import templates_of
+    from paddler_trio.language.model_language import CHATML, templates_of
     from paddler_trio.language.vocabulary import Vocabulary, route_llama_log
     from paddler_trio.system.logs.logs import configure_logs
 
@@ -163,9 +162,7 @@ def _templates_in(model: Path, override: str | None) -> ModelTemplates:
     route_llama_log()
     vocabulary = Vocabulary.load(model)
     try:
-        source = vocabulary.chat_template() if override is None else override
-        if source is None:
-            raise ConfigurationError(f"{model} has no chat template: give one with --template")
+        source = override if override is not None else vocabulary.chat_template() or CHATML
         return templates_of(vocabulary, source, is_override=override is not None)
     finally:
         vocabulary.close()

@@ -37,6 +37,7 @@ def render(
 ) -> None:
     """Print the exact prompt that an agent would give the model, without a newline of ours."""
     with one_line_errors():
+        from paddler_trio.language.answers.turns import rendered_prompt
         from paddler_trio.language.templates.conversation import prepare_conversation
         from paddler_trio.language.templates.token_escaping import unescaped
 
@@ -51,7 +52,7 @@ def render(
         )
         conversation, templates = take_special_tokens(conversation, templates)
         prepared = prepare_conversation(conversation, templates)
-        prompt = unescaped(prepared.text(add_generation_prompt=add_generation_prompt))
+        prompt = unescaped(rendered_prompt(conversation, prepared)[0])
         try:
             data = prompt.encode()
         except UnicodeEncodeError as error:

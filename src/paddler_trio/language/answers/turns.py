@@ -60,6 +60,12 @@ def rendered_prompt(
         end = ""
     automaton = Automaton(form.rules)
     automaton.begin_with(end)
+    is_opened = automaton.current is TokenClass.REASONING
+    if is_opened and conversation.thinking is False and not conversation.continue_final_message:
+        # The template opens the section and has no switch for it.
+        closing = f"{form.reasoning_close or ''}{form.turn_open}"
+        text, end = text + closing, end + closing
+        automaton.begin_with(closing)
     return text, AnswerStart(form, end, automaton.current)
 
 

@@ -12,22 +12,29 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 import attrs
-from jinja2 import nodes
 
 from paddler_trio.errors import ChatTemplateError
-from paddler_trio.language.templates.chat_template import RESERVED_VARIABLES, ChatTemplate
-from paddler_trio.language.templates.sandbox import parse_template
+from paddler_trio.language.templates.chat_template import ChatTemplate
+from paddler_trio.language.templates.thinking_switch import (
+    THINKING_WORDS,
+    ThinkingSwitch,
+    has_default,
+    possible_switches,
+)
 
 _Turns: TypeAlias = Sequence[Mapping[str, object]]
 Form = Literal["either", "string", "other"]
 """Which form of a value comes out right: both, text only, or only the richer one."""
 CallContent = Literal["empty", "missing", "null"]
 """The content of an assistant's message that only calls tools."""
+AfterResults = Literal["taken", "bridged", "joined"]
+"""A question behind a call or its result: taken as it is, behind an empty answer, or as a part of
+the result."""
 ToolPart = Literal["description", "parameters", "properties"]
 """What a tool's function need not have; ``properties`` are those of its parameters."""
 
@@ -57,34 +64,14 @@ def _tool(*parts: str, **others: object) -> Mapping[str, object]:
 
 
 _TOOL = _tool("description", "parameters")
-_BOOLEAN_SWITCHES = ("enable_thinking", "thinking", "enable_reasoning", "reasoning", "think")
-_WORD_SWITCHES = ("thinking_mode", "reasoning_effort", "thinking_option", "reasoning_mode")
-_OFF_WORDS = ("off", "none", "disabled", "no_think", "disable", "no", "/no_think", "minimal")
-_ON_WORDS = ("on", "enabled", "high", "medium", "think", "enable", "yes", "/think")
-_INVERSE_SWITCHES = (
-    "skip_thinking",
-    "skip_reasoning",
-    "disable_thinking",
-    "no_think",
-    "no_thinking",
-)
-_BUDGETS = ("thinking_budget", "reasoning_budget")
-THINKING_WORDS: Mapping[bool, str] = {True: "/think", False: "/no_think"}
-"""What people write to models that are switched by a word in the system message."""
-
-
-@attrs.frozen
-class ThinkingSwitch:
-    """Template variables that turn the model's thinking on and off."""
-
-    on: Mapping[str, object]
-    off: Mapping[str, object]
 
 
 @attrs.frozen(kw_only=True)
 class TemplateCapabilities:
     """What a template supports; by default everything."""
 
+    is_known: bool = True
+    """False: it requires variables that only clients know, so that it cannot be probed."""
     string_content: frozenset[str] = frozenset({"system", "user", "assistant", "tool"})
     """Roles whose content may be a string."""
     parts_content: frozenset[str] = frozenset({"system", "user", "assistant", "tool"})
@@ -106,22 +93,40 @@ class TemplateCapabilities:
     """Refuses two turns of the same role in succession."""
     tool_needs: frozenset[ToolPart] = frozenset()
     """Without which of these the template refuses a tool."""
+    several_systems: bool = True
+    """Prints every system text at the beginning, not one alone."""
+    late_systems: bool = True
+    """Prints a system text in its place behind other turns."""
+    several_calls: bool = True
+    """Prints all calls of one message."""
+    text_beside_calls: bool = True
+    """Prints the text of a message with calls, before their results."""
+    foreign_ids: bool = True
+    """Takes calls with any id."""
+    missing_ids: bool = True
+    """Takes calls without an id."""
+    unnamed_results: bool = True
+    orphaned_results: bool = True
+    """Takes a result behind no call."""
+    after_results: AfterResults = "taken"
     thinking: ThinkingSwitch | None = None
     """None: no variable switches the model's thinking on or off."""
     thinking_words: bool = False
     """Reads ``THINKING_WORDS`` in the system message and prints none of them."""
 
+    @property
+    def shows_messages(self) -> bool:
+        """Prints at least what a user says; another template is a matter of who made it."""
+        return self.is_known and "user" in self.string_content | self.parts_content
 
-EVERYTHING = TemplateCapabilities()
 
-
-def probe(template: ChatTemplate) -> TemplateCapabilities:
-    """Find what ``template`` supports; some forty small renderings, milliseconds."""
-    return _Probe(template).capabilities()
+EVERYTHING = TemplateCapabilities(is_known=False)
 
 
 @attrs.frozen
-class _Probe:
+class Probe:
+    """Small renderings of one template, which together may not take long."""
+
     template: ChatTemplate
     deadline_s: float = attrs.field(factory=lambda: time.thread_time() + _MAX_PROBES_S)
     """Of this thread's processor time: a template that loops supports nothing."""
@@ -133,7 +138,7 @@ class _Probe:
         tools: Sequence[Mapping[str, object]] | None = None,
         extra: Mapping[str, object] | None = None,
     ) -> str | None:
-        """The prompt, or None if the template refuses."""
+        """The prompt, or None if the template refuses it or time is up."""
         variables = {**own_variables(self.template, tools or ()), **(extra or {})}
         enable_thinking = variables.pop("enable_thinking", None)
         left_s = self.deadline_s - time.thread_time()
@@ -159,7 +164,8 @@ class _Probe:
         return text is not None and _is_plain(needle, text)
 
     def capabilities(self) -> TemplateCapabilities:
-        """Everything, in the order in which one finding helps with the next."""
+        """Which messages come out, in the order in which one finding helps with the next; some
+        forty renderings, milliseconds."""
         strings: set[str] = set()
         parts: set[str] = set()
 
@@ -238,26 +244,14 @@ class _Probe:
 
     def _thinking(self, user: Mapping[str, object]) -> ThinkingSwitch | None:
         """The first of the usual variables that makes a difference."""
-        for switch in self._switches():
+        for switch in possible_switches(self.template):
             on, off = (self.text([user], extra=values) for values in (switch.on, switch.off))
             if on is not None and off is not None and on != off:
-                return switch
+                is_closed = self.text([user]) == off and off.startswith(on)
+                names = switch.on.keys() | switch.off.keys()
+                asks = any(has_default(self.template.source, name) for name in names)
+                return attrs.evolve(switch, needs_default=is_closed and not asks)
         return None
-
-    def _switches(self) -> Iterator[ThinkingSwitch]:
-        names = self.template.variables - RESERVED_VARIABLES
-        for name in filter(names.__contains__, _BOOLEAN_SWITCHES):
-            yield ThinkingSwitch({name: True}, {name: False})
-        for name in filter(names.__contains__, _WORD_SWITCHES):
-            words = compared_words(self.template.source, name)
-            off = next(filter(words.__contains__, _OFF_WORDS), None)
-            on = next(filter(words.__contains__, _ON_WORDS), None)
-            if off is not None:
-                yield ThinkingSwitch({name: on} if on else {}, {name: off})
-        for name in filter(names.__contains__, _BUDGETS):
-            yield ThinkingSwitch({}, {name: 0})
-        for name in filter(names.__contains__, _INVERSE_SWITCHES):
-            yield ThinkingSwitch({name: False}, {name: True})
 
 
 def own_variables(
@@ -275,25 +269,10 @@ def own_variables(
     return variables
 
 
-def compared_words(source: str, variable: str) -> frozenset[str]:
-    """The texts that a template compares ``variable`` with."""
-    words: set[str] = set()
-    for comparison in parse_template(source).find_all(nodes.Compare):
-        sides = [comparison.expr, *(operand.expr for operand in comparison.ops)]
-        inner = [each for side in sides for each in (side, *side.find_all(nodes.Node))]
-        if any(isinstance(each, nodes.Name) and each.name == variable for each in inner):
-            words |= {
-                each.value
-                for each in inner
-                if isinstance(each, nodes.Const) and isinstance(each.value, str)
-            }
-    return frozenset(words)
-
-
 class _Calls:
     """How a template prints a call."""
 
-    def __init__(self, probe: _Probe, user: Mapping[str, object], *, parts: bool) -> None:
+    def __init__(self, probe: Probe, user: Mapping[str, object], *, parts: bool) -> None:
         self._probe = probe
         self._user = user
         self._parts = parts

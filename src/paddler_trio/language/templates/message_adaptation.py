@@ -10,19 +10,29 @@ the template lacks                      instead
 lists of content parts                  the texts of the parts, one a line
 contents that are strings               a list with one part
 the role ``developer``                  ``system``
-the role ``system``                     the text at the top of the first user turn
+the role ``system``, or takes it at     the text at the top of the question behind it, else in a
+the beginning alone                     turn of the user at its place
+several system texts                    one, with all of them
 arguments as JSON text, or as objects   the other form
 calls without a content                 an empty content, or null
+a content beside calls                  a message of its own before them
 an answer without content and calls     an empty content
-the role ``tool``                       a user turn with the result; if calls are lost as well,
-                                        one line of JSON for each in the assistant's content
+several calls of one message            a message for each, with its result behind it
+calls with any id                       ids of nine letters and digits
+results without the tool's name         the name of the call
+calls                                   written in the assistant's content, as the model writes
+                                        them, else one line of JSON for each
+the role ``tool``, or results that      a turn of the user with the result
+no call asked for
+a question behind a result              an empty answer between them, or the question in the result
+two turns of one role in succession     one turn
+tools                                   a system text that describes them
 tools without a description, without    empty ones
 parameters, without their properties
 a variable that switches thinking       the word for it in the system message, if it reads one
 ======================================  ======================================================
 
-A template that refuses two turns of one role in succession gets turns that were made here joined
-with their neighbours. Turns that a client sent are never joined: the template reports the error.
+The order of turns is the matter of ``turn_adaptation``, contents and arguments that of this module.
 """
 
 from __future__ import annotations
@@ -31,41 +41,65 @@ import json
 from collections.abc import Mapping, Sequence
 
 from paddler_trio.errors import ChatTemplateError
-from paddler_trio.language.templates.capabilities import (
-    THINKING_WORDS,
-    CallContent,
-    TemplateCapabilities,
-)
+from paddler_trio.language.answers.model_format import CallFormat
+from paddler_trio.language.templates.calls_in_words import tools_in_words
+from paddler_trio.language.templates.capabilities import CallContent, TemplateCapabilities
 from paddler_trio.language.templates.chat_messages import IMAGE_PARTS, Message, text_of
+from paddler_trio.language.templates.thinking_switch import THINKING_WORDS
+from paddler_trio.language.templates.turn_adaptation import adapt_turns, calls_in, function_of
 
-_JOINT = "\n\n"
 _OTHER_CONTENTS: Mapping[CallContent, str | None] = {"empty": "", "null": None}
 
 
 def adapt(
-    messages: Sequence[Message], capabilities: TemplateCapabilities, *, thinking: bool | None = None
+    messages: Sequence[Message],
+    capabilities: TemplateCapabilities,
+    *,
+    thinking: bool | None = None,
+    tools: Sequence[Message] = (),
+    calls: CallFormat | None = None,
 ) -> list[Message]:
     """``messages``, as ``chat_messages.read_messages`` gives them, adapted.
 
     Args:
       thinking: whether the model shall think; None leaves it to the template.
-
-    Raises:
-      ChatTemplateError: arguments of a call are no JSON object, which the template needs.
+      tools: what is told in words if the template tells of no tools.
+      calls: how the model writes calls; None if that is not known.
     """
     adapted = list(messages)
     if not capabilities.developer_role:
         adapted = [
             {**each, "role": "system"} if each["role"] == "developer" else each for each in adapted
         ]
+    if capabilities.tool_calls and capabilities.arguments == "string":
+        adapted = [_with_written_arguments(each) for each in adapted]
+    if tools and not capabilities.tools:
+        adapted = _with_system_text(adapted, tools_in_words(tools, calls), "\n\n")
     if thinking is not None and capabilities.thinking is None and capabilities.thinking_words:
-        adapted = _with_word(adapted, THINKING_WORDS[thinking])
-    adapted = [_calls(message, capabilities, index) for index, message in enumerate(adapted)]
-    if not capabilities.tool_role:
-        adapted = _results_as_user(adapted, joins=capabilities.alternates)
-    if not capabilities.system_role:
-        adapted = _system_into_user(adapted, joins=capabilities.alternates)
-    return [_content(message, capabilities) for message in adapted]
+        adapted = _with_system_text(adapted, THINKING_WORDS[thinking], "\n")
+    turns = adapt_turns(adapted, capabilities, calls)
+    return [_content(_silent(each, capabilities), capabilities) for each in turns]
+
+
+def read_arguments(
+    messages: Sequence[Message], capabilities: TemplateCapabilities
+) -> list[Message]:
+    """The messages with the arguments of their calls as objects, where they are needed as such.
+
+    It comes before texts are escaped: JSON can spell a control token in ways that nobody finds in
+    its text.
+
+    Raises:
+      ChatTemplateError: arguments are no JSON object, which the template needs.
+    """
+    if capabilities.tool_calls and capabilities.arguments != "other":
+        return list(messages)
+    return [
+        _with_objects(each, capabilities, f"messages[{index}].tool_calls")
+        if calls_in(each)
+        else each
+        for index, each in enumerate(messages)
+    ]
 
 
 def adapt_tools(tools: Sequence[Message], capabilities: TemplateCapabilities) -> list[Message]:
@@ -90,16 +124,16 @@ def _tool(tool: Message, capabilities: TemplateCapabilities) -> Message:
     return {**tool, "function": filled}
 
 
-def _with_word(messages: Sequence[Message], word: str) -> list[Message]:
-    """The word at the end of the first message, if that is the system's, else in front of it."""
+def _with_system_text(messages: Sequence[Message], text: str, joint: str) -> list[Message]:
+    """The text at the end of the first message, if that is the system's, else in front of it."""
     if not messages or messages[0]["role"] != "system":
-        return [{"role": "system", "content": word}, *messages]
+        return [{"role": "system", "content": text}, *messages]
     first = messages[0]
     content = first.get("content")
     if isinstance(content, list):
-        added: object = [*content, {"type": "text", "text": word}]
+        added: object = [*content, {"type": "text", "text": text}]
     else:
-        added = f"{content}\n{word}" if content else word
+        added = f"{content}{joint}{text}" if content else text
     return [{**first, "content": added}, *messages[1:]]
 
 
@@ -130,53 +164,56 @@ def _kind(message: Message) -> str:
 # ---------------------------------------------------------------------------------------- calls
 
 
-def _calls(message: Message, capabilities: TemplateCapabilities, index: int) -> Message:
-    calls = message.get("tool_calls")
-    if message["role"] != "assistant":
+def _with_objects(message: Message, capabilities: TemplateCapabilities, path: str) -> Message:
+    calls: list[Message] = []
+    for number, call in enumerate(calls_in(message)):
+        arguments = function_of(call).get("arguments")
+        if isinstance(arguments, str):
+            place = f"{path}[{number}]{'.function' if 'function' in call else ''}.arguments"
+            try:
+                arguments = _object_of(arguments, place)
+            except ChatTemplateError:
+                if capabilities.tool_calls:
+                    raise
+        calls.append(_with_arguments(call, arguments))
+    return {**message, "tool_calls": calls}
+
+
+def _with_written_arguments(message: Message) -> Message:
+    calls: list[Message] = []
+    for call in calls_in(message):
+        arguments = function_of(call).get("arguments")
+        if isinstance(arguments, Mapping):
+            call = _with_arguments(call, json.dumps(arguments, ensure_ascii=False))
+        calls.append(call)
+    return {**message, "tool_calls": calls} if calls else message
+
+
+def _with_arguments(call: Message, arguments: object) -> Message:
+    if arguments is None:
+        return call
+    changed = {**function_of(call), "arguments": arguments}
+    return {**call, "function": changed} if "function" in call else changed
+
+
+def _silent(message: Message, capabilities: TemplateCapabilities) -> Message:
+    """A message of the assistant without content has the one that the template copes with."""
+    if message["role"] != "assistant" or message.get("content"):
         return message
-    if not isinstance(calls, list):
+    if not calls_in(message):
         is_fine = "content" in message or capabilities.silent_answers
         return message if is_fine else {**message, "content": ""}
-    if not capabilities.tool_calls and not capabilities.tool_role:
-        texts = [text_of(message.get("content"))] if message.get("content") else []
-        lines = [_call_line(call) for call in calls]
-        rest = {key: value for key, value in message.items() if key != "tool_calls"}
-        return {**rest, "content": "\n".join([*texts, *lines])}
-    path = f"messages[{index}].tool_calls"
-    adapted = {
-        **message,
-        "tool_calls": [
-            _with_arguments(call, capabilities, f"{path}[{number}]")
-            for number, call in enumerate(calls)
-        ],
-    }
-    form: CallContent = "empty" if "content" in adapted else "missing"
-    if not adapted.get("content") and form in capabilities.refused_contents:
+    form: CallContent = "empty" if "content" in message else "missing"
+    shown_with = capabilities.call_contents
+    if form in capabilities.refused_contents or (shown_with and form not in shown_with):
         fine = [each for each in _OTHER_CONTENTS if each not in capabilities.refused_contents]
         shown = [each for each in fine if each in capabilities.call_contents]
         for other in (shown or fine)[:1]:
-            adapted["content"] = _OTHER_CONTENTS[other]
-    return adapted
+            return {**message, "content": _OTHER_CONTENTS[other]}
+    return message
 
 
-def _with_arguments(
-    call: Mapping[str, object], capabilities: TemplateCapabilities, path: str
-) -> Message:
-    flat = "function" not in call
-    function = call if flat else call["function"]
-    assert isinstance(function, Mapping)  # read_messages checked it
-    arguments = function.get("arguments")
-    if isinstance(arguments, str) and capabilities.arguments == "other":
-        place = f"{path}{'' if flat else '.function'}.arguments"
-        changed = {**function, "arguments": _read_arguments(arguments, place)}
-    elif isinstance(arguments, Mapping) and capabilities.arguments == "string":
-        changed = {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
-    else:
-        return dict(call)
-    return changed if flat else {**call, "function": changed}
-
-
-def _read_arguments(text: str, path: str) -> Mapping[str, object]:
+def _object_of(text: str, path: str) -> Mapping[str, object]:
     if not text.strip():
         return {}
     try:
@@ -186,75 +223,3 @@ def _read_arguments(text: str, path: str) -> Mapping[str, object]:
     if not isinstance(arguments, dict):
         raise ChatTemplateError(f"{path}: not a JSON object, which the template needs")
     return arguments
-
-
-def _call_line(call: Mapping[str, object]) -> str:
-    function = call.get("function", call)
-    assert isinstance(function, Mapping)  # read_messages checked it
-    arguments = function.get("arguments", {})
-    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    name = json.dumps(function["name"], ensure_ascii=False)
-    return f'{{"name": {name}, "arguments": {written or "{}"}}}'
-
-
-# ---------------------------------------------------------------------------------------- roles
-
-
-def _results_as_user(messages: Sequence[Message], *, joins: bool) -> list[Message]:
-    adapted: list[Message] = []
-    last_has_result = False
-    for message in messages:
-        is_result = message["role"] == "tool"
-        made = message
-        if is_result:
-            name = message.get("name")
-            of = f" of {name}" if isinstance(name, str) else ""
-            text = text_of(message.get("content"))
-            made = {"role": "user", "content": f"Result{of}:\n{text}"}
-        is_neighbour = made["role"] == "user" and _ends_with_user(adapted)
-        if joins and is_neighbour and (is_result or last_has_result):
-            adapted[-1] = _joined(adapted[-1], made.get("content"))
-        else:
-            adapted.append(made)
-        last_has_result = is_result or (last_has_result and made["role"] == "user")
-    return adapted
-
-
-def _system_into_user(messages: Sequence[Message], *, joins: bool) -> list[Message]:
-    adapted: list[Message] = []
-    waiting: list[str] = []
-    for message in messages:
-        if message["role"] == "system":
-            waiting.append(text_of(message.get("content")))
-        elif message["role"] == "user" and waiting:
-            adapted.append({**message, "content": _on_top(waiting, message.get("content"))})
-            waiting = []
-        else:
-            adapted.append(message)
-    if waiting and joins and _ends_with_user(adapted):
-        adapted[-1] = _joined(adapted[-1], _JOINT.join(waiting))
-    elif waiting:
-        adapted.append({"role": "user", "content": _JOINT.join(waiting)})
-    return adapted
-
-
-def _ends_with_user(messages: Sequence[Message]) -> bool:
-    return bool(messages) and messages[-1]["role"] == "user"
-
-
-def _joined(message: Message, content: object) -> Message:
-    """``message`` with another content behind its own."""
-    own = message.get("content")
-    if isinstance(own, list) or isinstance(content, list):
-        return {**message, "content": [*_parts(own), *_parts(content)]}
-    return {**message, "content": _JOINT.join([text_of(own), text_of(content)])}
-
-
-def _parts(content: object) -> list[object]:
-    return content if isinstance(content, list) else [{"type": "text", "text": text_of(content)}]
-
-
-def _on_top(texts: Sequence[str], content: object) -> object:
-    if isinstance(content, list):
-        return [{"type": "text", "text": _JOINT.join(texts)}, *content]
-    return _JOINT.join([*texts, text_of(content)])
