@@ -33,6 +33,7 @@ from attack_generation import (
     tokens,
     tools,
 )
+from attack_grammars import characters, different
 from attack_links import client_floods, client_frames, liars
 from attack_operators import hosts, origins, paths, states
 from attack_pictures import addresses, drawings, pictures
@@ -61,6 +62,7 @@ KINDS: Mapping[str, Sequence[Generator]] = {
     "inflated": (inflated, inflated, bombs),
     "sockets": (client_frames, client_frames, client_floods),
     "constraints": (constraints, constraints, tools),
+    "grammars": (characters, characters, different),
     "growing": (growing,),
     "preparation": (preparation, preparation, templates),
     "paths": (paths,),

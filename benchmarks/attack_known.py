@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from attack_call import AwaitAnswers, Call, Step, frame, head, request, websocket
 from attack_connections import CHAT, unfinished_of
 from attack_generation import MAX_INT32
+from attack_grammars import bound, counted_of, literal_of, negated_of, rules_of, sets_of
 from attack_links import lying, on_inference_socket
 from attack_operators import EMPTY_STATE, STATE, put, refused, serving
 from attack_pictures import PATHS, data_uri, honest_picture, showing, webp_of
@@ -247,6 +248,16 @@ KNOWN: Mapping[str, Sequence[Generator]] = {
             ask("/completion", grammar=f"root ::= {_ALTERNATIVES}"),
             leaves=True,
         ),
+    ),
+    "grammars": tuple(
+        _at("/completion", name, bound("/completion", "gbnf", grammar))
+        for name, grammar in (
+            ("200,000 characters", literal_of(200_000)),
+            ("500 negated sets of 400 characters", negated_of(500, 400)),
+            ("2000 sets of 100 ranges", sets_of(2000, 100)),
+            ("100 x {0,2000}", counted_of(100, 2000)),
+            ("10,000 rules", rules_of(10_000)),
+        )
     ),
     "growing": (
         _at(

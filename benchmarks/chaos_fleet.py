@@ -23,6 +23,8 @@ import httpx
 import trio
 from chaos_daemon import ChaosError, Daemon, end_engine, engines_of
 
+from paddler_trio.cli.answer_lines import async_lines_of
+
 START_S = 60.0
 END_S = 5.0
 ANSWER_S = 30.0
@@ -258,7 +260,7 @@ class Fleet:
                 httpx.AsyncClient(trust_env=False, timeout=ANSWER_S) as http,
                 http.stream("GET", url) as answer,
             ):
-                async for line in answer.aiter_lines():
+                async for line in async_lines_of(answer.aiter_bytes()):
                     if line.startswith("data: "):
                         self._see(cast("FleetView", json.loads(line.removeprefix("data: "))))
                         if len(self.sights) == 1:

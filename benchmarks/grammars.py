@@ -20,14 +20,14 @@ from typing import Any, Protocol
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
+from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar, compile_gbnf
 from paddler_trio.language.grammars.gbnf_conversion import json_schema_to_gbnf
 from paddler_trio.language.grammars.gbnf_reader import read_gbnf
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.processes.engine.sampling.candidates import TOKEN_DATA, candidates_of, token_rows
-from paddler_trio.processes.engine.sampling.constraint import Constraint, _token_grammar
-from paddler_trio.wire.engine.engine_pipe import Grammar
+from paddler_trio.processes.engine.sampling.constraint import Constraint, _kept_grammar
 
 BATCH = 8
 
@@ -167,7 +167,9 @@ class Matcher(Protocol):
 
 class Ours:
     def __init__(self, llama: Llama, schema: str) -> None:
-        self._constraint = Constraint.build(llama, Grammar(json_schema_to_gbnf(schema), "root"))
+        self._constraint = Constraint.build(
+            llama, AnswerGrammar(json_schema_to_gbnf(schema), "root").compiled()
+        )
         self.takes, self.accept = self._constraint.takes, self._constraint.accept
 
     def mask(self, logits: np.ndarray) -> None:
@@ -177,7 +179,7 @@ class Ours:
 
     @staticmethod
     def forget() -> None:
-        for cache in (_token_grammar, read_gbnf, json_schema_to_gbnf):
+        for cache in (_kept_grammar, compile_gbnf, read_gbnf, json_schema_to_gbnf):
             cache.cache_clear()
 
 

@@ -32,6 +32,8 @@ from typing import Any
 
 import httpx
 
+from paddler_trio.cli.answer_lines import lines_of
+
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "integration"))
 from fleet import OWN_INTERPRETER, Fleet
@@ -105,7 +107,7 @@ def tokens(fleet: Fleet, model: str, max_tokens: int) -> Iterator[None]:
     with httpx.stream("POST", url, json=body, trust_env=False, timeout=120) as answer:
         if answer.status_code != 200:
             raise SystemExit(f"{model}: {answer.status_code} {answer.read()[:500]!r}")
-        for line in answer.iter_lines():
+        for line in lines_of(answer.iter_bytes()):
             if line.startswith("data: {"):
                 document = json.loads(line.removeprefix("data: "))
                 if "error" in document:

@@ -29,6 +29,8 @@ from typing import Any, cast
 import attrs
 import httpx
 
+from paddler_trio.cli.answer_lines import lines_of
+
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "integration"))
 from fleet import OWN_INTERPRETER, Fleet, FleetView
@@ -92,7 +94,7 @@ def first_token(fleet: Fleet) -> None:
     url = f"{fleet.inference_url}/api/v2/generate"
     with httpx.stream("POST", url, json=body, trust_env=False, timeout=30) as answer:
         answer.raise_for_status()
-        for line in answer.iter_lines():
+        for line in lines_of(answer.iter_bytes()):
             if '"Token":"' in line or "Token" in str(json.loads(line or "{}")):
                 return
     raise SystemExit("an answer without a token")

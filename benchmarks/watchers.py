@@ -29,6 +29,8 @@ import httpx
 import trio
 import trio_websocket
 
+from paddler_trio.cli.answer_lines import lines_of
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "integration"))
 
 from fleet import Fleet  # found only now
@@ -208,7 +210,7 @@ def measured(fleet: Fleet, seconds: float) -> str:
         answer.raise_for_status()
         began_s, cpu_s = time.monotonic(), _cpu_s(fleet.balancer.pid)
         ending = ""
-        for line in answer.iter_lines():
+        for line in lines_of(answer.iter_bytes()):
             now_s = time.monotonic()
             result = json.loads(line)["Response"]["response"]["GeneratedToken"]
             if "ContentToken" not in result:

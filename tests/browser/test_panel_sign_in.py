@@ -56,8 +56,10 @@ def test_a_wrong_key_is_refused_at_its_field_and_then_too_many(
             httpx.post(
                 f"{balancer.url()}session", json={"key": "pt-wrong"}, trust_env=False, timeout=60
             )
-        viewer.sign_in(balancer.secrets["ops"])
+        viewer.sign_in("pt-wrong")
         expect(viewer.page.get_by_text("Too many tries")).to_be_visible()
+        viewer.sign_in(balancer.secrets["ops"])
+        expect(viewer.page.get_by_role("navigation", name="Pages")).to_be_visible()
         assert "pt-wrong" not in balancer.daemon.tail(5000)
 
 

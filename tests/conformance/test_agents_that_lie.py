@@ -55,6 +55,22 @@ async def test_a_name_and_an_id_have_a_length() -> None:
             await balancer.wait_agents(lambda agents: len(agents) == 1)
 
 
+async def test_what_cannot_be_seen_is_escaped_in_a_name_and_refused_in_an_id() -> None:
+    async with running_balancer() as balancer:
+        async with dial(balancer.management, "a0") as liar:
+            await liar.register("n\x1b]0;x\x07\x9b\u2028\u202eé")
+            (agent,) = await balancer.wait_agents(lambda agents: len(agents) == 1)
+            assert agent["name"] == r"n\x1b]0;x\x07\x9b\u2028\u202eé"
+            metrics = await balancer.http.get(f"http://{balancer.management}/metrics")
+            assert r"n\\x1b" in metrics.text
+            assert all(line.isprintable() for line in metrics.text.split("\n"))
+        with capture_logs() as records, pytest.RaisesGroup(trio_websocket.HandshakeError):
+            async with dial_as_ours(balancer.management, "a%E2%80%AE1"):
+                raise AssertionError("it was accepted")
+        (reason,) = (r["reason"] for r in records if r["event"] == "closing agent link")
+        assert r"cannot be seen: 'a\\u202e1'" in reason
+
+
 async def test_issues_are_as_many_and_as_long_as_anybody_reads() -> None:
     template = {"error": "e", "model_path": {"model_path": "/m"}, "template_content": "t" * 10**7}
     slots = [{"SlotCannotStart": {"error": "no room", "slot_index": n}} for n in range(5000)]

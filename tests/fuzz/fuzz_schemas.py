@@ -22,6 +22,7 @@ from paddler_trio.language.answers.call_syntax import JsonCalls, PythonCalls, Qu
 from paddler_trio.language.answers.format_detection import GENERIC_CALLS
 from paddler_trio.language.answers.model_format import CallFormat
 from paddler_trio.language.grammars.call_grammar import CallPlace, Tool
+from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
 from paddler_trio.language.grammars.gbnf_conversion import (
     choice_to_gbnf,
     inspect_gbnf,
@@ -29,7 +30,6 @@ from paddler_trio.language.grammars.gbnf_conversion import (
     regex_to_gbnf,
 )
 from paddler_trio.language.grammars.gbnf_writer import GrammarError
-from paddler_trio.wire.engine.engine_pipe import Grammar
 
 FAIR = FairCost(seconds=0.002, seconds_per_char=0.000_005)
 
@@ -187,7 +187,7 @@ def fuzz(
     """Try so many inputs; ``judge`` is given every grammar that was made, and its root."""
 
     def look(made: object) -> None:
-        if isinstance(made, Grammar):
+        if isinstance(made, AnswerGrammar):
             judge(made.gbnf, made.root)
         elif isinstance(made, str):
             judge(made, "root")

@@ -10,10 +10,10 @@ import attrs
 import pytest
 from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 
+from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.engine.engine_pipe import (
-    Grammar,
     LoadFailed,
     Ready,
     Sampling,
@@ -38,7 +38,11 @@ def test_sequences_share_passes_and_end_for_their_own_reasons(engine: Engine) ->
     engine.start(2, STORY, sampling=DICE, max_tokens=7)
     engine.start(3, "word " * 400, max_tokens=500)
     engine.start(
-        4, STORY, max_tokens=3000, sampling=DICE, grammar=Grammar("root ::= [a-z]*", "root")
+        4,
+        STORY,
+        max_tokens=3000,
+        sampling=DICE,
+        grammar=AnswerGrammar("root ::= [a-z]*", "root").compiled(),
     )
     engine.until_ended(1, 2, 3, 4)
     assert engine.texts[1].startswith(b" Paris.")
@@ -65,7 +69,7 @@ def test_a_continued_sequence_samples_what_the_first_one_sampled(
 
 
 def test_a_continued_grammar_goes_on_where_it_stood(engine: Engine) -> None:
-    grammar = Grammar('root ::= "alpha " ("beta " | "gamma ") "delta"', "root")
+    grammar = AnswerGrammar('root ::= "alpha " ("beta " | "gamma ") "delta"', "root").compiled()
     engine.start(1, STORY, sampling=DICE, grammar=grammar)
     engine.until_ended(1)
     whole = engine.sampled[1]
@@ -86,9 +90,14 @@ def test_a_grammar_that_becomes_dear_ends_its_own_sequence(engine: Engine) -> No
     ways = " | ".join(f'"Q" root "{n}"' for n in range(1000))
     [whole] = engine.vocabulary.tokenize("at", add_special=False, parse_special=False)
     engine.start(1, STORY, max_tokens=60)
-    engine.start(2, STORY, grammar=Grammar(f"root ::= {many}", "root"))
-    engine.start(3, STORY, grammar=Grammar(f'root ::= {ways} | "Q"{{40}}', "root"), max_tokens=9)
-    engine.start(4, STORY, grammar=Grammar(f'root ::= "a" <[{whole}]>', "root"))
+    engine.start(2, STORY, grammar=AnswerGrammar(f"root ::= {many}", "root").compiled())
+    engine.start(
+        3,
+        STORY,
+        grammar=AnswerGrammar(f'root ::= {ways} | "Q"{{40}}', "root").compiled(),
+        max_tokens=9,
+    )
+    engine.start(4, STORY, grammar=AnswerGrammar(f'root ::= "a" <[{whole}]>', "root").compiled())
     engine.until_ended(1, 2, 3, 4)
     assert engine.endings[1].reason in ("stop", "length")
     assert engine.endings[2].reason == "grammar_rejected"
@@ -101,8 +110,8 @@ def test_what_cannot_run_is_refused_with_the_numbers_and_harms_nobody(engine: En
     engine.start(1, STORY, max_tokens=60)
     engine.start(2, "word " * 600)
     engine.start(3, "")
-    engine.start(4, STORY, grammar=Grammar("root = ", "root"))
-    engine.start(5, STORY, grammar=Grammar('other ::= "x"', "root"))
+    engine.start(4, STORY, grammar=AnswerGrammar("root ::= <no token>", "root").compiled())
+    engine.start(5, STORY, grammar=AnswerGrammar('root ::= "x" <[99999999]>', "root").compiled())
     engine.send(StartSequence(6, [10**6], [], 5, GREEDY, None))
     engine.until_ended(1, 2, 3, 4, 5, 6)
     assert engine.endings[1].reason in ("stop", "length")

@@ -17,10 +17,10 @@ from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 from distinct_models import write_model
 from memory_models import write_sliding
 from paddler_trio.agent.children.engine_process import PATIENT_WAITING
+from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.system.machine import granted_cores
 from paddler_trio.wire.engine.engine_pipe import (
-    Grammar,
     LoadFailed,
     ReasoningBudget,
     StopSequence,
@@ -371,10 +371,13 @@ def test_logprobs_are_those_of_the_model(plain: Engine) -> None:
 
 
 def test_a_sleeping_grammar_wakes_at_its_trigger(plain: Engine) -> None:
-    grammar = Grammar('root ::= "{" [0-9]{3} "}"', "root", [], ["</think>\\s*"])
+    grammar = AnswerGrammar('root ::= "{" [0-9]{3} "}"', "root", [], ["</think>\\s*"]).compiled()
     plain.start(1, STORY.replace("\n\n</think>\n\n", ""), grammar=grammar, max_tokens=200)
     plain.start(
-        2, STORY, grammar=Grammar('root ::= " a"', "root", [], ["never said"]), max_tokens=9
+        2,
+        STORY,
+        grammar=AnswerGrammar('root ::= " a"', "root", [], ["never said"]).compiled(),
+        max_tokens=9,
     )
     plain.until_ended(1, 2)
     _, closed, answer = plain.texts[1].partition(b"</think>")
@@ -412,7 +415,7 @@ def test_reasoning_is_not_closed_inside_a_character(plain: Engine) -> None:
     snowman = plain.vocabulary.tokenize("☃", add_special=False, parse_special=False)
     assert len(snowman) > 1, "it must be several tokens"
     close = plain.vocabulary.tokenize("</think>", add_special=False, parse_special=True)
-    grammar = Grammar('root ::= "☃"+ "</think>" [a-z]+', "root")
+    grammar = AnswerGrammar('root ::= "☃"+ "</think>" [a-z]+', "root").compiled()
     budget = ReasoningBudget(1, [], close, is_open=True)
     plain.start(
         1, STORY.replace("\n\n</think>\n\n", ""), grammar=grammar, reasoning=budget, max_tokens=12

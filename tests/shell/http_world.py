@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
@@ -180,12 +181,12 @@ async def serving(
     passes: Callable[[str], bool] = lambda path: False,
     forwards: bool = False,
     tls: ServerTls | None = None,
-    **limits: float,
+    **limits: Any,
 ) -> AsyncIterator[Served]:
     server = HttpServer(
         app,
         name="test",
-        limits=HttpLimits(**limits),  # type: ignore[arg-type]  # ints are floats here
+        limits=HttpLimits(**limits),
         passes=passes,
         forwards=forwards,
         tls=tls or (None if _tls is None else _tls.server),

@@ -192,8 +192,8 @@ async def test_failures_to_join_are_limited_by_address(tmp_path: Path) -> None:
         for _ in range(12)
     ]
     assert answers == [401] * 10 + [429] * 2
-    right = join_body(token_id, secret, new_secret())
-    limited = await world.ask("POST", "/api/v2/join", body=right, address="10.0.0.1")
-    assert limited.status == 429
+    limited = await world.ask("POST", "/api/v2/join", body=wrong, address="10.0.0.1")
     assert any(name == b"retry-after" for name, _ in limited.headers)
-    assert (await world.ask("POST", "/api/v2/join", body=right, address="10.0.0.2")).status == 201
+    assert (await world.ask("POST", "/api/v2/join", body=wrong, address="10.0.0.2")).status == 401
+    right = join_body(token_id, secret, new_secret())
+    assert (await world.ask("POST", "/api/v2/join", body=right, address="10.0.0.1")).status == 201

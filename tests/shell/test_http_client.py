@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
+import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -184,6 +186,35 @@ async def test_a_kept_connection_is_used_again_and_replaced_when_it_was_closed()
         for expected in (1, 1, 2, 2):
             assert await body_of(await client.send("GET", url, {})) == b"ok"
             assert connections == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "problem"),
+    [
+        ("169.254.169.254", "169.254.169.254 is link-local"),
+        ("[::ffff:169.254.1.1]", "is link-local"),
+        ("[fe80::1]", "fe80::1 is link-local"),
+        ("2852039166", "169.254.169.254 is link-local"),  # the same in one number
+        ("named.example", "169.254.7.7 is link-local"),
+        ("127.0.0.1:99999", "its port is 99999, the last is 65535"),
+    ],
+)
+async def test_what_is_never_dialled(host: str, problem: str) -> None:
+    trio.socket.set_custom_hostname_resolver(_Names())
+    with pytest.raises(NoAnswerError, match=problem):
+        await get(f"http://{host}/latest/meta-data")
+
+
+class _Names(trio.abc.HostnameResolver):
+    """The system's answers, but for one name."""
+
+    async def getaddrinfo(self, host: Any, port: Any, *more: Any) -> Any:
+        if host in ("named.example", b"named.example"):
+            host = "169.254.7.7"
+        return await trio.to_thread.run_sync(socket.getaddrinfo, host, port, *more)
+
+    async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:
+        raise NotImplementedError
 
 
 async def test_users_and_passwords_of_a_url_become_a_header() -> None:

@@ -18,6 +18,7 @@ from trio_websocket import CloseReason, ConnectionClosed, ConnectionRejected
 from wsproto.frame_protocol import FrameProtocol
 
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.networks import parse_networks
 from paddler_trio.net.server import protocol as http_protocol
 from paddler_trio.net.server.asgi import (
     App,
@@ -61,6 +62,24 @@ def pour_directly(ended_by: Callable[[BaseException], None]) -> App:
             raise
 
     return app
+
+
+async def who(scope: Scope, receive: Receive, send: Send) -> None:
+    await send_text(send, 200, f"<{scope['client'][0]}>")
+
+
+@pytest.mark.parametrize(
+    ("networks", "client"), [(["127.0.0.0/8"], b"<192.0.2.1>"), (["10.0.0.0/8"], b"<127.0.0.1>")]
+)
+async def test_a_client_is_known_behind_trusted_proxies_only(
+    networks: list[str], client: bytes
+) -> None:
+    trusted = parse_networks(networks, "--trusted-proxy")
+    async with serving(who, trusted_proxies=trusted) as served:
+        connection = await served.connect()
+        for more in ((), ("Connection: x",)):  # past h11, and through it
+            await connection.get("/", "X-Forwarded-For: 1.2.3.4, 192.0.2.1", *more)
+            assert client in await connection.read_until(b">")
 
 
 # ------------------------------------------------------------------------------------ listening

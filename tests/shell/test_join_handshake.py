@@ -10,8 +10,9 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from joining_world import JoiningWorld, Said, join_body
+from structlog.testing import capture_logs
 
-from paddler_trio.balancer.front.login_limit import LoginLimit
+from paddler_trio.balancer.front.login_limit import BURST, LoginLimit
 from paddler_trio.net.joining.join_token import new_secret
 
 HEX64 = st.text("0123456789abcdef", min_size=64, max_size=64)
@@ -33,7 +34,7 @@ FIELDS = st.fixed_dictionaries(
 
 
 class NoLimit(LoginLimit):
-    """Every attempt is looked at."""
+    """Every failure is told."""
 
     def wait_s(self, address: str, now_s: float) -> float:
         return 0.0
@@ -96,6 +97,19 @@ async def test_every_failing_token_gets_the_same_answer(tmp_path: Path) -> None:
     assert answers == [answers[0]] * 4
     assert answers[0].status == 401
     right = join_body(good, secret, new_secret(), "other")
+    assert (await world.ask("POST", "/api/v2/join", body=right)).status == 201
+
+
+async def test_a_right_token_joins_after_any_number_of_wrong_ones(tmp_path: Path) -> None:
+    world = JoiningWorld(tmp_path)
+    _, token_id, secret, *_ = await world.token()
+    wrong = join_body(token_id, new_secret(), new_secret())
+    for _ in range(BURST):
+        assert (await world.ask("POST", "/api/v2/join", body=wrong)).status == 401
+    with capture_logs() as records:
+        assert (await world.ask("POST", "/api/v2/join", body=wrong)).status == 429
+    assert records == []
+    right = join_body(token_id, secret, new_secret())
     assert (await world.ask("POST", "/api/v2/join", body=right)).status == 201
 
 

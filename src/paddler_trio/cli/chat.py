@@ -18,6 +18,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from paddler_trio.cli.answer_lines import lines_of
 from paddler_trio.cli.balancer_http import (
     BalancerRefusedError,
     clear_errors,
@@ -138,7 +139,7 @@ def _ask(
         if stream.status_code == HTTPStatus.NOT_FOUND:
             raise BalancerRefusedError(404, f"{address} is not the inference service of a balancer")
         refuse_unless_success(stream)
-        for line in stream.iter_lines():
+        for line in lines_of(stream.iter_bytes()):
             if line:
                 _take(line, answer, writer)
     if answer.usage is None:

@@ -18,6 +18,7 @@ import cattrs
 import httpx
 from cattrs.errors import BaseValidationError
 
+from paddler_trio.cli.answer_lines import lines_of
 from paddler_trio.cli.balancer_http import (
     BalancerRefusedError,
     BalancerUnreachableError,
@@ -234,7 +235,7 @@ class ManagementClient:
         ):
             self._must_know(answer)
             refuse_unless_success(answer)
-            for line in answer.iter_lines():
+            for line in lines_of(answer.iter_bytes()):
                 if line.startswith("data: "):
                     last = self._object(line.removeprefix("data: "), path)
                 if last is not None and line:
@@ -283,7 +284,7 @@ class ManagementClient:
             if answer.status_code == 404 and not answer.read():
                 self._must_know(answer)
             refuse_unless_success(answer)
-            for line in answer.iter_lines():
+            for line in lines_of(answer.iter_bytes()):
                 if line:
                     yield self._object(line, path)
 

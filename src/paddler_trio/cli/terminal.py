@@ -26,7 +26,14 @@ _ALLOWED_CONTROLS = "\n\t"
 # lone surrogates too, which JSON can name and no output can be written with
 _CONTROLS = {
     code: "\N{REPLACEMENT CHARACTER}"
-    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000))
+    for code in (
+        *range(0x20),
+        *range(0x7F, 0xA0),
+        *(0x2028, 0x2029),  # they end a line where nobody expects it
+        *range(0x202A, 0x202F),  # these turn the direction of whatever follows
+        *range(0x2066, 0x206A),
+        *range(0xD800, 0xE000),
+    )
     if chr(code) not in _ALLOWED_CONTROLS
 }
 
@@ -49,8 +56,9 @@ def _console(*, stderr: bool) -> Console:
 
 
 def printable(text: str) -> str:
-    """``text`` with every control character but tab and line feed, and every half of a surrogate
-    pair, made visible and harmless."""
+    """Return ``text`` with every control character but tab and line feed, every separator of lines,
+    every character that turns the direction of writing and every half of a surrogate pair made
+    visible and harmless."""
     return text.translate(_CONTROLS)
 
 

@@ -36,6 +36,7 @@ from paddler_trio.language.answers.format_detection import GENERIC_CALLS
 from paddler_trio.language.answers.turns import AnswerStart
 from paddler_trio.language.grammars.call_grammar import MAX_CALLS, CallPlace, Tool, write_calls
 from paddler_trio.language.grammars.finite_automaton import texts_without, write
+from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
 from paddler_trio.language.grammars.gbnf_conversion import (
     SchemaNotConvertibleError,
     any_json_to_gbnf,
@@ -53,7 +54,7 @@ from paddler_trio.language.grammars.gbnf_writer import (
 )
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, Thoughts
+from paddler_trio.wire.engine.engine_pipe import ReasoningBudget, Thoughts
 from paddler_trio.wire.json_schema import lawful_schema
 from paddler_trio.wire.paddler.request_params import GbnfGrammar, JsonSchemaGrammar
 from paddler_trio.wire.trio.work import (
@@ -70,7 +71,7 @@ def grammar_of_answer(
     conversation: ConversationPrompt | None,
     start: AnswerStart,
     vocabulary: Vocabulary,
-) -> Grammar | None:
+) -> AnswerGrammar | None:
     """What every token of the answer must fit; None if it may be anything.
 
     Args:
@@ -246,7 +247,7 @@ def constrain(
     reasoning: Reasoning,
     calls: CallRules | None = None,
     token_of: TokenOf = lambda _text: None,
-) -> Grammar | None:
+) -> AnswerGrammar | None:
     """The grammar of one answer; None if it may be anything.
 
     Args:
@@ -344,10 +345,10 @@ def _calls(calls: CallRules, tools: Sequence[Tool], prefix: str, *, is_lenient: 
     return _Part(grammar, writer.root, is_content=False)
 
 
-def _lazy(part: _Part, calls: CallRules, token_of: TokenOf) -> Grammar:
+def _lazy(part: _Part, calls: CallRules, token_of: TokenOf) -> AnswerGrammar:
     opener = calls.place.form.opener.removeprefix(calls.place.prompted)
     token = token_of(opener)
-    return Grammar(
+    return AnswerGrammar(
         part.gbnf,
         part.root,
         trigger_tokens=[] if token is None else [token],
@@ -356,7 +357,7 @@ def _lazy(part: _Part, calls: CallRules, token_of: TokenOf) -> Grammar:
     )
 
 
-def _composed(parts: Sequence[_Part], reasoning: Reasoning) -> Grammar:
+def _composed(parts: Sequence[_Part], reasoning: Reasoning) -> AnswerGrammar:
     """One grammar for an answer that is one of ``parts``, with reasoning before it."""
     if reasoning.is_open and not reasoning.close:
         message = "this model's reasoning has no mark at its end after which a grammar could begin"
@@ -364,7 +365,7 @@ def _composed(parts: Sequence[_Part], reasoning: Reasoning) -> Grammar:
     may_think = reasoning.may_open and bool(reasoning.open) and bool(reasoning.close)
     is_plain = not (reasoning.is_open or may_think or reasoning.content_open)
     if is_plain and len(parts) == 1:
-        return Grammar(parts[0].gbnf, parts[0].root)
+        return AnswerGrammar(parts[0].gbnf, parts[0].root)
     direct, afterwards = [], []
     for part in parts:
         content_open = literal(reasoning.content_open) if part.is_content else '""'
@@ -385,7 +386,7 @@ def _composed(parts: Sequence[_Part], reasoning: Reasoning) -> Grammar:
     if len(grammar) > MAX_GRAMMAR_CHARS:
         message = f"the grammar has {len(grammar)} characters, the limit is {MAX_GRAMMAR_CHARS}"
         raise SchemaNotConvertibleError(message)
-    return Grammar(grammar, writer.root)
+    return AnswerGrammar(grammar, writer.root)
 
 
 def _unused_prefix(prefix: str, *parts: _Part | None) -> str:

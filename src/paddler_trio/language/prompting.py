@@ -24,6 +24,7 @@ from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.answers.tool_calls import ToolCallReader, reader_of_calls
 from paddler_trio.language.grammars.gbnf_conversion import SchemaNotConvertibleError
+from paddler_trio.language.grammars.gbnf_writer import GrammarError
 from paddler_trio.language.images.image_parts import texts_between
 from paddler_trio.language.infill import infill_tokens_of
 from paddler_trio.language.model_language import Language
@@ -365,10 +366,13 @@ def _grammar(
     ):
         conversation = attrs.evolve(conversation, tools=())
     try:
-        return grammar_of_answer(
+        grammar = grammar_of_answer(
             request.constraint, conversation, rendering.start, language.vocabulary
         )
+        return None if grammar is None else grammar.compiled()
     except ToolNotConvertibleError as error:
         raise Refusal("ToolSchemaInvalid", str(error)) from error
     except SchemaNotConvertibleError as error:
         raise Refusal("GrammarSyntaxError", str(error)) from error
+    except GrammarError as error:
+        raise Refusal("GrammarInitializationFailed", str(error)) from error

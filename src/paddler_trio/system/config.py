@@ -63,6 +63,8 @@ class BalancerConfig:
     ``balancer/joining/stored_agents.py``."""
     legacy_agents: tuple[str, ...] = ()
     """Networks from which agents of Paddler 4.1 dial in with nothing to show."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies; see ``http/trusted_proxies.py``."""
     insecure_management: bool = False
     """Whoever reaches the management port may manage, keys or not."""
     tls_cert: Path | None = None

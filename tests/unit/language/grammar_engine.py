@@ -13,12 +13,12 @@ import attrs
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
+from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
 from paddler_trio.language.grammars.gbnf_conversion import inspect_gbnf
 from paddler_trio.language.grammars.gbnf_writer import GrammarError
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.sampling.constraint import Constraint, GrammarInvalidError
-from paddler_trio.wire.engine.engine_pipe import Grammar
 
 _TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
@@ -53,7 +53,7 @@ class GrammarEngine:
     def __init__(self, vocabulary: Vocabulary, handle: object, gbnf: str, root: str) -> None:
         self._vocabulary = vocabulary
         self._handle = handle
-        self._ours = Grammar(gbnf, root)
+        self._ours = AnswerGrammar(gbnf, root).compiled()
         self._gbnf = gbnf.encode()
         self._root = root.encode()
         self._eos = vocabulary.eos_token
@@ -163,7 +163,7 @@ def check_gbnf(vocabulary: Vocabulary, grammar: str, root: str) -> bool:
     """Whether we accept a grammar; llama.cpp has to accept it then, too."""
     try:
         inspect_gbnf(grammar, root)
-        Constraint.build(llama_of(vocabulary), Grammar(grammar, root))
+        Constraint.build(llama_of(vocabulary), AnswerGrammar(grammar, root).compiled())
     except (GrammarError, GrammarInvalidError):
         return False
     assert is_read_by_llama_cpp(vocabulary, grammar, root), f"llama.cpp refuses:\n{grammar}"

@@ -20,9 +20,10 @@ from paddler_trio.language.answers.format_detection import GENERIC_CALLS, known_
 from paddler_trio.language.answers.model_format import CallFormat, ModelFormat
 from paddler_trio.language.answers.turns import AnswerStart
 from paddler_trio.language.answers.whole_answer import AnswerReader, WholeAnswer
+from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
 from paddler_trio.language.grammars.gbnf_conversion import SchemaNotConvertibleError, inspect_gbnf
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.engine.engine_pipe import Grammar, Thoughts
+from paddler_trio.wire.engine.engine_pipe import Thoughts
 from paddler_trio.wire.paddler.request_params import JsonSchemaGrammar
 from paddler_trio.wire.trio.work import ConversationPrompt
 
@@ -140,7 +141,7 @@ def grammar_for(
     opening: TokenClass = TokenClass.CONTENT,
     prompt: str = "",
     **changes: object,
-) -> Grammar | None:
+) -> AnswerGrammar | None:
     conversation = ConversationPrompt(messages=(), tools=TOOLS)
     conversation = attrs.evolve(conversation, **changes)  # type: ignore[arg-type]
     start = AnswerStart(form, prompt, opening)
@@ -176,7 +177,7 @@ ATTEMPTS = 30
 
 
 def sampled(
-    vocabulary: Vocabulary, grammar: Grammar, form: ModelFormat, *, times: int, seed: int = 1
+    vocabulary: Vocabulary, grammar: AnswerGrammar, form: ModelFormat, *, times: int, seed: int = 1
 ) -> list[str]:
     dice = random.Random(seed)
     texts: list[str] = []

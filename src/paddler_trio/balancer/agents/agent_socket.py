@@ -85,6 +85,7 @@ from paddler_trio.wire.trio.trio_link import (
     render_extension,
 )
 from paddler_trio.wire.trio.upstream_messages import Upstream
+from paddler_trio.wire.visible_text import visible
 
 log = structlog.get_logger("agents")
 
@@ -418,10 +419,11 @@ class _Link:
             raise WireError(f"agent {self.agent_id} registered twice on one connection")
         if dispatcher.is_here(self.agent_id):
             raise WireError(f"an agent with the id {self.agent_id!r} is connected already")
+        name = self.credential.name(registration.name)
         agent = AgentConnection(
             key=self.key,
             id=self.agent_id,
-            name=self.credential.name(registration.name),
+            name=None if name is None else visible(name),
             speaks_trio=self.speaks_trio,
             status=bounded_status(registration.slot_aggregated_status_snapshot),
             scope=self.scope,

@@ -55,6 +55,7 @@ from paddler_trio.balancer.panel.panel_site import below
 from paddler_trio.balancer.reverse_proxy.slot_paths import SLOT_PATHS
 from paddler_trio.balancer.reverse_proxy.tunnel_route import TunnelRoute, is_tunnel_path
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.networks import parse_networks
 from paddler_trio.net.server.allowed_hosts import own_names
 from paddler_trio.net.server.asgi import App
 from paddler_trio.net.server.connection_limits import HttpLimits
@@ -62,6 +63,7 @@ from paddler_trio.net.server.input_budget import PUBLIC_SHARE
 from paddler_trio.net.server.listening import adopt, beyond_loopback, listen, warn_of_plain_ports
 from paddler_trio.net.server.router import by_path, http_only
 from paddler_trio.net.server.server import HttpServer
+from paddler_trio.net.server.trusted_proxies import FLAG as TRUSTED_PROXY_FLAG
 from paddler_trio.net.tls.server_tls import ServerTls, server_tls
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
 from paddler_trio.nursery_tree.state_owner import Run, StateOwner
@@ -235,7 +237,10 @@ def balancer_parts(
     )
     joining = Joining.of(config, keys, tls, address)
     changes = HeldChanges()
-    limits = HttpLimits(max_connections=config.max_connections)
+    limits = HttpLimits(
+        max_connections=config.max_connections,
+        trusted_proxies=parse_networks(config.trusted_proxies, TRUSTED_PROXY_FLAG),
+    )
     servers = [
         HttpServer(
             app,

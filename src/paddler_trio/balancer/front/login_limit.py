@@ -1,7 +1,7 @@
-"""How often somebody may try to sign in: failures count, by address and in all.
+"""How often somebody may fail to sign in, by address and in all: who knows a key is never limited.
 
-A key cannot be guessed. The limit keeps a script that tries from filling the log and from taking
-the event loop, and shows an operator that somebody tries.
+A key cannot be guessed. The limit keeps a script that tries from filling the log and the audit, and
+tells it when to come again. Many people may have one address, so it keeps no right key out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LoginLimit:
     _by_address: dict[str, TokenBucket] = attrs.field(factory=dict, init=False)
 
     def wait_s(self, address: str, now_s: float) -> float:
-        """How long this address has to wait before it may try; 0 if it may now."""
+        """Return for how long a failure of this address is one too many; 0 if it is not."""
         buckets = (self._all, self._by_address.get(_network(address)))
         return max(0.0 if bucket is None else bucket.wait_s(now_s) for bucket in buckets)
 

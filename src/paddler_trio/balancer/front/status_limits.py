@@ -25,6 +25,7 @@ from paddler_trio.wire.trio.trio_link import (
     Placement,
     Report,
 )
+from paddler_trio.wire.visible_text import visible
 
 MAX_SLOTS: Final = 4096
 """llama.cpp runs 256 sequences at most."""
@@ -54,6 +55,8 @@ def identity_problem(agent_id: str, name: str | None) -> str | None:
                 f"the agent's {what} has {len(text)} characters, the limit is "
                 f"{MAX_AGENT_NAME_CHARS}: {text[:40]!r}..."
             )
+    if not agent_id.isprintable():
+        return f"the agent's id has a character that cannot be seen: {visible(agent_id)!r}"
     return None
 
 

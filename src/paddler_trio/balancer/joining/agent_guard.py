@@ -24,9 +24,10 @@ from paddler_trio.balancer.front.authentication import MAX_LOGGED_CHARS, Authent
 from paddler_trio.balancer.joining.agent_identity import AgentIdentity, put_identity
 from paddler_trio.balancer.joining.agent_links import REVOKED
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry
-from paddler_trio.balancer.joining.legacy_networks import FLAG, Network, is_within
+from paddler_trio.balancer.joining.legacy_networks import FLAG
 from paddler_trio.balancer.joining.stored_agents import StoredCredential
 from paddler_trio.net.joining.agent_credential import AgentCredential, looks_like_one
+from paddler_trio.net.networks import Network, is_within
 from paddler_trio.net.server.asgi import (
     App,
     HttpProblem,
@@ -191,7 +192,7 @@ def _is_agent_socket(scope: Scope) -> bool:
 
 
 def _address(scope: Scope) -> str:
-    """Of the connection: no header of a client is believed."""
+    """Return the client's address: of the connection, or what a trusted proxy says of it."""
     return str((scope.get("client") or ("unknown",))[0])
 
 

@@ -82,16 +82,9 @@ class JoinExchange:
 
     async def _join(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         address = str((scope.get("client") or ("unknown",))[0])
-        self._must_wait(address)
-        try:
-            order = await json_body(
-                scope, receive, _order, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_S
-            )
-        except HttpProblem as problem:
-            if problem.status < 500:
-                self._limit.failed(address, trio.current_time())
-            raise
-        self._must_wait(address)  # others may have failed while the body was read
+        order = await json_body(
+            scope, receive, _order, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_S
+        )
         try:
             credential = await self.registry.join(
                 order.id,
@@ -102,12 +95,14 @@ class JoinExchange:
                 address=address,
             )
         except JoinRefusedError as error:
-            self._limit.failed(address, trio.current_time())
+            wait_s = self._failed(address)
+            if wait_s > 0:
+                raise _too_many(wait_s) from error
             log.warning("join refused", token=order.id, reason=error.reason, address=address)
             raise HttpProblem(401, REFUSAL, [NEVER_STORED]) from error
-        except JoinConflictError as error:
-            self._limit.failed(address, trio.current_time())
-            log.warning("join refused", token=order.id, reason=str(error), address=address)
+        except JoinConflictError as error:  # with a right token
+            if self._failed(address) == 0:
+                log.warning("join refused", token=order.id, reason=str(error), address=address)
             raise HttpProblem(409, str(error), [NEVER_STORED]) from error
         except ConfigurationError as error:
             log.error("join failed", token=order.id, reason=str(error), address=address)
@@ -133,16 +128,22 @@ class JoinExchange:
         }
         await send_json(send, 201, answer, headers=[NEVER_STORED])
 
-    def _must_wait(self, address: str) -> None:
-        wait_s = self._limit.wait_s(address, trio.current_time())
-        if wait_s > 0:
-            after = max(1, math.ceil(wait_s))
-            log.warning("join refused: too many failures", address=address)
-            raise HttpProblem(
-                429,
-                f"too many failed attempts to join: try again in {after} s",
-                [(b"retry-after", b"%d" % after), NEVER_STORED],
-            )
+    def _failed(self, address: str) -> float:
+        """Count a failure; returns for how long it is one too many, of which nothing is logged."""
+        now_s = trio.current_time()
+        wait_s = self._limit.wait_s(address, now_s)
+        if wait_s == 0:
+            self._limit.failed(address, now_s)
+        return wait_s
+
+
+def _too_many(wait_s: float) -> HttpProblem:
+    after = max(1, math.ceil(wait_s))
+    return HttpProblem(
+        429,
+        f"this attempt failed, as too many did: try another join token in {after} s",
+        [(b"retry-after", b"%d" % after), NEVER_STORED],
+    )
 
 
 def _order(value: object) -> JoinOrder:

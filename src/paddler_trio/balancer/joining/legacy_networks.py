@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterable
+from typing import Final
 
 import structlog
 
-from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.networks import Network, parse_networks
 
 log = structlog.get_logger("joining")
 
 FLAG: Final = "--legacy-agents"
-MAX_NETWORKS: Final = 64
-MAPPED_BITS: Final = 96
-
-Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def legacy_networks(texts: Iterable[str]) -> tuple[Network, ...]:
     """As :func:`parse_networks`, with a warning for what lets everybody in."""
-    found = parse_networks(texts)
+    found = parse_networks(texts, FLAG)
     everywhere = [str(network) for network in found if network.prefixlen == 0]
     if everywhere:
         log.warning(
@@ -29,48 +24,3 @@ def legacy_networks(texts: Iterable[str]) -> tuple[Network, ...]:
             networks=everywhere,
         )
     return found
-
-
-def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """ConfigurationError for one that is no network, or if there are too many."""
-    found = tuple(_network(text) for text in texts)
-    if len(found) > MAX_NETWORKS:
-        raise ConfigurationError(f"{FLAG} is given {len(found)} times, the limit is {MAX_NETWORKS}")
-    return found
-
-
-def is_within(networks: Sequence[Network], address: str) -> bool:
-    """Whether this address of a connection is in one of them."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(found, ipaddress.IPv6Address):
-        found = found.ipv4_mapped or found
-    return any(found in network for network in networks)
-
-
-def _unmapped(network: Network) -> Network:
-    """Of IPv4 addresses that are written as IPv6 ones: those themselves."""
-    if not isinstance(network, ipaddress.IPv6Network) or network.prefixlen < MAPPED_BITS:
-        return network
-    mapped = network.network_address.ipv4_mapped
-    if mapped is None:
-        return network
-    return ipaddress.IPv4Network((mapped, network.prefixlen - MAPPED_BITS))
-
-
-def _network(text: str) -> Network:
-    try:
-        return _unmapped(ipaddress.ip_network(text))
-    except ValueError:
-        pass
-    try:
-        meant = ipaddress.ip_network(text, strict=False)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"{FLAG} {text[:80]!r} is no network: write one such as 10.0.0.0/24 or fd00::/64"
-        ) from error
-    raise ConfigurationError(
-        f"{FLAG} {text!r} has bits set behind its mask: write {meant} for the network"
-    )

@@ -65,13 +65,11 @@ class SessionRoutes:
 
     async def _sign_in(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
         address = (scope.get("client") or ("unknown",))[0]
-        self._must_wait(address)
         secret = await json_body(scope, receive, _key, limit_bytes=MAX_BODY_BYTES)
-        self._must_wait(address)  # others may have failed while the body was read
         key = self.access.keys.find(secret.encode())
         expired = None if key is None else self.access.keys.problem_of(key)
         if key is None or expired or KeyScope.MANAGEMENT not in key.scopes:
-            self._limit.failed(address, trio.current_time())
+            self._count_failure(address)
             who = "" if key is None else key.name
             audit_of(scope).record(scope, "sign-in", outcome="refused: 401", who=who)
             raise self._refusal(key, expired, address)
@@ -114,16 +112,18 @@ class SessionRoutes:
             "csrf": csrf_token(token),
         }
 
-    def _must_wait(self, address: str) -> None:
-        wait_s = self._limit.wait_s(address, trio.current_time())
+    def _count_failure(self, address: str) -> None:
+        """HttpProblem 429, of which nothing is logged, if there were too many before."""
+        now_s = trio.current_time()
+        wait_s = self._limit.wait_s(address, now_s)
         if wait_s > 0:
             after = max(1, math.ceil(wait_s))
-            log.warning("sign-in refused: too many failures", address=address)
             raise HttpProblem(
                 429,
-                f"too many failed sign-ins: try again in {after} s",
+                f"this key is wrong, as too many were: try another one in {after} s",
                 [(b"retry-after", b"%d" % after), NEVER_STORED],
             )
+        self._limit.failed(address, now_s)
 
     def _refusal(self, key: StoredKey | None, expired: str | None, address: str) -> HttpProblem:
         log.warning("sign-in failed", address=address, key=None if key is None else key.name)

@@ -43,6 +43,7 @@ from paddler_trio.net.server.client_identity import account_of
 from paddler_trio.net.server.raw_response import raw_response
 from paddler_trio.net.server.request_id import request_id
 from paddler_trio.net.server.streaming import client_watch, cut_on_disconnect
+from paddler_trio.net.server.trusted_proxies import peer_of
 from paddler_trio.net.server.upgrade import upgrade_of
 from paddler_trio.net.server.written_head import written_head_of
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
@@ -321,7 +322,7 @@ class Forwarding:
 
     def _head(self, scope: Scope, body: bytes | bytearray) -> RequestHead:
         written = written_head_of(scope)
-        client = (scope.get("client") or ("unknown",))[0]
+        client = peer_of(scope)  # those before it are in the field already
         framing = (header(scope, b"content-length"), header(scope, b"transfer-encoding"))
         has_body = framing != (None, None)
         names = written.names

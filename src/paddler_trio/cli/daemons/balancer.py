@@ -24,6 +24,7 @@ from paddler_trio.cli.model.judged_values import (
     HOST_NAMES,
     NETWORKS,
     OPENAI_LIMITS,
+    PROXIES,
     STATE_DATABASE,
     judged,
 )
@@ -175,6 +176,15 @@ def balancer(
             callback=NETWORKS,
             help="Network such as 10.0.0.0/24 whose Paddler 4.1 agents, which have no key, may "
             "dial in where others need one. Repeatable.",
+        ),
+    ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CIDR",
+            callback=PROXIES,
+            help="Network such as 10.0.0.0/24 of proxies in front: the last address in their "
+            "X-Forwarded-For that is in no such network is the client's. Repeatable.",
         ),
     ] = None,
     insecure_management: Annotated[
@@ -358,6 +368,7 @@ def balancer(
         api_key_file=api_key_file,
         agents_file=agents_file,
         legacy_agents=tuple(legacy_agents or ()),
+        trusted_proxies=tuple(trusted_proxy or ()),
         insecure_management=insecure_management,
         tls_cert=tls_cert,
         tls_key=tls_key,

@@ -19,6 +19,8 @@ import typer
 
 from paddler_trio.agent.assembly.agent_daemon import serve_agent
 from paddler_trio.balancer.assembly.balancer_daemon import BoundBalancer, serve_balancer
+from paddler_trio.cli.answer_lines import async_lines_of
+from paddler_trio.cli.terminal import printable
 from paddler_trio.errors import ConfigurationError, PaddlerError
 from paddler_trio.net.h11_bounds import bound_parsing
 from paddler_trio.nursery_tree.balancer_tree import Addresses
@@ -123,7 +125,7 @@ async def _sample(addresses: Addresses, model: Path) -> None:
             json=_question(QUESTION),
         ) as stream:
             stream.raise_for_status()
-            async for line in stream.aiter_lines():
+            async for line in async_lines_of(stream.aiter_bytes()):
                 _print_piece(json.loads(line))
     print("\n", flush=True)
 
@@ -143,7 +145,7 @@ def _print_piece(message: dict[str, dict[str, dict[str, dict[str, object]]]]) ->
     result = message["Response"]["response"]["GeneratedToken"]
     (tag, value) = next(iter(result.items()))
     if tag.endswith("Token"):
-        print(value, end="", flush=True)
+        print(printable(str(value)), end="", flush=True)
     elif tag != "Done":
         raise DemoError(f"the sample question failed: {tag}: {value}")
 

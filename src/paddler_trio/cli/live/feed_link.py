@@ -13,6 +13,7 @@ from urllib.parse import quote
 import attrs
 import httpx
 
+from paddler_trio.cli.answer_lines import async_lines_of
 from paddler_trio.cli.balancer_http import (
     ANSWER_S,
     CONNECT_S,
@@ -85,7 +86,7 @@ class FeedLink:
                 timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_S),
             ) as answer:
                 await self._checked(answer, EVENTS_PATH)
-                async for line in answer.aiter_lines():
+                async for line in async_lines_of(answer.aiter_bytes()):
                     if line.startswith("data: "):
                         yield self._object(line.removeprefix("data: "))
         raise BalancerUnreachableError(f"the balancer at {self.address} ended the stream")

@@ -72,9 +72,17 @@ def _state_database(url: str) -> None:
 
 
 def _networks(texts: Sequence[str]) -> None:
-    from paddler_trio.balancer.joining.legacy_networks import parse_networks
+    from paddler_trio.balancer.joining.legacy_networks import FLAG
+    from paddler_trio.net.networks import parse_networks
 
-    parse_networks(texts)
+    parse_networks(texts, FLAG)
+
+
+def _proxies(texts: Sequence[str]) -> None:
+    from paddler_trio.net.networks import parse_networks
+    from paddler_trio.net.server.trusted_proxies import FLAG
+
+    parse_networks(texts, FLAG)
 
 
 def _host_names(texts: Sequence[str]) -> None:
@@ -98,6 +106,7 @@ def _collector(url: str) -> None:
 # each imports what a daemon has anyway, and `--help` and the client commands do without
 STATE_DATABASE = judged(_state_database)
 NETWORKS = all_judged(_networks)
+PROXIES = all_judged(_proxies)
 HOST_NAMES = all_judged(_host_names)
 OPENAI_LIMITS = all_judged(_openai_limits)
 COLLECTOR = judged(_collector)

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import NoReturn
 
 from paddler_trio.language.grammars.finite_automaton import one_of, write
+from paddler_trio.language.grammars.gbnf_compilation import compile_gbnf
 from paddler_trio.language.grammars.gbnf_reader import (
     Rules,
     closed_rules,
@@ -24,7 +25,6 @@ from paddler_trio.language.grammars.gbnf_writer import (
     GrammarError,
     GrammarWriter,
 )
-from paddler_trio.language.grammars.pushdown_automaton import compile_gbnf
 from paddler_trio.language.grammars.regex_automaton import automaton_of
 from paddler_trio.language.grammars.schema_writer import SchemaWriter
 from paddler_trio.wire.json_schema import lawful_schema

@@ -35,6 +35,8 @@ class Characters:
     @property
     def spans(self) -> Ranges:
         """The characters that fit, NUL excepted: sorted, without overlaps."""
+        if len(self.ranges) == 1 and not self.is_negated and self.ranges[0][0] > 0:
+            return self.ranges if self.ranges[0][0] <= self.ranges[0][1] else ()
         merged = ranges_of((first, last) for first, last in self.ranges if first <= last)
         if self.is_negated:
             ends = [0, *(last for _, last in merged)]

@@ -13,92 +13,45 @@ from __future__ import annotations
 
 import heapq
 import threading
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Callable, Iterable
+from enum import IntEnum
 from typing import TypeAlias
 
 import attrs
 import numpy as np
 
 from paddler_trio.errors import PaddlerError
-from paddler_trio.language.grammars.gbnf_reader import (
-    LAST_CHARACTER,
-    Characters,
-    Item,
-    Rules,
-    TokenText,
-    components,
-    empty_rules,
-    left_factored,
-    leftmost,
-    read_gbnf,
-)
-from paddler_trio.language.grammars.gbnf_writer import GrammarError
+from paddler_trio.language.grammars.character_classes import CharacterClasses
+from paddler_trio.language.grammars.gbnf_reader import TokenText
+from paddler_trio.language.grammars.transition_table import DEAD, UNKNOWN, TransitionTable
+from paddler_trio.wire.engine.grammar_rules import GrammarRules
 
-MAX_WORK = 150_000
-"""Stacks looked at in one piece of work: some tenths of a second."""
-LARGE_PLACES = 50_000
+MAX_WORK = 50_000
+"""Stacks looked at in one piece of work: a tenth of a second, for which other answers wait.
+Lists of 300 kinds of objects take half of it."""
 MAX_KEPT_STACKS = 50_000
 MAX_TABLE_BYTES = 4 * 1024 * 1024
 """What is kept for the next texts; beyond it all of it is forgotten."""
-DEAD = 0
-"""The row of the state after a text that does not fit."""
-UNKNOWN = -1
-"""A transition that was not needed yet."""
+BYTES_OF_WORK = 256
+"""So many bytes of the table count as a stack that is looked at: both take room and time."""
 
 Stacks: TypeAlias = "tuple[tuple[int, _Below], ...]"
 """Places on top of stacks, ascending, each with the stacks below it."""
 
-_END, _RULE, _CHARACTERS, _TOKEN = range(4)
+
+class PlaceKind(IntEnum):
+    """What stands at a place of a grammar."""
+
+    END = 0
+    RULE = 1
+    CHARACTERS = 2
+    TOKEN = 3
+
+
+_END, _RULE, _CHARACTERS, _TOKEN = map(int, PlaceKind)
 _BOTTOM = 0
 """The place at which nothing is left to be read."""
-_SEED = 20_240_501
-
-
-class CharacterClasses:
-    """Characters that no set of a grammar distinguishes, numbered as classes, ``count`` of them."""
-
-    def __init__(self, sets: Sequence[Characters]) -> None:
-        spans = [characters.spans for characters in sets]
-        # Ranges in the same sets have the same sum of the sets' random numbers.
-        marks = np.random.default_rng(_SEED).integers(1, 2**63, len(sets), dtype=np.uint64)
-        changes: dict[int, int] = {0: 0, LAST_CHARACTER + 1: 0}
-        for mark, ranges in zip(marks.tolist(), spans, strict=True):
-            for first, last in ranges:
-                changes[first] = changes.get(first, 0) + mark
-                changes[last + 1] = changes.get(last + 1, 0) - mark
-        firsts = sorted(changes)
-        steps = np.array([changes[first] % 2**64 for first in firsts], np.uint64)
-        _, examples, classes = np.unique(np.cumsum(steps), return_index=True, return_inverse=True)
-        self.count = len(examples)
-        self._firsts = np.array(firsts, np.int64)
-        self._classes = classes.astype(np.int32)
-        self._examples = [firsts[index] for index in examples.tolist()]
-        self._known: dict[str, int] = {}
-        self._set_firsts = [[first for first, _ in ranges] for ranges in spans]
-        self._set_lasts = [[last for _, last in ranges] for ranges in spans]
-
-    def of_all(self, code_points: np.ndarray) -> np.ndarray:
-        """The class of each code point: int32 of the same shape."""
-        return self._classes[np.searchsorted(self._firsts, code_points, side="right") - 1]
-
-    def of(self, character: str) -> int:
-        """The class of one character."""
-        known = self._known.get(character)
-        if known is None:
-            known = int(self.of_all(np.array([ord(character)]))[0])
-            self._known[character] = known
-        return known
-
-    def is_in(self, character_class: int, number: int) -> bool:
-        """Whether the characters of this class are in the set of this number."""
-        example = self._examples[character_class]
-        return self.meets(number, example, example)
-
-    def meets(self, number: int, low: int, high: int) -> bool:
-        """Whether any code point of a range, inclusive, is in the set of this number."""
-        index = bisect_right(self._set_firsts[number], high) - 1
-        return index >= 0 and self._set_lasts[number][index] >= low
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -117,80 +70,46 @@ class PushdownAutomaton:
     """See the module. Shared by threads: hold ``lock``, and call :meth:`begin` before each piece of
     work. Methods that make states raise TooManyStacksError.
 
-    ``table``: the row of the state after each class of characters, int32, shape (rows, classes).
-    ``work``: stacks looked at since ``begin``. ``tokens``: whole tokens that the grammar names.
+    ``table``: the row of the state after each class of the vocabulary's characters. ``work``:
+    stacks looked at since ``begin``. ``tokens``: whole tokens that the grammar names.
     """
 
-    def __init__(self, rules: Rules, root: str) -> None:
+    def __init__(self, rules: GrammarRules, code_points: np.ndarray) -> None:
         self.lock = threading.Lock()
-        self._kinds: list[int] = [_END]  # of each place
-        self._values: list[int] = [_BOTTOM]
-        self.tokens: list[TokenText] = []
-        self._compile(left_factored(rules))
+        self._kinds, self._values = rules.kinds, _numbers_of(rules.values)
+        self._is_empty, self._ranks = rules.are_empty, _numbers_of(rules.ranks)
+        self._begin_starts = _numbers_of(rules.begin_starts)
+        self._begins = _numbers_of(rules.begins)
+        self.classes = CharacterClasses(
+            _numbers_of(rules.set_starts),
+            _numbers_of(rules.set_firsts),
+            _numbers_of(rules.set_lasts),
+            code_points,
+        )
+        self.tokens = [TokenText(text.lstrip("!"), text[0] == "!") for text in rules.tokens]
         self._sets: dict[Stacks, _Below] = {}
         self._unions: dict[frozenset[_Below], _Below] = {}
         self.work = self._num_kept = 0
         self._rows: dict[Stacks, int] = {}
         self._stacks: list[Stacks] = []
-        self.table = self._new_table()
+        self._others: dict[tuple[int, int], int] = {}
+        """Transitions by classes that no token holds whole."""
+        self.table = TransitionTable(self.classes.count)
         self._forget()
         bottom = _Below(())
-        number = self._numbers[root]
-        is_empty = self._is_empty[number]
-        self.start = self._closed([(_BOTTOM, bottom)] if is_empty else [], {number: [bottom]})
-
-    # ------------------------------------------------------------------ the grammar
-
-    def _compile(self, rules: Rules) -> None:
-        self._numbers = {name: number for number, name in enumerate(rules)}
-        sets: dict[Characters, int] = {}
-        empty = empty_rules(rules)
-        self._is_empty = [name in empty for name in rules]
-        self._fresh: list[list[int]] = []
-        """Of each rule: the places at which it can begin, but for those that take nothing."""
-        for ways in rules.values():
-            fresh: list[int] = []
-            for way in ways:
-                begins = True
-                for item in way:
-                    if begins:
-                        fresh.append(len(self._kinds))
-                        begins = isinstance(item, str) and item in empty
-                    self._add_place(item, sets)
-                self._kinds.append(_END)
-                self._values.append(_BOTTOM)
-            self._fresh.append(fresh)
-        self.classes = CharacterClasses(list(sets))
-        below = components(
-            {name: [item for item, _ in leftmost(ways, empty)] for name, ways in rules.items()}
-        )
-        self._ranks = [0] * len(rules)
-        for rank, name in enumerate(reversed(below)):
-            self._ranks[self._numbers[name]] = rank
-
-    def _add_place(self, item: Item, sets: dict[Characters, int]) -> None:
-        if isinstance(item, str):
-            kind, value = _RULE, self._numbers[item]
-        elif isinstance(item, Characters):
-            kind, value = _CHARACTERS, sets.setdefault(item, len(sets))
-        else:
-            kind, value = _TOKEN, len(self.tokens)
-            self.tokens.append(item)
-        self._kinds.append(kind)
-        self._values.append(value)
-
-    # ------------------------------------------------------------------ the states
-
-    @property
-    def is_large(self) -> bool:
-        """The grammar takes megabytes, too much to keep it for the next request."""
-        return len(self._kinds) > LARGE_PLACES
+        is_empty = self._is_empty[rules.root]
+        self.start = self._closed([(_BOTTOM, bottom)] if is_empty else [], {rules.root: [bottom]})
 
     def begin(self) -> None:
         """A piece of work begins; rows that were given out before mean nothing any more."""
         self.work = 0
-        if self.table.nbytes > MAX_TABLE_BYTES or self._num_kept > MAX_KEPT_STACKS:
+
+    def tidy(self) -> bool:
+        """A piece of work is over; forget all states if they are too many to be kept: whether."""
+        is_full = self.table.nbytes > MAX_TABLE_BYTES or self._num_kept > MAX_KEPT_STACKS
+        if is_full:
             self._forget()
+        return is_full
 
     def row_of(self, stacks: Stacks) -> int:
         """The row of this state in ``table``."""
@@ -199,9 +118,7 @@ class PushdownAutomaton:
             row = self._rows[stacks] = len(self._stacks)
             self._stacks.append(stacks)
             self._count(len(stacks))
-            if row == len(self.table):
-                more = np.full_like(self.table, UNKNOWN)
-                self.table = np.concatenate([self.table, more])
+            self._count(self.table.add_row() // BYTES_OF_WORK)
         return row
 
     def stacks_of(self, row: int) -> Stacks:
@@ -214,7 +131,11 @@ class PushdownAutomaton:
 
     def step(self, row: int, character_class: int) -> int:
         """The row after one character."""
-        following = int(self.table[row, character_class])
+        is_kept = character_class < self.classes.count
+        if is_kept:
+            following = self.table.after_one(row, character_class)
+        else:
+            following = self._others.get((row, character_class), UNKNOWN)
         if following == UNKNOWN:
             is_in, kinds, values = self.classes.is_in, self._kinds, self._values
             taken = [
@@ -224,7 +145,11 @@ class PushdownAutomaton:
             ]
             self._count(len(self._stacks[row]))
             following = self.row_of(self._closed(taken, {}))
-            self.table[row, character_class] = following
+            if is_kept:
+                added_bytes = self.table.set(row, character_class, following)
+                self._count(added_bytes // BYTES_OF_WORK)
+            else:
+                self._others[row, character_class] = following
         return following
 
     def step_text(self, row: int, text: str) -> int:
@@ -242,12 +167,16 @@ class PushdownAutomaton:
             kinds[place] == _CHARACTERS and meets(values[place], low, high) for place, _ in stacks
         )
 
-    def tokens_next(self, stacks: Stacks) -> list[tuple[TokenText, Stacks]]:
-        """Whole tokens that may come next, each with the state after it."""
+    def tokens_next(self, stacks: Stacks) -> list[TokenText]:
+        """Whole tokens that may come next."""
+        return [self.tokens[self._values[p]] for p, _ in stacks if self._kinds[p] == _TOKEN]
+
+    def after_whole(self, stacks: Stacks, is_it: Callable[[TokenText], bool]) -> list[Stacks]:
+        """The states after a token, one for each that may come next and is it."""
         return [
-            (self.tokens[self._values[place]], self._closed([(place + 1, below)], {}))
+            self._closed([(place + 1, below)], {})
             for place, below in stacks
-            if self._kinds[place] == _TOKEN
+            if self._kinds[place] == _TOKEN and is_it(self.tokens[self._values[place]])
         ]
 
     def union_of(self, states: Iterable[Stacks]) -> Stacks:
@@ -260,14 +189,11 @@ class PushdownAutomaton:
         self._num_kept = 0
         self._rows.clear()
         self._stacks.clear()
-        self.table = self._new_table()
+        self.table.clear()
+        self._others.clear()
+        self.classes.forget()
         self._rows[()] = DEAD
         self._stacks.append(())
-
-    def _new_table(self) -> np.ndarray:
-        table = np.full((16, self.classes.count), UNKNOWN, np.int32)
-        table[DEAD] = DEAD
-        return table
 
     def _closed(
         self, resumed: list[tuple[int, _Below]], entered: dict[int, list[_Below]]
@@ -309,8 +235,9 @@ class PushdownAutomaton:
             if below is done.get(rule):
                 continue
             done[rule] = below
-            self._count(len(self._fresh[rule]))
-            for place in self._fresh[rule]:
+            begins = self._begins[self._begin_starts[rule] : self._begin_starts[rule + 1]]
+            self._count(len(begins))
+            for place in begins:
                 if kinds[place] != _RULE:
                     found.append((place, below))
                     continue
@@ -363,16 +290,5 @@ class PushdownAutomaton:
             raise TooManyStacksError("the grammar goes on in too many ways here")
 
 
-def compile_gbnf(grammar: str, root: str) -> PushdownAutomaton:
-    """The automaton of a grammar, without any state but the first.
-
-    Raises:
-      GrammarError: it cannot be read, has no rule ``root``, or begins in too many ways.
-    """
-    rules = read_gbnf(grammar)
-    if root not in rules or root.startswith("("):
-        raise GrammarError(f"the grammar has no rule {root!r}")
-    try:
-        return PushdownAutomaton(rules, root)
-    except TooManyStacksError as error:
-        raise GrammarError(str(error)) from error
+def _numbers_of(int32s: bytes) -> array[int]:
+    return array("i", int32s)

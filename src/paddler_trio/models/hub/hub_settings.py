@@ -196,7 +196,7 @@ async def open_client_of(settings: HubSettings) -> AsyncIterator[HttpClient]:
     if tls is None:
         client = HttpClient(settings.timeouts)
     else:
-        client = HttpClient(settings.timeouts, uses_proxies=False, make_context=tls.context)
+        client = HttpClient(settings.timeouts, is_public=False, make_context=tls.context)
     try:
         yield client
     finally:

@@ -9,8 +9,9 @@ certifi's.
 from __future__ import annotations
 
 import base64
+import ipaddress
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 from urllib.request import getproxies, proxy_bypass
@@ -28,6 +29,7 @@ bound_parsing()
 
 PIECE_BYTES: Final = 256 * 1024
 MAX_HEAD_BYTES: Final = 64 * 1024
+MAX_PORT: Final = 65_535
 MAX_IDLE: Final = 8
 """Connections kept for each origin."""
 USER_AGENT: Final = "paddler-trio"
@@ -184,7 +186,9 @@ class HttpClient:
     """Make one with :func:`open_client`."""
 
     timeouts: Timeouts
-    uses_proxies: bool = True
+    is_public: bool = True
+    """For servers that anybody may name: proxies are used, and no link-local address is dialled,
+    where machines of a cloud tell who they are."""
     make_context: Callable[[], ssl.SSLContext] | None = None
     """Called once, in a thread; None for what verifies public servers."""
     _idle: dict[tuple[str, str, int], list[Connection]] = attrs.field(factory=dict, init=False)
@@ -274,11 +278,13 @@ class HttpClient:
 
     async def _connect(self, key: tuple[str, str, int]) -> Connection:
         scheme, host, port = key
+        if port > MAX_PORT:  # the system would take the lower 16 bits
+            raise NoAnswerError(f"cannot reach {host}: its port is {port}, the last is {MAX_PORT}")
         try:
             with trio.fail_after(self.timeouts.connect_s):
-                proxy = _proxy_for(scheme, host, port) if self.uses_proxies else None
+                proxy = _proxy_for(scheme, host, port) if self.is_public else None
                 if proxy is None:
-                    transport = await trio.open_tcp_stream(host, port)
+                    transport = await self._dial(host, port)
                 else:
                     transport = await trio.open_tcp_stream(proxy.host, proxy.port or 80)
                 stream: trio.SocketStream | TlsStream = transport
@@ -299,10 +305,36 @@ class HttpClient:
         forwards = proxy is not None and scheme == "http"
         return Connection(stream, key, f"http://{host}:{port}" if forwards else "")
 
+    async def _dial(self, host: str, port: int) -> trio.SocketStream:
+        """A connection; OSError where there is none, or its address is one that is never dialled.
+
+        A name may be another one's when it is looked up again: the address that was reached is
+        judged too, before anything is sent to it.
+        """
+        if self.is_public:
+            found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+            _refuse_link_local(str(each[4][0]) for each in found)
+        transport = await trio.open_tcp_stream(host, port)
+        if self.is_public:
+            try:
+                _refuse_link_local([str(transport.socket.getpeername()[0])])
+            except OSError:
+                await _end(transport)
+                raise
+        return transport
+
     async def _encrypted(self, stream: trio.SocketStream, host: str) -> TlsStream:
         if self._tls is None:
             self._tls = await trio.to_thread.run_sync(self.make_context or _tls_context)
         return await TlsStream.open(stream, self._tls, host)
+
+
+def _refuse_link_local(addresses: Iterable[str]) -> None:
+    for address in addresses:
+        found = ipaddress.ip_address(address.partition("%")[0])
+        mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+        if (mapped or found).is_link_local:
+            raise OSError(f"its address {address} is link-local, which is never dialled")
 
 
 @asynccontextmanager

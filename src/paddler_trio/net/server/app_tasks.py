@@ -24,6 +24,7 @@ from paddler_trio.net.server.plain_protocol import UpgradeStream
 from paddler_trio.net.server.protocol import Http11Protocol
 from paddler_trio.net.server.raw_response import RAW_RESPONSE
 from paddler_trio.net.server.streaming import CLIENT_WATCH, DIRECT_BODY
+from paddler_trio.net.server.trusted_proxies import look_behind
 from paddler_trio.net.server.upgrade import UPGRADE
 from paddler_trio.net.server.written_head import WRITTEN_HEAD
 from paddler_trio.net.websocket.arrivals import ARRIVALS, Arrivals
@@ -74,6 +75,8 @@ class AppTasks:
         assert protocol is not None
         stream = protocol.stream
         scope["extensions"][DIRECT_BODY] = {"open": lambda: protocol.direct_body(stream)}
+        if self._limits.trusted_proxies:
+            look_behind(scope, self._limits.trusted_proxies)
         address = (scope.get("client") or ("",))[0]
         room = self._budget.reservation(share=self._share, client=address)
         scope["extensions"][INPUT] = room

@@ -5,6 +5,7 @@ from __future__ import annotations
 from paddler_trio.net.server.asgi import HttpProblem, Scope, header
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
+from paddler_trio.wire.visible_text import visible
 
 CLIENT_HEADER = b"x-paddler-client"
 PRIORITY_HEADER = b"x-paddler-priority"
@@ -42,9 +43,10 @@ def client_of(scope: Scope) -> tuple[str, Priority]:
 
 
 def named_client(scope: Scope) -> str:
-    """The name of the API key, else the text of ``X-Paddler-Client``; empty without both."""
+    """Return the name of the API key, else the text of ``X-Paddler-Client``, in which what cannot
+    be seen is escaped; empty without both."""
     name = (header(scope, CLIENT_HEADER) or b"")[:MAX_CLIENT_CHARS].decode("latin-1")
-    return str(scope.get(KEY_NAME, "")) or name
+    return str(scope.get(KEY_NAME, "")) or visible(name)
 
 
 def account_of(scope: Scope) -> str:

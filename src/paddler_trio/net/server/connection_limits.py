@@ -5,6 +5,8 @@ from __future__ import annotations
 import attrs
 from attrs.validators import ge, gt
 
+from paddler_trio.net.networks import Network
+
 
 @attrs.frozen(kw_only=True)
 class HttpLimits:
@@ -29,6 +31,7 @@ class HttpLimits:
         and makes the client wait.
       ping_interval_s: between two pings of ours on a WebSocket, the first right after it was
         accepted; their pongs are not checked, they give TCP_USER_TIMEOUT something to time.
+      trusted_proxies: networks whose ``X-Forwarded-For`` is believed.
     """
 
     max_connections: int = attrs.field(default=4096, validator=ge(1))
@@ -43,3 +46,4 @@ class HttpLimits:
     max_websocket_message_bytes: int = attrs.field(default=52_428_800, validator=ge(1))
     max_read_ahead_bytes: int = attrs.field(default=33_554_432, validator=ge(0))
     ping_interval_s: float = attrs.field(default=3.0, validator=gt(0))
+    trusted_proxies: tuple[Network, ...] = ()

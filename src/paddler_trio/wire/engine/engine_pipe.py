@@ -12,6 +12,7 @@ from typing import TypeAlias
 import attrs
 
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.engine.grammar_rules import GrammarRules
 from paddler_trio.wire.engine.memory_need import MemoryUse
 from paddler_trio.wire.engine.sampler_stages import default_of
 
@@ -104,7 +105,7 @@ class Thoughts:
 
 @attrs.frozen
 class Grammar:
-    """A GBNF grammar that every sampled token must fit, from the first or from a trigger on.
+    """A grammar that every sampled token must fit, from the first or from a trigger on.
 
     With triggers the grammar sleeps until one of the ``trigger_tokens`` is sampled (it takes that
     token first), or the sampled text matches one of the ``trigger_patterns`` (an ECMAScript regular
@@ -112,8 +113,7 @@ class Grammar:
     No trigger counts within ``thoughts``.
     """
 
-    gbnf: str = attrs.field(repr=_size)
-    root: str
+    rules: GrammarRules
     trigger_tokens: list[int] = attrs.field(factory=list)
     trigger_patterns: list[str] = attrs.field(factory=list)
     thoughts: Thoughts | None = None

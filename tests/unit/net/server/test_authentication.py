@@ -66,6 +66,11 @@ async def ask(app: object, scope: Scope) -> list[Message]:
     return said
 
 
+def test_what_cannot_be_seen_in_a_clients_name_is_escaped() -> None:
+    name = (b"x-paddler-client", b"a\x1b[2J\x85\xe9")
+    assert client_of(scope_of("/v1/models", [name]))[0] == r"a\x1b[2J\x85" + "é"
+
+
 async def test_a_key_opens_its_own_scope_and_names_the_request(ring: KeyRing) -> None:
     app = Authentication(ring, KeyScope.INFERENCE)(inner)
     for headers in (

@@ -6,6 +6,7 @@ import ctypes
 import json
 import random
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,13 +14,14 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 
+from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar, compile_gbnf
 from paddler_trio.language.grammars.gbnf_conversion import (
     any_json_to_gbnf,
     choice_to_gbnf,
     inspect_gbnf,
     json_schema_to_gbnf,
 )
-from paddler_trio.language.grammars.pushdown_automaton import compile_gbnf
+from paddler_trio.language.grammars.pushdown_automaton import PushdownAutomaton
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
@@ -32,7 +34,7 @@ from paddler_trio.processes.engine.sampling.constraint import (
     _TokenGrammar,
 )
 from paddler_trio.processes.engine.sampling.token_trie import TokenTrie, read_text
-from paddler_trio.wire.engine.engine_pipe import Grammar, Thoughts
+from paddler_trio.wire.engine.engine_pipe import Thoughts
 
 NESTED = {
     "$ref": "#/$defs/n",
@@ -103,7 +105,7 @@ def llama_cpp_sampler(llama: Llama, gbnf: str) -> Iterator[object]:
 def test_the_tokens_that_fit_are_those_that_llama_cpp_lets_come(llama: Llama, gbnf: str) -> None:
     dice = random.Random(gbnf)
     for _ in range(3):
-        constraint = Constraint.build(llama, Grammar(gbnf, "root"))
+        constraint = Constraint.build(llama, AnswerGrammar(gbnf, "root").compiled())
         with llama_cpp_sampler(llama, gbnf) as sampler:
             cut = b""
             for _ in range(8):  # more of them is more than llama.cpp can follow
@@ -127,7 +129,9 @@ def test_the_tokens_that_fit_are_those_that_llama_cpp_lets_come(llama: Llama, gb
 
 
 def test_every_token_is_taken_exactly_when_the_mask_leaves_it(llama: Llama) -> None:
-    constraint = Constraint.build(llama, Grammar('root ::= [a-z] "é"+ <[120]>? "." [0-9]*', "root"))
+    constraint = Constraint.build(
+        llama, AnswerGrammar('root ::= [a-z] "é"+ <[120]>? "." [0-9]*', "root").compiled()
+    )
     for text in ("q", "é", ".", "5"):
         fits = fitting(constraint, llama)
         assert fits.tolist() == [constraint.takes(token) for token in range(llama.n_vocab)]
@@ -137,8 +141,9 @@ def test_every_token_is_taken_exactly_when_the_mask_leaves_it(llama: Llama) -> N
 def test_a_grammar_that_names_thousands_of_tokens_looks_at_the_vocabulary_once() -> None:
     num_tokens, num_names = 150_000, 20_000
     trie = TokenTrie.of([b"%d" % number for number in range(num_tokens)])
-    automaton = compile_gbnf(
-        "root ::= " + " | ".join(f"!<[{n}]>" for n in range(num_names)), "root"
+    automaton = PushdownAutomaton(
+        compile_gbnf("root ::= " + " | ".join(f"!<[{n}]>" for n in range(num_names)), "root"),
+        trie.code_points,
     )
     ids = {text: int(text.text[2:-2]) for text in automaton.tokens}
     grammar = _TokenGrammar(automaton, trie, frozenset([0]), ids, trie.classes_in(automaton))
@@ -179,7 +184,7 @@ LADDER = "\n".join(f'r{n} ::= r{n + 1} "a" | r{n + 1} "b"' for n in range(17)) +
 def test_what_llama_cpp_cannot_follow_costs_little(llama: Llama, gbnf: str, text: str) -> None:
     inspect_gbnf(gbnf, "root")
     began_s = time.thread_time()
-    constraint = Constraint.build(llama, Grammar(gbnf, "root"))
+    constraint = Constraint.build(llama, AnswerGrammar(gbnf, "root").compiled())
     assert fitting(constraint, llama).any()
     assert follows(constraint, llama, text)
     assert fitting(constraint, llama).any()
@@ -190,11 +195,11 @@ def test_what_llama_cpp_cannot_follow_costs_little(llama: Llama, gbnf: str, text
 def test_one_call_has_a_limit_and_so_has_an_answer(llama: Llama) -> None:
     """Stacks are counted, not seconds: the same request ends the same way on every machine."""
     optional = "\n".join(f'r{n} ::= "a"? r{n + 1}' for n in range(2000)) + '\nr2000 ::= "b"'
-    constraint = Constraint.build(llama, Grammar(optional, "r0"))
+    constraint = Constraint.build(llama, AnswerGrammar(optional, "r0").compiled())
     with pytest.raises(GrammarRejectedError, match="again and again"):
         follows(constraint, llama, "a" * 500)
     many = " ".join(f"([a-{chr(97 + n % 26)}]* [^{chr(97 + n % 26)}]?)" for n in range(800))
-    constraint = Constraint.build(llama, Grammar(f"root ::= {many}", "root"))
+    constraint = Constraint.build(llama, AnswerGrammar(f"root ::= {many}", "root").compiled())
     with pytest.raises(GrammarRejectedError, match="too many ways here"):
         fitting(constraint, llama)
 
@@ -202,7 +207,9 @@ def test_one_call_has_a_limit_and_so_has_an_answer(llama: Llama) -> None:
 def test_a_token_that_a_rule_names_is_taken_whole(llama: Llama) -> None:
     """``"a" <[n]>`` where n is "ab": llama.cpp takes the token for both and aborts the process."""
     [token] = tokens_of(llama, "at")
-    constraint = Constraint.build(llama, Grammar(f'root ::= "a" <[{token}]>', "root"))
+    constraint = Constraint.build(
+        llama, AnswerGrammar(f'root ::= "a" <[{token}]>', "root").compiled()
+    )
     assert not constraint.takes(token)
     assert follows(constraint, llama, "a")
     assert constraint.takes(token)
@@ -212,11 +219,11 @@ def test_a_token_that_a_rule_names_is_taken_whole(llama: Llama) -> None:
 @pytest.mark.parametrize("name", ["<[99999999]>", "<no token>"])
 def test_a_token_that_the_model_does_not_have_is_refused(llama: Llama, name: str) -> None:
     with pytest.raises(GrammarInvalidError, match="no token of this model"):
-        Constraint.build(llama, Grammar(f"root ::= {name}", "root"))
+        Constraint.build(llama, AnswerGrammar(f"root ::= {name}", "root").compiled())
 
 
 def test_an_answer_goes_on_where_another_one_stood(llama: Llama) -> None:
-    grammar = Grammar(any_json_to_gbnf(), "root")
+    grammar = AnswerGrammar(any_json_to_gbnf(), "root").compiled()
     first, second = (Constraint.build(llama, grammar) for _ in range(2))
     assert follows(first, llama, '{"a": [1, {"b')
     assert follows(second, llama, '{"a": [1, {"b')
@@ -227,7 +234,9 @@ def test_an_answer_goes_on_where_another_one_stood(llama: Llama) -> None:
 
 @pytest.mark.thorough
 def test_memory_is_given_back_during_a_long_answer(llama: Llama) -> None:
-    grammar = Grammar('root ::= (item "-"){0,300}\nitem ::= "x" [a-z]{0,300}', "root")
+    grammar = AnswerGrammar(
+        'root ::= (item "-"){0,300}\nitem ::= "x" [a-z]{0,300}', "root"
+    ).compiled()
     constraint = Constraint.build(llama, grammar)
     automaton = constraint._grammar.automaton
     largest = 0
@@ -239,7 +248,7 @@ def test_memory_is_given_back_during_a_long_answer(llama: Llama) -> None:
 
 def test_a_grammar_is_compiled_once_unless_it_is_large(llama: Llama) -> None:
     def automaton_of(gbnf: str) -> object:
-        return Constraint.build(llama, Grammar(gbnf, "root"))._grammar.automaton
+        return Constraint.build(llama, AnswerGrammar(gbnf, "root").compiled())._grammar.automaton
 
     assert automaton_of('root ::= "kept"') is automaton_of('root ::= "kept"')
     large = f'root ::= "{"x" * 100}"{{1000}}'
@@ -264,13 +273,13 @@ def test_a_sleeping_grammar_is_not_woken_by_thoughts(
     llama: Llama, opener: str, is_token: bool, is_open: bool
 ) -> None:
     """Nor by what stood in them, once they are over."""
-    grammar = Grammar(
+    grammar = AnswerGrammar(
         f'root ::= "{opener}" "yes"',
         "root",
         trigger_tokens=tokens_of(llama, opener) if is_token else [],
         trigger_patterns=[] if is_token else [f"({opener})"],
         thoughts=Thoughts("<think>", "</think>", is_open),
-    )
+    ).compiled()
     constraint = Constraint.build(llama, grammar)
     assert follows(constraint, llama, "" if is_open else "Well. <think>")
     assert follows(constraint, llama, f"Calls begin with {opener}, I think.</thin no </think> So: ")
@@ -280,3 +289,53 @@ def test_a_sleeping_grammar_is_not_woken_by_thoughts(
     assert not follows(constraint, llama, f"{opener}no")
     assert constraint.is_awake
     assert follows(constraint, llama, "yes")
+
+
+MANY = "".join(map(chr, range(0x10000, 0x10000 + 200_000)))
+
+
+@pytest.mark.parametrize(
+    "gbnf",
+    [
+        f'root ::= [a-z ]{{0,400}} | "\x07" "{MANY}"',
+        "root ::= " + " ".join(f"[^{MANY[n : n + 20_000 : 2]}]*" for n in range(20)),
+        'root ::= ("' + "x" * 240 + '"){0,2000}',
+        "root ::= [a-z ]*" + "".join(f' | "x" [{MANY[n::2000]}]' for n in range(2000)),
+    ],
+    ids=["a literal", "negated sets", "counts", "sets of ranges"],
+)
+def test_an_engine_makes_nothing_for_each_character_of_a_grammar(llama: Llama, gbnf: str) -> None:
+    """It held some hundred bytes for each, and a column of four in every state: gigabytes."""
+    grammar = AnswerGrammar(gbnf, "root").compiled()
+    tracemalloc.start()
+    try:
+        constraint = Constraint.build(llama, grammar)
+        for _ in range(30):
+            token = int(np.flatnonzero(fitting(constraint, llama))[-1])
+            if token in llama.end_tokens or not constraint.takes(token):
+                break
+            constraint.accept(token)
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 32_000_000
+
+
+def test_a_large_grammar_takes_nobody_the_one_that_is_kept(llama: Llama) -> None:
+    kept = AnswerGrammar('root ::= "kept too"', "root").compiled()
+    automaton = Constraint.build(llama, kept)._grammar.automaton
+    large = AnswerGrammar(f'root ::= "{"x" * 100}"{{1000}}', "root").compiled()
+    Constraint.build(llama, large)
+    assert Constraint.build(llama, kept)._grammar.automaton is automaton
+
+
+def test_states_that_are_forgotten_keep_no_masks(llama: Llama) -> None:
+    grammar = AnswerGrammar('root ::= (item "-"){0,300}\nitem ::= "x" [a-z]{0,300}', "root")
+    constraint = Constraint.build(llama, grammar.compiled())
+    masks = constraint._grammar._masks
+    most = 0
+    for _ in range(60):
+        fitting(constraint, llama)
+        most = max(most, len(masks))
+        assert follows(constraint, llama, "x" + "abcdefghij" * 30 + "-")
+    assert len(masks) < most

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.processes.engine.sampling import shortlist
@@ -18,7 +19,6 @@ from paddler_trio.processes.engine.sampling.candidates import token_rows
 from paddler_trio.processes.engine.sampling.sampler import Sampler
 from paddler_trio.processes.engine.sampling.sampler_chain import stages_of
 from paddler_trio.processes.engine.sampling.shortlist import Shortlist, candidates_needed
-from paddler_trio.wire.engine.engine_pipe import Grammar
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.engine.sampler_stages import STAGES
 from samplings import GREEDY
@@ -171,7 +171,7 @@ class SampledToken:
 def test_a_grammar_masks_all_tokens_when_the_short_ones_do_not_fit(
     llama: Llama, words: str
 ) -> None:
-    grammar = Grammar(f"root ::= ({words})*", "root")
+    grammar = AnswerGrammar(f"root ::= ({words})*", "root").compiled()
     whole, short = (Sampler.build(llama, PLAIN, grammar, cells=64) for _ in range(2))
     assert short._shortlist is not None
     whole._shortlist = None

@@ -44,6 +44,7 @@ from paddler_trio.telemetry.recording import (
     single,
 )
 from paddler_trio.wire.trio.trio_link import RESTARTS
+from paddler_trio.wire.visible_text import visible
 
 REMEMBERED_S: Final = 3600.0
 MAX_LABEL_CHARS: Final = 256
@@ -237,9 +238,9 @@ class AgentMeasures:
 
 
 def writable(name: str) -> str:
-    """As a label: not too long, and without halves of surrogate pairs, which UTF-8 does not have:
-    one would spoil the text."""
-    return name[:MAX_LABEL_CHARS].encode(errors="replace").decode()
+    """As a label: not too long, and without what cannot be seen, or, as halves of surrogate pairs,
+    not be written in UTF-8."""
+    return visible(name[:MAX_LABEL_CHARS])
 
 
 def _phase(agent: AgentConnection) -> Values:

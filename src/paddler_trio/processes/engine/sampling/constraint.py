@@ -16,22 +16,23 @@ import attrs
 import numpy as np
 
 from paddler_trio.language.grammars.gbnf_reader import TokenText
-from paddler_trio.language.grammars.gbnf_writer import GrammarError
 from paddler_trio.language.grammars.pushdown_automaton import (
     PushdownAutomaton,
     Stacks,
     TooManyStacksError,
-    compile_gbnf,
 )
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.sampling.token_trie import TokenTrie, may_complete, read_text
 from paddler_trio.wire.engine.engine_pipe import Grammar, Thoughts
+from paddler_trio.wire.engine.grammar_rules import GrammarRules
 
 _SEARCHED_CHARS = 4096
 """A trigger is looked for in so much of the newest text."""
 _MAX_MASKS = 64
 """Kept for one grammar, a bit for each token."""
 _MAX_GRAMMARS = 16
+LARGE_PLACES = 50_000
+"""A grammar of more takes megabytes, too much to keep it for the next request."""
 WORK_FOR_ANSWER = 1_000_000
 WORK_PER_TOKEN = 5_000
 """Stacks that may be looked at for one answer, about a second, and more for each of its tokens. A
@@ -97,6 +98,11 @@ class _TokenGrammar:
         fits: np.ndarray = np.unpackbits(known, count=len(self.trie.pieces)).view(bool)
         return fits
 
+    def tidy(self) -> None:
+        """Between two pieces of work: keep no more than the next ones are worth."""
+        if self.automaton.tidy():
+            self._masks.clear()  # their states are equal to none that is made from now on
+
     def _may_end(self, state: _State) -> bool:
         return not state.cut and self.automaton.may_end(state.stacks)
 
@@ -115,7 +121,7 @@ class _TokenGrammar:
                 if not may_complete(automaton, automaton.stacks_of(row), cut):
                     fits[tokens[rows[tokens] == row]] = False
         refused = set()  # a rule may name thousands, and each would be a look at the vocabulary
-        for text, _ in automaton.tokens_next(stacks):
+        for text in automaton.tokens_next(stacks):
             token = self._tokens[text]
             if text.is_negated:
                 refused.add(token)
@@ -132,17 +138,14 @@ class _TokenGrammar:
         """The states after a token that rules name; only tokens that are text can be named."""
         if not self._tokens or not self.trie.is_text[token]:
             return []
-        return [
-            after
-            for text, after in self.automaton.tokens_next(stacks)
-            if (self._tokens[text] == token) is not text.is_negated
-        ]
+        return self.automaton.after_whole(
+            stacks, lambda text: (self._tokens[text] == token) is not text.is_negated
+        )
 
 
-@lru_cache(maxsize=_MAX_GRAMMARS)  # an application asks for the same form again and again
-def _token_grammar(llama: Llama, gbnf: str, root: str) -> _TokenGrammar:
-    """Raises GrammarError."""
-    automaton = compile_gbnf(gbnf, root)
+def _token_grammar(llama: Llama, rules: GrammarRules) -> _TokenGrammar:
+    """Raises GrammarInvalidError and TooManyStacksError."""
+    automaton = PushdownAutomaton(rules, llama.token_trie.code_points)
     return _TokenGrammar(
         automaton,
         llama.token_trie,
@@ -152,11 +155,15 @@ def _token_grammar(llama: Llama, gbnf: str, root: str) -> _TokenGrammar:
     )
 
 
+_kept_grammar = lru_cache(maxsize=_MAX_GRAMMARS)(_token_grammar)
+"""An application asks for the same form again and again."""
+
+
 def _token_of(llama: Llama, text: str) -> int:
     """The token that ``<[id]>`` or ``<text>`` names."""
     tokens = [int(text[2:-2])] if text.startswith("<[") else llama.tokenize(text)
     if len(tokens) != 1 or tokens[0] >= llama.n_vocab:
-        raise GrammarError(f"the grammar has {text}, which is no token of this model")
+        raise GrammarInvalidError(f"the grammar has {text}, which is no token of this model")
     return tokens[0]
 
 
@@ -211,11 +218,10 @@ class Constraint:
     def build(cls, llama: Llama, grammar: Grammar) -> Constraint:
         """Raises GrammarInvalidError."""
         try:
-            compiled = _token_grammar(llama, grammar.gbnf, grammar.root)
-            if compiled.automaton.is_large:
-                _token_grammar.cache_clear()
+            is_large = len(grammar.rules.kinds) > LARGE_PLACES
+            compiled = (_token_grammar if is_large else _kept_grammar)(llama, grammar.rules)
             patterns = tuple(re.compile(p, re.DOTALL) for p in grammar.trigger_patterns)
-        except GrammarError as error:
+        except TooManyStacksError as error:
             raise GrammarInvalidError(str(error)) from error
         except re.error as error:
             raise GrammarInvalidError(f"a trigger is no regular expression: {error}") from error
@@ -299,5 +305,6 @@ class Constraint:
                 raise GrammarRejectedError(str(error)) from error
             finally:
                 self._work_left -= automaton.work
+                self._grammar.tidy()
         if self._work_left < 0:
             raise GrammarRejectedError("the grammar went on in too many ways again and again")

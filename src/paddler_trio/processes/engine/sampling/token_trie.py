@@ -9,12 +9,8 @@ import attrs
 import numpy as np
 
 from paddler_trio.language.grammars.gbnf_reader import LAST_CHARACTER
-from paddler_trio.language.grammars.pushdown_automaton import (
-    DEAD,
-    UNKNOWN,
-    PushdownAutomaton,
-    Stacks,
-)
+from paddler_trio.language.grammars.pushdown_automaton import PushdownAutomaton, Stacks
+from paddler_trio.language.grammars.transition_table import DEAD, UNKNOWN
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -105,8 +101,9 @@ class TokenTrie:
         )
 
     def classes_in(self, automaton: PushdownAutomaton) -> tuple[np.ndarray, ...]:
-        """The class of every node's character, level by level."""
-        classes = automaton.classes.of_all(self.code_points)
+        """The class of every node's character, level by level, in an automaton for this
+        vocabulary."""
+        classes = automaton.classes.of_vocabulary
         return tuple(classes[level.characters] for level in self._levels)
 
     def rows(
@@ -125,14 +122,14 @@ class TokenTrie:
             firsts = np.cumsum(counts) - counts
             here = np.repeat(level.first_child[here] - firsts, counts) + np.arange(counts.sum())
             before, character = np.repeat(rows, counts), of_level[here]
-            rows = automaton.table[before, character]
+            rows = automaton.table.after(before, character)
             unknown = np.flatnonzero(rows == UNKNOWN)
             if len(unknown):
                 width = automaton.classes.count
                 pairs = np.unique(before[unknown].astype(np.int64) * width + character[unknown])
                 for pair in pairs.tolist():
                     automaton.step(*divmod(pair, width))
-                rows = automaton.table[before, character]
+                rows = automaton.table.after(before, character)
             alive = np.flatnonzero(rows)
             here, rows = here[alive], rows[alive]
             if not len(here):
