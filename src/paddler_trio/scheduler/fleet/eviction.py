@@ -23,9 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import attrs
-
-from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, HostState, Placed
+from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, HostState, Placed, Spare
 from paddler_trio.scheduler.fleet.fleet_values import (
     NO_BYTES,
     Goal,
@@ -66,40 +64,22 @@ def unserved_s(goal: Goal, index: FleetIndex) -> float:
     return wait_s if last_s is None else min(wait_s, index.now_s - last_s)
 
 
-@attrs.define
-class Spare:
-    """An instance of a deployment on demand, and when it may go.
-
-    Args:
-      order: what goes first: priority, then ``worth``.
-      idle_from_s: it may go for any request from then on; None if it is busy, or about to be.
-      is_idle: it has nothing to do now.
-      turn_ends_s: from then on it may be made to yield.
-    """
-
-    order: tuple[int, float, str]
-    goal: Goal
-    instance: Instance
-    idle_from_s: float | None
-    is_idle: bool
-    has_queue: bool
-    turn_ends_s: float
-
-    def may_go(self, goal: Goal, index: FleetIndex, *, overdue: bool, busy_too: bool) -> bool:
-        """May it go for ``goal``? With ``busy_too``: may it be made to yield?"""
-        if not _is_one_too_many(self.goal, index):
-            return False
-        if overdue and (self.has_queue or busy_too):
-            if busy_too or self.is_idle:
-                index.wake(self.turn_ends_s)
-                return index.now_s >= self.turn_ends_s
-            return False
-        if overdue:
-            return self.is_idle
-        if self.idle_from_s is None or self.goal.priority > goal.priority:
-            return False
-        index.wake(self.idle_from_s)
-        return index.now_s >= self.idle_from_s
+def _may_go(spare: Spare, goal: Goal, index: FleetIndex, *, overdue: bool, busy_too: bool) -> bool:
+    """Return whether ``spare`` may go for ``goal``; with ``busy_too``, whether it may be made to
+    yield."""
+    if not _is_one_too_many(spare.goal, index):
+        return False
+    if overdue and (spare.has_queue or busy_too):
+        if busy_too or spare.is_idle:
+            index.wake(spare.turn_ends_s)
+            return index.now_s >= spare.turn_ends_s
+        return False
+    if overdue:
+        return spare.is_idle
+    if spare.idle_from_s is None or spare.goal.priority > goal.priority:
+        return False
+    index.wake(spare.idle_from_s)
+    return index.now_s >= spare.idle_from_s
 
 
 def spares_of(state: HostState, index: FleetIndex) -> Sequence[Spare]:
@@ -184,7 +164,8 @@ def room_on(
     chosen = [
         spare
         for spare in spares_of(state, index)
-        if spare.goal is not goal and spare.may_go(goal, index, overdue=overdue, busy_too=busy_too)
+        if spare.goal is not goal
+        and _may_go(spare, goal, index, overdue=overdue, busy_too=busy_too)
     ]
     if not chosen and state.moving is None:
         return None

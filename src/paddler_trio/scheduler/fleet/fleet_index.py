@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 
@@ -24,12 +24,29 @@ from paddler_trio.scheduler.fleet.fleet_values import (
 from paddler_trio.scheduler.fleet.instance_state import is_moving, is_placed
 from paddler_trio.scheduler.fleet.memory_account import HostMemory, memory_of
 
-if TYPE_CHECKING:
-    from paddler_trio.scheduler.fleet.eviction import Spare
-
 LOAD_S: Final = 30.0
 """How long a load takes where none was measured."""
 NO_QUEUE: Final = Queue()
+
+
+@attrs.define
+class Spare:
+    """An instance of a deployment on demand, and when it may go.
+
+    Args:
+      order: what goes first: priority, then ``worth``.
+      idle_from_s: it may go for any request from then on; None if it is busy, or about to be.
+      is_idle: it has nothing to do now.
+      turn_ends_s: from then on it may be made to yield.
+    """
+
+    order: tuple[int, float, str]
+    goal: Goal
+    instance: Instance
+    idle_from_s: float | None
+    is_idle: bool
+    has_queue: bool
+    turn_ends_s: float
 
 
 @attrs.define(eq=False)

@@ -13,8 +13,8 @@ from typing import Final
 
 import attrs
 
-from paddler_trio.scheduler.fleet.eviction import Spare, room_on, spares_of
-from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, HostState
+from paddler_trio.scheduler.fleet.eviction import room_on, spares_of
+from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, HostState, Spare
 from paddler_trio.scheduler.fleet.fleet_values import Goal
 from paddler_trio.scheduler.fleet.memory_account import fits_within
 

@@ -13,8 +13,8 @@ from typing import Final
 import attrs
 
 from paddler_trio.scheduler.fleet.demand import counts, has_been_idle, wanted
-from paddler_trio.scheduler.fleet.eviction import Spare, evict, is_overdue, room_on, unserved_s
-from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, Placed
+from paddler_trio.scheduler.fleet.eviction import evict, is_overdue, room_on, unserved_s
+from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, Placed, Spare
 from paddler_trio.scheduler.fleet.fleet_values import (
     Assign,
     Goal,
