@@ -213,7 +213,7 @@ class BalancerLink:
                     finally:
                         self._connections.remove(connection)
                         self.is_up = any(not each.is_left for each in self._connections)
-                        self.requests.stop_all_of(connection)
+                        self.requests.stop_all_of(connection.reply)
                         is_cancelled = trio.current_effective_deadline() == -math.inf
                         with trio.move_on_after(CUT_S if is_cancelled else CLOSE_S, shield=True):
                             await socket.aclose()
@@ -250,7 +250,7 @@ class BalancerLink:
         self.models.set_store(None)  # until this balancer announces one
         for each in self._connections:
             if each.is_left:
-                each.followed()
+                each.reply.followed()
         log.info(
             "linked to the balancer",
             host=self.address.host,

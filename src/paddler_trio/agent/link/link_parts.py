@@ -4,17 +4,15 @@ server that does."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from paddler_trio.agent.link.link_reply import LinkReply
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Cache
-
-if TYPE_CHECKING:
-    from paddler_trio.agent.link.balancer_connection import BalancerConnection
 
 
 class LinkModels(Protocol):
@@ -41,16 +39,16 @@ class LinkModels(Protocol):
 class LinkRequests(Protocol):
     """Does what the balancer asks, and answers on the connection that it was asked over."""
 
-    def work(self, frame: RequestFrame, reply: BalancerConnection) -> None:
+    def work(self, frame: RequestFrame, reply: LinkReply) -> None:
         """A generation, an embedding or a question."""
         ...
 
-    def ask_fit(self, question: AskFit, reply: BalancerConnection) -> None: ...
+    def ask_fit(self, question: AskFit, reply: LinkReply) -> None: ...
 
-    def command_cache(self, command: Cache, reply: BalancerConnection) -> None: ...
+    def command_cache(self, command: Cache, reply: LinkReply) -> None: ...
 
-    def open_tunnel(self, secret: str, reply: BalancerConnection) -> None: ...
+    def open_tunnel(self, secret: str, reply: LinkReply) -> None: ...
 
-    def stop(self, wire_id: str, reply: BalancerConnection) -> None: ...
+    def stop(self, wire_id: str, reply: LinkReply) -> None: ...
 
-    def stop_all_of(self, reply: BalancerConnection) -> None: ...
+    def stop_all_of(self, reply: LinkReply) -> None: ...

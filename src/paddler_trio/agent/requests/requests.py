@@ -8,7 +8,7 @@ balancer of ours, a ``HandBack``, so that another agent takes it.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import attrs
 import structlog
@@ -17,6 +17,7 @@ import trio
 from paddler_trio.agent.children.engine_crash import Suspects
 from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.children.preparation_turns import PreparationTurns
+from paddler_trio.agent.link.link_reply import LinkReply
 from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.cache_tasks import CacheTasks
 from paddler_trio.agent.model.fit_tasks import FitTasks
@@ -47,9 +48,6 @@ from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Cache
-
-if TYPE_CHECKING:
-    from paddler_trio.agent.link.balancer_connection import BalancerConnection
 
 log = structlog.get_logger("requests")
 
@@ -196,7 +194,7 @@ class AgentRequests:
 
     # ------------------------------------------------------- from the link
 
-    def work(self, frame: RequestFrame, reply: BalancerConnection) -> None:
+    def work(self, frame: RequestFrame, reply: LinkReply) -> None:
         """Work on what has come; every failure is answered on ``reply``."""
         match frame.kind:
             case "generation":
@@ -206,13 +204,13 @@ class AgentRequests:
             case "question":
                 self.questions.ask(frame, reply)
 
-    def ask_fit(self, question: AskFit, reply: BalancerConnection) -> None:
+    def ask_fit(self, question: AskFit, reply: LinkReply) -> None:
         self.fits.ask(question, reply)
 
-    def command_cache(self, command: Cache, reply: BalancerConnection) -> None:
+    def command_cache(self, command: Cache, reply: LinkReply) -> None:
         self.cache.start(command, reply)
 
-    def open_tunnel(self, secret: str, reply: BalancerConnection) -> None:
+    def open_tunnel(self, secret: str, reply: LinkReply) -> None:
         """Only agents in front of a server have tunnels."""
         log.warning("a tunnel is asked for, and there is no server to lead to")
 
