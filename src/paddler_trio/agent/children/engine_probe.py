@@ -21,10 +21,10 @@ from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     EmbedDocuments,
     Ready,
-    Sampling,
     StartSequence,
     Step,
 )
+from paddler_trio.wire.engine.sampler_stages import Sampling
 
 PROMPT_TOKENS: Final = 2
 GENERATED_TOKENS: Final = 2

@@ -1,9 +1,9 @@
 """The table of sampler stages: names, parameters, defaults, ranges, and how llama.cpp builds each.
 
 Everything about a stage or one of its parameters is read from here: the usual order of a chain,
-the defaults of :class:`~paddler_trio.wire.engine.engine_pipe.Sampling`, the ranges that requests
-are checked against, llama-server's names and letters, and the engine's constructors. A new stage is
-one entry, and a field of the same name in ``Sampling`` and in ``SamplingOverrides``.
+the defaults of :class:`Sampling`, the ranges that requests are checked against, llama-server's
+names and letters, and the engine's constructors. A new stage is one entry, and a field of the same
+name in ``Sampling`` and in ``SamplingOverrides``.
 
 llama.cpp allocates memory and loops by some parameters without a check. The agent refuses a
 client's value that is out of range and clamps an operator's; the engine checks once more and
@@ -15,12 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import attrs
-
-if TYPE_CHECKING:
-    from paddler_trio.wire.engine.engine_pipe import Sampling
 
 MAX_BREAKERS = 16
 MAX_BREAKERS_BYTES = 256
@@ -235,6 +232,51 @@ PARAMETERS = {
 def default_of(name: str) -> Any:  # an int or a float, as its parameter
     """The default of a parameter."""
     return PARAMETERS[name].default
+
+
+DRY_BREAKERS = ("\n", ":", '"', "*")
+"""Texts that llama.cpp's repetition penalty DRY does not look across, by default."""
+
+
+@attrs.frozen(kw_only=True)
+class Sampling:
+    """How the next token is sampled, in llama.cpp's terms; what has a default is off by default.
+
+    ``temperature`` <= 0 means the most likely token. ``penalty_last_n`` and
+    ``dry_penalty_last_n``: -1 for the whole context; DRY sees the prompt, the other penalties only
+    if ``penalize_prompt``. ``seed`` is 32 bits, unsigned. ``samplers``:
+    stages in their order, empty for llama.cpp's own. ``logit_bias``: what is added to the logit of
+    a token; minus infinity bans it.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    penalty_last_n: int
+    penalty_repeat: float
+    penalty_frequency: float
+    penalty_presence: float
+    seed: int
+    dynatemp_range: float = default_of("dynatemp_range")
+    dynatemp_exponent: float = default_of("dynatemp_exponent")
+    typical_p: float = default_of("typical_p")
+    top_n_sigma: float = default_of("top_n_sigma")
+    xtc_probability: float = default_of("xtc_probability")
+    xtc_threshold: float = default_of("xtc_threshold")
+    mirostat: int = default_of("mirostat")
+    mirostat_tau: float = default_of("mirostat_tau")
+    mirostat_eta: float = default_of("mirostat_eta")
+    dry_multiplier: float = default_of("dry_multiplier")
+    dry_base: float = default_of("dry_base")
+    dry_allowed_length: int = default_of("dry_allowed_length")
+    dry_penalty_last_n: int = default_of("dry_penalty_last_n")
+    dry_sequence_breakers: list[str] = attrs.field(factory=lambda: list(DRY_BREAKERS))
+    min_keep: int = default_of("min_keep")
+    samplers: list[str] = attrs.field(factory=list)
+    penalize_prompt: bool = False
+    logit_bias: dict[int, float] = attrs.field(factory=dict)
+    ignore_eos: bool = False
 
 
 # ------------------------------------------------------------------ limits of a whole Sampling

@@ -32,7 +32,8 @@ from paddler_trio.processes.engine.sampling.sampler_chain import (
 from paddler_trio.processes.engine.sampling.shortlist import Shortlist, candidates_needed
 from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
 from paddler_trio.system.llama_library import lib
-from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, Sampling
+from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget
+from paddler_trio.wire.engine.sampler_stages import Sampling
 
 _MAX_WAKING_TRIES = 8
 

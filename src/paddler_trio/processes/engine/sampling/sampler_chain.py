@@ -10,8 +10,7 @@ import attrs
 
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.system.llama_library import lib as llama_lib
-from paddler_trio.wire.engine.engine_pipe import Sampling
-from paddler_trio.wire.engine.sampler_stages import STAGES, SamplerStage
+from paddler_trio.wire.engine.sampler_stages import STAGES, SamplerStage, Sampling
 
 _MIROSTAT_CANDIDATES = 100
 _BESIDE_MIROSTAT = ("penalties", "dry", "temperature")

@@ -14,8 +14,7 @@ from collections.abc import Iterable
 import attrs
 import numpy as np
 
-from paddler_trio.wire.engine.engine_pipe import Sampling
-from paddler_trio.wire.engine.sampler_stages import SamplerStage
+from paddler_trio.wire.engine.sampler_stages import SamplerStage, Sampling
 
 WORTH_A_SHORTLIST = 8192
 """Tokens of a vocabulary below which llama.cpp is as quick with all of them."""
