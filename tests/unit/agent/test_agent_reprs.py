@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from paddler_trio.agent.children.preparation_worker import PreparationWorker
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.requests.embedding_in_flight import EmbeddingInFlight, Portion
 from paddler_trio.agent.requests.requests import AgentRequests, RunningRequest
 from paddler_trio.net.tls.address import BalancerAddress

@@ -13,7 +13,7 @@ from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.chat_template import MAX_SOURCE_CHARS
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.preparation.jobs import prepare
-from paddler_trio.processes.preparation.messages import Answered, Job
+from paddler_trio.processes.preparation.preparation_messages import Answered, Job
 from paddler_trio.processes.preparation.template_preview import previewed
 from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.paddler.desired_state import InferenceParameters

@@ -12,7 +12,7 @@ from paddler_trio.agent.children.preparation import Preparation
 from paddler_trio.agent.children.preparation_server import LanguageRefusedError, PreparationServer
 from paddler_trio.errors import PreparationError, leaves
 from paddler_trio.language.language_source import LanguageSource
-from paddler_trio.processes.preparation.messages import LanguageFacts, LanguageRefused
+from paddler_trio.processes.preparation.preparation_messages import LanguageFacts, LanguageRefused
 from paddler_trio.system.synchronization import Future
 
 SupervisePreparation: TypeAlias = Callable[

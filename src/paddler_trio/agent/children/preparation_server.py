@@ -19,7 +19,7 @@ import trio
 from paddler_trio.agent.children.preparation_worker import PreparationWorker, WorkerDiedError
 from paddler_trio.errors import PaddlerError, PreparationError, WireError
 from paddler_trio.language.language_source import LanguageSource
-from paddler_trio.processes.preparation.messages import (
+from paddler_trio.processes.preparation.preparation_messages import (
     LENGTH,
     LanguageFacts,
     LanguageRefused,

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from paddler_trio.errors import PaddlerError
-from paddler_trio.processes.preparation.messages import (
+from paddler_trio.processes.preparation.preparation_messages import (
     LENGTH,
     Job,
     JobDone,
@@ -38,7 +38,7 @@ class PreparationWorker:
     """Does one job after the other; after an error or a cancellation it must be killed.
 
     Args:
-      shared: see :mod:`paddler_trio.processes.preparation.messages`.
+      shared: see :mod:`paddler_trio.processes.preparation.preparation_messages`.
     """
 
     connection: trio.SocketStream

@@ -24,13 +24,13 @@ import trio_websocket
 import wsproto.utilities
 
 from paddler_trio.agent.link.agent_id import new_agent_id
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_connection import BalancerConnection, closed_reason
 from paddler_trio.agent.link.balancer_dial import dial
 from paddler_trio.agent.link.credential_rotation import CredentialRotation
 from paddler_trio.agent.link.dialled_stream import DialledStream
 from paddler_trio.agent.link.link_parts import LinkModels, LinkRequests
 from paddler_trio.agent.link.redial import Redial
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.slot_shares import SlotShare, SlotShares
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.errors import ConfigurationError, LinkError, leaves

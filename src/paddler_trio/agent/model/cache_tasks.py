@@ -19,13 +19,13 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.cache_answers import (
     list_answer,
     prune_answer,
     pull_answer,
     verify_answer,
 )
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.model.store_first import StoreFirst
 from paddler_trio.errors import leaves, one_line

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from paddler_trio.agent.model.model_source import ModelFile, file_at
+from paddler_trio.agent.model.model_file import ModelFile, file_at
 
 FILE_WATCH_S = 1.0
 

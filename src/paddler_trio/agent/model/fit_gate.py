@@ -23,9 +23,9 @@ from paddler_trio.agent.model.model_errors import (
     ModelNotServableError,
     slot_issues,
 )
+from paddler_trio.agent.model.model_file import describe
 from paddler_trio.agent.model.model_fit import UNLOADABLE, Held, Judged, ModelFit, rooms_of
 from paddler_trio.agent.model.model_load import LoadRules
-from paddler_trio.agent.model.model_source import describe
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.scheduler.fit.fit_suggestions import Change

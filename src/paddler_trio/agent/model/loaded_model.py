@@ -26,12 +26,12 @@ from paddler_trio.agent.children.preparation_keeper import PreparationKeeper, Su
 from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.memory_status import memory_in_force
 from paddler_trio.agent.model.model_errors import ModelNotServableError
+from paddler_trio.agent.model.model_file import ModelFile, ModelSourceError
 from paddler_trio.agent.model.model_fit import Judged
-from paddler_trio.agent.model.model_source import ModelFile, ModelSourceError
 from paddler_trio.agent.model.serving import InForce, Serving, Uses
 from paddler_trio.errors import EngineError, leaves
 from paddler_trio.language.language_source import LanguageSource
-from paddler_trio.processes.preparation.messages import LanguageFacts, LanguageRefused
+from paddler_trio.processes.preparation.preparation_messages import LanguageFacts, LanguageRefused
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     EngineStats,

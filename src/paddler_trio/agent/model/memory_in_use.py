@@ -13,7 +13,7 @@ from collections import Counter
 import attrs
 
 from paddler_trio.agent.children.engine_process import EngineProcess
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.held_memory import held_memory
 from paddler_trio.agent.model.model_fit import Held, Judged, rooms_of
 from paddler_trio.scheduler.fit.fit_values import HOST

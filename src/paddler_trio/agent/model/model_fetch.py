@@ -10,7 +10,7 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.model.model_source import ModelFile, ModelSourceError, file_at, local_file
+from paddler_trio.agent.model.model_file import ModelFile, ModelSourceError, file_at, local_file
 from paddler_trio.agent.model.model_uses import ModelUses
 from paddler_trio.agent.model.store_first import StoreAddress, StoreFirst
 from paddler_trio.models.cache.cache_verification import verified

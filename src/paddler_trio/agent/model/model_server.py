@@ -29,8 +29,8 @@ import trio
 
 from paddler_trio.agent.children.engine_keeper import SuperviseEngine
 from paddler_trio.agent.children.preparation_keeper import SupervisePreparation
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.cache_answers import CacheView
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.file_watch import returns_before, wait_file_changes
 from paddler_trio.agent.model.fit_gate import FitGate, has_other_source
 from paddler_trio.agent.model.loaded_model import (
@@ -43,11 +43,11 @@ from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.memory_promises import MemoryPromises
 from paddler_trio.agent.model.model_errors import DoesNotFitError, ModelNotServableError
 from paddler_trio.agent.model.model_fetch import ModelFetch, ModelFetchError
+from paddler_trio.agent.model.model_file import ModelSourceError, describe, file_at
 from paddler_trio.agent.model.model_fit import Held, Judged, ModelFit
 from paddler_trio.agent.model.model_load import LoadRules
 from paddler_trio.agent.model.model_places import ModelPlaces
 from paddler_trio.agent.model.model_shown import ModelShown
-from paddler_trio.agent.model.model_source import ModelSourceError, describe, file_at
 from paddler_trio.agent.model.serving import InForce, Serving
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.language.language_source import LanguageSource

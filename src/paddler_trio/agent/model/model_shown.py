@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 import structlog
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.loaded_model import LoadedModel
 from paddler_trio.agent.model.model_errors import ModelNotServableError
-from paddler_trio.agent.model.model_source import ModelSourceError
+from paddler_trio.agent.model.model_file import ModelSourceError
 from paddler_trio.models.download.download_progress import DownloadProgress
 from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelCannotBeLoaded
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 
 
 @attrs.define(eq=False)

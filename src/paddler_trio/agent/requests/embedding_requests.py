@@ -21,7 +21,7 @@ import trio
 from paddler_trio.agent.children.engine_crash import Suspects
 from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.children.preparation_turns import PreparationTurns
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.model.serving import OTHER_MODEL, Serving
 from paddler_trio.agent.requests.embedding_in_flight import (
@@ -42,7 +42,7 @@ from paddler_trio.language.embedding_results import (
     refused_result,
     result_of,
 )
-from paddler_trio.processes.preparation.messages import Job, PreparedEmbedding, Refused
+from paddler_trio.processes.preparation.preparation_messages import Job, PreparedEmbedding, Refused
 from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.engine.engine_pipe import (

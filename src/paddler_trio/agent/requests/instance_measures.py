@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeAlias
 import attrs
 import trio
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.telemetry.agent_metrics import (
     AGENT_LINK_CONNECTIONS,

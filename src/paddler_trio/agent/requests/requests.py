@@ -17,8 +17,8 @@ import trio
 from paddler_trio.agent.children.engine_crash import Suspects
 from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.children.preparation_turns import PreparationTurns
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.link_reply import LinkReply
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.cache_tasks import CacheTasks
 from paddler_trio.agent.model.fit_tasks import FitTasks
 from paddler_trio.agent.model.model_server import ModelServer
@@ -33,7 +33,7 @@ from paddler_trio.language.answers.output_processor import (
     done,
     extended_done,
 )
-from paddler_trio.processes.preparation.messages import Job, PreparedGeneration, Refused
+from paddler_trio.processes.preparation.preparation_messages import Job, PreparedGeneration, Refused
 from paddler_trio.system.synchronization import Future
 from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.wire.engine.engine_pipe import (

@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 import structlog
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.servers.upstream_monitor import NOT_ASKED_YET, WELL, UpstreamMonitor
 from paddler_trio.agent.servers.upstream_state import Reachability, UpstreamState
 from paddler_trio.wire.trio.upstream_messages import (

@@ -14,7 +14,7 @@ from paddler_trio.models.cache.url_cache import UrlFile
 from paddler_trio.models.hub.hub_cache import HubCache, name_problem
 from paddler_trio.models.hub.hub_choice import part_names
 from paddler_trio.models.pushed.pushed_model import read_manifest
-from paddler_trio.processes.model_store.layout import StoreLayout, is_sha256
+from paddler_trio.processes.model_store.store_layout import StoreLayout, is_sha256
 from paddler_trio.wire.paddler.desired_state import DesiredModel, HuggingFaceModel, UrlModel
 
 PUSHED_SCHEME = "store"

@@ -19,7 +19,7 @@ from paddler_trio.models.cache.url_cache import UrlFile
 from paddler_trio.models.download.partial_file import remove
 from paddler_trio.models.hub.hub_cache import OURS
 from paddler_trio.models.pushed.pushed_model import read_manifest
-from paddler_trio.processes.model_store.layout import StoreLayout, is_sha256
+from paddler_trio.processes.model_store.store_layout import StoreLayout, is_sha256
 
 log = structlog.get_logger("store")
 

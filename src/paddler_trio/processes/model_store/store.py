@@ -26,9 +26,9 @@ from paddler_trio.processes.model_store.inventory import (
     size_on_disk,
     stored_files,
 )
-from paddler_trio.processes.model_store.layout import StoreLayout
 from paddler_trio.processes.model_store.retention import NoRoom, Retention
 from paddler_trio.processes.model_store.store_counters import StoreCounters
+from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.processes.model_store.store_prune import PrunePlan, planned
 from paddler_trio.processes.model_store.stored_models import StoredModel, select, stored_models
 from paddler_trio.system.durable import write_durably

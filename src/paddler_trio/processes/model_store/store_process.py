@@ -32,7 +32,6 @@ from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.router import RouteTable
 from paddler_trio.processes.model_store.arrival import Arrivals
 from paddler_trio.processes.model_store.hub_metadata import HubMetadata
-from paddler_trio.processes.model_store.layout import StoreLayout
 from paddler_trio.processes.model_store.source_routes import SourceRoutes
 from paddler_trio.processes.model_store.store import ModelStore
 from paddler_trio.processes.model_store.store_connection import (
@@ -40,6 +39,7 @@ from paddler_trio.processes.model_store.store_connection import (
     ReaderGoneError,
     StoreConnection,
 )
+from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.processes.model_store.store_messages import (
     MAX_MESSAGE_BYTES,
     Configure,

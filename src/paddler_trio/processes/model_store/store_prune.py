@@ -13,7 +13,7 @@ from typing import Final
 import attrs
 
 from paddler_trio.processes.model_store.inventory import StoredFile, stored_files
-from paddler_trio.processes.model_store.layout import StoreLayout
+from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.processes.model_store.stored_models import StoredModel, select, stored_models
 from paddler_trio.wire.trio.cache_commands import Prune
 

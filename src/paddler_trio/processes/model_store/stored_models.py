@@ -20,7 +20,7 @@ from paddler_trio.models.model_reference import UnknownSourceError, reference_of
 from paddler_trio.models.pushed.pushed_source import pushed_source
 from paddler_trio.processes.model_store.desired_files import desired_files
 from paddler_trio.processes.model_store.inventory import StoredFile
-from paddler_trio.processes.model_store.layout import StoreLayout
+from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 MANIFESTS = "pushed/manifests/"

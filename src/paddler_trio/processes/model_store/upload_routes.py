@@ -37,9 +37,9 @@ from paddler_trio.models.pushed.pushed_model import (
 )
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.router import Params
-from paddler_trio.processes.model_store.layout import StoreLayout, checked_sha256
 from paddler_trio.processes.model_store.store import ModelStore
 from paddler_trio.processes.model_store.store_connection import ReaderGoneError, StoreConnection
+from paddler_trio.processes.model_store.store_layout import StoreLayout, checked_sha256
 from paddler_trio.processes.model_store.upload_file import UploadFile, expired_uploads, here_bytes
 from paddler_trio.system.durable import write_durably
 

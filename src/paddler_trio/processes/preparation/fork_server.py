@@ -24,8 +24,8 @@ from paddler_trio.language.model_language import (
 )
 from paddler_trio.language.rendering import paddler_form_of
 from paddler_trio.language.vocabulary import print_llama_log
-from paddler_trio.processes.preparation.limits import die_with_parent, memory_limited
-from paddler_trio.processes.preparation.messages import (
+from paddler_trio.processes.preparation.job_limits import die_with_parent, memory_limited
+from paddler_trio.processes.preparation.preparation_messages import (
     LanguageFacts,
     LanguageRefused,
     frame_of,

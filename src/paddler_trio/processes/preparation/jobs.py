@@ -11,7 +11,8 @@ from paddler_trio.language.embedding_results import EmbeddingRefusedError
 from paddler_trio.language.model_language import Language
 from paddler_trio.language.prompting import prompt_of
 from paddler_trio.language.refusal import Refusal
-from paddler_trio.processes.preparation.messages import (
+from paddler_trio.processes.preparation.model_answers import UnanswerableError, answer_to
+from paddler_trio.processes.preparation.preparation_messages import (
     Answered,
     Job,
     Prepared,
@@ -19,7 +20,6 @@ from paddler_trio.processes.preparation.messages import (
     PreparedGeneration,
     Refused,
 )
-from paddler_trio.processes.preparation.model_answers import UnanswerableError, answer_to
 from paddler_trio.processes.preparation.refused_jobs import refused
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.engine.pipe_codec import encode

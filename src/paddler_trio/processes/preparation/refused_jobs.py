@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddler_trio.processes.preparation.messages import Answered, Job, Prepared, Refused
+from paddler_trio.processes.preparation.preparation_messages import Answered, Job, Prepared, Refused
 from paddler_trio.wire.trio.trio_link import Answer, render_extension
 
 
