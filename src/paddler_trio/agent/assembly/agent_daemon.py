@@ -197,22 +197,7 @@ class _Host:
         """Of one instance; only the first link hears which ``instances`` there shall be."""
         config = self.config
         requests = AgentRequests(status, name or link_id, self.spans)
-        models = ModelServer(
-            status,
-            threads=config.threads,
-            settings=config.engine,
-            drain_s=config.drain_timeout_s,
-            supervise=keep_engine,
-            supervise_preparation=keep_preparation,
-            on_step=requests.on_step,
-            on_engine_gone=requests.on_engine_gone,
-            trusts_messages=config.trusts_messages,
-            hub=self._hub,
-            fit=self._fit,
-            checks_fit=config.checks_fit,
-            loads_beside=config.loads_beside,
-            memory=self._memory,
-        )
+        models = self._models(status, requests)
         link = BalancerLink(
             BalancerAddress(config.management_host, config.management_port, config.has_tls),
             name,
@@ -246,4 +231,23 @@ class _Host:
             open_requests=partial(requests.open, models=models),
             offer_nothing=offer_nothing,
             drain_timeout_s=config.drain_timeout_s,
+        )
+
+    def _models(self, status: AgentStatus, requests: AgentRequests) -> ModelServer:
+        config = self.config
+        return ModelServer(
+            status,
+            threads=config.threads,
+            settings=config.engine,
+            drain_s=config.drain_timeout_s,
+            supervise=keep_engine,
+            supervise_preparation=keep_preparation,
+            on_step=requests.on_step,
+            on_engine_gone=requests.on_engine_gone,
+            trusts_messages=config.trusts_messages,
+            hub=self._hub,
+            fit=self._fit,
+            checks_fit=config.checks_fit,
+            loads_beside=config.loads_beside,
+            memory=self._memory,
         )

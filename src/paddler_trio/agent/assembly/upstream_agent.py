@@ -17,7 +17,7 @@ from paddler_trio.agent.servers.upstream_parts import NoModels, UpstreamRequests
 from paddler_trio.agent.servers.upstream_shown import UpstreamShown
 from paddler_trio.agent.servers.upstream_tunnels import UpstreamTunnels
 from paddler_trio.net.client.upstream_address import parse_upstream_address
-from paddler_trio.net.client.upstream_client import make_upstream_client
+from paddler_trio.net.client.upstream_client import UpstreamClient, make_upstream_client
 from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_tls import ClientTls
@@ -36,28 +36,9 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
     Errors:
       ConfigurationError: no address of a server, or a file that cannot be read.
     """
-    files = ServerFiles.read(server.key_file, server.ca)
-    upstream = parse_upstream_address(server.url)
-    client = make_upstream_client(
-        upstream,
-        timeouts=UpstreamTimeouts(first_byte_s=LONGEST_SILENCE_S, idle_s=LONGEST_SILENCE_S),
-        bearer=files.bearer,
-        ca_file=server.ca,
-    )
-    settings = MonitorSettings(
-        slots=server.slots,
-        busy_s=server.interval_s,
-        idle_s=server.interval_s,
-    )
-    has_files = server.key_file is not None or server.ca is not None
-    monitor = UpstreamMonitor(
-        client,
-        settings,
-        server.key_file is not None,
-        renew=partial(files.renew, client) if has_files else None,
-    )
+    client, monitor = _monitored(server)
     status = AgentStatus(server.slots or 1)
-    shown = UpstreamShown(status, monitor, server.external_address or upstream.authority)
+    shown = UpstreamShown(status, monitor, server.external_address or client.address.authority)
     host = new_agent_id()
     address = BalancerAddress(config.management_host, config.management_port, config.has_tls)
     tls = ClientTls(
@@ -102,6 +83,31 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
         drain_timeout_s=config.drain_timeout_s,
     )
     return AgentParts(first, _no_instances)
+
+
+def _monitored(server: UpstreamConfig) -> tuple[UpstreamClient, UpstreamMonitor]:
+    """Return a client of the server, and what looks after the server with it."""
+    files = ServerFiles.read(server.key_file, server.ca)
+    upstream = parse_upstream_address(server.url)
+    client = make_upstream_client(
+        upstream,
+        timeouts=UpstreamTimeouts(first_byte_s=LONGEST_SILENCE_S, idle_s=LONGEST_SILENCE_S),
+        bearer=files.bearer,
+        ca_file=server.ca,
+    )
+    settings = MonitorSettings(
+        slots=server.slots,
+        busy_s=server.interval_s,
+        idle_s=server.interval_s,
+    )
+    has_files = server.key_file is not None or server.ca is not None
+    monitor = UpstreamMonitor(
+        client,
+        settings,
+        server.key_file is not None,
+        renew=partial(files.renew, client) if has_files else None,
+    )
+    return client, monitor
 
 
 async def _no_instances(stop: trio.Event) -> None:

@@ -170,54 +170,7 @@ class BalancerLink:
         reasons: list[str] = []
         share = self._shares.open()
         try:
-            token = await self.authorization()
-            with trio.fail_after(CONNECT_S) as timeout:
-                async with (
-                    DialledStream(await dial(self.address, self.tls)) as stream,
-                    trio.open_nursery() as nursery,
-                ):
-                    socket = await trio_websocket.wrap_client_stream(
-                        nursery,
-                        cast("trio.SocketStream", stream),  # any stream will do
-                        self.address.authority,
-                        f"/api/v1/agent_socket/{self.id}",
-                        subprotocols=[SUBPROTOCOL],
-                        extra_headers=[
-                            (FEATURES_HEADER, b",".join(self._features())),
-                            *([] if token is None else [(b"authorization", token)]),
-                        ],
-                        message_queue_size=READ_AHEAD_FRAMES,
-                        max_message_size=MAX_FRAME_BYTES,
-                    )
-                    stream.is_agreed = True
-                    timeout.deadline = math.inf  # connected: from here on the heartbeat watches
-                    connection = BalancerConnection(
-                        socket,
-                        self.name,
-                        self.status,
-                        self.models,
-                        self.requests,
-                        on_store=self._on_store,
-                        placement=self.placement(),
-                        offer=self.offer,
-                        on_instances=self.on_instances,
-                        rotation=self.rotation,
-                        stream=stream,
-                        slots=partial(self._shares.offered, share),
-                        on_leaving=partial(self._on_leaving, share, over),
-                    )
-                    self._connections.append(connection)
-                    try:
-                        ended = await connection.run(lambda: self._on_registered(connection))
-                        reasons.append(ended)
-                    finally:
-                        self._connections.remove(connection)
-                        self.is_up = any(not each.is_left for each in self._connections)
-                        self.requests.stop_all_of(connection.reply)
-                        is_cancelled = trio.current_effective_deadline() == -math.inf
-                        with trio.move_on_after(CUT_S if is_cancelled else CLOSE_S, shield=True):
-                            await socket.aclose()
-                        nursery.cancel_scope.cancel(reason="the connection has ended")
+            await self._dial_and_exchange(share, over, reasons)
         except* (
             OSError,
             trio.BrokenResourceError,
@@ -237,6 +190,68 @@ class BalancerLink:
         finally:
             self._shares.close(share)
             over.set("; ".join(reasons))
+
+    async def _dial_and_exchange(
+        self, share: SlotShare, over: Future[str | None], reasons: list[str]
+    ) -> None:
+        """Connect, and exchange frames until the connection ends; then note the reason."""
+        token = await self.authorization()
+        with trio.fail_after(CONNECT_S) as timeout:
+            async with (
+                DialledStream(await dial(self.address, self.tls)) as stream,
+                trio.open_nursery() as nursery,
+            ):
+                socket = await trio_websocket.wrap_client_stream(
+                    nursery,
+                    cast("trio.SocketStream", stream),  # any stream will do
+                    self.address.authority,
+                    f"/api/v1/agent_socket/{self.id}",
+                    subprotocols=[SUBPROTOCOL],
+                    extra_headers=[
+                        (FEATURES_HEADER, b",".join(self._features())),
+                        *([] if token is None else [(b"authorization", token)]),
+                    ],
+                    message_queue_size=READ_AHEAD_FRAMES,
+                    max_message_size=MAX_FRAME_BYTES,
+                )
+                stream.is_agreed = True
+                timeout.deadline = math.inf  # connected: from here on the heartbeat watches
+                reasons.append(await self._exchange(socket, stream, share, over))
+                nursery.cancel_scope.cancel(reason="the connection has ended")
+
+    async def _exchange(
+        self,
+        socket: trio_websocket.WebSocketConnection,
+        stream: DialledStream,
+        share: SlotShare,
+        over: Future[str | None],
+    ) -> str:
+        """Run one connection, then close it; return why it ended."""
+        connection = BalancerConnection(
+            socket,
+            self.name,
+            self.status,
+            self.models,
+            self.requests,
+            on_store=self._on_store,
+            placement=self.placement(),
+            offer=self.offer,
+            on_instances=self.on_instances,
+            rotation=self.rotation,
+            stream=stream,
+            slots=partial(self._shares.offered, share),
+            on_leaving=partial(self._on_leaving, share, over),
+        )
+        self._connections.append(connection)
+        try:
+            return await connection.run(lambda: self._on_registered(connection))
+        finally:
+            self._connections.remove(connection)
+            self.is_up = any(not each.is_left for each in self._connections)
+            self.requests.stop_all_of(connection.reply)
+            is_cancelled = trio.current_effective_deadline() == -math.inf
+            with trio.move_on_after(CUT_S if is_cancelled else CLOSE_S, shield=True):
+                await socket.aclose()
 
     def _on_leaving(self, share: SlotShare, over: Future[str | None], slots: int) -> None:
         self._shares.leave(share, slots)
