@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -133,17 +133,10 @@ def build_wheel(
     Raises:
       SetupError: nothing was compiled (no network, no disk): no other recipe would do better.
     """
-    cmake_args = list(recipe.cmake_args)
-    if recipe.lean:
-        lean = folder / "lean.cmake"
-        lean.write_text(LEAN)
-        cmake_args += [*LEAN_OPTIONS, f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={lean}"]
-    if architectures:
-        cmake_args.append(f"-DCMAKE_CUDA_ARCHITECTURES={';'.join(architectures)}")
     jobs = count_jobs(granted_cores(), available_memory_bytes())
     # What make tells its children about its own jobs is not meant for another build.
     environment = {k: v for k, v in os.environ.items() if k not in {"MAKEFLAGS", "MFLAGS"}}
-    environment["CMAKE_ARGS"] = shlex.join(cmake_args)
+    environment["CMAKE_ARGS"] = shlex.join(_cmake_args(recipe, folder, architectures))
     environment["TMPDIR"] = str(folder)  # pip leaves its folders behind when it is stopped
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(jobs))
     command = [*pip.command, "--disable-pip-version-check"]
@@ -155,6 +148,31 @@ def build_wheel(
 
     target = f" for GPUs of architecture {', '.join(architectures)}" if architectures else ""
     say(f"==> building llama.cpp ({recipe.name}){target} with {jobs} jobs: minutes, once a machine")
+    status = _run_watched(command, environment, log)
+    wheels = list(folder.glob("*.whl"))
+    if status == 0 and wheels:
+        return wheels[0]
+    last_words = _read_end(log)
+    last_lines = "\n".join(last_words.splitlines()[-30:])
+    say(f"{last_lines}\n==> the build failed; the whole log is in {log}")
+    if not build_started(last_words):
+        raise SetupError(f"llama.cpp could not be fetched or configured; see {log}")
+    return None
+
+
+def _cmake_args(recipe: Recipe, folder: Path, architectures: Sequence[str]) -> Sequence[str]:
+    cmake_args = list(recipe.cmake_args)
+    if recipe.lean:
+        lean = folder / "lean.cmake"
+        lean.write_text(LEAN)
+        cmake_args += [*LEAN_OPTIONS, f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={lean}"]
+    if architectures:
+        cmake_args.append(f"-DCMAKE_CUDA_ARCHITECTURES={';'.join(architectures)}")
+    return cmake_args
+
+
+def _run_watched(command: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
+    """Run a build that writes to ``log``, say how far it is, and return its exit status."""
     began_s = time.monotonic()
     with log.open("w") as written:
         written.write(f"CMAKE_ARGS={environment['CMAKE_ARGS']}\n{shlex.join(command)}\n")
@@ -170,22 +188,12 @@ def build_wheel(
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(HEARTBEAT_S)
-                    break
+                    return process.wait(HEARTBEAT_S)
                 say(f"    {describe_progress(_read_end(log))}, {time.monotonic() - began_s:.0f} s")
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
                 process.wait()
-    wheels = list(folder.glob("*.whl"))
-    if process.returncode == 0 and wheels:
-        return wheels[0]
-    last_words = _read_end(log)
-    last_lines = "\n".join(last_words.splitlines()[-30:])
-    say(f"{last_lines}\n==> the build failed; the whole log is in {log}")
-    if not build_started(last_words):
-        raise SetupError(f"llama.cpp could not be fetched or configured; see {log}")
-    return None
 
 
 def _read_end(log: Path) -> str:

@@ -3,8 +3,8 @@
     DIR/
       store.lock                  held by the store that runs
       pins.json                   what an operator pinned: a list of keys
-      hub/                        a Hugging Face cache, as on every agent: see ``models.hub.hub_cache``
-      urls/                       files of plain URLs, as on every agent: see ``models.cache.url_cache``
+      hub/                        a Hugging Face cache, as on every agent: see ``hub_cache``
+      urls/                       files of plain URLs, as on every agent: see ``url_cache``
       pushed/
         blobs/<sha256>            a file that was pushed, whole and verified
         manifests/<sha256>        the canonical JSON of a manifest: its own bytes hash to its name

@@ -12,6 +12,7 @@ import ctypes
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import attrs
 import numpy as np
@@ -204,24 +205,18 @@ class Llama:
         prefixes.
 
         ``n_batch`` is clamped to the context: llama.cpp clamps its own silently and then aborts
-        the process on a larger batch (W13). ``whole_images``: an image is computed in one go.
+        the process on a larger batch. ``whole_images``: an image is computed in one go.
         ``attends_ahead``: each part of it looks at all of it, for which llama.cpp's inner batch
         must be as large as the outer one, or it aborts.
         """
-        n_ctx_train: int = lib.llama_model_n_ctx_train(self._model)
-        params = lib.llama_context_default_params()
-        wanted = params.n_ctx = context_size if context_size > 0 else n_ctx_train * slots
         unified = settings.unified
-        num_streams = params.n_seq_max = count_streams(slots, unified=unified)
+        num_streams = count_streams(slots, unified=unified)
+        wanted = context_size if context_size > 0 else self.n_ctx_train * slots
         _check_size(wanted, slots=slots, num_streams=num_streams)
-        # a pass must have room for one token of every sequence, or llama.cpp aborts the process
-        params.n_batch = max(num_streams, min(n_batch, wanted, MAX_BATCH))
-        params.n_ubatch = params.n_batch if attends_ahead else min(params.n_batch, params.n_ubatch)
-        # no pass asks for more logits; without a limit llama.cpp reserves scratch for those of
-        # every token, 300 MiB with a vocabulary of 150,000
-        params.n_outputs_max = min(params.n_batch, num_streams * (1 + settings.max_drafts))
-        params.n_threads = threads
-        params.n_threads_batch = threads
+        params = lib.llama_context_default_params()
+        params.n_ctx, params.n_seq_max = wanted, num_streams
+        _set_batch_sizes(params, n_batch, settings, attends_ahead=attends_ahead)
+        params.n_threads = params.n_threads_batch = threads
         params.type_k = CACHE_TYPES[k_cache_dtype]
         params.type_v = CACHE_TYPES[v_cache_dtype]
         set_context_options(params, settings)
@@ -244,7 +239,7 @@ class Llama:
             cells=lib.llama_n_ctx_seq(self._context),
             n_batch=lib.llama_n_batch(self._context),
             n_ubatch=lib.llama_n_ubatch(self._context),
-            n_ctx_train=n_ctx_train,
+            n_ctx_train=self.n_ctx_train,
             n_vocab=self.n_vocab,
             num_streams=num_streams,
             is_unified=unified,
@@ -486,6 +481,19 @@ class Llama:
 def count_streams(slots: int, *, unified: bool) -> int:
     """Sequences that llama.cpp keeps for so many slots: in one pool more of them, for prefixes."""
     return min(MAX_STREAMS, 2 * slots + SPARE_STREAMS) if unified else slots
+
+
+def _set_batch_sizes(
+    params: Any, n_batch: int, settings: EngineSettings, *, attends_ahead: bool
+) -> None:
+    """Set how many tokens a pass has, and how many of them may ask for logits."""
+    num_streams = params.n_seq_max
+    # a pass must have room for one token of every sequence, or llama.cpp aborts the process
+    params.n_batch = max(num_streams, min(n_batch, params.n_ctx, MAX_BATCH))
+    params.n_ubatch = params.n_batch if attends_ahead else min(params.n_batch, params.n_ubatch)
+    # no pass asks for more logits; without a limit llama.cpp reserves scratch for those of
+    # every token, 300 MiB with a vocabulary of 150,000
+    params.n_outputs_max = min(params.n_batch, num_streams * (1 + settings.max_drafts))
 
 
 def _check_size(context_size: int, *, slots: int, num_streams: int) -> None:
