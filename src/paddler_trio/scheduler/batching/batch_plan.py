@@ -96,25 +96,35 @@ def plan_batch(
     if not ingesting:
         return tuple(chunks)
     budget = PrefillBudget(spare) if prefill_budget is None else prefill_budget
-    room = min(spare, budget.tokens)
-    if room > 0:
-        wants = [_next_run(sequence, spare, whole_images) for sequence in ingesting]
-        if budget.in_step and sum(wants) > room:
-            early = [_without_end(want) for want in wants]
-            wants = early if any(early) else wants
-        counts = divide_prefill_budget(wants, room, turn=turn)
-        if whole_images:
-            taken = sum(chunk.count + len(chunk.drafts) for chunk in chunks)
-            left = None if free_cells is None else free_cells - taken
-            counts = _with_whole_images(ingesting, wants, counts, left)
-    else:
-        counts = [0] * len(ingesting)
+    left = None if free_cells is None else free_cells - (token_budget - spare)
+    counts = _prefill_counts(ingesting, spare, budget, left, turn=turn, whole_images=whole_images)
     chunks += [
         ScheduledChunk(s, s.num_computed, count)
         for s, count in zip(ingesting, counts, strict=True)
         if count
     ]
     return tuple(chunks)
+
+
+def _prefill_counts(
+    ingesting: list[Sequence],
+    spare: int,
+    budget: PrefillBudget,
+    free_cells: int | None,
+    *,
+    turn: int,
+    whole_images: bool,
+) -> list[int]:
+    """Return how many tokens of each prompt are computed next."""
+    room = min(spare, budget.tokens)
+    if room <= 0:
+        return [0] * len(ingesting)
+    wants = [_next_run(sequence, spare, whole_images) for sequence in ingesting]
+    if budget.in_step and sum(wants) > room:
+        early = [_without_end(want) for want in wants]
+        wants = early if any(early) else wants
+    counts = divide_prefill_budget(wants, room, turn=turn)
+    return _with_whole_images(ingesting, wants, counts, free_cells) if whole_images else counts
 
 
 def _next_run(sequence: Sequence, room: int, whole_images: bool) -> int:
