@@ -12,8 +12,9 @@ import trio
 
 from dry_run_double import DryRunDouble
 from hub_server import HubServer
+from paddler_trio.agent.children.engine_crash import LoadFailedError
 from paddler_trio.agent.children.engine_keeper import EngineKeeper
-from paddler_trio.agent.children.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.children.preparation import Preparation
 from paddler_trio.agent.children.preparation_keeper import PreparationKeeper
 from paddler_trio.agent.children.preparation_server import PreparationServer

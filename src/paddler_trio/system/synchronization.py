@@ -1,7 +1,11 @@
-"""Two ways for one task to inform another; both are synchronous for the task that informs."""
+"""Ways for one task to inform another, and to wait for the first of several.
+
+To inform is synchronous.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 import attrs
@@ -88,3 +92,31 @@ async def wait_any(*events: trio.Event) -> None:
 
         for event in events:
             nursery.start_soon(wait, event)
+
+
+async def returns_before(
+    ended: trio.Event, wait: Callable[..., Awaitable[None]], *args: object
+) -> bool:
+    """Wait for ``wait(*args)`` or the event; True if it was the first alone."""
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            await wait(*args)
+            nursery.cancel_scope.cancel(reason="it returned")
+
+        nursery.start_soon(watch, name="watch")
+        await ended.wait()
+        nursery.cancel_scope.cancel(reason="it ended")
+    return not ended.is_set()
+
+
+async def wait_first(*waits: Callable[[], Awaitable[object]]) -> None:
+    """Return when one of them does; the others are cancelled."""
+    async with trio.open_nursery() as nursery:
+
+        async def watch(wait: Callable[[], Awaitable[object]]) -> None:
+            await wait()
+            nursery.cancel_scope.cancel(reason="another one returned")
+
+        for wait in waits:
+            nursery.start_soon(watch, wait, name="watch")

@@ -12,9 +12,8 @@ import trio
 
 from paddler_trio.agent.assembly.upstream_agent import upstream_agent_parts
 from paddler_trio.agent.link.agent_folder import in_use
-from paddler_trio.agent.link.agent_id import new_agent_id
 from paddler_trio.agent.link.agent_status import AgentStatus
-from paddler_trio.agent.link.balancer_link import BalancerLink
+from paddler_trio.agent.link.balancer_link import BalancerLink, new_agent_id
 from paddler_trio.agent.link.credential_rotation import CredentialRotation
 from paddler_trio.agent.model.disk_space import DiskSpace
 from paddler_trio.agent.model.memory_in_use import MemoryInUse

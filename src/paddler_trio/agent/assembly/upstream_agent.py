@@ -7,9 +7,8 @@ from typing import Final
 
 import trio
 
-from paddler_trio.agent.link.agent_id import new_agent_id
 from paddler_trio.agent.link.agent_status import AgentStatus
-from paddler_trio.agent.link.balancer_link import BalancerLink
+from paddler_trio.agent.link.balancer_link import BalancerLink, new_agent_id
 from paddler_trio.agent.model.server_files import ServerFiles
 from paddler_trio.agent.servers.forwarded_streams import ForwardedStreams
 from paddler_trio.agent.servers.upstream_monitor import MonitorSettings, UpstreamMonitor

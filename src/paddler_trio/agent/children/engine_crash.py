@@ -11,6 +11,7 @@ from typing import IO
 
 import attrs
 
+from paddler_trio.errors import EngineError
 from paddler_trio.scheduler.batching.suspects import Death, Work, suspects
 from paddler_trio.wire.engine.crash_record import RECORD_BYTES, Activity, read_record
 
@@ -83,3 +84,27 @@ def suspects_in(record: int, status: int) -> Suspects:
         {key: len(found) for embeds, key in found if not embeds},
         {key: len(found) for embeds, key in found if embeds},
     )
+
+
+class LoadFailedError(EngineError):
+    """The engine cannot serve this model with these settings.
+
+    ``stage``: as in :class:`~paddler_trio.wire.engine.engine_pipe.LoadFailed`, or ``probe`` (its
+    first decode is wrong) or ``crash`` (it died before it was proved).
+    """
+
+    def __init__(self, stage: str, reason: str, last_words: str = "") -> None:
+        said = f"; llama.cpp said: {last_words}" if last_words else ""
+        super().__init__(reason + said, permanent=True, kind="load_failed")
+        self.stage = stage
+        self.reason = reason
+
+
+def how_it_ended(status: int) -> str:
+    """Return the end of a process in words: its exit status, or the name of a signal."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"

@@ -13,8 +13,8 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.children.engine_crash import Suspects
-from paddler_trio.agent.children.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.children.engine_crash import LoadFailedError, Suspects
+from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.errors import EngineError
 from paddler_trio.system.synchronization import Future
 from paddler_trio.wire.engine.engine_pipe import EmbeddingStep, EngineStats, LoadModel, Ready, Step

@@ -20,7 +20,13 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.children.engine_crash import Suspects, crash_record_file, suspects_in
+from paddler_trio.agent.children.engine_crash import (
+    LoadFailedError,
+    Suspects,
+    crash_record_file,
+    how_it_ended,
+    suspects_in,
+)
 from paddler_trio.agent.children.engine_probe import EngineProbe
 from paddler_trio.errors import EngineError
 from paddler_trio.system.process_end import end_process
@@ -199,7 +205,8 @@ class EngineProcess:
                 self.suspects = suspects_in(record, status)
                 when = "" if self._probe is None else " at its first decode"
                 failure = EngineError(
-                    f"the engine died{when} ({_how(status)}); its last words: {self._cause()}",
+                    f"the engine died{when} ({how_it_ended(status)}); "
+                    f"its last words: {self._cause()}",
                     kind=self._kind_of_death(status),
                 )
             nursery.cancel_scope.cancel(reason="the engine has ended")
@@ -384,30 +391,7 @@ class EngineProcess:
         return " | ".join(self._last_words) or "nothing"
 
 
-class LoadFailedError(EngineError):
-    """The engine cannot serve this model with these settings.
-
-    ``stage``: as in :class:`~paddler_trio.wire.engine.engine_pipe.LoadFailed`, or ``probe`` (its
-    first decode is wrong) or ``crash`` (it died before it was proved).
-    """
-
-    def __init__(self, stage: str, reason: str, last_words: str = "") -> None:
-        said = f"; llama.cpp said: {last_words}" if last_words else ""
-        super().__init__(reason + said, permanent=True, kind="load_failed")
-        self.stage = stage
-        self.reason = reason
-
-
 def _thread_waiting(load: LoadModel) -> dict[str, str]:
     if os.environ.keys() & THREAD_WAITING.keys():
         return {}
     return THREAD_WAITING if load.n_gpu_layers else PATIENT_WAITING
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"signal {signal.Signals(-status).name}"
-    except ValueError:
-        return f"signal {-status}"

@@ -17,8 +17,12 @@ import trio
 from paddler_trio.agent.children.preparation_server import PreparationServer
 from paddler_trio.agent.children.preparation_worker import PreparationWorker, WorkerDiedError
 from paddler_trio.errors import PreparationError, WireError
-from paddler_trio.processes.preparation.preparation_messages import Job, LanguageFacts, Prepared
-from paddler_trio.processes.preparation.refused_jobs import refused
+from paddler_trio.processes.preparation.preparation_messages import (
+    Job,
+    LanguageFacts,
+    Prepared,
+    refused,
+)
 from paddler_trio.system.fair_places import FairPlaces
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.paddler.desired_state import InferenceParameters

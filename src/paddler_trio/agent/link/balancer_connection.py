@@ -37,9 +37,9 @@ from paddler_trio.wire.paddler.messages import (
     UpdateAgentStatus,
     Version,
     parse_agent_message,
-    recover_request_id,
     render,
 )
+from paddler_trio.wire.paddler.recovered_id import recover_request_id
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 import random
+import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import attrs
 import h11
@@ -23,7 +24,6 @@ import trio
 import trio_websocket
 import wsproto.utilities
 
-from paddler_trio.agent.link.agent_id import new_agent_id
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_connection import BalancerConnection, closed_reason
 from paddler_trio.agent.link.balancer_dial import dial
@@ -62,6 +62,14 @@ CLOSE_S = 1.0
 CUT_S = 0.05
 """To say that it closes, when cancelled: so is the task that would read the answer."""
 READ_AHEAD_FRAMES = 64
+ID_BYTES: Final = 11
+"""Enough that no two are ever the same; no id is a secret."""
+
+
+def new_agent_id() -> str:
+    """Return 22 hexadecimal digits, new for each start: no option of a command line begins so, and
+    no secret looks like it."""
+    return secrets.token_hex(ID_BYTES)
 
 
 @attrs.define(eq=False)

@@ -16,7 +16,6 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.model.file_watch import wait_first
 from paddler_trio.agent.model.memory_promises import MemoryPromises
 from paddler_trio.agent.model.model_errors import (
     DoesNotFitError,
@@ -31,6 +30,7 @@ from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.scheduler.fit.fit_suggestions import Change
 from paddler_trio.scheduler.fit.fit_values import HOST, Room, shortages
 from paddler_trio.system.machine import available_memory_bytes
+from paddler_trio.system.synchronization import wait_first
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelCannotBeLoaded
 from paddler_trio.wire.paddler.desired_state import (

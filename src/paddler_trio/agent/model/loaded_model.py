@@ -18,9 +18,9 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.children.engine_crash import Suspects
+from paddler_trio.agent.children.engine_crash import LoadFailedError, Suspects
 from paddler_trio.agent.children.engine_keeper import EngineKeeper, SuperviseEngine
-from paddler_trio.agent.children.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.children.preparation import Preparation
 from paddler_trio.agent.children.preparation_keeper import PreparationKeeper, SupervisePreparation
 from paddler_trio.agent.model.memory_in_use import MemoryInUse

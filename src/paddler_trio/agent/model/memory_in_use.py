@@ -11,13 +11,14 @@ import weakref
 from collections import Counter
 
 import attrs
+import trio
 
 from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.link.agent_status import AgentStatus
-from paddler_trio.agent.model.held_memory import held_memory
-from paddler_trio.agent.model.model_fit import Held, Judged, rooms_of
+from paddler_trio.agent.model.model_fit import OF_HOST, Held, Judged, rooms_of
 from paddler_trio.scheduler.fit.fit_values import HOST
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
+from paddler_trio.system.machine import held_memory_bytes
 from paddler_trio.wire.trio.fit_messages import DeviceRoom
 
 
@@ -98,3 +99,29 @@ def _added(parts: list[Held], device: str) -> int | None:
             return None
         total += size
     return total
+
+
+MOST_OF_DRIVER_BYTES = 1 << 30
+
+
+async def held_memory(engine: EngineProcess | None) -> Held:
+    """By device; nothing is held without an engine.
+
+    Of the host it is the process's own memory as the system counts it now, caches that filled
+    since included. Weights that are mapped from their file count as free already. Of a GPU it is
+    what llama.cpp allocated, or what was taken while it did, which has the driver's part in it, but
+    may have another process's too.
+    """
+    if engine is None or engine.pid is None:
+        return Held()
+    host = await trio.to_thread.run_sync(held_memory_bytes, engine.pid)
+    held: dict[str, int | None] = {HOST: host}
+    memory = None if engine.ready is None else engine.ready.memory
+    if memory is None:
+        return Held(held, others=0 if engine.load.n_gpu_layers == 0 else None)
+    for device in memory.devices:
+        if device.kind not in OF_HOST:
+            taken = memory.taken.get(device.name, 0)
+            most = device.needed + MOST_OF_DRIVER_BYTES if device.needed else 0
+            held[device.name] = max(device.needed, min(taken, most))
+    return Held(held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paddler_trio.agent.children.engine_process import LoadFailedError
+from paddler_trio.agent.children.engine_crash import LoadFailedError
 from paddler_trio.agent.model.model_fit import Judged
 from paddler_trio.errors import PaddlerError
 from paddler_trio.wire.engine.engine_pipe import LoadModel

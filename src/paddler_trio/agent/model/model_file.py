@@ -1,4 +1,4 @@
-"""Files of models on this machine, and how issues name them."""
+"""Files of models on this machine: how issues name them, and when one has changed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import attrs
+import trio
 
 from paddler_trio.errors import PaddlerError
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
@@ -67,3 +68,12 @@ def describe(model: DesiredModel) -> str:
             return url
         case HuggingFaceModel():
             return f"{model.repo_id}/{model.revision}/{model.filename}"
+
+
+FILE_WATCH_S = 1.0
+
+
+async def wait_file_changes(path: str, known: ModelFile | None) -> None:
+    """Return when the file at ``path`` is not what it was."""
+    while await trio.to_thread.run_sync(file_at, path) == known:  # noqa: ASYNC110
+        await trio.sleep(FILE_WATCH_S)  # the file system sends no event

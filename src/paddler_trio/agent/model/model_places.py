@@ -16,14 +16,13 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.model.file_watch import wait_first
 from paddler_trio.agent.model.fit_gate import FitGate
 from paddler_trio.agent.model.loaded_model import Children, LoadedModel, ModelOwner, WantedLoad
 from paddler_trio.agent.model.model_errors import ModelNotServableError, load_issues
 from paddler_trio.agent.model.model_shown import ModelShown
 from paddler_trio.agent.model.model_uses import ModelUses
 from paddler_trio.models.memory.memory_prediction import remember_load
-from paddler_trio.system.synchronization import Changes
+from paddler_trio.system.synchronization import Changes, wait_first
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, NoModel

@@ -31,7 +31,6 @@ from paddler_trio.agent.children.engine_keeper import SuperviseEngine
 from paddler_trio.agent.children.preparation_keeper import SupervisePreparation
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.cache_answers import CacheView
-from paddler_trio.agent.model.file_watch import returns_before, wait_file_changes
 from paddler_trio.agent.model.fit_gate import FitGate, has_other_source
 from paddler_trio.agent.model.loaded_model import (
     Children,
@@ -43,7 +42,12 @@ from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.memory_promises import MemoryPromises
 from paddler_trio.agent.model.model_errors import DoesNotFitError, ModelNotServableError
 from paddler_trio.agent.model.model_fetch import ModelFetch, ModelFetchError
-from paddler_trio.agent.model.model_file import ModelSourceError, describe, file_at
+from paddler_trio.agent.model.model_file import (
+    ModelSourceError,
+    describe,
+    file_at,
+    wait_file_changes,
+)
 from paddler_trio.agent.model.model_fit import Held, Judged, ModelFit
 from paddler_trio.agent.model.model_load import LoadRules
 from paddler_trio.agent.model.model_places import ModelPlaces
@@ -53,7 +57,7 @@ from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.language.language_source import LanguageSource
 from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.models.hub.hub_settings import HubSettings
-from paddler_trio.system.synchronization import Changes
+from paddler_trio.system.synchronization import Changes, returns_before
 from paddler_trio.wire.engine.engine_pipe import EmbeddingStep, EngineStats, Step
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.agent_issue import (

@@ -46,7 +46,6 @@ from paddler_trio.telemetry.agent_metrics import (
     PREFIX_STORE_HITS,
     PREFIX_STORE_TOKENS,
 )
-from paddler_trio.telemetry.build_info import build_info
 from paddler_trio.telemetry.engine_rates import EngineRates
 from paddler_trio.telemetry.label_values import KV_KINDS, RESTART_REASONS
 from paddler_trio.telemetry.metric_kind import MetricDefinition
@@ -56,6 +55,7 @@ from paddler_trio.telemetry.shared_metrics import (
     REQUESTS_BUFFERED,
     SLOTS_PROCESSING,
     SLOTS_TOTAL,
+    build_info,
 )
 from paddler_trio.wire.engine.engine_pipe import EngineStats
 

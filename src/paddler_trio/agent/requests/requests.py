@@ -8,7 +8,6 @@ balancer of ours, a ``HandBack``, so that another agent takes it.
 from __future__ import annotations
 
 import itertools
-from typing import Protocol
 
 import attrs
 import structlog
@@ -26,6 +25,7 @@ from paddler_trio.agent.model.serving import OTHER_MODEL, Serving
 from paddler_trio.agent.requests.embedding_requests import EmbeddingRequests
 from paddler_trio.agent.requests.question_tasks import QuestionTasks
 from paddler_trio.agent.requests.request_spans import RequestTimes
+from paddler_trio.agent.requests.running_request import RunningRequest
 from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.language.answers.output_processor import (
     OutputProcessor,
@@ -34,121 +34,19 @@ from paddler_trio.language.answers.output_processor import (
     extended_done,
 )
 from paddler_trio.processes.preparation.preparation_messages import Job, PreparedGeneration, Refused
-from paddler_trio.system.synchronization import Future
 from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     Ending,
-    Progress,
     SampledToken,
     Step,
     StopSequence,
 )
 from paddler_trio.wire.trio.fit_messages import AskFit
-from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Cache
 
 log = structlog.get_logger("requests")
-
-
-class Reply(Protocol):
-    """Where a request's results go: the connection it came in on."""
-
-    @property
-    def speaks_trio(self) -> bool:
-        """The balancer is ours: a request may be handed back instead of failed."""
-        ...
-
-    def results(
-        self,
-        wire_id: str,
-        tokens: list[int],
-        results: list[RawResult],
-        prompt: PromptStages | None = None,
-        preemptions: int = 0,
-    ) -> None:
-        """``prompt``: how it was computed, once, with the first results; ``preemptions``: how many
-        so far, alone when there is one more, and with the ending."""
-        ...
-
-    def acknowledge(self, wire_id: str, model: str | None = None) -> None:
-        """Send the empty entry that :class:`paddler_trio.wire.trio.trio_link.Start` describes, at
-        once; with the fingerprint of ``model`` when it is prepared."""
-        ...
-
-    def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None:
-        """``suspects``: see :class:`paddler_trio.wire.trio.trio_link.HandBack`; None if no engine
-        died."""
-        ...
-
-    async def sent(self) -> None:
-        """Wait until everything queued was sent."""
-        ...
-
-    def flush(self) -> None:
-        """Send everything of one engine pass as one frame."""
-        ...
-
-
-@attrs.define(eq=False)
-class RunningRequest:
-    """One request. ``over`` is set once nothing more is sent for it."""
-
-    wire_id: str
-    reply: Reply
-    times: RequestTimes
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    is_stopped: bool = False
-    is_over: bool = False
-    waits_for_model: bool = False
-    key: int | None = None
-    engine: EngineProcess | None = None
-    """The engine that computes it; None before it started and after it ended there."""
-    output: OutputProcessor | None = None
-    prompt: Progress | None = None
-    """How far its prompt was, at the last report; None once the balancer was informed."""
-    over: Future[None] = attrs.field(factory=Future)
-    preemptions: int = 0
-    """How often the engine preempted it so far."""
-
-    def __repr__(self) -> str:
-        if self.is_over:
-            state = "over"
-        elif self.engine is None:
-            state = "waits for a model" if self.waits_for_model else "in preparation"
-        else:
-            state = f"sequence {self.key} on the engine"
-        return f"<RunningRequest {self.wire_id}: {state}{', stopped' if self.is_stopped else ''}>"
-
-    def prompt_stages(self) -> PromptStages | None:
-        """With the first results: how the prompt was computed. None later, or without a report."""
-        if self.prompt is None and self.times.first_s is not None:
-            return None  # as with nearly every token
-        report, self.prompt = self.prompt, None
-        return self.times.computed(report)
-
-    def finish(self, tokens: list[int], results: list[RawResult], *, preemptions: int = 0) -> None:
-        """Queue the last results; the caller flushes."""
-        if not self.is_over:
-            self.is_over = True
-            self.times.preemptions = preemptions
-            stages = self.prompt_stages()
-            self.reply.results(self.wire_id, tokens, results, stages, preemptions)
-            self.over.set(None)
-
-    def return_unfinished(self, reason: str, *, suspects: int | None = None) -> None:
-        """Hand it back for another agent to take; to a Paddler balancer, fail it."""
-        if self.is_over:
-            return
-        self.is_over = True
-        self.times.ending = "handed back"
-        if self.reply.speaks_trio:
-            self.reply.hand_back(self.wire_id, reason, suspects=suspects)
-        else:
-            self.reply.results(self.wire_id, [], [{"SamplerError": reason}])
-            self.reply.flush()
-        self.over.set(None)
 
 
 @attrs.define(eq=False)
@@ -217,7 +115,7 @@ class AgentRequests:
     def start(
         self,
         frame: RequestFrame,
-        reply: Reply,
+        reply: LinkReply,
     ) -> None:
         """Work on a request; every failure is answered on ``reply``."""
         wire_id = frame.id
@@ -233,7 +131,7 @@ class AgentRequests:
         self._count()
         self._nursery.start_soon(self._serve, running, frame, name=f"request {wire_id}")
 
-    def stop(self, wire_id: str, reply: Reply) -> None:
+    def stop(self, wire_id: str, reply: LinkReply) -> None:
         """End a request early, with its results so far and a ``Done``."""
         self.embeddings.stop(wire_id, reply)
         self.questions.stop(wire_id, reply)
@@ -247,7 +145,7 @@ class AgentRequests:
             else:
                 running.scope.cancel(reason="the balancer asked to stop")
 
-    def stop_all_of(self, reply: Reply) -> None:
+    def stop_all_of(self, reply: LinkReply) -> None:
         """The connection has ended: stop its requests and send nothing more."""
         self.embeddings.stop_all_of(reply)
         self.questions.stop_all_of(reply)
@@ -268,7 +166,7 @@ class AgentRequests:
         if isinstance(step, EmbeddingStep):
             self.embeddings.on_step(step)
             return
-        replies: dict[int, Reply] = {}
+        replies: dict[int, LinkReply] = {}
         sampled: dict[int, list[SampledToken]] = {}
         for token in step.sampled:
             sampled.setdefault(token.key, []).append(token)

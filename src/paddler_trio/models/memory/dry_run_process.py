@@ -20,18 +20,16 @@ import attrs
 import trio
 
 from paddler_trio.errors import MemoryUnknownError, WireError
-from paddler_trio.wire.engine.dry_run_codec import (
-    LENGTH_BYTES,
-    decode_answer,
-    encode_question,
-    frame_length,
-)
 from paddler_trio.wire.engine.dry_run_frames import (
+    LENGTH_BYTES,
     DryRunAnswer,
     HeaderIncomplete,
     MeasureMemory,
     MemoryMeasured,
     MemoryUnknown,
+    decode_answer,
+    encode_question,
+    frame_length,
 )
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import MemoryNeed

@@ -15,8 +15,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from paddler_trio.wire.engine.dry_run_codec import encode_question
-from paddler_trio.wire.engine.dry_run_frames import MeasureMemory
+from paddler_trio.wire.engine.dry_run_frames import MeasureMemory, encode_question
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import MemoryNeed
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from paddler_trio.processes.engine.llama.llama import ContextShape, Llama
+from paddler_trio.processes.engine.llama.context_shape import ContextShape
+from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.llama.vision import Embeddings
 from paddler_trio.processes.engine.sampling.constraint import (
     GrammarInvalidError,

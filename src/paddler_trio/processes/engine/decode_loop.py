@@ -19,8 +19,9 @@ import attrs
 from paddler_trio.errors import EngineError
 from paddler_trio.processes.engine.admitted import Admitted
 from paddler_trio.processes.engine.decode_calls import Content, fill, part
+from paddler_trio.processes.engine.llama.context_shape import ContextShape
 from paddler_trio.processes.engine.llama.draft_model import DraftModel
-from paddler_trio.processes.engine.llama.llama import ContextShape, Llama
+from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.pass_watchdog import PassWatchdog
 from paddler_trio.processes.engine.sampling.constraint import GrammarRejectedError
 from paddler_trio.processes.engine.sampling.sampler import Sampler

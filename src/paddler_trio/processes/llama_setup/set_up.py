@@ -17,7 +17,6 @@ from paddler_trio.processes.engine.proof import BUNDLED_MODEL, Proof, prove_in_c
 from paddler_trio.processes.llama_setup.cpu_features import features_unused
 from paddler_trio.processes.llama_setup.environment import Environment, SetupError, digest
 from paddler_trio.processes.llama_setup.installer import Pip, open_pip
-from paddler_trio.processes.llama_setup.kept_wheels import find_kept, keep_wheel
 from paddler_trio.processes.llama_setup.recipes import (
     DISTRIBUTION,
     FOUND,
@@ -42,6 +41,8 @@ from paddler_trio.processes.llama_setup.wheel_build import (
     check_accelerator,
     cuda_architectures,
     find_compiler,
+    find_kept,
+    keep_wheel,
     say,
 )
 from paddler_trio.system.machine import read_cpu_flags

@@ -19,8 +19,8 @@ from paddler_trio.processes.preparation.preparation_messages import (
     PreparedEmbedding,
     PreparedGeneration,
     Refused,
+    refused,
 )
-from paddler_trio.processes.preparation.refused_jobs import refused
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.engine.pipe_codec import encode
 from paddler_trio.wire.json_limits import JsonLimitError, check_count

@@ -29,6 +29,7 @@ from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.request_frame import RequestFrame
+from paddler_trio.wire.trio.trio_link import Answer, render_extension
 
 LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 512 * 1024 * 1024
@@ -217,3 +218,15 @@ def _receive(connection: socket.socket, size_bytes: int) -> bytes | None:
             return None
         filled += count
     return bytes(body)
+
+
+def refused(job: Job, code: int, problem: str) -> Prepared:
+    """The ending of a request that cannot be prepared; ``code`` mirrors HTTP status numbers."""
+    frame = job.frame
+    if frame.kind == "question":
+        return Answered(render_extension(Answer(frame.id, None, problem, code)))
+    if frame.kind == "embedding":
+        return Refused({"Error": problem})
+    if frame.is_extended and code < 500:
+        return Refused({"BadRequest": {"field": "prompt", "message": problem}})
+    return Refused({"SamplerError": problem})

@@ -27,8 +27,8 @@ from paddler_trio.processes.preparation.preparation_messages import (
     Prepared,
     frame_of,
     receive_frame,
+    refused,
 )
-from paddler_trio.processes.preparation.refused_jobs import refused
 
 
 @attrs.define(eq=False)

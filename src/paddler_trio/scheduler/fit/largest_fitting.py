@@ -38,11 +38,6 @@ class Fitting:
     need: Need
 
 
-def most_dry_runs(num_values: int) -> int:
-    """How many dry runs :func:`largest_fitting` makes at most."""
-    return 2 + 2 * math.ceil(math.log2(num_values + 1))
-
-
 def largest_fitting(
     values: Sequence[int],
     shape_of: Callable[[int], LoadShape],

@@ -19,11 +19,10 @@ from paddler_trio.scheduler.fleet.expectations import expectations
 from paddler_trio.scheduler.fleet.fleet_index import FleetIndex
 from paddler_trio.scheduler.fleet.fleet_values import FleetView, Goal, Plan
 from paddler_trio.scheduler.fleet.instance_state import is_available
-from paddler_trio.scheduler.fleet.prefetching import prefetch
 from paddler_trio.scheduler.fleet.replica_placement import Deployment, clear, clear_unwanted, place
 from paddler_trio.scheduler.fleet.rolling import go_over
 from paddler_trio.scheduler.fleet.rollout_begin import rollout_of
-from paddler_trio.scheduler.fleet.rollout_phases import advance
+from paddler_trio.scheduler.fleet.rollout_phases import advance, prefetch
 
 NOTHING: frozenset[str] = frozenset()
 

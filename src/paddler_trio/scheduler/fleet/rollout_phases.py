@@ -25,7 +25,14 @@ import attrs
 
 from paddler_trio.scheduler.fleet.eviction import never_fits
 from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, Placed
-from paddler_trio.scheduler.fleet.fleet_values import Change, Goal, Host, Rollout, RolloutPhase
+from paddler_trio.scheduler.fleet.fleet_values import (
+    Change,
+    Goal,
+    Host,
+    Prefetch,
+    Rollout,
+    RolloutPhase,
+)
 from paddler_trio.scheduler.fleet.instance_state import failure
 
 PREFETCHING, CANARY, ROLLING = (
@@ -211,3 +218,13 @@ def _failed(goal: Goal, rollout: Rollout, index: FleetIndex, problem: str) -> Ro
         reason=problem,
         advanced_s=index.now_s,
     )
+
+
+def prefetch(goal: Goal, rollout: Rollout, index: FleetIndex, placed: Sequence[Placed]) -> None:
+    """Ask every host of the deployment for the files of the target."""
+    if rollout.phase is not RolloutPhase.PREFETCHING:
+        return
+    for p in placed:
+        state, host = p.state, p.state.host
+        if state.step is None and not host.fetching and needs_fetch(goal, p):
+            index.take(state, Prefetch(host.id, goal.deployment, goal.target))

@@ -28,7 +28,6 @@ from paddler_trio.wire.paddler.desired_state import (
 from paddler_trio.wire.paddler.status import ChatTemplate
 from paddler_trio.wire.scalars import Float32, IntRange, float32
 from paddler_trio.wire.shape import (
-    MAX_SHOWN_BITS,
     Reader,
     ShapeError,
     Writer,
@@ -40,6 +39,11 @@ from paddler_trio.wire.shape import (
 )
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
+from paddler_trio.wire.trio.replica_range import (
+    ALL_REPLICAS,
+    MAX_REPLICAS,
+    ReplicaRange,
+)
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, MAX_INSTANCE_SLOTS
 
 DEFAULT: Final = DEFAULT_DEPLOYMENT
@@ -49,15 +53,12 @@ MAX_ALIASES: Final = 16
 """Of one deployment."""
 MAX_CONDITIONS: Final = 16
 """In one ``where``."""
-MAX_REPLICAS: Final = 4096
-MAX_AUTHOR_CHARS: Final = 128
 MAX_NOTE_CHARS: Final = 1024
 AGENT_KEY: Final = "agent"
 """Of a condition that names an agent, and so of no label."""
 
 _ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 _AGENT_NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
-_RANGE: Final = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
 
 Slots: TypeAlias = Annotated[int, IntRange(1, MAX_INSTANCE_SLOTS)]
 Priority: TypeAlias = Annotated[int, IntRange(-1000, 1000)]
@@ -127,55 +128,6 @@ class RolloutSpec:
         for name in ("min_ready_s", "drain_deadline_s", "progress_deadline_s"):
             _check_seconds(name, getattr(self, name))
 
-
-@attrs.frozen
-class ReplicaRange:
-    """How many agents serve a deployment: ``"all"`` that it may run on, ``n``, or ``"min..max"``.
-
-    Between ``least`` and ``most`` demand decides; ``most`` is None for all. Raises ShapeError.
-    """
-
-    least: int
-    most: int | None
-
-    def __attrs_post_init__(self) -> None:
-        if self.most is None:
-            if self.least:
-                raise ShapeError(f"replicas are {self.least} to all: write all, or min..max")
-        elif not 0 <= self.least <= self.most:
-            raise ShapeError(f"replicas are {self.least}..{self.most}: the first number is larger")
-        elif self.most > MAX_REPLICAS:
-            raise ShapeError(f"replicas are {self.most}, the limit is {MAX_REPLICAS}")
-
-    @property
-    def is_all(self) -> bool:
-        return self.most is None
-
-    def __str__(self) -> str:
-        if self.most is None:
-            return "all"
-        return f"{self.least}" if self.least == self.most else f"{self.least}..{self.most}"
-
-
-ALL_REPLICAS: Final = ReplicaRange(0, None)
-
-
-def _read_replicas(value: object, _: object) -> ReplicaRange:
-    if type(value) is int and value.bit_length() <= MAX_SHOWN_BITS:
-        return ReplicaRange(value, value)
-    if value == "all":
-        return ALL_REPLICAS
-    match = _RANGE.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ShapeError(f'expected a number, "min..max" or "all", got {describe(value)}')
-    return ReplicaRange(int(match[1]), int(match[2]))
-
-
-def _write_replicas(replicas: ReplicaRange) -> int | str:
-    return replicas.least if replicas.least == replicas.most else str(replicas)
-
-
-register(ReplicaRange, lambda _: _read_replicas, lambda _: _write_replicas)
 
 PartialParameters: TypeAlias = Annotated[InferenceParameters, "what is absent has its default"]
 

@@ -11,7 +11,8 @@ from typing import Final
 import attrs
 
 from paddler_trio.errors import EngineError
-from paddler_trio.processes.engine.llama.llama import ContextShape, Llama
+from paddler_trio.processes.engine.llama.context_shape import ContextShape
+from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.scheduler.batching.prefixes import common_prefix
 from paddler_trio.scheduler.batching.sequences import Sequence
 from paddler_trio.wire.engine.engine_pipe import LoadModel

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from paddler_trio.errors import EngineError
 from paddler_trio.processes.engine.llama.llama import Llama
-from paddler_trio.processes.engine.llama.llama_options import set_context_options
+from paddler_trio.processes.engine.llama.llama_options import apply_loras, set_context_options
 from paddler_trio.processes.engine.rpc.rpc_devices import TURNS
 from paddler_trio.system.llama_library import lib
 from paddler_trio.wire.engine.engine_pipe import EmbeddingShape
@@ -111,7 +111,7 @@ class EmbeddingContext:
                 f"llama.cpp cannot make a context that embeds documents of {longest} tokens",
                 permanent=True,
             )
-        llama.apply_loras(context, settings)
+        apply_loras(llama.model, context, settings)
         return cls(llama, context, params.n_seq_max)
 
     @property

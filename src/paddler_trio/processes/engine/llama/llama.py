@@ -12,38 +12,32 @@ import ctypes
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import attrs
 import numpy as np
 
 from paddler_trio.errors import EngineError
 from paddler_trio.processes.engine.llama.batch import Batch, EmbeddingBatch
+from paddler_trio.processes.engine.llama.context_shape import (
+    ContextShape,
+    check_size,
+    count_streams,
+    memory_rules,
+    set_batch_sizes,
+)
 from paddler_trio.processes.engine.llama.llama_options import (
+    CACHE_TYPES,
+    apply_loras,
     model_params,
-    read_loras,
     set_context_options,
 )
 from paddler_trio.processes.engine.rpc.rpc_devices import TURNS
 from paddler_trio.processes.engine.sampling.sampler_prototypes import SamplerPrototypes
 from paddler_trio.processes.engine.sampling.token_trie import TokenTrie
-from paddler_trio.scheduler.batching.prefixes import MemoryRules
 from paddler_trio.system.llama_library import lib
-from paddler_trio.system.machine import available_memory_bytes
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
-MAX_STREAMS = 256
-"""llama.cpp's own limit on sequences of one context."""
-SPARE_STREAMS = 4
 MAX_VIEWS = 1024
 """Of logits, that are kept: each takes some hundred bytes."""
-MAX_CONTEXT = 2**31 - 256
-"""Tokens: llama.cpp counts them in 32 bits, with a sign, and rounds up to 256."""
-MAX_BATCH = 65536
-"""Tokens of one pass; more only takes memory."""
-CELL_BYTES = 48
-"""What llama.cpp notes of each cell in the host's memory, wherever the cells are: its position, its
-extent, its shift and a bit for each of ``MAX_STREAMS``."""
 
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 
@@ -52,39 +46,11 @@ _BYTES = ctypes.POINTER(ctypes.c_uint8)
 # but the empty one.
 _IS_TEXT = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
 
-CACHE_TYPES = {
-    "F32": lib.GGML_TYPE_F32,
-    "F16": lib.GGML_TYPE_F16,
-    "BF16": 30,
-    "Q8_0": lib.GGML_TYPE_Q8_0,
-    "Q4_0": lib.GGML_TYPE_Q4_0,
-    "Q4_1": lib.GGML_TYPE_Q4_1,
-    "IQ4_NL": lib.GGML_TYPE_IQ4_NL,
-    "Q5_0": lib.GGML_TYPE_Q5_0,
-    "Q5_1": lib.GGML_TYPE_Q5_1,
-}
-
 
 ENCODER_ONLY = (
     "this model is an encoder or has one: it cannot generate text here; set enable_embeddings to "
     "embed with it"
 )
-
-
-@attrs.frozen
-class ContextShape:
-    """What a context was made with, after llama.cpp rounded it."""
-
-    cells: int
-    """KV cells one sequence can have, in tokens."""
-    n_batch: int
-    n_ubatch: int
-    """Tokens llama.cpp computes together; more in one call are computed one after the other."""
-    n_ctx_train: int
-    n_vocab: int
-    num_streams: int
-    is_unified: bool
-    rules: MemoryRules
 
 
 class Llama:
@@ -212,10 +178,10 @@ class Llama:
         unified = settings.unified
         num_streams = count_streams(slots, unified=unified)
         wanted = context_size if context_size > 0 else self.n_ctx_train * slots
-        _check_size(wanted, slots=slots, num_streams=num_streams)
+        check_size(wanted, slots=slots, num_streams=num_streams)
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_seq_max = wanted, num_streams
-        _set_batch_sizes(params, n_batch, settings, attends_ahead=attends_ahead)
+        set_batch_sizes(params, n_batch, settings, attends_ahead=attends_ahead)
         params.n_threads = params.n_threads_batch = threads
         params.type_k = CACHE_TYPES[k_cache_dtype]
         params.type_v = CACHE_TYPES[v_cache_dtype]
@@ -232,7 +198,7 @@ class Llama:
                 permanent=True,
             )
         self._memory = lib.llama_get_memory(self._context)
-        self.apply_loras(self._context, settings)
+        apply_loras(self._model, self._context, settings)
         if not self._memory:
             raise EngineError(ENCODER_ONLY, permanent=True)
         shape = ContextShape(
@@ -243,7 +209,7 @@ class Llama:
             n_vocab=self.n_vocab,
             num_streams=num_streams,
             is_unified=unified,
-            rules=self._memory_rules(settings, whole_images=whole_images),
+            rules=memory_rules(self._model, settings, whole_images=whole_images),
         )
         self._is_unified = unified
         self._attends_ahead = attends_ahead
@@ -384,10 +350,6 @@ class Llama:
         """The oldest position of a sequence that is still in the cache; -1 if it is empty."""
         return int(lib.llama_memory_seq_pos_min(self._memory, stream))
 
-    def num_positions(self, stream: int) -> int:
-        """How long the sequence is that the cache has, by llama.cpp's account."""
-        return int(lib.llama_memory_seq_pos_max(self._memory, stream)) + 1
-
     def state_size(self, stream: int) -> int:
         """Bytes that :meth:`save` would take."""
         return int(lib.llama_state_seq_get_size(self._context, stream))
@@ -417,34 +379,6 @@ class Llama:
         tokens = (ctypes.c_int32 * (len(raw) + 8))()
         count = lib.llama_tokenize(self.vocab, raw, len(raw), tokens, len(tokens), False, True)
         return list(tokens[:count])
-
-    def apply_loras(self, context: object, settings: EngineSettings) -> None:
-        """Let the adapters change what ``context`` computes; EngineError (permanent)."""
-        loras = read_loras(settings)
-        if not loras:
-            return
-        adapters = (lib.llama_adapter_lora_p_ctypes * len(loras))()
-        for place, (path, _) in enumerate(loras):
-            adapter = lib.llama_adapter_lora_init(self._model, path.encode())
-            if not adapter:
-                raise EngineError(f"llama.cpp cannot use the LoRA adapter {path}", permanent=True)
-            adapters[place] = adapter
-        scales = (ctypes.c_float * len(loras))(*(scale for _, scale in loras))
-        lib.llama_set_adapters_lora(context, adapters, len(loras), scales)
-
-    def _memory_rules(self, settings: EngineSettings, *, whole_images: bool) -> MemoryRules:
-        is_stateful = lib.llama_model_is_recurrent(self._model) or lib.llama_model_is_hybrid(
-            self._model
-        )
-        window = 0 if settings.swa_full else max(0, lib.llama_model_n_swa(self._model))
-        # In a pool the cells a window has passed are taken by any sequence in any order, so that
-        # the oldest position that is left says nothing about those after it.
-        is_cut_blindly = bool(window) and settings.unified
-        return MemoryRules(
-            can_trim=not is_stateful and not is_cut_blindly,
-            window=window,
-            whole_images=whole_images,
-        )
 
     def forget(self, stream: int) -> None:
         """Free all cells of a sequence."""
@@ -476,44 +410,3 @@ class Llama:
         text = buffer.raw[:written]
         self._bytes[token] = text
         return text
-
-
-def count_streams(slots: int, *, unified: bool) -> int:
-    """Sequences that llama.cpp keeps for so many slots: in one pool more of them, for prefixes."""
-    return min(MAX_STREAMS, 2 * slots + SPARE_STREAMS) if unified else slots
-
-
-def _set_batch_sizes(
-    params: Any, n_batch: int, settings: EngineSettings, *, attends_ahead: bool
-) -> None:
-    """Set how many tokens a pass has, and how many of them may ask for logits."""
-    num_streams = params.n_seq_max
-    # a pass must have room for one token of every sequence, or llama.cpp aborts the process
-    params.n_batch = max(num_streams, min(n_batch, params.n_ctx, MAX_BATCH))
-    params.n_ubatch = params.n_batch if attends_ahead else min(params.n_batch, params.n_ubatch)
-    # no pass asks for more logits; without a limit llama.cpp reserves scratch for those of
-    # every token, 300 MiB with a vocabulary of 150,000
-    params.n_outputs_max = min(params.n_batch, num_streams * (1 + settings.max_drafts))
-
-
-def _check_size(context_size: int, *, slots: int, num_streams: int) -> None:
-    """EngineError (permanent) for what llama.cpp cannot make, or would take all memory to try."""
-    problem: str | None = None
-    if slots > MAX_STREAMS:
-        problem = f"{slots} slots: llama.cpp runs at most {MAX_STREAMS} sequences; lower --slots"
-    elif context_size < num_streams:
-        problem = (
-            f"context_size is {context_size} tokens, {slots} slots need {num_streams} at least"
-        )
-    elif context_size > MAX_CONTEXT:
-        problem = f"context_size is {context_size} tokens, the limit is {MAX_CONTEXT}"
-    else:
-        needed, available = context_size * CELL_BYTES, available_memory_bytes()
-        if available is not None and needed > available:
-            problem = (
-                f"context_size is {context_size} tokens: only to keep track of them takes "
-                f"{needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are available; "
-                "lower context_size"
-            )
-    if problem is not None:
-        raise EngineError(problem, permanent=True)

@@ -161,8 +161,36 @@ def read_loras(settings: EngineSettings) -> list[tuple[str, float]]:
     return found
 
 
+def apply_loras(model: object, context: object, settings: EngineSettings) -> None:
+    """Let the adapters change what ``context`` computes; EngineError (permanent)."""
+    loras = read_loras(settings)
+    if not loras:
+        return
+    adapters = (lib.llama_adapter_lora_p_ctypes * len(loras))()
+    for place, (path, _) in enumerate(loras):
+        adapter = lib.llama_adapter_lora_init(model, path.encode())
+        if not adapter:
+            raise EngineError(f"llama.cpp cannot use the LoRA adapter {path}", permanent=True)
+        adapters[place] = adapter
+    scales = (ctypes.c_float * len(loras))(*(scale for _, scale in loras))
+    lib.llama_set_adapters_lora(context, adapters, len(loras), scales)
+
+
 def _choice(field: str, value: str, choices: dict[str, int]) -> int:
     if value not in choices:
         allowed = ", ".join(name for name in choices if name)
         raise EngineError(f"{field} is {value!r}, must be one of {allowed}", permanent=True)
     return choices[value]
+
+
+CACHE_TYPES = {
+    "F32": lib.GGML_TYPE_F32,
+    "F16": lib.GGML_TYPE_F16,
+    "BF16": 30,
+    "Q8_0": lib.GGML_TYPE_Q8_0,
+    "Q4_0": lib.GGML_TYPE_Q4_0,
+    "Q4_1": lib.GGML_TYPE_Q4_1,
+    "IQ4_NL": lib.GGML_TYPE_IQ4_NL,
+    "Q5_0": lib.GGML_TYPE_Q5_0,
+    "Q5_1": lib.GGML_TYPE_Q5_1,
+}

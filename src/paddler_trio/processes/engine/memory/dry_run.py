@@ -33,18 +33,16 @@ from paddler_trio.processes.engine.llama.gguf_header import (
 from paddler_trio.processes.engine.memory.memory_trial import Trial
 from paddler_trio.system.llama_library import lib
 from paddler_trio.system.process_limits import limit_myself
-from paddler_trio.wire.engine.dry_run_codec import (
-    LENGTH_BYTES,
-    decode_question,
-    encode_answer,
-    frame_length,
-)
 from paddler_trio.wire.engine.dry_run_frames import (
+    LENGTH_BYTES,
     DryRunAnswer,
     HeaderIncomplete,
     MeasureMemory,
     MemoryMeasured,
     MemoryUnknown,
+    decode_question,
+    encode_answer,
+    frame_length,
 )
 
 MEMORY_BYTES: Final = 4 << 30
