@@ -1,4 +1,4 @@
-"""Whether a pass waits a moment for the request that follows an answer.
+"""Decide whether a pass waits a moment for the request that follows an answer.
 
 Where clients ask again as soon as they are answered, or requests queue for a slot, the next one
 comes milliseconds after an answer ended: a moment too late for the prompts of this pass. Then it
@@ -30,8 +30,8 @@ class Anticipation:
     _skipped: int = attrs.field(default=0, init=False)
 
     def wait_s(self, pass_ms: float) -> float:
-        """How long to wait now that an answer ended, 0 for not at all; generating sequences alone
-        take ``pass_ms`` for a pass."""
+        """Return the seconds to wait now that an answer ended, 0 for not at all; generating
+        sequences alone take ``pass_ms`` for a pass."""
         longest_s = min(_LONGEST_S, _FRACTION * pass_ms / 1e3)
         if longest_s < _SHORTEST_S:
             return 0.0

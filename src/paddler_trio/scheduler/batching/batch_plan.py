@@ -128,7 +128,7 @@ def _prefill_counts(
 
 
 def _next_run(sequence: Sequence, room: int, whole_images: bool) -> int:
-    """How many of its tokens could be computed together next; never more than ``room`` words."""
+    """Return how many tokens could be computed together next; never more than ``room`` words."""
     start = sequence.num_computed
     if whole_images and is_image(sequence.tokens[start]):
         return run_length(sequence.tokens, start, sequence.num_missing)
@@ -184,7 +184,7 @@ def _without_end(want: int) -> int:
 
 
 def _part(want: int, room: int) -> int:
-    """All of it, or as many tiles as there is room for, or what there is."""
+    """Return ``want``, or as many tiles as there is room for, or what room there is."""
     if want <= room:
         return want
     return room - room % TILE if room >= TILE else room

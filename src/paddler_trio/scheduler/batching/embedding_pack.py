@@ -1,4 +1,4 @@
-"""Which documents are embedded together in the next pass.
+"""Choose the documents that are embedded together in the next pass.
 
 A pass takes documents of all requests at once, up to a number of tokens: attention compares every
 token of a pass with every other, so a pass that is too large costs more than two that are not.
@@ -28,7 +28,7 @@ class Document:
 
 @attrs.define
 class _Waiting:
-    """What is left of one request, in its order: ``window`` is searched, ``rest`` follows."""
+    """The rest of one request, in its order: ``window`` is searched, ``rest`` follows."""
 
     rest: deque[Document]
     isolated: bool = False

@@ -42,13 +42,13 @@ def place_of(token: int) -> int:
 
 
 def image_of(token: int) -> int:
-    """Which image: equal for all of its tokens, and for no other image's."""
+    """Return the number of an image: equal for all of its tokens, and for no other image's."""
     assert token < 0, f"{token} is a token of the vocabulary"
     return (-1 - token) // MAX_TOKENS
 
 
 class Positions:
-    """Where each token of a prompt, and of what is sampled after it, is for the model."""
+    """Positions that tokens of a prompt, and of what is sampled after it, have for the model."""
 
     __slots__ = ("_ends", "_shifts")
 
@@ -75,8 +75,8 @@ class Positions:
 
 
 def run_length(tokens: Sequence[int], start: int, limit: int) -> int:
-    """How many tokens from ``start`` on, at most ``limit``, llama.cpp can take in one batch: words
-    only, or embeddings of one image only."""
+    """Return how many tokens from ``start`` on, at most ``limit``, llama.cpp can take in one batch:
+    words only, or embeddings of one image only."""
     end = min(len(tokens), start + limit)
     if start >= end:
         return 0
@@ -98,12 +98,12 @@ def whole_images(tokens: Sequence[int], length: int) -> int:
 
 
 def words_of(tokens: Sequence[int]) -> Sequence[int]:
-    """Those of them that are tokens of the vocabulary; without images at the speed of ``min``."""
+    """Return the tokens that are in the vocabulary; without images at the speed of ``min``."""
     if not tokens or min(tokens) >= 0:
         return tokens
     return [token for token in tokens if token >= 0]
 
 
 def num_words(tokens: Sequence[int]) -> int:
-    """How many of these are tokens of the vocabulary."""
+    """Return how many of these are tokens of the vocabulary."""
     return len(words_of(tokens))

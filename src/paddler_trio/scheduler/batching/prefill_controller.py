@@ -1,4 +1,4 @@
-"""How many prompt tokens may be in a pass while other sequences wait for their next token.
+"""Decide how many prompt tokens may be in a pass while other sequences wait for their next token.
 
 Every generating sequence waits for the whole pass, so the prefill budget is sized from measured
 speed: what a pass of so many generating sequences takes by itself, and what a prompt token adds.
@@ -67,8 +67,8 @@ class PrefillController:
         return PrefillBudget(self._tokens(self.pass_target_ms(generating) - alone_ms, limit))
 
     def call_tokens(self) -> int:
-        """How many prompt tokens are worth computing in one call: more of them would only keep the
-        shortest prompt among them waiting."""
+        """Return how many prompt tokens are worth computing in one call: more of them would only
+        keep the shortest prompt among them waiting."""
         if self._prompt_token_ms is None:
             return FIRST_CHUNK
         return max(FIRST_CHUNK, int(_AUTO_FLOOR_MS / max(1e-6, self._prompt_token_ms)))
@@ -78,14 +78,14 @@ class PrefillController:
         return tokens * (self._prompt_token_ms or 0.0) <= _PAUSE_MS
 
     def pass_target_ms(self, generating: int) -> float:
-        """How long a pass may take beside so many that generate."""
+        """Return how long a pass may take beside so many that generate."""
         if self.target_ms is not None:
             return self.target_ms
         return max(_AUTO_FLOOR_MS, _AUTO_MULTIPLE * (self.alone_ms(generating) or 0.0))
 
     @property
     def prompt_token_ms(self) -> float | None:
-        """What a prompt token takes; None before one was measured."""
+        """Milliseconds that a prompt token takes; None before one was measured."""
         return self._prompt_token_ms
 
     def measured(self, *, generating: int, prompt_tokens: int, pass_ms: float) -> None:
@@ -103,13 +103,15 @@ class PrefillController:
             self._prompt_token_ms = before + _FRESH * (token_ms - before)
 
     def _tokens(self, ms: float, limit: int) -> int:
-        """As many as take so long, at most ``limit``, but not too few to be worth a call."""
+        """Return as many tokens as take so long, at most ``limit``, but not too few to be worth a
+        call."""
         assert self._prompt_token_ms is not None
         tokens = int(ms / max(1e-6, self._prompt_token_ms))
         return min(limit, max(SMALLEST_CHUNK, tokens))
 
     def alone_ms(self, generating: int) -> float | None:
-        """What a pass of so many that generate takes by itself; None before one was measured."""
+        """Return how long a pass of so many that generate takes by itself; None before one was
+        measured."""
         if generating == 0 or not self._alone_ms:
             return None
         measured_ms = self._alone_ms.get(generating)

@@ -1,4 +1,4 @@
-"""Which prefixes are kept in host memory after their cells were needed for something else.
+"""Decide which prefixes are kept in host memory after their cells were needed for something else.
 
 The engine holds the memory; this decides what is kept in it, where, and what is evicted, and finds
 the stored prefix that serves a prompt best. Storing costs a copy: while no stored prefix is used
@@ -96,8 +96,8 @@ class PrefixStore:
         return Found(best, len(found.tokens), found.offset, found.num_bytes)
 
     def wants(self, tokens: list[int], salt: str | None, num_bytes: int) -> bool:
-        """Whether this prefix is to be stored: it fits, none stored serves as well, and stored
-        ones are of use, or it is one of the few that try whether they are."""
+        """Return whether this prefix is to be stored: it fits, none stored serves as well, and
+        stored ones are of use, or it is one of the few that try whether they are."""
         if salt is None or num_bytes > self.budget_bytes:
             return False
         if self.keeps(tokens, salt):
@@ -110,12 +110,13 @@ class PrefixStore:
         return True
 
     def keeps(self, tokens: list[int], salt: str) -> bool:
-        """What is stored serves wherever these would."""
+        """Return whether what is stored serves wherever these tokens would."""
         end = len(tokens) if self.rules.is_cut_anywhere else None
         return any(stored.salt == salt and stored.tokens[:end] == tokens for stored in self._stored)
 
     def is_ready_for(self, num_bytes: int) -> bool:
-        """So many bytes have room in memory that is ready, or no more will ever be."""
+        """Return whether so many bytes have room in memory that is ready, or no more will ever
+        be."""
         return self.ready_bytes == self.budget_bytes or self._memory.fits(
             num_bytes, below=self.ready_bytes
         )

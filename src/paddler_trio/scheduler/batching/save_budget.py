@@ -1,4 +1,4 @@
-"""How long passes may wait while prefixes are copied to host memory.
+"""Decide how long passes may wait while prefixes are copied to host memory.
 
 llama.cpp copies a whole sequence in one call, and no pass can run meanwhile. So copies happen
 between passes, each of them short beside a pass, and all of them together a small part of the time;
@@ -53,7 +53,7 @@ class SaveBudget:
             self._ms_per_byte += _FRESH * (took_ms / num_bytes - self._ms_per_byte)
 
     def cost_ms(self, num_bytes: int) -> float:
-        """How long a copy will take."""
+        """Return how long a copy will take."""
         return num_bytes * self._ms_per_byte
 
     def affords(self, num_bytes: int) -> bool:
@@ -65,5 +65,5 @@ class SaveBudget:
         return compute_ms is None or self.cost_ms(num_bytes) <= _WORTH * compute_ms
 
     def idle_wait_s(self, num_bytes: int) -> float:
-        """How long the engine must have been idle before such a copy."""
+        """Return how long the engine must have been idle before such a copy."""
         return max(_IDLE_S, _IDLE_MULTIPLE * self.cost_ms(num_bytes) / 1e3)

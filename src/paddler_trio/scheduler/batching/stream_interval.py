@@ -1,4 +1,5 @@
-"""When the tokens of short passes are handed over: several passes together, none of them late.
+"""Decide when the tokens of short passes are handed over: several passes together, none of them
+late.
 
 Whatever passes tokens on pays for a delivery, not for the tokens in it. Where passes are short, a
 delivery for each of them costs more processor time than the reader gains by it.
@@ -26,7 +27,8 @@ class StreamInterval:
 
     @property
     def due_s(self) -> float:
-        """When what waits is delivered, whether or not there is another pass until then."""
+        """The time at which what waits is delivered, whether or not there is another pass until
+        then."""
         return self._delivered_s + self.interval_s
 
     def passed(self, now_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Which sequence runs in which stream of the KV cache, and what stays there afterwards.
+"""Decide which sequence runs in which stream of the KV cache, and what stays there afterwards.
 
 A stream whose sequence ended keeps its tokens until the room is needed. A new sequence takes what
 is already computed of its prompt: in place, if the stream that has it is idle and nothing of value
@@ -82,7 +82,7 @@ class Placement:
 
 @attrs.frozen
 class Cut:
-    """Only the first ``length`` tokens of ``stream`` stay."""
+    """An order to the engine: only the first ``length`` tokens of ``stream`` stay."""
 
     stream: int
     length: int
@@ -187,8 +187,8 @@ class Streams:
     def make_room_for_prefix(
         self, sequence: Sequence, *, length: int, size: int
     ) -> list[Cut] | None:
-        """Before ``size`` tokens are put into its stream from elsewhere, of which it needs the
-        first ``length``: cells for them.
+        """Free cells before ``size`` tokens, of which the sequence needs the first ``length``, are
+        put into its stream from elsewhere.
 
         Returns:
           What the engine must cut; None, and nothing was cut, if they do not fit or cost others
@@ -206,8 +206,8 @@ class Streams:
     # --------------------------------------------------------------- passes
 
     def make_room(self, prefill_budget: PrefillBudget) -> list[Cut]:
-        """Before a pass over one pool: cells for every sequence that generates, and for one in any
-        case. For prompts idle tokens are given up, but no sequence is preempted.
+        """Free cells before a pass over one pool: for every sequence that generates, and for one in
+        any case. For prompts idle tokens are given up, but no sequence is preempted.
 
         Returns:
           What the engine must cut, in order. Preempted sequences wait again.
@@ -239,7 +239,7 @@ class Streams:
         return cuts + self._evict(needed - self.cells.num_free)
 
     def fit_drafts(self) -> None:
-        """Before a pass: no draft is computed that no stream has a cell for."""
+        """Drop drafts, before a pass, that no stream has a cell for."""
         for sequence in self._running.values():
             if sequence.drafts:
                 del sequence.drafts[max(0, self.cells.capacity - sequence.num_tokens) :]
@@ -301,8 +301,8 @@ class Streams:
     # ------------------------------------------------------- host memory
 
     def next_unsaved(self, *, all_idle: bool) -> Resident | None:
-        """What to copy to host memory next: of idle streams those that are replaced soon, or all
-        of them; the least valuable first, since it is replaced first."""
+        """Return what to copy to host memory next: of idle streams those that are replaced soon, or
+        all of them; the least valuable first, since it is replaced first."""
         if not [s for s in self._streams if s.owner is None and not s.is_saved]:
             return None  # as between nearly all passes
         idle = sorted((s for s in self._streams if s.owner is None), key=self._value)
@@ -388,7 +388,7 @@ class Streams:
         return run_length(sequence.tokens, start, sequence.num_missing)
 
     def _must_wait(self, sequence: Sequence) -> bool:
-        """Its leader is still computing what both begin with."""
+        """Return whether the sequence's leader is still computing what both begin with."""
         if sequence.key not in self._leaders:
             return False
         leader, length = self._leaders[sequence.key]
@@ -421,7 +421,8 @@ class Streams:
         return best
 
     def _longest_shared(self, sequence: Sequence) -> int:
-        """How many of its tokens another prompt begins with, whether they can serve or not."""
+        """Return how many of the sequence's tokens another prompt begins with, whether they can
+        serve or not."""
         return max(
             (
                 common_prefix(sequence.tokens, stream.tokens, sequence.num_prompt_tokens)
@@ -449,7 +450,8 @@ class Streams:
         return found
 
     def _has_room(self, sequence: Sequence, match: _Match | None) -> bool:
-        """In a pool: cells for what it must compute, beside what others were promised."""
+        """Return whether a pool has cells for what the sequence must compute, beside what others
+        were promised."""
         if not self.cells.is_pooled or not self._running:
             return True
         promised = sum(other.num_missing for other in self._running.values())

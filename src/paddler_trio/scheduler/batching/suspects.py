@@ -1,4 +1,4 @@
-"""Which requests may be the cause of an engine's death. Decides; changes nothing.
+"""Decide which requests may be the cause of an engine's death.
 
 What counts is the thread that died. One that prepared or sampled for a single request names it;
 one that computed a batch names all that were in it. No other request had a part in it.
@@ -16,7 +16,7 @@ K = TypeVar("K")
 
 @attrs.frozen
 class Work(Generic[K]):
-    """What a thread was doing, for at least one of ``keys``.
+    """The work of a thread, for at least one of ``keys``.
 
     Args:
       thread: its identifier.
@@ -32,7 +32,7 @@ class Work(Generic[K]):
 
 @attrs.frozen
 class Death:
-    """How the process ended.
+    """The way a process ended.
 
     Args:
       thread: the one that failed, None if that is not known.

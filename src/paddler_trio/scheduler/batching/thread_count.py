@@ -1,4 +1,4 @@
-"""How many threads compute a pass: fewer of them while other programs keep cores busy.
+"""Decide how many threads compute a pass: fewer of them while other programs keep cores busy.
 
 The threads of a pass wait for each other hundreds of times in it. Where one of them has to share
 its core, all wait for it each time: a pass of as many threads as cores, beside one busy program,
@@ -104,8 +104,8 @@ class ThreadCount:
         return self.now != before
 
     def limit_s(self, expected_s: float | None) -> float:
-        """How long a pass may take that should take ``expected_s``; inf for as long as it likes. A
-        longer one is worth breaking off: fewer threads are sooner done with it."""
+        """Return how long a pass may take that should take ``expected_s``; inf for as long as it
+        likes. A longer one is worth breaking off: fewer threads are sooner done with it."""
         if expected_s is None or self.now == self.least:
             return math.inf
         return max(_LEAST_LIMIT_S, _LIMIT_TIMES * expected_s)
@@ -122,7 +122,7 @@ class ThreadCount:
         self._passes = self._slow = 0
 
     def _give_way(self, now_s: float, count: int) -> None:
-        """By so many, or by the one that was tried."""
+        """Take away so many threads, or the one that was tried."""
         if self._is_trying:
             self._is_trying = False
             self.now -= 1

@@ -128,11 +128,11 @@ class AgentIndex:
         return min(loads)[2] if loads else None
 
     def num_free(self, wanted: Constraint) -> int:
-        """How many agents have a free slot for such a request."""
+        """Return how many agents have a free slot for such a request."""
         return sum(
             len(members.free) for agents, members in self._members.items() if wanted.admits(agents)
         )
 
     def classes(self) -> Iterator[AgentClass]:
-        """Those of the agents that there are, with free slots or without."""
+        """Yield the classes of the agents that there are, with free slots or without."""
         return iter(self._members)

@@ -1,4 +1,4 @@
-"""How one embedding request becomes sub-batches, each a request of its own."""
+"""Split one embedding request into sub-batches, each a request of its own."""
 
 from __future__ import annotations
 

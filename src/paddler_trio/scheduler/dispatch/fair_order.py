@@ -1,4 +1,4 @@
-"""In which order waiting requests are served: fair between clients, by class, without starvation.
+"""Order waiting requests: fair between clients, by class, without starvation.
 
 Every request gets a *tag* when it arrives, a virtual time measured in turns: the current turn for a
 client that has nothing ahead of it, one turn after its previous request otherwise. The smallest
@@ -46,7 +46,7 @@ class FairOrder:
     _forget_at: int = attrs.field(default=_REMEMBERED_CLIENTS, init=False)
 
     def place(self, request: RequestKey, *, client: str, priority: Priority) -> Place:
-        """Where a newly arrived request stands; it keeps this place until it ends."""
+        """Return the place of a newly arrived request; it keeps this place until it ends."""
         last = self._last_tags.get(client)
         tag = self._turn if last is None else max(self._turn, last + 1)
         self._last_tags[client] = tag
@@ -55,8 +55,8 @@ class FairOrder:
         return (tag + priority.value, request)
 
     def due(self, request: RequestKey, priority: Priority) -> Place:
-        """Where a request stands that had its turn and lost what it got: it has the current one,
-        and its client pays for no other."""
+        """Return the place of a request that had its turn and lost what it got: it has the current
+        one, and its client pays for no other."""
         return (self._turn + priority.value, request)
 
     def granted(self, place: Place, priority: Priority) -> None:

@@ -61,7 +61,8 @@ class HealthTracker:
             record.ramping_since_s = now_s
 
     def left(self, agent: str, now_s: float, *, gracefully: bool) -> None:
-        """Its connection ended; one that deregistered comes back as if it had never been away."""
+        """Note that an agent's connection ended; one that deregistered comes back as if it had
+        never been away."""
         self._connected[agent] -= 1
         is_here = self._connected[agent] > 0
         if not is_here:
@@ -108,14 +109,15 @@ class HealthTracker:
         return False
 
     def ejected_until_s(self, agent: str, now_s: float) -> float | None:
-        """When it gets work again; None if it is not ejected now."""
+        """Return when an ejected agent gets work again; None if it is not ejected now."""
         record = self._records.get(agent)
         if record is None or record.ejected_until_s is None or now_s >= record.ejected_until_s:
             return None
         return record.ejected_until_s
 
     def usable_slots(self, agent: str, slots_total: int, now_s: float) -> int:
-        """How many of its slots may be used: at least one, all of them after the ramp."""
+        """Return how many of an agent's slots may be used: at least one, all of them after the
+        ramp."""
         record = self._records.get(agent)
         if record is None or record.ramping_since_s is None or slots_total <= 0:
             return slots_total

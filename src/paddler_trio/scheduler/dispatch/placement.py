@@ -1,4 +1,4 @@
-"""Which agent gets the next request: the one with the least relative load.
+"""Compare agents by their relative load: the one with the least gets the next request.
 
 Relative (busy / total), not absolute as in Paddler 4.1: a 16-slot agent with four requests is
 less loaded than a 4-slot agent with three. Ties go to the agent that was chosen longest ago, so

@@ -1,4 +1,4 @@
-"""How fast requests are served, and so how long a client that was refused should wait."""
+"""Measure how fast requests are served, and so how long a client that was refused should wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ledger of slots answers to a request."""
+"""Decisions of the ledger of slots about a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from paddler_trio.scheduler.dispatch.placement import AgentKey
 
 @attrs.frozen
 class Choice:
-    """Why an agent was chosen: it was the least loaded of those that could take the request.
+    """The reason why an agent was chosen: it was the least loaded of those that could take the
+    request.
 
     Args:
       candidates: how many agents had a free slot and might have it.

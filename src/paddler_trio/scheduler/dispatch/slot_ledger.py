@@ -1,4 +1,4 @@
-"""Which request holds which slot, which ones wait, and which are turned away.
+"""Decide which request holds which slot, which ones wait, and which are turned away.
 
 The ledger is the only place where slots and the request buffer are counted. It is synchronous:
 with no ``await`` between reading and changing there is no race, hence no lock. Every method that
@@ -167,7 +167,7 @@ class SlotLedger:
         return self._grant_waiting()
 
     def position(self, request: RequestKey) -> int | None:
-        """How many stand before this request; None if it does not wait."""
+        """Return how many stand before this request; None if it does not wait."""
         return self._queue.position(request)
 
     def is_hopeless(self, needs: frozenset[str]) -> bool:
@@ -256,7 +256,7 @@ class SlotLedger:
         return sorted(requests, key=lambda key: self._queue.place(key) or self._requests[key].place)
 
     def slots_processing(self, agent: AgentKey) -> int:
-        """How many requests hold a slot of this agent."""
+        """Return how many requests hold a slot of this agent."""
         return len(self._agents[agent].holders)
 
     @property
@@ -338,7 +338,7 @@ class SlotLedger:
         entry.agent = None
 
     def _place(self, key: AgentKey, agent: _Agent) -> None:
-        """Its slots, its load or its readiness has changed."""
+        """Place an agent anew: its slots, its load or its readiness has changed."""
         load = load_of(
             key,
             slots_busy=len(agent.holders),

@@ -1,4 +1,4 @@
-"""How many slots of an agent a balancer keeps that hands over to another one. Pure.
+"""Decide how many slots of an agent a balancer keeps that hands over to another one.
 
 What it does not keep, the agent offers to the other. Nothing can be taken back, so the number only
 falls: to what runs, and what may have to run there since it waits.

@@ -27,7 +27,7 @@ class SortedPlaces(Generic[T]):
 
     @classmethod
     def of(cls, items: list[T]) -> SortedPlaces[T]:
-        """Of many at once, in any order; each once."""
+        """Return places of many items at once, given in any order; each item occurs once."""
         places = cls()
         items.sort()
         places._chunks = [items[at : at + CHUNK] for at in range(0, len(items), CHUNK)]
@@ -95,7 +95,7 @@ class SortedPlaces(Generic[T]):
         raise AssertionError("the length is that of all chunks")
 
     def before(self, item: T) -> int:
-        """How many are smaller; it need not be in it."""
+        """Return how many items are smaller; ``item`` need not be there."""
         place = bisect_left(self._lasts, item)
         if place == len(self._chunks):
             return self._length

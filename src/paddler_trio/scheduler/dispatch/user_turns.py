@@ -75,7 +75,8 @@ class UserTurns:
 
     @classmethod
     def of(cls, waiting: Iterable[Waiting]) -> UserTurns:
-        """Of these, in the order of their turns: as if they were added, in less time."""
+        """Return the turns of these requests, which stand in order: as if they were added one by
+        one, in less time."""
         own = cls()
         lines: defaultdict[_LineName, tuple[list[Place], list[Place]]]
         users: defaultdict[str, tuple[list[Place], list[Place]]]
@@ -139,13 +140,13 @@ class UserTurns:
             self._order.gave_up(request.user, user.turns.last[0] if user.turns else None)
 
     def standing(self, request: Waiting) -> Place:
-        """Where it really stands."""
+        """Return the place where a request really stands."""
         assert request.among_users is not None
         line = self._lines[_line_of(request)]
         return line.places.at(line.requests.before(request.among_users))
 
     def at(self, place: Place, on_record: Waiting) -> RequestKey:
-        """Who really stands at the place that is ``on_record`` for another."""
+        """Return the request that really stands at the place which is ``on_record`` for another."""
         line = self._lines[_line_of(on_record)]
         return line.requests.at(line.places.before(place))[1]
 

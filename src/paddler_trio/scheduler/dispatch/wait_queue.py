@@ -102,14 +102,14 @@ class WaitQueue:
         return request
 
     def place(self, key: RequestKey) -> Place | None:
-        """Where it stands; None if it does not wait."""
+        """Return where a request stands; None if it does not wait."""
         request = self._requests.get(key)
         if request is None:
             return None
         return self._standing(request)
 
     def position(self, key: RequestKey) -> int | None:
-        """How many stand before it; None if it does not wait."""
+        """Return how many stand before a request; None if it does not wait."""
         request = self._requests.get(key)
         if request is None:
             return None
@@ -133,11 +133,11 @@ class WaitQueue:
         return self._requests[place[1]]
 
     def wanted(self) -> Iterator[Constraint]:
-        """What requests that wait ask for, each once."""
+        """Yield what requests that wait ask for, each once."""
         return iter(self._by_wanted)
 
     def that_want(self, wanted: Constraint) -> list[RequestKey]:
-        """Those that ask for exactly this, in no order."""
+        """Return the requests that ask for exactly this, in no order."""
         return [self._on_record(place).key for place in self._by_wanted.get(wanted, ())]
 
     def displaceable(self, client: str, user: str, priority: Priority) -> RequestKey | None:
@@ -171,18 +171,18 @@ class WaitQueue:
                     self._holders[each.place[1]] = each.key
 
     def _on_record(self, place: Place) -> Waiting:
-        """Whose place, or turn, it is on record."""
+        """Return the request whose place, or turn, this is on record."""
         if not self._holders:
             return self._requests[place[1]]
         return self._requests[self._holders.get(place[1], place[1])]
 
     def _standing(self, request: Waiting) -> Place:
-        """Where it really stands."""
+        """Return the place where a request really stands."""
         users = self._clients[request.client].users
         return request.place if users is None else users.standing(request)
 
     def _at(self, place: Place) -> Waiting:
-        """Who stands there."""
+        """Return the request that stands at a place."""
         request = self._on_record(place)
         users = self._clients[request.client].users
         return request if users is None else self._requests[users.at(place, request)]

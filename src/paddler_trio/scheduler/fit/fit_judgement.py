@@ -1,4 +1,4 @@
-"""Whether a model fits: decided from dry runs that somebody else makes.
+"""Decide whether a model fits, from dry runs that somebody else makes.
 
 :func:`judge_fit` is a generator: it yields the loads it wants to see, one by one, is sent what each
 would take, and returns the verdict. It reads no memory and no file.
@@ -37,7 +37,7 @@ WORTHWHILE_CELLS: Final = 4096
 
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """Whether a load fits.
+    """A judgement on whether a load fits.
 
     Args:
       shape: what was asked for, with what was chosen in its place.
@@ -158,7 +158,7 @@ def gpus_of(rooms: Mapping[str, Room]) -> dict[str, Room]:
 
 
 def excess(rooms: Mapping[str, Room]) -> Excess:
-    """What :func:`largest_fitting` compares: the devices of which the room is known."""
+    """Return what :func:`largest_fitting` compares: the devices of which the room is known."""
     known = [
         (device, available)
         for device, room in sorted(rooms.items())

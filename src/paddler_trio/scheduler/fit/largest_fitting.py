@@ -95,8 +95,8 @@ def _fits(need: Need, pairs_of: Excess) -> bool:
 
 
 def _crossing(best: Fitting, above: tuple[int, Need], pairs_of: Excess) -> float:
-    """Where the straight line between the two leaves what is available, on the device where it
-    does so first."""
+    """Return where the straight line between the two leaves what is available, on the device where
+    it does so first."""
     value, need = above
     crossing = math.inf
     for (low, available), (high, _) in zip(pairs_of(best.need), pairs_of(need), strict=True):

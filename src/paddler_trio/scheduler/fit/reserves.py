@@ -1,4 +1,4 @@
-"""How much memory a model leaves to everything else, and the room that is left for it."""
+"""Compute how much memory a model leaves to everything else, and the room that is left for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gpu_reserve_bytes(total_bytes: int) -> int:
 
 @attrs.frozen(kw_only=True)
 class MemoryLimits:
-    """What an operator decides about memory; None leaves it to the functions above.
+    """Limits of memory that an operator sets; None leaves one to the functions above.
 
     Args:
       host_limit_bytes: the most that a model may take of the host's memory; None for no limit.

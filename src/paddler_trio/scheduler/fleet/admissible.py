@@ -1,5 +1,5 @@
-"""Which digests of a deployment may get requests: the good one, the target, and proven ones that a
-superseded rollout left behind, until their hosts have had their turn."""
+"""Decide which digests of a deployment may get requests: the good one, the target, and proven ones
+that a superseded rollout left behind, until their hosts have had their turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
 
 
 def aim_of(rollout: Rollout) -> str:
-    """What every host is to serve in the end."""
+    """Return what every host is to serve in the end."""
     if rollout.phase in GOING_BACK and rollout.good is not None:
         return rollout.good
     return rollout.target

@@ -1,4 +1,4 @@
-"""Which instances make room for a deployment that has none.
+"""Choose the instances that make room for a deployment that has none.
 
 Only deployments on demand are evicted, or replicas beyond ``least``, and only instances that serve
 and have nothing to do: never one that is busy, loads, or has requests in its queue. An instance is
@@ -42,7 +42,7 @@ MAX_GRACE_S: Final = 5.0
 
 
 def is_overdue(goal: Goal, index: FleetIndex) -> bool:
-    """Has it waited so long that another deployment must make room?"""
+    """Return whether it has waited so long that another deployment must make room."""
     queue = index.queue(goal.deployment)
     if not queue.waiting:
         return False
@@ -58,7 +58,7 @@ def wait_left_s(goal: Goal, index: FleetIndex) -> float:
 
 
 def unserved_s(goal: Goal, index: FleetIndex) -> float:
-    """How long its oldest request has waited while the deployment did not serve."""
+    """Return how long its oldest request has waited while the deployment did not serve."""
     wait_s = index.queue(goal.deployment).oldest_wait_s
     last_s = index.view.last_served_s.get(goal.deployment)
     return wait_s if last_s is None else min(wait_s, index.now_s - last_s)
@@ -211,7 +211,8 @@ def evict(state: HostState, victim: Instance, index: FleetIndex) -> None:
 
 
 def never_fits(goal: Goal, placed: Placed, index: FleetIndex) -> str | None:
-    """Why the target cannot take the place of what it serves there, whoever else is evicted."""
+    """Return why the target cannot take the place of what it serves there, whoever else is evicted;
+    None if it can."""
     state = placed.state
     need = goal.needs.get(state.host.id)
     memory = state.memory(index)

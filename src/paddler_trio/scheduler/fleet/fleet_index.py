@@ -68,7 +68,7 @@ class HostState:
 
     @property
     def is_free(self) -> bool:
-        """May it get a step?"""
+        """Whether the host may get a step."""
         return self.step is None and self.moving is None and not self.host.is_drained
 
     def has(self, deployment: str) -> bool:
@@ -176,7 +176,8 @@ class FleetIndex:
         }
 
     def usable(self, goal: Goal) -> Sequence[Placed]:
-        """Its instances that count: on eligible hosts that are not drained, and not being ended."""
+        """Return the deployment's instances that count: on eligible hosts that are not drained, and
+        not being ended."""
         found = self._usable.get(goal.deployment)
         if found is None:
             found = self._usable[goal.deployment] = self._find_usable(goal)
@@ -196,7 +197,7 @@ class FleetIndex:
 
     @cached_property
     def with_file(self) -> dict[str, list[HostState]]:
-        """By digest, the hosts with its files."""
+        """The hosts with the files of each digest."""
         found: dict[str, list[HostState]] = {}
         for state in self.states:
             for digest in state.host.on_disk:
@@ -223,7 +224,7 @@ class FleetIndex:
 
 
 def may_have(goal: Goal, host: Host) -> bool:
-    """May the deployment be there, by kind of agent and by labels?"""
+    """Return whether the deployment may be there, by kind of agent and by labels."""
     if not host.is_ours and goal.deployment != DEFAULT:
         return False
     return all(_matches(term, host) for term in goal.where)

@@ -1,4 +1,4 @@
-"""From a view of the fleet to the steps that are due. Pure: the same view gives the same plan.
+"""Plan the steps that are due, from a view of the fleet: the same view gives the same plan.
 
 The caller carries out the steps, writes down what it sent (``assigned``), keeps the rollouts, and
 plans again when anything has changed or ``look_again_s`` has come. A plan with steps is followed by
@@ -70,7 +70,8 @@ def plan(view: FleetView) -> Plan:
 
 
 def _last_served_s(deployments: list[Deployment], index: FleetIndex) -> dict[str, float]:
-    """Of deployments on demand: others never wait for room that one more of the kind could take."""
+    """Return when deployments on demand served last: others never wait for room that one more of
+    the kind could take."""
     last_s = {}
     for d in deployments:
         if d.goal.replicas.is_all or d.goal.replicas.least:

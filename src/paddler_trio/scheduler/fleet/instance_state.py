@@ -1,4 +1,4 @@
-"""What one instance is doing: is it placed, does it move, does it serve, has it failed?"""
+"""Read what one instance is doing: whether it is placed, moves, serves or has failed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def loads_beside(instance: Instance) -> bool:
 
 
 def is_available(instance: Instance, admissible: Container[str]) -> bool:
-    """Does it take requests, and will it until the step that is under way ends?
+    """Return whether it takes requests, and will until the step that is under way ends.
 
     An agent that downloads still serves, but soon drains: it counts as gone already.
     """
@@ -56,7 +56,8 @@ def is_available(instance: Instance, admissible: Container[str]) -> bool:
 
 
 def failure(instance: Instance, digest: str, *, since_s: float | None) -> str | None:
-    """Why ``digest`` failed there, if it did; what was assigned before ``since_s`` is forgiven."""
+    """Return why ``digest`` failed there, if it did; what was assigned before ``since_s`` is
+    forgiven."""
     if instance.assigned != digest or (since_s is not None and instance.assigned_s < since_s):
         return None
     if instance.phase == "failed":

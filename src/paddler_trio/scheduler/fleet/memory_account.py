@@ -1,4 +1,4 @@
-"""What the models on one host take, and whether one more fits.
+"""Account for what the models on one host take, and whether one more fits.
 
 What runs is counted as it is measured, what loads as it was predicted; while a rollout runs, as the
 larger one of both states, so that nothing else takes the room to go on or to go back. A model
@@ -38,7 +38,7 @@ class HostMemory:
     free: Mapping[str, int] | None
 
     def fits_beside(self, need: Mapping[str, int] | None) -> bool:
-        """May a deployment that is not there yet take ``need``?"""
+        """Return whether a deployment that is not there yet may take ``need``."""
         if not self.charges:
             return need is None or self.fits_alone(need)
         free = self.free
@@ -53,7 +53,7 @@ class HostMemory:
     def fits(
         self, deployment: str, need: Mapping[str, int] | None, *, without: Collection[str] = ()
     ) -> bool:
-        """May ``deployment`` take ``need``, in the place of what it takes now?
+        """Return whether ``deployment`` may take ``need``, in the place of what it takes now.
 
         Args:
           without: other deployments, counted as gone.
@@ -66,12 +66,12 @@ class HostMemory:
         return account(self.limits, charges).fits_beside(need)
 
     def is_alone(self, deployment: str) -> bool:
-        """Does nothing else take memory there?"""
+        """Return whether nothing else takes memory there."""
         return not self.charges or self.charges.keys() == {deployment}
 
 
 def fits_within(need: Mapping[str, int], free: Mapping[str, int]) -> bool:
-    """Is there as much of each device? One that is not in ``free`` has no limit."""
+    """Return whether there is as much of each device. One that is not in ``free`` has no limit."""
     for device, size in need.items():  # noqa: SIM110  # a generator takes thrice as long
         if size > free.get(device, size):
             return False
@@ -81,7 +81,7 @@ def fits_within(need: Mapping[str, int], free: Mapping[str, int]) -> bool:
 def account(
     limits: Mapping[str, int], charges: Mapping[str, Mapping[str, int] | None]
 ) -> HostMemory:
-    """With what is left."""
+    """Return the memory of a host with what is left of it."""
     free = dict(limits)
     is_known = bool(limits)
     for charge in charges.values():
@@ -111,7 +111,7 @@ def memory_of(host: Host, goals: Mapping[str, Goal], rollouts: Mapping[str, Roll
 def need_of(
     goal: Goal, rollout: Rollout | None, digest: str | None, host: str
 ) -> Mapping[str, int] | None:
-    """What ``digest`` takes on ``host``, as predicted; None if unknown."""
+    """Return what ``digest`` takes on ``host``, as predicted; None if unknown."""
     if digest == goal.target:
         return goal.needs.get(host)
     if rollout is not None and digest == rollout.good:

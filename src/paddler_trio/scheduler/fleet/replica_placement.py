@@ -1,4 +1,4 @@
-"""Which hosts get a deployment, and which lose it, with as few changes as possible.
+"""Choose which hosts get a deployment, and which lose it, with as few changes as possible.
 
 Deployments that wait choose first: those that are overdue, then by priority, then by how long their
 oldest request has waited. A replica more than ``least`` never evicts anything: that would take
@@ -52,7 +52,8 @@ class Deployment:
 
     @property
     def replicas(self) -> Sequence[Placed]:
-        """Its instances, without those that failed, unless that is the rollout's business."""
+        """The deployment's instances, without those that failed, unless that is the rollout's
+        business."""
         if self.is_rolling:
             return self.placed
         return [p for p in self.placed if counts(p)]
@@ -66,7 +67,7 @@ class Deployment:
 
 
 def digest_for_new(rollout: Rollout) -> str:
-    """What a host is told to load that has nothing of the deployment."""
+    """Return the digest that a host is told to load which has nothing of the deployment."""
     if rollout.good is None:
         return rollout.target
     if rollout.phase in GOING_BACK:
@@ -104,7 +105,8 @@ def place(deployments: Sequence[Deployment], index: FleetIndex) -> None:
 
 
 def _turn(number: int, now_s: float) -> Container[int]:
-    """Who may search all hosts though many have searched in vain: it goes round every second."""
+    """Return who may search all hosts though many have searched in vain: it goes round every
+    second."""
     first = int(now_s) * MOST_SEARCHES
     return {(first + n) % number for n in range(MOST_SEARCHES)} if number else ()
 
@@ -254,7 +256,8 @@ def _clear_surplus(d: Deployment, index: FleetIndex) -> None:
 
 
 def _keeping(placed: Placed, d: Deployment) -> tuple[object, ...]:
-    """What goes first: what does not serve, is not busy, was not used for longest."""
+    """Return the order in which instances go: what does not serve, is not busy, was not used for
+    longest."""
     instance = placed.instance
     return (
         is_available(instance, d.admissible),

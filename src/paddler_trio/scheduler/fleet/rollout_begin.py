@@ -1,4 +1,4 @@
-"""Which rollout a goal is in: the one that goes on, or a new one, and what it goes back to.
+"""Find the rollout that a goal is in: the one that goes on, or a new one, and what it goes back to.
 
 A newer target supersedes the one before it in the middle of a rollout. What is gone back to is then
 whichever proven state serves more: the old good one, or the superseded target if its canaries had

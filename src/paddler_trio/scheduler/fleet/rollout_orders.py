@@ -1,4 +1,4 @@
-"""What an operator may order a running rollout: pause, resume, abort.
+"""Apply an operator's orders to a running rollout: pause, resume, abort.
 
 Each returns the rollout to put into the next view, or None where the order does not apply.
 """

@@ -46,8 +46,8 @@ FETCH_AGAIN_S: Final = 60.0
 
 
 def fetch_again_s(rollout: Rollout, goal: Goal, hosts: Sequence[Host]) -> float | None:
-    """When a rollout that paused by itself is to ask for files again; None if that is not what it
-    waits for: its hosts have them, or one was sent the target already."""
+    """Return when a rollout that paused by itself is to ask for files again; None if that is not
+    what it waits for: its hosts have them, or one was sent the target already."""
     name, target = rollout.deployment, rollout.target
     if rollout.phase is not RolloutPhase.PAUSED or not goal.rules.prefetch or not goal.fetches:
         return None
@@ -77,7 +77,7 @@ def advance(
 
 
 def needs_fetch(goal: Goal, placed: Placed) -> bool:
-    """Must the files be fetched there before the rollout begins?"""
+    """Return whether the files must be fetched there before the rollout begins."""
     host, instance = placed.state.host, placed.instance
     return (
         host.is_ours
