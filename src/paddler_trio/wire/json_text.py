@@ -131,7 +131,8 @@ def one_text(value: object) -> str | None:
 
 
 def one_text_within(value: object) -> str | None:
-    """As :func:`one_text`, of an object whose one member is such an object."""
+    """Return the one text within an object whose one member is an object as :func:`one_text` takes
+    it."""
     if type(value) is not dict or len(value) != 1:
         return None
     ((name, inner),) = value.items()
@@ -142,7 +143,8 @@ def one_text_within(value: object) -> str | None:
 
 
 def dumps_in_runs(value: object) -> bytes:
-    """As ``dumps``, slower, and never long with the interpreter held; for a worker thread.
+    """Return what ``dumps`` does, slower, and never long with the interpreter held; for a worker
+    thread.
 
     Raises:
       WireError: as ``dumps``; or more than a run is nested deeper than ``MAX_DEPTH``.
@@ -151,7 +153,8 @@ def dumps_in_runs(value: object) -> bytes:
 
 
 def beginning_of(value: object, num_chars: int) -> str:
-    """So much of what ``dumps`` writes; costs no more than a run, however long the rest is.
+    """Return the beginning of what ``dumps`` writes; costs no more than a run, however long the
+    rest is.
 
     Raises:
       WireError: as ``dumps``, if it is in what was written.
@@ -214,13 +217,14 @@ def _members_in_runs(members: dict[str, object], depth: int) -> Iterator[bytes]:
 
 
 def is_long(value: object) -> bool:
-    """Whether ``value`` is more than is written at once in runs; costs no more than a run."""
+    """Return whether ``value`` is more than is written at once in runs; costs no more than a
+    run."""
     return _left_after(value, RUN_VALUES) < 0
 
 
 def _left_after(value: object, left: int) -> int:
-    """What a run has left for more values once ``value`` is in it, of ``left``; below zero if it
-    does not fit. Costs no more than a run."""
+    """Return what a run has left, of ``left``, for more values once ``value`` is in it; below zero
+    if it does not fit. Costs no more than a run."""
     nodes = [value]
     while nodes and left >= 0:
         node = nodes.pop()
@@ -235,7 +239,8 @@ def _left_after(value: object, left: int) -> int:
 
 
 def canonical(value: object) -> bytes:
-    """As ``dumps``, keys sorted: equal values give equal bytes, so these can be digested."""
+    """Return what ``dumps`` does with keys sorted: equal values give equal bytes, so these can be
+    digested."""
     return _encode(_SORTED_ENCODER, value)
 
 
@@ -268,7 +273,7 @@ def _too_deep() -> WireError:
 
 
 def is_deeper(value: object, limit: int) -> bool:
-    """Whether containers nest more than ``limit`` deep; level by level, no recursion."""
+    """Return whether containers nest more than ``limit`` deep; level by level, no recursion."""
     level: list[object] = [value]
     for _ in range(limit):
         children: list[object] = []

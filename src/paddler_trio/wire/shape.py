@@ -43,7 +43,7 @@ _ABSENT: Final = object()
 
 
 def describe(value: object) -> str:
-    """What a JSON value is, briefly enough for an error text."""
+    """Say in a few words what a JSON value is, for the text of an error."""
     match value:
         case None:
             return "null"
@@ -232,7 +232,8 @@ def _array_reader(shape: object) -> Reader:
 
 
 def _are_within(value: list[object], bounds: IntRange) -> bool:
-    """Whether all are integers within ``bounds``; quick for a prompt of a million token ids."""
+    """Return whether all are integers within ``bounds``; quick for a prompt of a million token
+    ids."""
     if {*map(type, value)} != {int}:
         return False
     numbers = cast("list[int]", value)
@@ -240,7 +241,7 @@ def _are_within(value: list[object], bounds: IntRange) -> bool:
 
 
 def _bounds_of(shape: object) -> IntRange | None:
-    """Of an integer shape, such as ``Int32``; None for all others."""
+    """Return the bounds of an integer shape, such as ``Int32``; None for all others."""
     bounds = _metadata_of(shape)
     return bounds if isinstance(bounds, IntRange) else None
 

@@ -102,8 +102,8 @@ def through(tag: str, shape: object) -> Variant:
 def through_known(
     tag: str, shape: object, variants: tuple[Variant, ...], unknown: Callable[[str], object]
 ) -> Variant:
-    """As :func:`through` with an external tag of these variants; the name of any other is read by
-    ``unknown`` instead of refused."""
+    """Make a variant as :func:`through` does, with an external tag of these variants; the name of
+    any other is read by ``unknown`` instead of refused."""
     known = frozenset(variant.tag for variant in variants)
     outer = through(tag, shape)
     assert outer.payload is not None

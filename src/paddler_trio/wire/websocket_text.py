@@ -19,7 +19,7 @@ _SIZE_64: Final = 127
 
 
 def frame_header(size_bytes: int, *, opcode: int = TEXT, is_last: bool = True) -> bytes:
-    """Of a frame that is not masked, as servers send them."""
+    """Return the header of a frame that is not masked, as servers send them."""
     return _header(size_bytes, opcode | (_FINAL if is_last else 0), 0)
 
 

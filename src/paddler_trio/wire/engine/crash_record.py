@@ -1,4 +1,4 @@
-"""What an engine works on at this moment, in memory that outlives it.
+"""Note what an engine works on at this moment, in memory that outlives it.
 
 The agent opens a file without a name and hands it to the engine. Each thread of the engine that can
 die over a request writes there, before it begins a piece of work, for which requests that is, and
@@ -28,8 +28,9 @@ MAX_SAMPLING_THREADS = 8
 
 
 class Activity(IntEnum):
-    """Where an activity's cells are. ``SAMPLING`` are those of the thread that decodes, while it
-    samples; those of other sampling threads follow one by one."""
+    """The activities of a thread; the value says where an activity's cells are. ``SAMPLING`` are
+    those of the thread that decodes, while it samples; those of other sampling threads follow one
+    by one."""
 
     DECODING = 0
     ADMITTING = 1
@@ -54,12 +55,12 @@ class ActivityCells:
     _start: int
 
     def begin(self, key: int) -> None:
-        """From now on this thread works for this request alone."""
+        """Note that from now on this thread works for this request alone."""
         self._cells[self._start + 2] = key
         self._cells[self._start + 1] = 1
 
     def begin_all(self, keys: Sequence[int]) -> None:
-        """From now on this thread works for all of these together."""
+        """Note that from now on this thread works for all of these together."""
         if len(keys) == 1:
             self.begin(keys[0])
             return
@@ -86,7 +87,7 @@ class CrashRecord:
 
     @classmethod
     def unread(cls) -> CrashRecord:
-        """For an engine whose crash record is never read."""
+        """Return the record of an engine whose crash record is never read."""
         return cls(memoryview(bytearray(RECORD_BYTES)))
 
     def cells(self, activity: int, thread: int) -> ActivityCells:

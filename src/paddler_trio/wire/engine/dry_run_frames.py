@@ -90,7 +90,7 @@ def encode_answer(answer: DryRunAnswer) -> bytes:
 
 
 def frame_length(prefix: bytes) -> int:
-    """How many bytes follow this prefix; WireError if that cannot be a frame."""
+    """Return how many bytes follow this prefix; WireError if that cannot be a frame."""
     length: int = _LENGTH.unpack(prefix)[0]
     if length > MAX_FRAME_BYTES:
         raise WireError(f"a dry run frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")

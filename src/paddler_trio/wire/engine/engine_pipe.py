@@ -17,7 +17,7 @@ from paddler_trio.wire.engine.sampler_stages import Sampling
 
 
 def _size(value: Sized) -> str:
-    """In a ``repr``, instead of thousands of tokens or bytes."""
+    """Return the number of items, for a ``repr``, instead of thousands of tokens or bytes."""
     return f"<{len(value)}>"
 
 
@@ -175,7 +175,7 @@ ToEngine: TypeAlias = (
 
 @attrs.frozen
 class Loading:
-    """How much of the weights is in memory, 0..1."""
+    """The part of the weights that is in memory, 0..1."""
 
     progress: float
 
@@ -194,7 +194,7 @@ class LoadFailed:
 
 @attrs.frozen
 class EmbeddingShape:
-    """What a context that embeds was made with.
+    """The sizes that a context which embeds was made with.
 
     ``max_tokens``: the longest document it takes. ``width``: floats of one vector, or classes with
     rank pooling. ``pooling``: what is really done: ``None``, ``Mean``, ``Cls``, ``Last``, ``Rank``.
@@ -229,7 +229,7 @@ class Ready:
 
 @attrs.frozen
 class Ending:
-    """Why a sequence is over; always the last entry with its key.
+    """The end of a sequence and its reason; always the last entry with its key.
 
     ``reason``: ``stop`` (the model ended it), ``length`` (max_tokens), ``cells`` (its part of the
     context is full), ``stopped`` (asked to), ``refused`` (cannot fit), ``grammar_invalid``,
@@ -277,7 +277,8 @@ class SampledToken:
 
 @attrs.frozen
 class Progress:
-    """How far a prompt is: ``computed`` of its ``total`` tokens, ``cached`` of them not by itself.
+    """The progress of a prompt: ``computed`` of its ``total`` tokens, ``cached`` of them not by
+    itself.
 
     ``since_ms``: since a stream was found for it. Sent at most twice a second for each while there
     is more to compute, and once with the first token after it.
@@ -323,8 +324,8 @@ class EmbeddingStep:
 
 @attrs.define(kw_only=True)
 class EngineStats:
-    """What the engine did since it was loaded, and what it holds now; at most twice a second from
-    each of its threads.
+    """Counts of what the engine did since it was loaded, and what it holds now; sent at most twice
+    a second by each of its threads.
 
     Counts are tokens unless named otherwise; ``busy_ms`` is time spent computing passes,
     ``draw_ms`` sampling from them. ``restores``: how often a stored prefix was taken back, of

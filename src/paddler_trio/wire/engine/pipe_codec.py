@@ -127,7 +127,7 @@ def encode(frame: ToEngine | FromEngine) -> bytes:
 
 
 def body_length(prefix: bytes) -> int:
-    """How many bytes follow this prefix; WireError if that cannot be a frame."""
+    """Return how many bytes follow this prefix; WireError if that cannot be a frame."""
     length: int = _LENGTH.unpack(prefix)[0]
     if length > MAX_FRAME_BYTES:
         raise WireError(f"a pipe frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")

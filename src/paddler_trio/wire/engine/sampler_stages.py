@@ -46,7 +46,7 @@ class Parameter:
     server_name: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))
 
     def problem(self, value: float) -> str | None:
-        """Why ``value`` is refused; None if it is in range. NaN is in none."""
+        """Return why ``value`` is refused; None if it is in range. NaN is in none."""
         if self.low <= value <= self.high:
             return None
         upper = "" if self.high >= _MAX_INT32 else f" and at most {self.high:g}"
@@ -66,7 +66,8 @@ def _probability(name: str, default: float) -> Parameter:
 
 
 class SamplerFactory(Protocol):
-    """What constructors of llama.cpp need beside the parameters; the engine implements it."""
+    """The things that constructors of llama.cpp need beside the parameters; the engine implements
+    it."""
 
     lib: Any
     """The module ``llama_cpp.llama_cpp``."""
@@ -240,7 +241,8 @@ DRY_BREAKERS = ("\n", ":", '"', "*")
 
 @attrs.frozen(kw_only=True)
 class Sampling:
-    """How the next token is sampled, in llama.cpp's terms; what has a default is off by default.
+    """Settings for sampling the next token, in llama.cpp's terms; what has a default is off by
+    default.
 
     ``temperature`` <= 0 means the most likely token. ``penalty_last_n`` and
     ``dry_penalty_last_n``: -1 for the whole context; DRY sees the prompt, the other penalties only
@@ -283,7 +285,7 @@ class Sampling:
 
 
 def breakers_problem(texts: Sequence[str]) -> str | None:
-    """Why these sequence breakers are refused as a whole; None if they are not too many."""
+    """Return why these sequence breakers are refused as a whole; None if they are not too many."""
     if len(texts) > MAX_BREAKERS:
         return f"dry_sequence_breakers: {len(texts)} texts, the limit is {MAX_BREAKERS}"
     size = sum(len(text.encode(errors="replace")) for text in texts)
@@ -293,7 +295,7 @@ def breakers_problem(texts: Sequence[str]) -> str | None:
 
 
 def sampling_problem(sampling: Sampling, *, n_vocab: int, logprobs: int) -> str | None:
-    """Why no sampler may be built of this; None if one may.
+    """Return why no sampler may be built of this; None if one may.
 
     Args:
       n_vocab: tokens of the vocabulary.

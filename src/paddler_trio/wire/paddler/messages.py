@@ -192,7 +192,7 @@ class SetState:
 
 @attrs.frozen
 class Version:
-    """Which protocol the balancer speaks; its first message."""
+    """The protocol that the balancer speaks; its first message."""
 
     version: str
 
@@ -333,8 +333,8 @@ _TOKEN_FRAME_CHARS: Final = 4096
 
 
 def read_token(text: str) -> tuple[str | None, str, dict[str, object]] | None:
-    """Of a frame from an agent that is one token of text: who made it, for which request, and the
-    result; None for every other frame. Much cheaper than decoding and checking."""
+    """Return who made a frame from an agent, for which request, and the result, if it is one token
+    of text; None for every other frame. This is much cheaper than decoding and checking."""
     token = _TOKEN_FRAME.fullmatch(text) if len(text) <= _TOKEN_FRAME_CHARS else None
     if token is None:
         return None

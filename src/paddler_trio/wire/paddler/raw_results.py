@@ -31,7 +31,7 @@ def is_text(raw: object) -> bool:
 
 
 def ends_stream(raw_response: object, *, extended: bool = False) -> bool:
-    """Whether a raw ``Response.response`` is the last its request will get.
+    """Return whether a raw ``Response.response`` is the last its request will get.
 
     Args:
       raw_response: with its outer tag, ``{"GeneratedToken": ...}`` or ``{"Embedding": ...}``.

@@ -1,4 +1,4 @@
-"""What agents answer: pieces of text, embeddings, and how a request ended.
+"""Answers of agents: pieces of text, embeddings, and how a request ended.
 
 Two ways to look at a result. Code that makes or interprets results uses the classes. The balancer,
 which passes thousands a second through and only decides *whether this one was the last*, looks
@@ -38,7 +38,7 @@ class TokenUsage:
 
 @attrs.frozen
 class GenerationSummary:
-    """What a finished generation cost."""
+    """The cost of a finished generation."""
 
     usage: TokenUsage
 
@@ -269,7 +269,7 @@ where the tokens are made), and may have ``draft_n`` and ``draft_accepted_n`` am
 
 
 class PoolingType(StrEnum):
-    """How the embeddings of a document's tokens become one."""
+    """The ways in which the embeddings of a document's tokens become one."""
 
     UNSPECIFIED = "Unspecified"
     NONE = "None"

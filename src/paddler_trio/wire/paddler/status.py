@@ -1,4 +1,4 @@
-"""How agents are doing, as they report it.
+"""The status of agents, as they report it.
 
 An agent's issues are a set: sorted by variant, then by what they carry, and without duplicates,
 from the moment a snapshot exists.

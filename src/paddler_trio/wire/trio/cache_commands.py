@@ -1,4 +1,4 @@
-"""What operators want of the models that one of our agents keeps: fetch, list, hash, remove.
+"""Commands of operators about the models that one of our agents keeps: fetch, list, hash, remove.
 
 A command is answered by one :class:`~paddler_trio.wire.trio.trio_link.Answer`. Before it come
 :class:`CacheProgress` messages, one at once and then about four a second at most. Paddler's
@@ -120,9 +120,9 @@ external_tag(CacheRequest, *structs(CacheRequest))
 
 @attrs.frozen(kw_only=True)
 class CacheProgress:
-    """How far a command is with one file. ``total_bytes`` and what follows from it are None while
-    nobody knows. ``phase``: see ``Download``; or ``hashing``, or why the next attempt waits.
-    """
+    """The progress of a command with one file. ``total_bytes`` and what follows from it are None
+    while nobody knows. ``phase``: see ``Download``; or ``hashing``, or why the next attempt
+    waits."""
 
     id: str
     phase: str

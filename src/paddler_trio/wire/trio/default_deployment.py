@@ -84,7 +84,8 @@ def desired_of(state: FleetState, before: BalancerDesiredState) -> BalancerDesir
 
 
 def fleet_fault(state: FleetState) -> ShapeError | None:
-    """Why a well-formed state must be refused, with the path of the field; None if it is fine."""
+    """Return why a well-formed state must be refused, with the path of the field; None if it is
+    fine."""
     for place, spec in enumerate(state.deployments):
         fault = desired_state_fault(_desired(spec))
         if fault is not None:
@@ -100,7 +101,7 @@ def fleet_fault(state: FleetState) -> ShapeError | None:
 
 
 def fleet_problem(state: FleetState) -> str | None:
-    """Why a well-formed state must be refused; None if it is fine."""
+    """Return why a well-formed state must be refused; None if it is fine."""
     fault = fleet_fault(state)
     return None if fault is None else fault.text
 

@@ -1,4 +1,5 @@
-"""What the fleet is to serve: deployments, each a model with its settings and rules; and revisions.
+"""The state that the fleet is to serve: deployments, each a model with its settings and rules; and
+revisions.
 
 The deployment ``default`` is Paddler's desired state. JSON and TOML have the same names:
 ``projection`` is Paddler's ``multimodal_projection``, ``template`` its chat template override,
@@ -77,7 +78,8 @@ class OnFailure(StrEnum):
 
 
 class Mixed(StrEnum):
-    """Whether agents with the old and agents with the new state may answer at the same time."""
+    """Rules for whether agents with the old and agents with the new state may answer at the same
+    time."""
 
     ALLOW = "allow"
     HOLD = "hold"
@@ -99,7 +101,7 @@ def _check_seconds(name: str, value_s: float) -> None:
 
 @attrs.frozen(kw_only=True)
 class RolloutSpec:
-    """How a change of a deployment goes from agent to agent.
+    """Rules by which a change of a deployment goes from agent to agent.
 
     Args:
       max_unavailable: agents that may be without this deployment at the same time.
@@ -212,7 +214,7 @@ class DeploymentSpec:
 
     @property
     def agent_state(self) -> AgentDesiredState:
-        """What its agents are sent."""
+        """The state that the deployment's agents are sent."""
         return AgentDesiredState(
             chat_template_override=None if self.template is None else ChatTemplate(self.template),
             inference_parameters=self.parameters,
@@ -227,7 +229,7 @@ class DeploymentSpec:
 
     @cached_property
     def json(self) -> bytes:
-        """As it is written."""
+        """The deployment as it is written."""
         return dumps(unstructure(self))
 
     def __repr__(self) -> str:
@@ -305,7 +307,7 @@ class FleetRevision:
 
     @property
     def json(self) -> bytes:
-        """As it is written, put together from its deployments."""
+        """The state as it is written, put together from its deployments."""
         head = {
             "revision": self.revision,
             "author": self.author,
@@ -341,7 +343,8 @@ def _check_count(name: str, count: int, limit: int) -> None:
 
 
 def _spec_reader(_: object) -> Reader:
-    """As any record, with the deployment's name in front of whatever is wrong."""
+    """Return a reader as any record has, with the deployment's name in front of whatever is
+    wrong."""
     read_record = record_reader(DeploymentSpec)
 
     def read(value: object, shape: object) -> Any:

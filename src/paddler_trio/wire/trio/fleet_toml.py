@@ -51,7 +51,7 @@ ReadFile: TypeAlias = Callable[[str], str]
 
 @attrs.frozen
 class FleetFile:
-    """What a TOML document asks for; ``note`` is empty if it has none."""
+    """The contents of a TOML document; ``note`` is empty if it has none."""
 
     state: FleetState
     note: str

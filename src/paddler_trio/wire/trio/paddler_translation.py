@@ -63,7 +63,7 @@ class UnsupportedByPaddler:
 
 
 def paddler_work(work: TrioWork) -> PaddlerWork | UnsupportedByPaddler:
-    """The same work as one of Paddler's requests."""
+    """Return the same work as one of Paddler's requests."""
     match work:
         case Generate():
             return _generation(work)

@@ -1,4 +1,4 @@
-"""What a deployment may be called, and what a host's labels may be.
+"""Check names of deployments and labels of hosts.
 
 Apart from the messages that carry them: command lines check them, too, and answer at once.
 """

@@ -1,5 +1,5 @@
-"""Which requests that take no slot may be sent to a server a second time, when it is not known
-whether one has worked on them: RFC 9110, 9.2.2, forbids a proxy all others."""
+"""Decide which requests that take no slot may be sent to a server a second time, when it is not
+known whether one has worked on them: RFC 9110, 9.2.2, forbids a proxy all others."""
 
 from __future__ import annotations
 

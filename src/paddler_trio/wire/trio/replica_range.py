@@ -1,4 +1,4 @@
-"""How many agents serve a deployment."""
+"""The number of agents that serve a deployment, as it is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _RANGE: Final = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
 
 @attrs.frozen
 class ReplicaRange:
-    """How many agents serve a deployment: ``"all"`` that it may run on, ``n``, or ``"min..max"``.
+    """The number of agents that serve a deployment: ``"all"`` that it may run on, ``n``, or
+    ``"min..max"``.
 
     Between ``least`` and ``most`` demand decides; ``most`` is None for all. Raises ShapeError.
     """

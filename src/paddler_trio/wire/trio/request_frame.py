@@ -220,7 +220,8 @@ class RequestFrame:
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """What names it in each line of the log: as on its balancer, if that sent its names."""
+        """The names of a request in each line of the log: as on its balancer, if that sent its
+        names."""
         if self.trace is None:
             return {"request": self.id}
         context = self.trace.context()

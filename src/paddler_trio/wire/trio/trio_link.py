@@ -99,7 +99,7 @@ class Download:
 
 @attrs.frozen
 class Report:
-    """What an agent of ours adds to Paddler's status.
+    """The facts that an agent of ours adds to Paddler's status.
 
     ``phase``: ``waiting`` (no model wanted), ``resolving``, ``downloading``, ``draining``,
     ``loading``, ``probing`` (a first decode), ``serving`` or ``failed``. ``wanted_state`` and

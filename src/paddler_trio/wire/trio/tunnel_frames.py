@@ -1,4 +1,4 @@
-"""What goes through a tunnel: one HTTP exchange after the other, in frames.
+"""Frames of a tunnel: one HTTP exchange after the other goes through it.
 
     frame       = kind (1 byte), length of the payload (4 bytes, big endian), payload
     to agent    = REQUEST BODY* END       and, for the next exchange, the same again
@@ -40,7 +40,7 @@ Headers: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
 
 
 class Kind(IntEnum):
-    """Of a frame."""
+    """The kinds of frames."""
 
     REQUEST = 1
     RESPONSE = 2
@@ -208,7 +208,7 @@ class FrameReader:
 
     @property
     def is_between_frames(self) -> bool:
-        """Nothing of another frame has come."""
+        """Whether nothing of another frame has come."""
         return not self._data
 
     def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
