@@ -1,4 +1,4 @@
-"""What the operator decides, validated once: one frozen value a daemon. Times in seconds."""
+"""Settings of the operator, validated once: one frozen value a daemon. Times in seconds."""
 
 from __future__ import annotations
 
@@ -248,8 +248,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _can_be_looked_up(host: str) -> bool:
-    """Whether the resolver takes the name: it crashes on empty labels and on those over 63 bytes,
-    also where a name that is not found would only be tried again."""
+    """Return whether the resolver takes the name: it crashes on empty labels and on those over 63
+    bytes, also where a name that is not found would only be tried again."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -258,7 +258,7 @@ def _can_be_looked_up(host: str) -> bool:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether only this machine has what this name or address means."""
+    """Return whether only this machine has what this name or address means."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:

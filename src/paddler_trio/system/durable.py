@@ -43,8 +43,8 @@ def _fresh(path: Path, writer: str) -> Path:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Of processes that are no more, and old: the number of one in another container says nothing
-    here, but it has renamed its file long ago."""
+    """Remove old files of processes that are no more: the number of one in another container says
+    nothing here, but it has renamed its file long ago."""
     start = _fresh(path, "").name.removesuffix(_FRESH)
     with os.scandir(path.parent) as entries:
         for entry in entries:
@@ -89,7 +89,8 @@ def begin_write_back(descriptor: int, start: int, count: int) -> None:
 
 
 def _found_sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Of the C library: Python has no name for it. None where there is none."""
+    """Return the function of the C library, for which Python has no name; None where there is
+    none."""
     function = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if function is not None:
         function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]

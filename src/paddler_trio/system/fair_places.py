@@ -30,7 +30,7 @@ class _Waiting:
 
     @property
     def tag(self) -> int:
-        """Its turn."""
+        """The number of its turn."""
         return self.place[0] - Priority.NORMAL.value
 
 
@@ -102,7 +102,7 @@ class FairPlaces:
             del self._waiting[own.client]
 
     def _set_turn(self, client: str) -> None:
-        """What waits of ``client``, or what it holds, is another now."""
+        """Note that what waits of ``client``, or what it holds, is another now."""
         before = self._next.pop(client, None)
         if before is not None:
             self._turns.remove(before)

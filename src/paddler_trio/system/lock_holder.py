@@ -1,4 +1,4 @@
-"""Which process holds a lock, in the locked file itself: for people, and for nothing else."""
+"""Write into a locked file which process holds the lock: for people, and for nothing else."""
 
 from __future__ import annotations
 

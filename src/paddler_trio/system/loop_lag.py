@@ -1,4 +1,4 @@
-"""How late the event loop is: measured by a task that sleeps and looks at the clock.
+"""Measure how late the event loop is, by a task that sleeps and looks at the clock.
 
 Whatever keeps the loop from turning makes that task late: a callback that computes too long, a
 thread that holds the interpreter, a machine without a core to spare.
@@ -27,12 +27,12 @@ LOG_EVERY_S = 5.0
 
 
 def _ignore(late_s: float) -> None:
-    """Nothing counts them."""
+    """Count nothing."""
 
 
 @attrs.define(eq=False)
 class LoopLag:
-    """What was measured. Times in seconds."""
+    """Measurements of the lag. Times in seconds."""
 
     stalls: int = attrs.field(default=0, init=False)
     """How often the loop was later than ``STALL_S``."""

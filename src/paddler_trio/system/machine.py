@@ -1,4 +1,4 @@
-"""What this machine grants the process: cores, memory, CPU features.
+"""Find what this machine grants the process: cores, memory, CPU features.
 
 Three answers differ from what is written on the box: a scheduler mask may leave fewer cores, a
 control group may give a share of them, and memory may be capped far below what is installed.
@@ -42,7 +42,7 @@ def read_cpu_flags(proc: Path = PROC) -> frozenset[str]:
 
 
 def paged_in() -> int:
-    """How many pages this process had to wait for so far, because they were on a disk."""
+    """Return how many pages this process had to wait for so far, because they were on a disk."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
@@ -147,7 +147,7 @@ def _process_sizes(pid: int | None, proc: Path) -> dict[str, int]:
 
 
 def _text_of(path: Path) -> str:
-    """What a file of the kernel says; empty where there is none."""
+    """Return what a file of the kernel says; empty where there is none."""
     try:
         return path.read_text().strip()
     except OSError:

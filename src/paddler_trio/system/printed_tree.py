@@ -19,7 +19,7 @@ import trio
 
 @attrs.define
 class ChildHistory:
-    """What a supervisor remembers of one child."""
+    """The history of one child, as its supervisor remembers it."""
 
     restarts: int = 0
     last_crash: str | None = None
@@ -57,7 +57,7 @@ _reasons: weakref.WeakKeyDictionary[trio.lowlevel.Task, Callable[[], str]] = (
 
 
 def explain_this_task(reason: Callable[[], str]) -> None:
-    """From now on the tree shows ``reason()`` for the current task instead of a line of code."""
+    """Show ``reason()`` in the tree from now on for the current task, instead of a line of code."""
     _reasons[trio.lowlevel.current_task()] = reason
 
 
@@ -122,7 +122,7 @@ def natural(name: str) -> str:
 
 
 def _waits_for(task: trio.lowlevel.Task) -> str:
-    """Where it stands, e.g. ``serve (dispatcher.py:91)``.
+    """Return where the task stands, e.g. ``serve (dispatcher.py:91)``.
 
     That is the innermost frame of ours; without one, of the library whose task it is.
     """

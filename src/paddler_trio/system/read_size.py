@@ -1,4 +1,4 @@
-"""How much of a socket is read at once, where what arrives is taken apart piece by piece.
+"""Choose how much of a socket is read at once, where what arrives is taken apart piece by piece.
 
 Bytes cost little, pieces cost as much each as a thousand bytes: 64 KiB that are ten thousand chunks
 of one byte hold the event loop up for longer than anybody should wait. A sender of such pieces is
@@ -20,7 +20,7 @@ FEW_PIECES: Final = 128
 
 @attrs.define
 class ReadSize:
-    """Of one socket; ``num_bytes`` is for the next read."""
+    """The size of the reads of one socket; ``num_bytes`` is for the next one."""
 
     num_bytes: int = attrs.field(default=MOST_BYTES, init=False)
 

@@ -137,8 +137,8 @@ class _ReadySockets(trio.abc.Instrument):
         return f"<ReadySockets: {len(self._watched)} watched>"
 
     async def read_while(self, descriptor: int, on_ready: Callable[[], bool]) -> bool:
-        """As the function of this name; False if it is not over, and nothing is watched here any
-        more."""
+        """Watch as the function of this name does; return False if it is not over, and nothing is
+        watched here any more."""
         assert descriptor not in self._watched, "one task reads a socket"
         self._epoll.register(descriptor, select.EPOLLIN)
         context = trio.lowlevel.current_task().context
@@ -156,13 +156,13 @@ class _ReadySockets(trio.abc.Instrument):
         return watched.is_over
 
     def leave_all(self) -> None:
-        """Nothing is watched here from now on."""
+        """Watch nothing here from now on."""
         for descriptor, watched in tuple(self._watched.items()):
             self._forget(descriptor, watched)
             watched.wakes.set()
 
     def closing(self, descriptor: int) -> None:
-        """As the function of this name."""
+        """Stop watching as the function of this name does."""
         watched = self._watched.get(descriptor)
         if watched is not None:
             self._end(descriptor, watched, trio.ClosedResourceError("the socket was closed"))
@@ -182,8 +182,8 @@ class _ReadySockets(trio.abc.Instrument):
             self._trios.end()  # the one that begins now
 
     def _wait(self, timeout: float) -> bool:
-        """Whether something of Trio's own is ready. Else its time has passed, or it is to have a
-        turn: a call scheduled a task, may have set a deadline, or took long."""
+        """Return whether something of Trio's own is ready. Else its time has passed, or it is to
+        have a turn: a call scheduled a task, may have set a deadline, or took long."""
         until_s = time.monotonic() + timeout
         while timeout > 0 and not (len(self._trios.scheduled) or self._left):
             if self._look(timeout):
@@ -236,7 +236,7 @@ class _ReadySockets(trio.abc.Instrument):
 
 
 def _wait_of_trio() -> _Wait | None:
-    """None if Trio does not wait with epoll. It has no public names for these."""
+    """Return None if Trio does not wait with epoll. It has no public names for these."""
     runner = trio._core._run.GLOBAL_RUN_CONTEXT.runner
     epoll = getattr(runner.io_manager, "_epoll", None)
     end = getattr(runner.io_manager, "force_wakeup", None)

@@ -68,7 +68,7 @@ class Changes:
 
 @attrs.define(eq=False)
 class ChangedItems(Generic[T]):
-    """What has changed since it was asked for last, each item once, in the order of its first
+    """Items that changed since they were asked for last, each once, in the order of their first
     change: for a reader whose work shall follow what changed, and not what there is."""
 
     _items: dict[T, None] = attrs.field(factory=dict, init=False)
@@ -77,7 +77,7 @@ class ChangedItems(Generic[T]):
         self._items[item] = None
 
     def take(self) -> list[T]:
-        """All of them; they have not changed from now on."""
+        """Return all of them; they have not changed from now on."""
         items, self._items = list(self._items), {}
         return items
 

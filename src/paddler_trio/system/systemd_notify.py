@@ -104,8 +104,8 @@ class SystemdNotifier:
         self._address = None
 
     def variables(self) -> dict[str, str]:
-        """What a process needs in its environment to speak in our place, once it is the main one;
-        whom the watchdog watches is left out, so that it is that process."""
+        """Return what a process needs in its environment to speak in our place, once it is the main
+        one; whom the watchdog watches is left out, so that it is that process."""
         if self._address is None:
             return {}
         address = os.fsdecode(self._address)

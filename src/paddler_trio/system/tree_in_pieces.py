@@ -61,7 +61,8 @@ class _Pause:
 
 
 async def _children(task: Task, pause: _Pause) -> Iterator[Task]:
-    """Of all its nurseries, outermost first, each sorted by name: runs now, merged when read."""
+    """Yield the tasks of all its nurseries, outermost first, each sorted by name: runs now, merged
+    when read."""
     merged: list[Iterator[tuple[str, int, Task]]] = []
     for nursery in task.child_nurseries:
         runs: list[list[tuple[str, int, Task]]] = [[]]
@@ -88,5 +89,5 @@ def _beginning(task: Task, histories: Histories, name: str | None = None) -> str
 
 
 def _has_ended(task: Task) -> bool:
-    """Its coroutine holds no frame any more."""
+    """Return whether the coroutine of a task holds no frame any more."""
     return getattr(task.coro, "cr_frame", task) is None

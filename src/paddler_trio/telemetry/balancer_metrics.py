@@ -1,4 +1,4 @@
-"""What ``GET /metrics`` of a balancer shows."""
+"""The metrics that ``GET /metrics`` of a balancer shows."""
 
 from __future__ import annotations
 

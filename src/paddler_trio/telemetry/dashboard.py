@@ -43,7 +43,7 @@ def dashboard() -> Json:
 
 
 def rows() -> Sequence[Row]:
-    """What the dashboard shows, from the top."""
+    """Return the rows of the dashboard, from the top."""
     return (
         _overview(),
         _latency(),
@@ -58,7 +58,7 @@ def rows() -> Sequence[Row]:
 
 
 def queries() -> Sequence[Query]:
-    """Of all panels."""
+    """Return the queries of all panels."""
     return [query for row in rows() for panel in row.panels for query in panel.queries]
 
 

@@ -77,7 +77,7 @@ class Exposition:
         routes.http("HEAD", "/metrics", self._answer_head)
 
     async def text(self, *, openmetrics: bool = False) -> bytes:
-        """As it was at most a second ago.
+        """Return the text as it was at most a second ago.
 
         Cancellation: the next waiter for this rendering begins its own.
         """
@@ -179,7 +179,8 @@ def _without_header(text: bytes) -> bytes:
 
 
 def accepts_openmetrics(accept: bytes | None) -> bool:
-    """Whether an ``Accept`` header names OpenMetrics: any other is answered as Paddler does."""
+    """Return whether an ``Accept`` header names OpenMetrics: any other is answered as Paddler
+    does."""
     for part in (accept or b"").split(b","):
         kind, *parameters = (each.strip().lower() for each in part.split(b";"))
         if kind == b"application/openmetrics-text" and b"q=0" not in parameters:

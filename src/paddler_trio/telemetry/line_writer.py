@@ -177,7 +177,8 @@ def _ends_in_half_a_line(path: Path, size_bytes: int) -> bool:
 
 
 def _write(descriptor: int, data: bytes) -> tuple[bytes, str]:
-    """What of it was written, and why not all; empty if it was. In a thread."""
+    """Write in a thread; return how much was written, and why not all; the reason is empty if it
+    was."""
     left = memoryview(data)
     problem = ""
     try:

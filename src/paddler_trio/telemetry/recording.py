@@ -42,7 +42,7 @@ class BoundedValues:
         return value
 
     def forget(self, value: str) -> None:
-        """Its place is free."""
+        """Free the place of a value."""
         self._known.pop(value, None)
 
 
@@ -80,7 +80,8 @@ class Counts:
 
 @attrs.define(eq=False, repr=False)
 class Buckets:
-    """How often values fell between the bounds of a histogram, and their sum; one series of it.
+    """Counts of how often values fell between the bounds of a histogram, and their sum; one series
+    of it.
 
     A value that equals a bound is below it, as Prometheus has it.
     """
@@ -199,5 +200,5 @@ def _lines(
 
 
 def _le(bound: float) -> str:
-    """As Prometheus's own clients write it: ``1.0``, not ``1``."""
+    """Return a bound as Prometheus's own clients write it: ``1.0``, not ``1``."""
     return repr(float(bound))

@@ -41,8 +41,8 @@ class SpanExporter(Protocol):
     """Sends spans; both are called in a thread, ``close`` perhaps during an ``export``."""
 
     def export(self, spans: Sequence[SpanData], *, wall_offset_s: float) -> str | None:
-        """Why they were not taken; None if they were. ``wall_offset_s`` added to a time of Trio's
-        clock is a Unix time."""
+        """Export spans; return why they were not taken, None if they were. ``wall_offset_s`` added
+        to a time of Trio's clock is a Unix time."""
         ...
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class SpanExport:
             self._report()
 
     def _send(self, batch: Sequence[MakeSpans], wall_offset_s: float) -> tuple[int, str]:
-        """How many spans were sent, and why none were; in a thread."""
+        """Send a batch in a thread; return how many spans were sent, and why none were."""
         usual_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
         try:

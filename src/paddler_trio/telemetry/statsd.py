@@ -30,7 +30,7 @@ FULL: Final = frozenset({errno.EAGAIN, errno.ENOBUFS})
 
 
 def current_gauges(statistics: LedgerStatistics) -> Mapping[str, int]:
-    """By their names since Paddler 2.0."""
+    """Return the gauges by their names since Paddler 2.0."""
     return {
         "slots_processing": statistics.slots_processing,
         "slots_total": statistics.slots_total,
@@ -39,8 +39,8 @@ def current_gauges(statistics: LedgerStatistics) -> Mapping[str, int]:
 
 
 def gauges_of_paddler_1(statistics: LedgerStatistics) -> Mapping[str, int]:
-    """By their names up to Paddler 1.2: idle slots instead of all. While an agent that offers none
-    any more finishes what it has, more may be busy than there are."""
+    """Return the gauges by their names up to Paddler 1.2: idle slots instead of all. While an agent
+    that offers none any more finishes what it has, more may be busy than there are."""
     return {
         "slots_idle": max(0, statistics.slots_total - statistics.slots_processing),
         "slots_processing": statistics.slots_processing,
@@ -96,7 +96,7 @@ class StatsdExporter:
     def of(
         cls, config: BalancerConfig, statistics: Callable[[], LedgerStatistics]
     ) -> StatsdExporter | None:
-        """None if metrics are sent nowhere; ConfigurationError."""
+        """Return None if metrics are sent nowhere; ConfigurationError."""
         if config.statsd_addr is None:
             return None
         host, port = check_statsd(config.statsd_addr, config.metrics_prefix)
@@ -110,7 +110,7 @@ class StatsdExporter:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send until cancelled."""
         explain_this_task(lambda: f"{self.sent} datagrams sent, {self.failures} reports failed")
         next_s = trio.current_time()
         while True:

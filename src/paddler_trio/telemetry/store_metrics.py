@@ -1,4 +1,4 @@
-"""What ``GET /metrics`` of a balancer with a model store shows of it.
+"""The metrics that ``GET /metrics`` of a balancer with a model store shows of it.
 
 The store is a process of its own, which reports once a second; its totals begin anew with it.
 """

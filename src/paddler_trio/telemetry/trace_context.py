@@ -1,4 +1,4 @@
-"""Which trace a request of a client belongs to: its caller's, or a new one.
+"""Find the trace that a request of a client belongs to: its caller's, or a new one.
 
 Every request has one, whether spans are exported or not: its id is in all lines of the log. Where
 nothing is exported here, the caller's span is passed on as it came, so that a trace has no span
@@ -25,7 +25,7 @@ _SPACE: Final = 1 << 64
 
 @attrs.frozen
 class Sampling:
-    """Which traces are exported here.
+    """Rules for which traces are exported here.
 
     Args:
       exports: any at all.
@@ -93,8 +93,8 @@ class Messages(Protocol):
 
 @attrs.frozen(eq=False)
 class TraceEntry:
-    """How a request came in: its trace, that of its caller, if it has one, and what is exported;
-    of a WebSocket also what sees the requests on it, if anything does."""
+    """The beginning of a request: its trace, that of its caller, if it has one, and what is
+    exported; of a WebSocket also what sees the requests on it, if anything does."""
 
     trace: TraceContext
     caller: TraceContext | None
@@ -102,7 +102,7 @@ class TraceEntry:
     messages: Messages | None = None
 
     def of_message(self) -> TraceContext:
-        """For the next request on the WebSocket."""
+        """Return the context for the next request on the WebSocket."""
         return self.sampling.continues(self.caller)
 
 

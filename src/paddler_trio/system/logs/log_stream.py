@@ -113,7 +113,7 @@ class LogStream:
         log.warning("log lines were lost", lines=num_lost, reason=reason)
 
     def _written_now(self, data: bytes) -> bytes:
-        """What is left of ``data`` when as much was written as can be without waiting."""
+        """Return what is left of ``data`` when as much was written as can be without waiting."""
         if self._is_terminal:
             return data
         if not self._is_file:
@@ -130,7 +130,7 @@ class LogStream:
             return b""
 
     def _write_some(self, data: bytes | memoryview) -> int:
-        """How many bytes of ``data`` were written, as :func:`os.write`."""
+        """Return how many bytes of ``data`` were written, as :func:`os.write` does."""
         try:
             if self._is_refused and self._is_mid_line:
                 os.write(self.descriptor, b"\n")  # behind what was written of a line that is lost

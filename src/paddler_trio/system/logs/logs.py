@@ -95,7 +95,7 @@ class _Handler(logging.Handler):
 
 @attrs.frozen(eq=False)
 class _Lines:
-    """Where structlog's lines go, which are whole: records of the standard library, made of them,
+    """The end of structlog's lines, which are whole: records of the standard library, made of them,
     would be half of what a line costs, and there is one with each request."""
 
     stream: _Writable
