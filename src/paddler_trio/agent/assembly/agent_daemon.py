@@ -119,7 +119,7 @@ def agent_parts(config: AgentConfig, open_metrics: OpenMetrics | None = None) ->
 
 @attrs.define(eq=False)
 class _Host:
-    """What all instances of one agent share.
+    """The things that all instances of one agent share.
 
     Args:
       id: of its first link.
@@ -155,7 +155,7 @@ class _Host:
     def services(
         self, open_metrics: OpenMetrics | None, instances: Instances[InstanceWanted]
     ) -> dict[str, Run]:
-        """What runs beside the instances, by the names of the tasks."""
+        """Return what runs beside the instances, by the names of the tasks."""
         services: dict[str, Run] = {}
         if self.spans is not None:
             services["span export"] = self.spans.run
@@ -171,7 +171,7 @@ class _Host:
         return CredentialRotation(config.token_file)
 
     def instance_parts(self, wanted: InstanceWanted) -> InstanceParts:
-        """Of a deployment beside the first link's."""
+        """Return the parts of a deployment beside the first link's."""
         name = f"{self.config.name or self.id}.{wanted.deployment}"
         placement = Placement(host=self.id, deployment=wanted.deployment, labels=self.config.labels)
         return self.parts(
@@ -193,7 +193,8 @@ class _Host:
         placement: Callable[[], Placement | None],
         instances: Instances[InstanceWanted] | None,
     ) -> InstanceParts:
-        """Of one instance; only the first link hears which ``instances`` there shall be."""
+        """Return the parts of one instance; only the first link hears which ``instances`` there
+        shall be."""
         config = self.config
         requests = AgentRequests(status, name or link_id, self.spans)
         models = self._models(status, requests)

@@ -141,13 +141,13 @@ def _fields(line: bytes) -> dict[str, object]:
 
 
 def encoded(job: TransferJob) -> bytes:
-    """As the child reads it."""
+    """Return a job as the child reads it."""
     data = pickle.dumps(job)
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 def fields_of(error: DownloadError) -> dict[str, object]:
-    """What ``error_of`` makes the same error of."""
+    """Return the fields of which ``error_of`` makes the same error."""
     retry_after_s = error.retry_after_s if isinstance(error, ServerFailedError) else None
     return {
         "error": type(error).__name__,

@@ -43,7 +43,7 @@ class Suspects:
         return self.sequences.get(key, 0)
 
     def of_embeddings(self, key: int) -> int:
-        """The same of documents."""
+        """Return among how many suspects these documents are; 0 if they are none."""
         return self.embeddings.get(key, 0)
 
 
@@ -56,7 +56,7 @@ def crash_record_file() -> Iterator[int]:
 
 
 def _nameless_file() -> IO[bytes]:
-    """In memory, where the system has such files."""
+    """Return a file without a name, in memory where the system has such files."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("engine"), "r+b")
     return tempfile.TemporaryFile()  # the caller closes it

@@ -44,7 +44,7 @@ _GREEDY: Final = Sampling(
 
 @attrs.define(eq=False)
 class EngineProbe:
-    """Of one life of an engine that has just greeted with ``ready``."""
+    """The probe of one life of an engine that has just greeted with ``ready``."""
 
     ready: Ready
     problem: str | None = attrs.field(default=None, init=False)
@@ -62,7 +62,7 @@ class EngineProbe:
         return self.problem is not None or not (self._is_generating or self._is_embedding)
 
     def frames(self) -> list[StartSequence | EmbedDocuments]:
-        """What the engine is to compute; nothing if it can do nothing."""
+        """Return what the engine is to compute; nothing if it can do nothing."""
         frames: list[StartSequence | EmbedDocuments] = []
         if self._is_generating:
             count = max(1, min(PROMPT_TOKENS, self.ready.cells - GENERATED_TOKENS))
@@ -85,7 +85,7 @@ class EngineProbe:
         return frames
 
     def take(self, step: Step | EmbeddingStep) -> None:
-        """What one pass produced."""
+        """Note what one pass produced."""
         if isinstance(step, EmbeddingStep):
             for embedded in step.embedded:
                 self._is_embedding = False

@@ -145,7 +145,7 @@ class EngineProcess:
             self._embedding_stop_asked_s = min(self._embedding_stop_asked_s, now_s)
 
     def send_encoded(self, frame: bytes) -> None:
-        """As ``send``, of a whole frame."""
+        """Send a whole frame as ``send`` does."""
         try:
             self._frames.send_nowait(frame)
         except trio.WouldBlock as error:

@@ -140,7 +140,7 @@ class Preparation:
         )
 
     def _places(self, frame: RequestFrame) -> Sequence[FairPlaces]:
-        """Of each of these it needs one, in this order."""
+        """Return the places of which it needs one each, in this order."""
         if frame.kind == "question":
             return (self._questions,)
         return (self._requests,) if frame.is_raw else (self._rendered, self._requests)

@@ -150,7 +150,7 @@ class PreparationServer:
             raise PreparationError(str(error)) from error
 
     async def _converse(self, control: trio.SocketStream) -> None:
-        """Until the server closes its end."""
+        """Talk to the server until it closes its end."""
         try:
             with trio.fail_after(LOAD_S):
                 await control.send_all(frame_of(self.source))

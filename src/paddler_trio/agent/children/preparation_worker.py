@@ -35,7 +35,8 @@ class WorkerDiedError(PaddlerError):
 
 @attrs.define(eq=False)
 class PreparationWorker:
-    """Does one job after the other; after an error or a cancellation it must be killed.
+    """A child that does one job after the other; after an error or a cancellation it must be
+    killed.
 
     Args:
       shared: see :mod:`paddler_trio.processes.preparation.preparation_messages`.
@@ -133,7 +134,7 @@ class PreparationWorker:
         self.connection.socket.close()
 
     def _pid(self) -> int:
-        """Of the living process; ProcessLookupError if it has ended."""
+        """Return the id of the living process; ProcessLookupError if it has ended."""
         signal.pidfd_send_signal(self.pidfd, 0)
         fields = dict(
             line.split(":", 1)

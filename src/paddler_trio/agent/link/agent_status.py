@@ -78,7 +78,7 @@ class AgentStatus:
         self.changes.notify()
 
     def set_running(self, *, generations: int | None = None, embeddings: int | None = None) -> None:
-        """How many requests run now; what is not given stays."""
+        """Set how many requests run now; what is not given stays."""
         if generations is not None:
             self.generations_running = generations
         if embeddings is not None:
@@ -95,8 +95,8 @@ class AgentStatus:
 
     @property
     def shown_download(self) -> DownloadProgress | None:
-        """What is fetched to be served counts before what is fetched beside it, unless it waits for
-        just that."""
+        """The download to report: what is fetched to be served counts before what is fetched beside
+        it, unless it waits for just that."""
         if self.download is None or (self.pull is not None and self.download.phase == WAITING):
             return self.pull
         return self.download
@@ -145,7 +145,7 @@ class AgentStatus:
 
 
 def _received(before: DownloadProgress, after: DownloadProgress) -> int:
-    """How many bytes of one file came between two reports."""
+    """Return how many bytes of one file came between two reports."""
     is_same = (before.filename, before.file_index) == (after.filename, after.file_index)
     return max(0, after.current_bytes - before.current_bytes) if is_same else 0
 

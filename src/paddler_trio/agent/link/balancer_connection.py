@@ -197,7 +197,8 @@ class BalancerConnection:
     # ---------------------------------------------------------------- tasks
 
     async def _publish_changes(self) -> None:
-        """After every change, and once a second: a balancer takes a silent agent for dead."""
+        """Publish the status after every change, and once a second: a balancer takes a silent agent
+        for dead."""
         while True:
             with trio.move_on_after(STATUS_INTERVAL_S):
                 await self.status.changes.wait_beyond(self._published)
@@ -231,7 +232,7 @@ class BalancerConnection:
     # ------------------------------------------------------------- messages
 
     def _handle(self, text: str) -> None:
-        """One frame; an unreadable one that names a request is answered (W17)."""
+        """One frame; an unreadable one that names a request is answered."""
         frame: object = None
         try:
             if self.speaks_trio and text.startswith('{"Trio":'):
@@ -373,6 +374,6 @@ class BalancerConnection:
 
 
 def closed_reason(closed: trio_websocket.ConnectionClosed) -> str:
-    """The same words whichever task met the end first."""
+    """Return why a connection closed, in the same words whichever task met the end first."""
     code = None if closed.reason is None else closed.reason.code
     return f"the connection closed (code {code})"

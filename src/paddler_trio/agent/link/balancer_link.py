@@ -1,7 +1,7 @@
 """The agent's link to its balancer: one connection after the other, for the life of the agent.
 
 When a connection ends, its requests are stopped; the model stays loaded. Redialling backs off with
-jitter (``redial.py``), so that not all agents dial a restarted balancer in the same instant (W37).
+jitter (``redial.py``), so that not all agents dial a restarted balancer in the same instant.
 
 A balancer that leaves, because another process takes over at its address, keeps its connection
 until it has no request left; the agent dials again at once, and reaches the other process.

@@ -55,12 +55,12 @@ class CacheView:
     loaded: tuple[str, ...]
 
     def patterns(self) -> list[SourcePattern]:
-        """What selects the models that are desired."""
+        """Return what selects the models that are desired."""
         return [SourcePattern.of(m) for m in self.desired if not isinstance(m, NoModel)]
 
 
 def pull_answer(request: Pull, fetched: Sequence[FetchedModel], hub: HubSettings) -> object:
-    """What has been fetched, or was here; it counts as used now."""
+    """Return the answer about what has been fetched, or was here; it counts as used now."""
     files = []
     for model, found in zip(request.models, fetched, strict=True):
         place = place_of(found.path, hub)
@@ -146,7 +146,7 @@ def verify_answer(
 
 @attrs.define
 class _Hashing:
-    """How far the hash of one file is."""
+    """The progress of the hash of one file."""
 
     check: Callable[[], None]
     show: Callable[[CacheProgress], None]

@@ -44,7 +44,7 @@ class CredentialRotation:
     _is_confirmed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def run(self, send: Callable[[Rotate], None]) -> None:
-        """Until cancelled; ``send`` queues a message to the balancer."""
+        """Rotate until cancelled; ``send`` queues a message to the balancer."""
         while True:
             age = await trio.to_thread.run_sync(age_s, self.path)
             await trio.sleep(max(0.0, LIFE_S - age))

@@ -1,5 +1,5 @@
-"""What a link to a balancer needs of an agent, whether that runs models or stands in front of a
-server that does."""
+"""Protocols of what a link to a balancer needs of an agent, whether that runs models or stands in
+front of a server that does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LinkModels(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, str] | None:
-        """Of the model that is served."""
+        """The metadata of the model that is served."""
         ...
 
     @property
@@ -37,7 +37,8 @@ class LinkModels(Protocol):
 
 
 class LinkRequests(Protocol):
-    """Does what the balancer asks, and answers on the connection that it was asked over."""
+    """The part of an agent that does what the balancer asks, and answers on the connection that it
+    was asked over."""
 
     def work(self, frame: RequestFrame, reply: LinkReply) -> None:
         """A generation, an embedding or a question."""

@@ -1,4 +1,4 @@
-"""What balancers ask over a link and a task answers: few at once, each with an end.
+"""Run what balancers ask over a link and a task answers: few at once, each with an end.
 
 A task ends with its answer, with a stop, and with the link it was asked over.
 """
@@ -16,7 +16,7 @@ from paddler_trio.wire.trio.trio_link import Answer
 
 
 class AnswerReply(Protocol):
-    """Where answers go: the connection the question came in on."""
+    """The connection that a question came in on, where the answer goes."""
 
     def answer(self, answer: Answer) -> None:
         """Queue a short answer."""

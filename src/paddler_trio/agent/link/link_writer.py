@@ -1,4 +1,4 @@
-"""What one connection to a balancer sends: at once where nothing is in the way, else in a queue.
+"""Send frames to a balancer: at once where nothing is in the way, else through a queue.
 
 A frame that goes through a queue costs a wake-up and a turn of the event loop, which is more than
 all else that an agent does for a token. So as long as the balancer reads, the results of a pass are
@@ -82,7 +82,7 @@ class LinkWriter:
             self._written.notify()
 
     def _write_now(self, frames: tuple[bytes, ...]) -> bool:
-        """Whether these are on their way, together."""
+        """Return whether these are on their way, together."""
         stream = self.stream
         if (
             stream is None

@@ -1,4 +1,4 @@
-"""When an agent that has no link to its balancer dials again.
+"""Decide when an agent that has no link to its balancer dials again.
 
 The pause doubles with each attempt that led to no link, up to ``LONGEST_PAUSE_S``; between a
 quarter of it and all of it is waited. So a balancer that is back is dialled by every agent within
@@ -31,7 +31,7 @@ class Redial:
     _failures: int = attrs.field(default=0, init=False)
 
     def pause_s(self, linked_s: float, chance: float) -> float:
-        """How long to wait after an attempt that has ended.
+        """Return how long to wait after an attempt that has ended.
 
         Args:
           linked_s: for how long it was registered with the balancer; 0 if it never was.

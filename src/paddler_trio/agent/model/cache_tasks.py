@@ -77,7 +77,7 @@ _CODES: Final = (
 
 
 class CommandReply(Protocol):
-    """Where answers go: the connection that the command came in on."""
+    """The connection that a command came in on, where the answers go."""
 
     def answer(self, answer: Answer) -> None: ...
 
@@ -268,7 +268,7 @@ class CacheTasks:
         return await _in_thread(lambda: pull_answer(request, fetched, models.hub))
 
     async def _show_issue(self, status: AgentStatus, request: Pull, issue: AgentIssue) -> None:
-        """For a while, one at a time."""
+        """Show an issue for a while, one at a time."""
         self._issue_scope.cancel(reason="there is a newer one")
         with trio.move_on_after(ISSUE_S) as self._issue_scope:
             self._issue_of = request.models
@@ -325,7 +325,7 @@ def _check() -> None:
 
 
 async def _in_thread(work: Callable[[], object]) -> object:
-    """In a thread that looks at every file whether it is still wanted."""
+    """Run ``work`` in a thread that looks at every file whether it is still wanted."""
     return await trio.to_thread.run_sync(work)
 
 

@@ -1,4 +1,4 @@
-"""Nothing is loaded that cannot fit: asked before the model in force is let go.
+"""Load nothing that cannot fit: it is asked before the model in force is let go.
 
 A model that does not fit is refused with the numbers and with what would fit, and is looked at
 again while memory is freed. Where it cannot be known (no dry run on this machine, a hub that does
@@ -49,8 +49,8 @@ GPU_LOOK_S: Final = 30.0
 
 
 class HeldMemory(Protocol):
-    """What a model in the file ``path`` finds held; with ``keeps_own``, the model in force stays
-    beside it."""
+    """A function that returns what a model in the file ``path`` finds held; with ``keeps_own``, the model in force
+    stays beside it."""
 
     async def __call__(self, path: str, *, keeps_own: bool = False) -> Held: ...
 
@@ -81,13 +81,13 @@ class FitGate:
     """What did not fit a GPU when it was waited for last, for ``_gpu_pause_s``."""
 
     def judges(self, auto: Automatic) -> bool:
-        """Is there a verdict on what is loaded?"""
+        """Return whether there is a verdict on what is loaded."""
         return self.refuses or auto != NOTHING_AUTOMATIC
 
     async def judge(
         self, desired: AgentDesiredState, extras: Extras, *, slots: int | None = None
     ) -> Judged:
-        """Whether this state would fit when the model in force is gone; nothing is changed.
+        """Judge whether this state would fit when the model in force is gone; nothing is changed.
 
         Args:
           slots: None for as many as this agent has.
@@ -119,7 +119,7 @@ class FitGate:
         )
 
     def _load_anywhere(self, desired: AgentDesiredState, extras: Extras) -> LoadModel:
-        """Of files that need not be here: dry runs find them, or their headers."""
+        """Return a load of files that need not be here: dry runs find them, or their headers."""
         name = describe(desired.model)
         return self.rules.load(desired, extras, model_path=name, projection_path=None)
 
@@ -173,8 +173,8 @@ class FitGate:
         )
 
     async def beside(self, judged: Judged) -> Judged | None:
-        """The same with the rooms that are there while the model in force stays; None if it does
-        not fit beside that one, or if it is not known whether it does.
+        """Return the judgement with the rooms that are there while the model in force stays; None
+        if it does not fit beside that one, or if it is not known whether it does.
 
         Before a load call it after :meth:`check`, which has promised the memory to it.
         """

@@ -54,7 +54,7 @@ class EngineGone(Protocol):
 
 @attrs.frozen(eq=False)
 class Children:
-    """What every model of an agent is given.
+    """Callables and settings that every model of an agent is given.
 
     Args:
       supervise, supervise_preparation: run a child again when it crashes; the nursery tree's.
@@ -80,7 +80,7 @@ class ModelOwner(Protocol):
         """This part of it is in memory, 0..1; None while the engine is proved."""
 
     def model_crashed(self, model: LoadedModel, reason: str, kind: str) -> None:
-        """Its engine will be started again."""
+        """Note that a model's engine died and will be started again."""
 
     def language_crashed(self, model: LoadedModel, reason: str) -> None:
         """The language could not be read, and will be tried again."""
@@ -90,7 +90,8 @@ class ModelOwner(Protocol):
 
 @attrs.frozen
 class WantedLoad:
-    """What an engine is asked for, before anything is chosen: the same again is not loaded again.
+    """The load that an engine is asked for, before anything is chosen: the same again is not loaded
+    again.
 
     ``files`` are those of the model and of its projection.
     """
@@ -162,13 +163,14 @@ class LoadedModel:
 
     @property
     def memory(self) -> MemoryInForce | None:
-        """What its engine takes; None while there is none."""
+        """The memory that its engine takes; None while there is none."""
         ready = None if self._engine is None else self._engine.ready
         return None if ready is None else memory_in_force(self.load, self.judged, ready.memory)
 
     @property
     def projection_problem(self) -> str:
-        """Why a model that should see images does not; empty if it does, or shall not."""
+        """The reason why a model that should see images does not; empty if it does, or shall
+        not."""
         if self.projection_error is not None:
             return str(self.projection_error)
         outcome = self.keeper.first_start.value
@@ -224,8 +226,8 @@ class LoadedModel:
     async def read_language(
         self, source: LanguageSource, nursery: trio.Nursery
     ) -> tuple[PreparationKeeper, LanguageFacts]:
-        """The same processes, when they have read it, and what they found. Those in force prepare
-        requests until :meth:`take_language`.
+        """Return the same processes, when they have read the language, and what they found. Those
+        in force prepare requests until :meth:`take_language`.
 
         Cancellation: the next call uses what was started, or ends it.
 
@@ -300,7 +302,7 @@ def _reads(language: PreparationKeeper, source: LanguageSource) -> bool:
 
 
 def kind_of_death(crash: BaseException) -> str:
-    """Of the engine's death, as :class:`~paddler_trio.errors.EngineError` has it."""
+    """Return the kind of an engine's death, as :class:`~paddler_trio.errors.EngineError` has it."""
     return next((each.kind for each in leaves(crash) if isinstance(each, EngineError)), "crash")
 
 

@@ -1,4 +1,5 @@
-"""What the engines of one agent hold together, and what that means for one more of them.
+"""Account for what the engines of one agent hold together, and what that means for one more of
+them.
 
 The system counts pages of mapped files, weights that is, as free memory, also while an engine
 computes with them. So a model that is loaded beside engines which stay must not be given theirs.
@@ -24,7 +25,8 @@ from paddler_trio.wire.trio.fit_messages import DeviceRoom
 
 @attrs.define(eq=False)
 class MemoryInUse:
-    """Of all instances of one agent; ``owner`` is the model server that an engine belongs to."""
+    """The memory that all instances of one agent hold; ``owner`` is the model server that an engine
+    belongs to."""
 
     _engines: dict[EngineProcess, object] = attrs.field(factory=dict, init=False)
     _statuses: weakref.WeakSet[AgentStatus] = attrs.field(factory=weakref.WeakSet, init=False)
@@ -43,8 +45,8 @@ class MemoryInUse:
         self._engines.pop(engine, None)
 
     async def held(self, owner: object, path: str, *, keeps_own: bool = False) -> Held:
-        """What a model of ``owner`` in the file ``path`` finds: what is given back before it is
-        loaded, and what stays beside it.
+        """Return what a model of ``owner`` in the file ``path`` finds: what is given back before it
+        is loaded, and what stays beside it.
 
         Args:
           keeps_own: the owner's engines stay too.
@@ -84,7 +86,7 @@ def _mapped_bytes(engine: EngineProcess) -> int:
 
 
 def _sum(parts: list[Held]) -> Held:
-    """On a device where one of them is unknown, the sum is."""
+    """Add up what is held; on a device where one part is unknown, the sum is."""
     devices = dict.fromkeys(device for part in parts for device in part.bytes_by_device)
     held: dict[str, int | None] = {device: _added(parts, device) for device in devices}
     others = 0 if all(part.others == 0 for part in parts) else None
@@ -105,7 +107,7 @@ MOST_OF_DRIVER_BYTES = 1 << 30
 
 
 async def held_memory(engine: EngineProcess | None) -> Held:
-    """By device; nothing is held without an engine.
+    """Return what an engine holds, by device; nothing is held without an engine.
 
     Of the host it is the process's own memory as the system counts it now, caches that filled
     since included. Weights that are mapped from their file count as free already. Of a GPU it is

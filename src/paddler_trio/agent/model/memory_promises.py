@@ -33,8 +33,8 @@ LOCK_LOOK_S: Final = 0.01
 
 @attrs.define(eq=False)
 class MemoryPromises:
-    """Of one agent, in the ``folder`` that it shares with the others. Blocking; one call at a
-    time, but :meth:`drop` may be called whenever no other call is made.
+    """The promises of one agent, in the ``folder`` that it shares with the others. Calls block; one
+    is made at a time, but :meth:`drop` may be called whenever no other call is made.
 
     Where the folder cannot be used, or another process keeps its lock, everything is promised and
     nothing is noted.
@@ -58,7 +58,7 @@ class MemoryPromises:
         return True
 
     def of_others(self) -> Mapping[str, int]:
-        """What other agents are loading, in bytes by device."""
+        """Return what other agents are loading, in bytes by device."""
         try:
             with self._alone():
                 return self._others()
@@ -122,7 +122,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _sizes(data: bytes) -> dict[str, int]:
-    """Of a note; nothing if it is none of ours."""
+    """Return the sizes in a note; nothing if it is none of ours."""
     try:
         value = json.loads(data)
     except ValueError:

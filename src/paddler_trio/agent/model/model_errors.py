@@ -1,4 +1,4 @@
-"""Why a model is not served: what operators see of it, and what is done about it."""
+"""Describe why a model is not served: what operators see of it, and what is done about it."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def file_at(path: str) -> ModelFile | None:
 
 
 def describe(model: DesiredModel) -> str:
-    """How issues name a model: its path, its URL, or ``repo/revision/filename``."""
+    """Return the name of a model in issues: its path, its URL, or ``repo/revision/filename``."""
     match model:
         case NoModel():
             return "None"

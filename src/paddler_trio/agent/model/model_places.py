@@ -76,12 +76,12 @@ class ModelPlaces:
 
     @property
     def newest(self) -> LoadedModel | None:
-        """What began last."""
+        """The model that began last."""
         return self._coming or self.current
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Of the files of all models that are here."""
+        """The paths of the files of all models that are here."""
         models = (self.current, self._coming, self._leaving)
         return tuple(
             file.path
@@ -163,8 +163,8 @@ class ModelPlaces:
         await self._drain_and_stop()
 
     async def abandon_coming(self) -> None:
-        """What is loaded beside the current one is not wanted any more. One that was called back
-        goes on leaving: requests still run on it."""
+        """Abandon what is loaded beside the current model. One that was called back goes on
+        leaving: requests still run on it."""
         coming = self._coming
         if coming is None:
             return
@@ -231,7 +231,7 @@ class ModelPlaces:
             self.gate.loaded()
 
     async def _until_taken(self, model: LoadedModel) -> None:
-        """Its engine has its memory, or never will."""
+        """Wait until a model's engine has its memory, or never will."""
         try:
             await wait_first(model.loaded, model.keeper.ended.wait)
         finally:

@@ -14,7 +14,7 @@ Issues stay while the same state is tried again, until it is served or fails for
 Where the memory holds both, the new model is loaded and proved *beside* the old one: that one gets
 all requests until the new one serves, and ends with its last request. Elsewhere the agent offers no
 slots while models are swapped; running answers finish on the old model first. Both are bounded by a
-deadline (W16). After an engine crash its requests are handed back and it starts again; a model
+deadline. After an engine crash its requests are handed back and it starts again; a model
 that cannot be loaded stays an issue until its file or the desired state changes.
 """
 
@@ -173,23 +173,23 @@ class ModelServer:
 
     @property
     def store(self) -> StoreAddress | None:
-        """Where models are asked for first."""
+        """The store where models are asked for first."""
         return self._fetch.store
 
     def cache_view(self) -> CacheView:
-        """What of the caches it serves and wants to serve, as it is now."""
+        """Return what of the caches it serves and wants to serve, as it is now."""
         desired = self.desired
         wanted = () if desired is None else (desired.model, desired.multimodal_projection)
         return CacheView(self.hub, wanted, self._places.paths)
 
     async def touch_uses(self) -> None:
-        """What is served is in use still."""
+        """Note that what is served is in use still."""
         await self._fetch.uses.touch()
 
     async def would_load_beside(
         self, judged: Judged, desired: AgentDesiredState, extras: Extras
     ) -> bool | None:
-        """Whether the model in force would go on serving while ``judged``, of this state, is
+        """Return whether the model in force would go on serving while ``judged``, of this state, is
         loaded, as the memory is now; None if nothing is in force."""
         gate = self.gate
         if self.serving is None or gate is None:
@@ -199,7 +199,8 @@ class ModelServer:
         return await gate.beside(judged) is not None
 
     def set_store(self, store: StoreAddress | None) -> None:
-        """Where models are asked for first, from the next download on; None for their sources."""
+        """Set the store where models are asked for first, from the next download on; None for their
+        sources."""
         self._fetch.store = store
         if self.fit is not None:
             self.fit.store = store
@@ -224,7 +225,7 @@ class ModelServer:
                     await self._follow(engines)
 
     async def _watch_newer(self, ordinal: int, effort: trio.CancelScope) -> None:
-        """Cancel ``effort`` when there is a newer state (W33)."""
+        """Cancel ``effort`` when there is a newer state."""
         await self._desired_changes.wait_beyond(ordinal)
         effort.cancel(reason="a newer desired state")
 
@@ -284,7 +285,7 @@ class ModelServer:
     async def _apply(
         self, desired: AgentDesiredState, extras: Extras, engines: trio.Nursery
     ) -> LoadedModel | None:
-        """From the desired state to a model in force; None if it is none.
+        """Bring the desired state into force; return the model, or None if the state has none.
 
         Cancellation: the next attempt reuses what was started, or ends it.
 
@@ -399,7 +400,7 @@ class ModelServer:
 
     @property
     def _in_force(self) -> InForce | None:
-        """What the model is for that requests go to."""
+        """The model that requests go to, and what its language was read for."""
         offered = self._places.offered
         return None if offered is None else offered.in_force
 

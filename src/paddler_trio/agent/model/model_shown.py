@@ -1,4 +1,4 @@
-"""What is shown of the model that an agent follows: phase, issues, what it serves and why not."""
+"""Show the model that an agent follows: phase, issues, what it serves and why not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ModelShown:
             self.status.set(download=None, phase="resolving")
 
     def draining(self) -> None:
-        """Nothing is offered any more."""
+        """Show that nothing is offered any more."""
         self.status.set(is_serving=False, served_state=None, phase="draining", memory=None)
 
     def loading(self, *, beside: bool) -> None:
@@ -62,7 +62,8 @@ class ModelShown:
         self.status.set(phase="loading", detail=reason, progress=0.0)
 
     def language_crashed(self, model: LoadedModel, reason: str) -> None:
-        """What reads the language died before it had read it, and will be started again."""
+        """Show that what reads the language died before it had read it, and will be started
+        again."""
         self.status.set(
             detail=reason,
             issues=frozenset({ModelCannotBeLoaded(model.load.model_path)}),

@@ -1,4 +1,4 @@
-"""Where an agent fetches a model: at its balancer's model store, else at the source itself.
+"""Fetch a model at the balancer's model store, else at the source itself.
 
 store answers                           it is fetched there
 store starts, is gone, or is full of    asked again for a while, then the source
@@ -109,7 +109,7 @@ class StoreFirst:
     async def _from_store(
         self, download: ModelDownload, model: HuggingFaceModel | UrlModel
     ) -> FetchedModel:
-        """As often as it takes, while the store is away for a moment."""
+        """Fetch from the store, as often as it takes, while that is away for a moment."""
         pause_s = FIRST_PAUSE_S
         give_up_s: float | None = None
         while True:
@@ -132,7 +132,7 @@ class StoreFirst:
 
 
 def may_try_source(error: DownloadError, *, has_token: bool) -> bool:
-    """Whether the source may give what the store did not."""
+    """Return whether the source may give what the store did not."""
     if isinstance(error, (*_HERE, RemoteFileChangedError, PushedModelMissingError)):
         return False
     if not error.is_from_store:

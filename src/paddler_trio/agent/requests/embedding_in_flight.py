@@ -17,7 +17,7 @@ _LISTED_PROBLEMS = 3
 
 
 class EmbeddingReply(Protocol):
-    """Where a request's results go: the connection it came in on."""
+    """The connection that a request came in on, where its results go."""
 
     @property
     def speaks_trio(self) -> bool:
@@ -94,7 +94,7 @@ class EmbeddingInFlight:
         return f"<EmbeddingInFlight {self.wire_id}: {state}, {self.num_results} results>"
 
     async def next_embedded(self) -> list[Embedded]:
-        """What the engine sent since the last time; waits for some."""
+        """Return what the engine sent since the last time; waits for some."""
         while not self.arrived:
             if self.lost is not None:
                 raise self.lost

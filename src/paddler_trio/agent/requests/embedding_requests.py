@@ -2,7 +2,7 @@
 
 tokenise (preparation process) -> engine -> average, norm, JSON (worker thread) -> link. Documents
 come back from the engine in any order and go out in the order of the request: first those that
-are too long, then the vectors, then exactly one ending (W17).
+are too long, then the vectors, then exactly one ending.
 
 The engine is given a request a portion at a time, and the next one only after vectors of those
 before were sent: behind a slow link the engine stays free for others, and few vectors wait.
@@ -178,7 +178,7 @@ class EmbeddingRequests:
     async def _embed_on(
         self, serving: Serving, running: EmbeddingInFlight, frame: RequestFrame
     ) -> RawEmbeddingResult:
-        """All of it on this model, also when another one is put in force meanwhile."""
+        """Embed all of it on this model, also when another one is put in force meanwhile."""
         if not serving.preparation.parameters.enable_embeddings:
             return "EmbeddingsDisabled"
         ready = serving.engine.ready
@@ -246,7 +246,7 @@ class EmbeddingRequests:
             self._by_key[key] = running
 
     def _chunk_of(self, running: EmbeddingInFlight, embedded: Embedded) -> int:
-        """Which chunk of the request this is; a portion that is back is forgotten."""
+        """Return which chunk of the request this is; a portion that is back is forgotten."""
         portion = running.portions[embedded.key]
         portion.num_left -= 1
         if not portion.num_left:
@@ -298,7 +298,7 @@ class EmbeddingRequests:
         times.export(self.spans)
 
     def _count(self) -> None:
-        """A request that waits for a model does not count: the swap must not wait for it (W16)."""
+        """A request that waits for a model does not count: the swap must not wait for it."""
         running = sum(not request.waits_for_model for request in self._running.values())
         self.status.set_running(embeddings=running)
 

@@ -63,7 +63,7 @@ SAMPLE_S: Final = 1.0
 
 
 class Link(Protocol):
-    """What is shown of the link to the balancer."""
+    """The link to the balancer, as metrics show it."""
 
     is_up: bool
     num_connections: int
@@ -74,7 +74,7 @@ Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 
 @attrs.define(eq=False)
 class _Instance:
-    """Of one deployment."""
+    """The measurements of one deployment."""
 
     status: AgentStatus
     link: Link
@@ -133,7 +133,7 @@ class InstanceMeasures:
             await trio.sleep(SAMPLE_S)
 
     def collect(self) -> Iterator[Family]:
-        """In the order of ``AGENT_METRICS``."""
+        """Yield the families in the order of ``AGENT_METRICS``."""
         self._forget()
         statuses = [each.status for each in self._instances.values()]
         yield single(SLOTS_PROCESSING, sum(each.requests_running for each in statuses))
@@ -178,7 +178,7 @@ class InstanceMeasures:
             yield single(CACHE_FREE_BYTES, free_bytes)
 
     def _forget(self) -> None:
-        """Those that are not served any more."""
+        """Forget instances that are not served any more."""
         if self.deployments is not None:
             served = set(self.deployments())
             for name in [each for each in self._instances if each not in served]:

@@ -29,7 +29,7 @@ log = structlog.get_logger("requests")
 
 @attrs.define(eq=False)
 class RequestTimes:
-    """What is noted of one request, never its text; seconds of Trio's clock.
+    """The times that are noted of one request, never its text; seconds of Trio's clock.
 
     Args:
       id: on its link.

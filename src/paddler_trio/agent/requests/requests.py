@@ -1,7 +1,7 @@
 """The requests an agent works on: one task each, from its frame to its ending.
 
 prompt (preparation process) -> engine -> results, step by step, straight from the engine's reader
-to the link -> one ending. A request ends with exactly one frame (W17): an ending result, or, to a
+to the link -> one ending. A request ends with exactly one frame: an ending result, or, to a
 balancer of ours, a ``HandBack``, so that another agent takes it.
 """
 
@@ -109,7 +109,7 @@ class AgentRequests:
         self.cache.start(command, reply)
 
     def open_tunnel(self, secret: str, reply: LinkReply) -> None:
-        """Only agents in front of a server have tunnels."""
+        """Refuse: only agents in front of a server have tunnels."""
         log.warning("a tunnel is asked for, and there is no server to lead to")
 
     def start(
@@ -272,7 +272,7 @@ class AgentRequests:
     async def _generate_on(
         self, serving: Serving, running: RunningRequest, frame: RequestFrame
     ) -> None:
-        """All of it on this model, also when another one is put in force meanwhile."""
+        """Generate all of it on this model, also when another one is put in force meanwhile."""
         if not frame.is_extended and serving.preparation.parameters.enable_embeddings:
             reason = "Token generation is disabled while the cluster is configured for embeddings"
             running.finish([], [{"TokenGenerationDisabled": reason}])
@@ -331,7 +331,7 @@ class AgentRequests:
         times.export(self.spans)
 
     def _count(self) -> None:
-        """A request that waits for a model does not count: the swap must not wait for it (W16)."""
+        """A request that waits for a model does not count: the swap must not wait for it."""
         running = sum(not request.waits_for_model for request in self._running.values())
         self.status.set_running(generations=running)
 

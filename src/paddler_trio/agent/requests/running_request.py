@@ -50,7 +50,8 @@ class RunningRequest:
         return f"<RunningRequest {self.wire_id}: {state}{', stopped' if self.is_stopped else ''}>"
 
     def prompt_stages(self) -> PromptStages | None:
-        """With the first results: how the prompt was computed. None later, or without a report."""
+        """Return how the prompt was computed, with the first results; None later, or without a
+        report."""
         if self.prompt is None and self.times.first_s is not None:
             return None  # as with nearly every token
         report, self.prompt = self.prompt, None

@@ -1,4 +1,4 @@
-"""When a server that fails gets no requests, and when it is tried again. Pure."""
+"""Decide when a server that fails gets no requests, and when it is tried again."""
 
 from __future__ import annotations
 

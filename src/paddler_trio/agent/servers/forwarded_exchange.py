@@ -67,7 +67,8 @@ class ForwardedExchange:
         return self._is_answered and self.error is None
 
     async def run(self) -> bool:
-        """Until the answer was sent, or nobody wants it; True if there may be another exchange.
+        """Forward until the answer was sent, or nobody wants it; return True if there may be
+        another exchange.
 
         Errors:
           WireError: the balancer sent something that is no request; in a group if the request's
@@ -105,7 +106,7 @@ class ForwardedExchange:
             watching.cancel_scope.cancel(reason="all of the request was read")
 
     async def _read_end(self) -> None:
-        """Of a request without a body, which may come a read later than its head."""
+        """Read the end of a request without a body, which may come a read later than its head."""
         while not self._is_read:
             frame = await self.tunnel.next_frame()
             if frame is None:
@@ -114,7 +115,8 @@ class ForwardedExchange:
             self._take(frame, [])
 
     def _look(self) -> None:
-        """Nothing comes before the answer is out, but the end: nobody wants it any more.
+        """Look for the end of the tunnel: nothing else comes before the answer is out, and nobody
+        wants it then.
 
         The balancer may have read the last of the answer, and have sent the next request, before
         the task that wrote the answer runs again. That request stays in the tunnel.
@@ -130,7 +132,7 @@ class ForwardedExchange:
             self._scope.cancel(reason="the balancer closed the tunnel")
 
     def _read_early(self) -> list[bytes]:
-        """Of the body, what has come with the head."""
+        """Return what has come of the body with the head."""
         pieces: list[bytes] = []
         while not self._is_read and (here := self.tunnel.frame_here()) is not None:
             self._take(here, pieces)
@@ -191,7 +193,8 @@ class ForwardedExchange:
         self._is_answered = True
 
     async def _pass_both_ways(self, response: UpstreamResponse) -> None:
-        """Until the server ends it, and the balancer has closed the tunnel upon that."""
+        """Pass bytes both ways until the server ends it, and the balancer has closed the tunnel
+        upon that."""
         self._is_switched = True
         problem: UpstreamError | LinkError | None = None
         async with trio.open_nursery() as nursery:
@@ -208,7 +211,8 @@ class ForwardedExchange:
             pass  # what was on its way to the server
 
     async def _end_with_tunnel(self) -> None:
-        """Also while nothing is read of it, because the server takes nothing."""
+        """End with the tunnel, also while nothing is read of it, because the server takes
+        nothing."""
         await self.tunnel.wait_given_up()
         self._scope.cancel(reason="the balancer closed the tunnel")
 
@@ -227,7 +231,7 @@ class ForwardedExchange:
                 return
 
     async def _pass_on(self, response: UpstreamResponse) -> None:
-        """What has come goes out in one write: a small answer is one piece on its whole way."""
+        """Pass on what has come in one write: a small answer is one piece on its whole way."""
         self._has_begun = True
         body = response.body()
         frames = response_frame(_head_of(response))
@@ -246,7 +250,8 @@ class ForwardedExchange:
         await self.tunnel.send(frames + end_frame(tuple(response.trailers)))
 
     async def _pass_on_as_read(self, response: UpstreamResponse, stream: ForwardedStream) -> bytes:
-        """Until the tunnel is full or the body has ended; returns what is to be sent first."""
+        """Pass on what is read until the tunnel is full or the body has ended; return what is to be
+        sent first."""
 
         def pass_on(parts: list[BodyPart]) -> bool:
             if parts:

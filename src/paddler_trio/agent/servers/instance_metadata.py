@@ -1,4 +1,4 @@
-"""What a machine of EC2's says of itself, where an operator writes ``aws:metadata:ITEM``.
+"""Ask EC2 what a machine is, where an operator writes ``aws:metadata:ITEM``.
 
     --upstream http://aws:metadata:local-ipv4:8080     is http://10.0.3.17:8080 there
 
@@ -40,7 +40,8 @@ _BUSY: Final = frozenset({429, 500, 502, 503, 504})
 
 
 def metadata_endpoint(environment: Mapping[str, str]) -> UpstreamAddress:
-    """Where the service is. ConfigurationError for a variable that is no address of it."""
+    """Return the address of the service. ConfigurationError for a variable that is no address of
+    it."""
     text = environment.get(ENDPOINT_VARIABLE) or ENDPOINT
     try:
         address = parse_upstream_address(text)
@@ -175,7 +176,7 @@ class _MetadataService:
 
 
 def _words(error: UpstreamError, service: UpstreamAddress) -> str:
-    """What went wrong, without the words that are for servers of models."""
+    """Return what went wrong, without the words that are for servers of models."""
     match error.kind:
         case FailureKind.CONNECT:
             return f"no connection: {dial_cause(error.__cause__ or error, service)}"

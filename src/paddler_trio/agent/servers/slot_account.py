@@ -1,4 +1,4 @@
-"""Whose requests keep the slots of an upstream server busy: ours, or somebody else's. Pure.
+"""Tell whose requests keep the slots of an upstream server busy: ours, or somebody else's.
 
 What we sent and what has not ended is counted here; the server says how many of its slots are busy.
 Both are true at different moments: while the server's answer is on its way, requests of ours start
@@ -44,7 +44,7 @@ class SlotAccount:
 
     @property
     def is_calm(self) -> bool:
-        """Nothing of ours is there, and the last answer had nothing of others."""
+        """Whether nothing of ours is there, and the last answer had nothing of others."""
         return not (self.in_flight or self.still_generating or self._excess_before)
 
     def started(self) -> None:

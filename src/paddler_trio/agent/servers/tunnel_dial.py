@@ -71,8 +71,8 @@ class AgentTunnel:
             self._received(data)
 
     async def _read_socket(self, descriptor: int) -> None:
-        """While there is room, in the step in which something comes: only the task that takes the
-        frames has a turn for them."""
+        """Read the socket while there is room, in the step in which something comes: only the task
+        that takes the frames has a turn for them."""
 
         def read() -> bool:
             try:
@@ -167,8 +167,8 @@ class AgentTunnel:
         return not self._unsent
 
     async def wait_given_up(self) -> None:
-        """Until the balancer has closed it, unread frames before that or not: it never closes one
-        side only. OSError where no descriptor is left to notice it."""
+        """Wait until the balancer has closed the tunnel, unread frames before that or not: it never
+        closes one side only. OSError where no descriptor is left to notice it."""
         stream = self.stream
         if isinstance(stream, trio.SSLStream):
             stream = stream.transport_stream

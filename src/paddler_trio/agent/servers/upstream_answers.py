@@ -1,4 +1,4 @@
-"""What upstream servers answer to questions about themselves, as values. Pure.
+"""Parse answers of upstream servers to questions about themselves.
 
 llama-server: ``/props``, ``/slots``, ``/metrics``, ``/v1/models`` and, of a router, ``/models``.
 Others have ``/v1/models``; vLLM says ``max_model_len`` there. Whatever is missing or has another
@@ -67,7 +67,7 @@ def parse_models(body: bytes) -> tuple[UpstreamModel, ...]:
 
 
 def parse_busy_slots(body: bytes) -> int:
-    """How many slots of ``/slots`` are busy. UnusableAnswerError."""
+    """Return how many slots of ``/slots`` are busy. UnusableAnswerError."""
     slots = _json(body)
     if not isinstance(slots, list) or len(slots) > MAX_SLOTS:
         raise UnusableAnswerError(f"it is no list of at most {MAX_SLOTS} slots")

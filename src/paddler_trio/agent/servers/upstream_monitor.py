@@ -167,7 +167,7 @@ class UpstreamMonitor:
         self._ejection.request_succeeded()
 
     def accept_model(self) -> None:
-        """What is served now is what shall be served: ``changed_model`` is over."""
+        """Accept the model that is served now: ``changed_model`` is over."""
         self._first_model = self._model()
         self._publish()
 
@@ -237,7 +237,7 @@ class UpstreamMonitor:
             self._prober.forget()
 
     def _wake(self) -> None:
-        """When the next probe is due has to be looked at again, if that is earlier now."""
+        """Look again at when the next probe is due, which may be earlier now."""
         if self._due_s() < self._sleeps_until_s:
             self._nudge.set()
 
@@ -249,7 +249,7 @@ class UpstreamMonitor:
             self._changed = trio.Event()
 
     def _model(self) -> tuple[str, ...] | None:
-        """What tells one model from another; None of several, or where nothing is said."""
+        """Return what tells one model from another; None of several, or where nothing is said."""
         facts, models = self._prober.facts, self._prober.models
         if (facts is not None and facts.is_router) or len(models) > 1:
             return None

@@ -1,4 +1,4 @@
-"""What an agent in front of a server answers to a balancer: it has no model of its own."""
+"""Answer a balancer as an agent in front of a server does: it has no model of its own."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class NoModels:
     judges_beside: bool = False
 
     def set_desired(self, desired: AgentDesiredState, extras: Extras = NO_EXTRAS) -> None:
-        """Nothing is loaded here."""
+        """Load nothing."""
 
     def set_store(self, store: StoreAddress | None) -> None:
-        """Nothing is fetched."""
+        """Fetch nothing."""
 
 
 @attrs.frozen(eq=False)
@@ -59,7 +59,7 @@ class UpstreamRequests:
         self.tunnels.begin(secret, reply)
 
     def stop(self, wire_id: str, reply: LinkReply) -> None:
-        """What is forwarded is stopped by closing its tunnel."""
+        """Ignore the stop: what is forwarded is stopped by closing its tunnel."""
 
     def stop_all_of(self, reply: LinkReply) -> None:
         self.tunnels.end_all_of(reply)

@@ -54,7 +54,7 @@ class ProbeFailedError(Exception):
 
 @attrs.frozen
 class Found:
-    """What a probe found; ``reason`` is for what is neither ready nor sleeping."""
+    """The findings of a probe; ``reason`` is for what is neither ready nor sleeping."""
 
     reachability: Reachability
     reason: str = ""
@@ -107,7 +107,7 @@ class UpstreamProber:
         return found
 
     async def count_busy(self) -> None:
-        """Only ask how many slots are busy. ProbeFailedError."""
+        """Ask only how many slots are busy. ProbeFailedError."""
         account, facts = self._account, self.facts
         if facts is None:
             account.forget()
@@ -207,7 +207,7 @@ class UpstreamProber:
         return self._refusal(path, status, body)
 
     def _refusal(self, path: str, status: int, body: bytes) -> Found | None:
-        """What a status means that is no success; None for success."""
+        """Return what a status means that is no success; None for success."""
         if 200 <= status < 300:
             return None
         if status in _NO_KEY:
@@ -241,7 +241,7 @@ class UpstreamProber:
         return await self._busy(target, parse_busy_slots)
 
     async def _busy(self, target: str, parse: Callable[[bytes], int]) -> int | None:
-        """None if that endpoint is off or means something else."""
+        """Return how many are busy; None if that endpoint is off or means something else."""
         status, body = await self._get(target, is_queued=True)
         if status != HTTPStatus.OK:
             return None

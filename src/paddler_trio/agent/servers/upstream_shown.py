@@ -1,4 +1,4 @@
-"""What an agent shows a balancer of the server behind it, from what its monitor knows."""
+"""Show a balancer the server behind an agent, from what its monitor knows."""
 
 from __future__ import annotations
 
@@ -90,6 +90,7 @@ class UpstreamShown:
 
 
 def _names(state: UpstreamState) -> tuple[str, ...]:
-    """Of the models that need not be loaded first; a name too long for a request is left out."""
+    """Return the names of the models that need not be loaded first; a name too long for a request
+    is left out."""
     names = (model.name for model in state.models if model.is_loaded)
     return tuple(name for name in names if 0 < len(name) <= MAX_MODEL_CHARS)[:MAX_MODELS]

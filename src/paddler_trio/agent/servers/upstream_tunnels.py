@@ -69,7 +69,7 @@ class UpstreamTunnels:
         return f"<UpstreamTunnels: {len(self._tunnels)} open, {in_slots} exchanges in slots>"
 
     def open(self, nursery: trio.Nursery) -> None:
-        """Their tasks live in this nursery from now on."""
+        """Run the tasks in this nursery from now on."""
         self._nursery = nursery
 
     def leave(self) -> None:
