@@ -55,7 +55,8 @@ def disk_errors(subject: Subject) -> Iterator[None]:
 
 
 def _rank(error: BaseException) -> int:
-    """What decides first: a changed file, then what is permanent, then the disk."""
+    """Return the rank of an error: a changed file decides first, then what is permanent, then the
+    disk."""
     if isinstance(error, RemoteFileChangedError):
         return 0
     if isinstance(error, DownloadError):

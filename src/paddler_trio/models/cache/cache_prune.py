@@ -1,4 +1,4 @@
-"""What may be removed from a cache, and removing it.
+"""Find what may be removed from a cache, and remove it.
 
 Never removed: what is desired here, what any process on this machine has marked as in use or is
 fetching, and what no agent ever used, because other programs share the Hugging Face cache. A
@@ -33,7 +33,7 @@ class InUseError(Exception):
 
 @attrs.frozen(kw_only=True)
 class KeepRules:
-    """What stays; a model that one rule keeps is kept.
+    """Rules for what stays; a model that one rule keeps is kept.
 
     Args:
       sources: models that these select.
@@ -53,7 +53,7 @@ def superfluous(
     settings: HubSettings,
     now_s: float,
 ) -> list[CachedModel | Leftover]:
-    """What the rules do not keep and may be removed, longest unused first."""
+    """Return what the rules do not keep and may be removed, longest unused first."""
     known = [model for model in inventory.models if model.used_s is not None]
     known.sort(key=lambda model: model.used_s or 0.0, reverse=True)
     newest = frozenset(known[: rules.newest])
@@ -98,7 +98,7 @@ def remove_model(model: CachedModel) -> int:
 
 
 def remove_leftover(leftover: Leftover) -> int:
-    """The same for bytes that are no model."""
+    """Remove bytes that are no model; return how many they were."""
     if leftover.lock is not None and is_locked(leftover.lock):
         raise InUseError("it is being fetched")
     for path in leftover.paths:

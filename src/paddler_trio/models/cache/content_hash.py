@@ -1,4 +1,4 @@
-"""What a file's content must hash to, and hashing it."""
+"""Know what a file's content must hash to, and hash it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+=@~ ()-]")
 
 @attrs.frozen
 class UrlRecord:
-    """What is known of a cached file.
+    """The facts known of a cached file.
 
     Args:
       hash: of the content, as it arrived.
@@ -45,7 +45,7 @@ class UrlRecord:
 
 @attrs.frozen
 class UrlFile:
-    """Where one URL's file lies."""
+    """The place of one URL's file."""
 
     folder: Path
     name: str
@@ -116,7 +116,7 @@ class UrlFile:
 
 
 def url_journals(root: Path) -> list[Path]:
-    """Of every download of a URL under way, or left."""
+    """Return the journals of every download of a URL under way, or left."""
     return list(root.glob(f"*/*/{OURS}/*.journal"))
 
 

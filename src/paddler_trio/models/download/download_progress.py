@@ -1,4 +1,4 @@
-"""How far a download is: a value, published at most four times a second."""
+"""Publish how far a download is, as a value, at most four times a second."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ class ProgressMeter:
             self._publish(progress)
 
     def begin_phase(self, phase: str) -> None:
-        """The same file, something else is done with it."""
+        """Begin something else with the same file."""
         assert self.progress is not None
         if self.progress.phase != phase:
             self.begin(attrs.evolve(self._now(), phase=phase, bytes_per_s=None))
 
     def end(self) -> None:
-        """Nothing is under way any more."""
+        """Note that nothing is under way any more."""
         self.progress = self._published = None
         self.publish(None)
 
@@ -101,7 +101,7 @@ class ProgressMeter:
         self.received_bytes += count
 
     def set(self, current_bytes: int, total_bytes: int | None = None) -> None:
-        """So many bytes are here; ``total_bytes`` None keeps what is known."""
+        """Set how many bytes are here; ``total_bytes`` None keeps what is known."""
         self.current_bytes = current_bytes
         if total_bytes is not None:
             self.total_bytes = total_bytes

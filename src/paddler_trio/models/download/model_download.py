@@ -1,4 +1,4 @@
-"""From a desired model to verified files on this machine.
+"""Turn a desired model into verified files on this machine.
 
     names checked -> cached? -> the hub's metadata -> cached? -> lock, waited for -> cached? ->
     transfer -> hash compared -> renamed into place -> linked, ref written
@@ -139,7 +139,7 @@ class ModelDownload:
 
     @property
     def received_bytes(self) -> int:
-        """Of files, from the network, in the life of this object."""
+        """The bytes of files that came from the network in the life of this object."""
         return self._meter.received_bytes
 
     async def fetch(self, model: HuggingFaceModel | UrlModel) -> FetchedModel:
@@ -388,7 +388,7 @@ class ModelDownload:
         ).fetch(model)
 
     async def _url_location(self, url: str, subject: Subject) -> Location:
-        """Where ``url`` is asked for: there, or at the model store."""
+        """Return where ``url`` is asked for: there, or at the model store."""
         mirrored = self.settings.mirrored(url)
         if mirrored is None:
             return Location(urldefrag(url)[0])
@@ -451,7 +451,7 @@ class ModelDownload:
         return await self.elsewhere(job, self._meter)
 
     async def carry_out(self, remote: RemoteFile, folder: Path, key: str) -> Fetched:
-        """What a TransferJob asks for; DownloadError."""
+        """Do what a TransferJob asks for; DownloadError."""
 
         def opened() -> PartialFile:
             return PartialFile.open(folder, key, knows_hash=remote.expected is not None)
@@ -486,7 +486,7 @@ class ModelDownload:
 
     @property
     def here(self) -> tuple[int, int | None]:
-        """How many bytes are here of the file that is fetched, and how many it has."""
+        """The number of bytes that are here of the file that is fetched, and how many it has."""
         return self._meter.current_bytes, self._meter.total_bytes
 
     def _space_check(self, partial: PartialFile, subject: Subject) -> Callable[[int], None]:
@@ -574,7 +574,7 @@ def _is_whole(size_bytes: int | None, known: HubFile) -> bool:
 
 
 def _blob_is_whole(repository: RepositoryCache, known: HubFile) -> bool:
-    """Whether the blob can be used; what stands in its place is quarantined."""
+    """Return whether the blob can be used; what stands in its place is quarantined."""
     blob = repository.blob(known.etag)
     if _is_whole(size_of(blob), known):
         return True

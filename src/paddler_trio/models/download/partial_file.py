@@ -235,7 +235,7 @@ def write_at(descriptor: int, start: int, data: Sequence[bytes | memoryview]) ->
 
 
 def boot_id() -> str:
-    """Which boot of this machine this is; empty if it cannot be known."""
+    """Return which boot of this machine this is; empty if it cannot be known."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

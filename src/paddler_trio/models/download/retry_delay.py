@@ -1,4 +1,4 @@
-"""When a failed download is tried again."""
+"""Decide when a failed download is tried again."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class LargeFileError(Exception):
 
 @attrs.frozen(kw_only=True)
 class TransferLimits:
-    """How a transfer uses the network.
+    """Limits of a transfer in its use of the network.
 
     Args:
       workers: requests at once.
@@ -86,7 +86,7 @@ class TransferLimits:
 
 @attrs.frozen(kw_only=True)
 class RemoteFile:
-    """What is fetched.
+    """The file that is fetched.
 
     Args:
       size_bytes: None if nobody announced it.
@@ -104,7 +104,7 @@ class RemoteFile:
 
 @attrs.frozen
 class Fetched:
-    """What arrived.
+    """The file that arrived.
 
     Args:
       hash: of the content; of the kind that was expected, else SHA-256.
@@ -433,7 +433,7 @@ class Transfer:
         )
 
     def _new_space(self) -> memoryview:
-        """For one request after the other."""
+        """Return space for one request after the other."""
         plan = self._plan
         blocks = min(SPACE_BLOCKS, self.limits.part_blocks, max(1, len(plan.here)))
         return memoryview(bytearray(blocks * plan.block_bytes))
@@ -519,7 +519,8 @@ class PartWriting:
 
     @property
     def _whole_bytes(self) -> int:
-        """Of the blocks in the space that have all their bytes; the part's last may be shorter."""
+        """The bytes of the blocks in the space that have all their bytes; the part's last may be
+        shorter."""
         count = self.position - self._start
         if self.position == self.part.stop:
             return count
@@ -585,12 +586,12 @@ class Hashing:
 
 
 def _etag(answer: Answer) -> str:
-    """What differs between versions: the ETag, else the date; empty if there is neither."""
+    """Return what differs between versions: the ETag, else the date; empty if there is neither."""
     return answer.headers.get("etag") or answer.headers.get("last-modified") or ""
 
 
 def _is_strong(etag: str) -> bool:
-    """Whether If-Range may have it."""
+    """Return whether If-Range may have it."""
     return bool(etag) and not etag.startswith("W/")
 
 

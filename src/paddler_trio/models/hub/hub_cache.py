@@ -53,7 +53,7 @@ class HubCache:
         return RepositoryCache(self.root, repo_id)
 
     def journals(self) -> list[Path]:
-        """Of every download under way, or left."""
+        """Return the journals of every download under way, or left."""
         return list(self.root.glob(f"models--*/{OURS}/*.journal"))
 
 
@@ -150,7 +150,7 @@ class RepositoryCache:
         return quarantined(path, self.ours)
 
     def expected_hash(self, pointer: Path) -> ContentHash | None:
-        """What the content of a snapshot's file must hash to: the name of its blob."""
+        """Return what the content of a snapshot's file must hash to: the name of its blob."""
         try:
             blob = (pointer.parent / pointer.readlink()).name
         except OSError:
@@ -159,7 +159,7 @@ class RepositoryCache:
 
 
 def name_problem(repo_id: str, filename: str, revision: str) -> str | None:
-    """Why these cannot name a file of a repository; None if they can."""
+    """Return why these cannot name a file of a repository; None if they can."""
     if _REPO_ID.fullmatch(repo_id) is None or "--" in repo_id or ".." in repo_id:
         return f"{repo_id[:200]!r} is no name of a repository"
     for what, text in (("file", filename), ("revision", revision)):
@@ -170,7 +170,7 @@ def name_problem(repo_id: str, filename: str, revision: str) -> str | None:
 
 
 def path_problem(path: str) -> str | None:
-    """Why ``path`` must not be joined to a folder's; None if it may."""
+    """Return why ``path`` must not be joined to a folder's; None if it may."""
     segments = path.split("/")
     if any(segment in {"", ".", ".."} for segment in segments):
         return "it has an empty part, or . or .."
@@ -186,7 +186,7 @@ def is_commit(text: str) -> bool:
 
 
 def is_etag(text: str) -> bool:
-    """Whether it can be the name of a blob."""
+    """Return whether it can be the name of a blob."""
     return _ETAG.fullmatch(text) is not None and text.strip(".") != ""
 
 

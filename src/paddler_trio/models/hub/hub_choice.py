@@ -1,4 +1,4 @@
-"""Which files of a repository make up a model: llama.cpp's ``-hf`` rules, as pure decisions.
+"""Choose the files of a repository that make up a model, by llama.cpp's rules for ``-hf``.
 
 A quantisation is looked for anywhere in the path, in any case, followed by ``.`` or ``-``. Without
 one the order is Q4_K_M, Q8_0, the first model file. A model in several files is named by its first
@@ -90,18 +90,18 @@ def choose(files: Sequence[str], quantisation: str | None = None) -> HubChoice |
 
 
 def is_quantised(path: str, quantisation: str) -> bool:
-    """Whether the file at ``path`` has this quantisation, by its name."""
+    """Return whether the file at ``path`` has this quantisation, by its name."""
     return re.search(re.escape(quantisation) + "[.-]", path, re.IGNORECASE) is not None
 
 
 def quantisations(files: Sequence[str]) -> tuple[str, ...]:
-    """What can be chosen among, in order of appearance and without repetition."""
+    """Return what can be chosen among, in order of appearance and without repetition."""
     tags = (tag_of(path) for path in files if is_nameable(path))
     return tuple(dict.fromkeys(tag for tag in tags if tag))
 
 
 def is_projection(path: str) -> bool:
-    """Whether the file lets a model see images, by its name."""
+    """Return whether the file lets a model see images, by its name."""
     return path.endswith(_SUFFIX) and "mmproj" in path
 
 
@@ -127,7 +127,7 @@ def _choice(model: str, files: Sequence[str]) -> HubChoice:
 
 
 def is_nameable(path: str) -> bool:
-    """Whether it is a whole model or the first part of one."""
+    """Return whether it is a whole model or the first part of one."""
     split = split_name(path)
     name = path.rpartition("/")[2]
     return (

@@ -1,4 +1,4 @@
-"""Where the hub is, who we are there, and where files go: from the environment.
+"""Read from the environment where the hub is, who we are there, and where files go.
 
 The variables are ``huggingface_hub``'s and have its meaning, so that a machine that is set up for
 it needs nothing more: ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_TOKEN_PATH``, ``HF_HOME``,
@@ -93,7 +93,7 @@ class HubSettings:
     def through_store(
         self, store: str, key_file: Path | None, tls: ClientTls = SYSTEM_TRUST
     ) -> HubSettings:
-        """The same cache, filled from a balancer's model store.
+        """Return settings of the same cache, filled from a balancer's model store.
 
         Args:
           store: its address, without a slash at the end.
@@ -120,7 +120,7 @@ class HubSettings:
 
     @property
     def pushed_cache(self) -> Path:
-        """Where pushed models go."""
+        """The folder where pushed models go."""
         return self.url_cache.parent / "pushed"
 
     @property
@@ -155,7 +155,7 @@ class HubSettings:
 
 
 def _home() -> Path:
-    """Where the user's database has it; a user without an entry has no home."""
+    """Return the home that the user's database has; a user without an entry has none."""
     try:
         return Path.home()
     except RuntimeError:
@@ -190,8 +190,8 @@ def _checked(token: str, place: str) -> str:
 
 @asynccontextmanager
 async def open_client_of(settings: HubSettings) -> AsyncIterator[HttpClient]:
-    """The same for the server of these settings: a model store is on this network, and verified as
-    its balancer is."""
+    """Open a client of the server of these settings: a model store is on this network, and verified
+    as its balancer is."""
     tls = settings.store_tls
     if tls is None:
         client = HttpClient(settings.timeouts)

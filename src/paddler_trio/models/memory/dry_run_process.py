@@ -66,7 +66,7 @@ class DryRun:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None before the first question."""
+        """The id of the process; None before the first question."""
         return None if self._process is None else self._process.pid
 
     async def need(
@@ -76,7 +76,7 @@ class DryRun:
         present: dict[str, int] | None = None,
         grow: GrowHeader | None = None,
     ) -> MemoryNeed:
-        """What ``load`` takes; MemoryUnknownError.
+        """Return what ``load`` takes; MemoryUnknownError.
 
         Args:
           parts: all files of the model, if it has several.

@@ -53,7 +53,7 @@ class MemoryHistory:
 
     @classmethod
     def beside_cache(cls, hub: HubSettings) -> MemoryHistory:
-        """Where files of URLs go, one folder up."""
+        """Return the history that lies where files of URLs go, one folder up."""
         return cls(hub.url_cache.parent / FILE_NAME)
 
     def read(self) -> list[Observation]:

@@ -21,7 +21,7 @@ from paddler_trio.system.durable import durably_replace, write_durably
 
 @attrs.frozen
 class PushedFolder:
-    """Where one pushed model lies.
+    """The place of one pushed model.
 
     Args:
       root: of all of them.
@@ -65,7 +65,7 @@ class PushedFolder:
         return path if not path.is_symlink() and size_of(path) == file.size else None
 
     def expected(self, name: str) -> ContentHash | None:
-        """What the file must hash to; None if the manifest does not have it."""
+        """Return what the file must hash to; None if the manifest does not have it."""
         manifest = self.manifest()
         files = () if manifest is None else manifest.all_files
         found = [file for file in files if file.name == name]
@@ -90,5 +90,5 @@ def pushed_folders(root: Path) -> list[PushedFolder]:
 
 
 def pushed_journals(root: Path) -> list[Path]:
-    """Of every download of a pushed file under way, or left."""
+    """Return the journals of every download of a pushed file under way, or left."""
     return list(root.glob(f"*/{OURS}/*.journal"))

@@ -1,4 +1,4 @@
-"""From ``store://sha256/...`` to verified files: the manifest first, then what is missing of it.
+"""Turn ``store://sha256/...`` into verified files: the manifest first, then what is missing of it.
 
 There is one server that may have a pushed model: the store of the balancer that this agent is
 linked to. What is here already needs none.

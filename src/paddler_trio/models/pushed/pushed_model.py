@@ -79,7 +79,7 @@ class Manifest:
 
     @property
     def all_files(self) -> tuple[PushedFile, ...]:
-        """With the projection."""
+        """All files, the projection included."""
         return self.files if self.projection is None else (*self.files, self.projection)
 
     @property
@@ -89,11 +89,11 @@ class Manifest:
 
     @property
     def sha256(self) -> str:
-        """What names the model."""
+        """The SHA-256 that names the model."""
         return hashlib.sha256(self.text).hexdigest()
 
     def source(self, file: PushedFile) -> str:
-        """How the desired state names the model by its first file, or its projection."""
+        """Return how the desired state names the model by its first file, or its projection."""
         return f"{SCHEME}sha256/{self.sha256}/{file.name}"
 
     def wanted(self, name: str) -> tuple[PushedFile, ...]:
