@@ -33,7 +33,7 @@ class Admitted:
 def admit(
     llama: Llama, shape: ContextShape, start: StartSequence, embeddings: Embeddings | None = None
 ) -> Admitted | Ending:
-    """Check a request and build its sampler; runs beside the decode loop, never in it (W22)."""
+    """Check a request and build its sampler; runs beside the decode loop, never in it."""
     embeddings = embeddings or {}
     words = words_of(start.tokens)
     refused = refusal(

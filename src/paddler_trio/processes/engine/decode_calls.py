@@ -1,4 +1,4 @@
-"""What llama.cpp computes of a pass in one call: how chunks are parted, and how a batch is filled.
+"""Part the chunks of a pass into calls of llama.cpp, and fill a batch for each.
 
 An image needs a call of its own. With regions of their own, sequences in one call all pay for the
 longest of them: those that generate are computed without a long prompt beside them, and their
@@ -25,7 +25,7 @@ from paddler_trio.scheduler.batching.image_tokens import Positions, image_of, is
 
 @attrs.frozen
 class Content:
-    """What a sequence shows besides its words, and where each token is for the model."""
+    """The content of a sequence besides its words, and where each token is for the model."""
 
     embeddings: Embeddings
     positions: Positions

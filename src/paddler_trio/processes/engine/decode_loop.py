@@ -1,7 +1,7 @@
 """The loop that makes tokens: admit -> plan -> decode -> sample -> report, one pass at a time.
 
 The plan changes nothing; a pass is committed only after llama.cpp computed it. A pass that fails
-is split until the sequence that poisons it is alone, and that one fails (W14); so no pass is
+is split until the sequence that poisons it is alone, and that one fails; so no pass is
 retried for ever, and an engine that keeps failing exits to be restarted.
 """
 
@@ -226,7 +226,7 @@ class DecodeLoop:
     # ------------------------------------------------------------- arrival
 
     def _wait(self) -> None:
-        """Until something arrives; what is in the cache is copied to host memory meanwhile."""
+        """Wait until something arrives; what is in the cache is copied to host memory meanwhile."""
         self._report_stats(force=True)
         while True:
             wait_s = self.stored.idle_wait_s(self.streams)
@@ -276,7 +276,8 @@ class DecodeLoop:
         self.counters.now.cached_tokens += sequence.num_computed
 
     def _restore(self, placement: Placement) -> bool:
-        """Whether the stream has been filled from the host store; else nothing was touched."""
+        """Return whether the stream has been filled from the host store; else nothing was
+        touched."""
         sequence, stream = placement.sequence, placement.stream
         found = self.stored.find(sequence, better_than=placement.kept)
         if found is None:
@@ -329,7 +330,8 @@ class DecodeLoop:
                 sequence.drafts = []
 
     def _catch_up_tokens(self, generating: int) -> int:
-        """What all streams may wait for beside so many: the draft model is the faster one."""
+        """Return what all streams may wait for beside so many: the draft model is the faster
+        one."""
         return self.prefill_controller.prefill_budget(generating, limit=self.shape.n_batch).tokens
 
     def _may_draft(self, sequence: Sequence) -> bool:
@@ -450,9 +452,9 @@ class DecodeLoop:
             self._use_threads()
 
     def _is_steady(self, chunks: tuple[ScheduledChunk, ...]) -> bool:
-        """Whether this call takes as long as the last one of the same sequences. Of others than
-        next tokens that is not so, and a sequence that cannot be cut would have to be computed from
-        its beginning if it were broken off."""
+        """Return whether this call takes as long as the last one of the same sequences. Of others
+        than next tokens that is not so, and a sequence that cannot be cut would have to be computed
+        from its beginning if it were broken off."""
         return (
             self.shape.rules.can_trim
             and not self._has_copied
@@ -463,7 +465,7 @@ class DecodeLoop:
         )
 
     def _limit_s(self) -> float:
-        """How long the pass that begins may take."""
+        """Return how long the pass that begins may take."""
         times = self._steady.get(self._in_pass)
         return self.threads.limit_s(min(times) if times else None)
 

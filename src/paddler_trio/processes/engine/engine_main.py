@@ -279,8 +279,8 @@ def _generate(pipe: Pipe, load: LoadModel, loaded: _Loaded, record: CrashRecord)
 
 
 def _thread_count(load: LoadModel) -> ThreadCount:
-    """Of the passes of a context. A thread that waits for a GPU does not run either, so with one
-    in the machine none gives way."""
+    """Return the thread count of the passes of a context. A thread that waits for a GPU does not
+    run either, so with one in the machine none gives way."""
     gives_way = all(device.kind in ("cpu", "accel") for device in devices())
     return ThreadCount(load.threads, least=1 if gives_way else load.threads)
 
@@ -336,7 +336,7 @@ def _open_embedding(llama: Llama, load: LoadModel) -> tuple[EmbeddingContext | N
 
 
 def _open_projector(llama: Llama, load: LoadModel) -> tuple[Projector | None, str]:
-    """What sees images, if that is wanted and can be; else None and why not."""
+    """Return what sees images, if that is wanted and can be; else None and why not."""
     if load.projection_path is None:
         return None, ""
     try:
@@ -359,7 +359,8 @@ def _memory_use(
     *,
     generates: bool,
 ) -> MemoryUse | None:
-    """What was allocated; None, and a warning, where llama.cpp does not count: it serves anyway."""
+    """Return what was allocated; None, and a warning, where llama.cpp does not count: it serves
+    anyway."""
     try:
         return memory_use(llama, embedding, draft, before, generates=generates)
     except EngineError as error:

@@ -43,7 +43,7 @@ BUNDLED_MODEL = Path(__file__).resolve().parents[2] / "models" / "paddler-demo.g
 
 @dataclass(frozen=True)
 class Proof:
-    """What one run of the child showed.
+    """The findings of one run of the child.
 
     Attributes:
       ok: every step worked and every logit was finite.

@@ -1,4 +1,4 @@
-"""What the engine counts about itself: cheap to keep, reported now and then."""
+"""Count what the engine does: cheap to keep, reported now and then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTERVAL_S = 0.5
 
 @attrs.define
 class _ReportTimer:
-    """When one thread reports: after passes, and not again at once."""
+    """A timer that says when one thread reports: after passes, and not again at once."""
 
     _reported_passes: int = 0
     _due_s: float = 0.0

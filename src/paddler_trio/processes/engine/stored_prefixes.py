@@ -28,7 +28,7 @@ _AHEAD = 4
 
 @attrs.define(eq=False)
 class StoredPrefixes:
-    """What was in streams that are needed for something else, now or later."""
+    """The prefixes of streams that are needed for something else, now or later."""
 
     llama: Llama
     memory: HostMemory
@@ -58,7 +58,8 @@ class StoredPrefixes:
                 return
 
     def idle_wait_s(self, streams: Streams) -> float | None:
-        """How long the engine must have been idle before the next copy; None if there is none."""
+        """Return how long the engine must have been idle before the next copy; None if there is
+        none."""
         if self.is_off or (resident := streams.next_unsaved(all_idle=True)) is None:
             return None
         return self.budget.idle_wait_s(self._size(resident))
@@ -102,7 +103,7 @@ class StoredPrefixes:
     # -------------------------------------------------------------- private
 
     def _try_to_save(self, resident: Resident, streams: Streams, *, is_idle: bool = False) -> bool:
-        """True if that is done with, saved or not; False if it must wait."""
+        """Return True if a prefix is done with, saved or not; False if it must wait."""
         size = self._size(resident)
         if size <= self.store_plan.budget_bytes:
             if not self._is_ready_for(size) or not (is_idle or self.budget.affords(size)):

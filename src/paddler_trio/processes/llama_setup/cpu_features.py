@@ -1,4 +1,4 @@
-"""What a build of llama.cpp uses of a CPU, and what it leaves unused. Pure."""
+"""Compare what a build of llama.cpp uses of a CPU with what the CPU has."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def built_features(system_info: str) -> frozenset[str]:
 
 
 def features_lacking(system_info: str, flags: frozenset[str]) -> list[str]:
-    """What the build would use and the CPU does not list: the build may die of it."""
+    """Return what the build would use and the CPU does not list: the build may die of it."""
     built = built_features(system_info) & CPU_FLAGS_NEEDED.keys()
     return sorted(name for name in built if CPU_FLAGS_NEEDED[name] not in flags)
 
 
 def features_unused(system_info: str, flags: frozenset[str]) -> list[str]:
-    """What the CPU lists, is worth having, and the build does without."""
+    """Return what the CPU lists, is worth having, and the build does without."""
     built = built_features(system_info)
     return [name for name in WORTH_HAVING if CPU_FLAGS_NEEDED[name] in flags and name not in built]

@@ -1,4 +1,4 @@
-"""Where llama.cpp is in this environment, and where what is known of it is written down.
+"""Find where llama.cpp is in this environment, and where what is known of it is written down.
 
 Most environments have one place for packages, and llama.cpp goes there. One that belongs to the
 system's package manager may not be changed by anybody else: its file ``llama-folder`` names a
@@ -64,12 +64,12 @@ class Environment:
 
     @property
     def state_folder(self) -> Path:
-        """Where notes about the build are kept."""
+        """The folder where notes about the build are kept."""
         return self.prefix if self.own_folder is None else self.own_folder.parent
 
     @property
     def marker(self) -> Path:
-        """What is remembered of the last proof."""
+        """The file with what is remembered of the last proof."""
         return self.state_folder / "llama-proof.json"
 
     @property

@@ -23,7 +23,7 @@ from paddler_trio.processes.llama_setup.environment import Environment, SetupErr
 
 @dataclass(frozen=True)
 class Pip:
-    """How pip is started: ``command`` for what needs no environment, ``target`` for this one."""
+    """The ways to start pip: ``command`` for what needs no environment, ``target`` for this one."""
 
     command: tuple[str, ...]
     target: tuple[str, ...] = ()

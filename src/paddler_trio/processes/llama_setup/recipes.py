@@ -1,4 +1,4 @@
-"""Which builds of llama.cpp to try on a machine, best first. Pure."""
+"""Choose which builds of llama.cpp to try on a machine, best first."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def choose_recipes(
     requested: str | None = None,
     accelerator: Accelerator = "cpu",
 ) -> list[Recipe]:
-    """What to try, best first.
+    """Return what to try, best first.
 
     Args:
       flags: features from ``/proc/cpuinfo``; empty where there is none.
@@ -114,7 +114,7 @@ def choose_recipes(
 
 
 def portable_recipes(machine: str, accelerator: Accelerator = "cpu") -> list[Recipe]:
-    """What to build for other machines than this one, best first."""
+    """Return what to build for other machines than this one, best first."""
     return [
         replace(each, name=f"{PORTABLE} {each.name}")
         for each in choose_recipes(PORTABLE_FLAGS, machine=machine, accelerator=accelerator)

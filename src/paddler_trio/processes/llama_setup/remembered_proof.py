@@ -1,4 +1,4 @@
-"""What is remembered of a proof, and for how long it speaks for what is installed."""
+"""Remember a proof, and decide for how long it speaks for what is installed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def is_proven(
     libraries: str | None,
     recipes: Sequence[Recipe],
 ) -> bool:
-    """Whether a remembered proof still speaks for what is installed, and for what is asked.
+    """Return whether a remembered proof still speaks for what is installed, and for what is asked.
 
     Args:
       requested: CMAKE_ARGS as asked for now; None asks for nothing.
@@ -84,7 +84,7 @@ def is_proven(
 
 
 def is_outdated(marker: Marker | None, *, libraries: str | None, recipes: Sequence[Recipe]) -> bool:
-    """Whether what is installed was our own choice, and is none that we would make today."""
+    """Return whether what is installed was our own choice, and is none that we would make today."""
     return (
         marker is not None
         and marker.libraries == libraries

@@ -50,7 +50,7 @@ from paddler_trio.system.machine import read_cpu_flags
 
 @dataclass(frozen=True)
 class SetupRequest:
-    """What is asked for.
+    """The wishes of who starts a set-up.
 
     Attributes:
       command: what people type to start this again.
@@ -71,7 +71,7 @@ class SetupRequest:
 
 
 def reason_against(proof: Proof, flags: frozenset[str]) -> str | None:
-    """Why a build that somebody else installed is not kept; None if it is as good as ours.
+    """Return why a build that somebody else installed is not kept; None if it is as good as ours.
 
     One that computes on a GPU stays even if its part for the CPU is not the best.
     """

@@ -37,7 +37,7 @@ NVIDIA_SMI_S: Final = 30.0
 
 
 def describe_progress(log: str) -> str:
-    """Where a build stands, from the end of its log, in one phrase."""
+    """Return where a build stands, from the end of its log, in one phrase."""
     steps = re.findall(r"^\s*(\[\d+/\d+\]|\[ *\d+%\])", log, re.MULTILINE)
     if "Successfully built" in log:
         return "packing the wheel"
@@ -51,7 +51,8 @@ def describe_progress(log: str) -> str:
 
 
 def build_started(log: str) -> bool:
-    """Whether the compiler ran at all: if not, a humbler recipe would fail in the same way."""
+    """Return whether the compiler ran at all: if not, a humbler recipe would fail in the same
+    way."""
     return re.search(r"^\s*(\[\d+/\d+\]|\[ *\d+%\])", log, re.MULTILINE) is not None
 
 
@@ -104,7 +105,8 @@ def check_accelerator(accelerator: Accelerator) -> None:
 
 
 def cuda_architectures() -> tuple[str, ...]:
-    """Those of NVIDIA's GPUs on this machine, as CMake names them; empty where they are not known.
+    """Return the architectures of NVIDIA's GPUs on this machine, as CMake names them; empty where
+    they are not known.
 
     A build for nothing else takes a fraction of the time: by default it is for seven generations.
     """
@@ -204,7 +206,8 @@ def _read_end(log: Path) -> str:
 
 
 def wheel_folder(key: str) -> Path:
-    """Where a proven wheel is kept; XDG asks for relative values to be ignored."""
+    """Return the folder where a proven wheel is kept; XDG asks for relative values to be
+    ignored."""
     told = Path(os.environ.get("XDG_CACHE_HOME", ""))
     base = told if told.is_absolute() else Path("~/.cache").expanduser()
     return base / "paddler-trio" / "wheels" / key

@@ -96,7 +96,7 @@ class Arrival:
         self.changes.notify()
 
     def begin_anew(self) -> None:
-        """What is here of it counts no more; the partial file is about to be another one."""
+        """Count no more what is here of it; the partial file is about to be another one."""
         if self.plan is not None:
             self.plan = None
             self.generation += 1
@@ -134,15 +134,15 @@ class Arrivals:
 
     @property
     def received_bytes(self) -> int:
-        """From sources, by what is on its way now."""
+        """The bytes that came from sources by what is on its way now."""
         return sum(download.received_bytes for download in self._downloads.values())
 
     def find(self, key: str) -> Arrival | None:
-        """What is on its way under ``key``."""
+        """Return what is on its way under ``key``; None if nothing is."""
         return self._by_key.get(key)
 
     def listed(self) -> list[dict[str, object]]:
-        """What is on its way, as plain JSON."""
+        """Return what is on its way, as plain JSON."""
         return [
             {
                 "key": arrival.key,
@@ -229,7 +229,7 @@ class Arrivals:
             return CacheBrokenError(arrival.subject, f"the store failed: {type(error).__name__}")
 
     def _claim(self, key: str, subject: Subject, size_bytes: int) -> None:
-        """In the thread of a download."""
+        """Claim room in the thread of a download."""
         problem = trio.from_thread.run(self.store.claim, key, size_bytes)
         if problem is not None:
             raise CacheFullError(subject, str(problem))
@@ -252,12 +252,12 @@ class Arrivals:
 
 
 def no_model(subject: Subject) -> RequestRejectedError:
-    """What a URL leads to is not handed out."""
+    """Return the error for a URL that leads to no model: it is not handed out."""
     return RequestRejectedError(subject, "it is no GGUF file, and the model store has no others")
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether the file begins as a model does; False if it is gone. Blocking, OSError."""
+    """Return whether the file begins as a model does; False if it is gone. Blocking, OSError."""
     try:
         with path.open("rb") as file:
             return file.read(len(GGUF_MAGIC)) == GGUF_MAGIC

@@ -1,4 +1,4 @@
-"""Which files of a store the desired models are: what must stay. Blocking.
+"""Find the files of a store that the desired models are: these must stay. Blocking.
 
 Anybody who may manage names models, and what they name need not exist. An error here would end the
 store, again and again, so a name that leads nowhere is no file.

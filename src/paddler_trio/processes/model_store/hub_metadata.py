@@ -1,4 +1,4 @@
-"""What the hub says of a file, asked for once however many agents want it at the same time."""
+"""Ask the hub for metadata of a file, once however many agents want it at the same time."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class HubMetadata:
 
 
 def _remember(settings: HubSettings, model: HuggingFaceModel, commit: str) -> None:
-    """What the branch is now, for when the hub cannot be asked. Blocking."""
+    """Remember what the branch is now, for when the hub cannot be asked. Blocking."""
     try:
         HubCache(settings.cache).repository(model.repo_id).remember(model.revision, commit)
     except OSError as error:

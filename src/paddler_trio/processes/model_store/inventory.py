@@ -1,4 +1,4 @@
-"""What lies in the folder of a store, read from the disk. Blocking.
+"""Read from the disk what lies in the folder of a store. Blocking.
 
 The disk is the truth: there is no index that could disagree with it.
 """
@@ -64,7 +64,7 @@ def _hub_files(layout: StoreLayout) -> Iterator[StoredFile]:
 
 
 def _names_of_blobs(folder: Path) -> dict[str, tuple[str, ...]]:
-    """By the name of a blob: the files of commits that lead to it."""
+    """Return the files of commits that lead to a blob, by its name."""
     repository = folder.name.removeprefix("models--").replace("--", "/")
     names: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     snapshots = folder / "snapshots"
@@ -97,7 +97,7 @@ def _pushed_files(layout: StoreLayout) -> Iterator[StoredFile]:
 
 
 def _names_of_pushed(layout: StoreLayout) -> dict[str, tuple[str, ...]]:
-    """By the SHA-256 of a file: how the desired state names it, in each model that has it."""
+    """Return how the desired state names a file, in each model that has it, by its SHA-256."""
     names: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     for path in _regular(layout.pushed / "manifests"):
         try:
@@ -138,8 +138,8 @@ def _file(
 
 
 def size_on_disk(layout: StoreLayout, key: str) -> int | None:
-    """What the file of ``key`` takes now, or what a download left of it; None if nothing is there.
-    OSError."""
+    """Return what the file of ``key`` takes now, or what a download left of it; None if nothing is
+    there. OSError."""
     whole = layout.root / key
     if whole.is_file():
         return whole.lstat().st_size

@@ -1,4 +1,4 @@
-"""What operators keep in the store and what they remove: pins, single files, prune.
+"""Serve what operators keep in the store and what they remove: pins, single files, prune.
 
 Nothing that is desired, in use or arriving goes, whoever asks. Each of these leaves a record in the
 balancer's audit log: ``connection.changed`` is what it says.

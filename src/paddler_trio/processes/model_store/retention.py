@@ -1,4 +1,4 @@
-"""Which files stay in the store and which go: least recently used first, within a budget. Pure.
+"""Decide which files stay in the store and which go: least recently used first, within a budget.
 
 The order of uses counts and no clock: one that is set anew, by years, changes nothing.
 
@@ -70,7 +70,7 @@ class Retention:
 
     @property
     def used_bytes(self) -> int:
-        """Of everything, what is arriving with its full size."""
+        """The bytes of everything, what is arriving with its full size."""
         return sum(held.size_bytes for held in self._held.values()) + sum(self._claimed.values())
 
     @property
@@ -78,7 +78,7 @@ class Retention:
         return len(self._held)
 
     def holds(self, key: str) -> bool:
-        """Whether there is something of it on the disk that nobody is writing to."""
+        """Return whether there is something of it on the disk that nobody is writing to."""
         return key in self._held
 
     def is_arriving(self, key: str) -> bool:
@@ -88,7 +88,7 @@ class Retention:
         return self._uses[key] > 0
 
     def is_kept(self, key: str) -> bool:
-        """Whether it must not go now."""
+        """Return whether it must not go now."""
         return (
             key in self._claimed or self._uses[key] > 0 or key in self.pinned or key in self.desired
         )
@@ -102,7 +102,7 @@ class Retention:
         self._held[key] = _Held(size_bytes, next(self._order))
 
     def forget(self, key: str) -> None:
-        """Nothing of it is there, or comes."""
+        """Forget a file: nothing of it is there, or comes."""
         self._claimed.pop(key, None)
         self._held.pop(key, None)
 
@@ -129,7 +129,7 @@ class Retention:
         return Room(evicted)
 
     def trim(self) -> tuple[str, ...]:
-        """What goes because the budget is exceeded, as after it was made smaller."""
+        """Return what goes because the budget is exceeded, as after it was made smaller."""
         others = [other for other in self._held if not self.is_kept(other)]
         return self._evict(others, self.used_bytes - self.budget_bytes)
 

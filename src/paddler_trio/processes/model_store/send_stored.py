@@ -69,7 +69,7 @@ async def begin_file(
 def asked_range(
     connection: StoreConnection, size_bytes: int, validator: str
 ) -> ByteRange | Unsatisfiable | None:
-    """What the request asks for of a file that has this validator now."""
+    """Return what the request asks for of a file that has this validator now."""
     asked = connection.headers
     return wanted_range(
         asked.get("range"), size_bytes=size_bytes, if_range=asked.get("if-range"), etag=validator

@@ -1,4 +1,4 @@
-"""What the store fetches for agents: files of the hub and of URLs, streamed on while they arrive.
+"""Fetch for agents: files of the hub and of URLs, streamed on while they arrive.
 
 The routes of the hub are the hub's own, below ``/api/v2/store/hf``, with its headers: an agent's
 download code works with that address in place of the hub's. A file of a URL is named by the URL in
@@ -176,7 +176,8 @@ class SourceRoutes:
         )
 
     def _count(self, found: Found, turn: int) -> None:
-        """What was there of the file when it was asked for; later turns are the same request."""
+        """Count what was there of the file when it was asked for; later turns are the same
+        request."""
         if turn == 0:
             self.store.counters.found[found] += 1
 

@@ -43,7 +43,7 @@ SETTLE_S: Final = 5.0
 
 @attrs.frozen
 class Pruned:
-    """What a prune did. ``problems``: why a file of the plan is still there, by its key."""
+    """The outcome of a prune. ``problems``: why a file of the plan is still there, by its key."""
 
     plan: PrunePlan
     problems: dict[str, str]
@@ -80,7 +80,7 @@ class ModelStore:
         return self.retention.num_held
 
     async def files(self) -> list[StoredFile]:
-        """What lies there now."""
+        """Return the files that lie there now."""
         return await trio.to_thread.run_sync(stored_files, self.layout)
 
     # ------------------------------------------------------------------- room
@@ -97,7 +97,7 @@ class ModelStore:
             return None
 
     async def settle(self, key: str) -> None:
-        """Nothing is written to it any more: what is there counts from now on."""
+        """Note that nothing is written to a file any more: what is there counts from now on."""
         with trio.move_on_after(SETTLE_S, shield=True):
             for each in (key, self.layout.quarantined_key(key)):
                 try:
@@ -113,7 +113,7 @@ class ModelStore:
 
     @asynccontextmanager
     async def used(self, key: str) -> AsyncIterator[None]:
-        """While the block lasts the file stays."""
+        """Keep the file while the block lasts."""
         self.retention.use(key)
         try:
             await trio.to_thread.run_sync(note_use, self.layout.root / key)
@@ -240,7 +240,7 @@ def _read_pins(layout: StoreLayout) -> set[str]:
 
 
 def disk_lacks(layout: StoreLayout, key: str, size_bytes: int) -> int:
-    """How much more than is free this file needs."""
+    """Return how much more than is free this file needs."""
     place = os.statvfs(layout.root)
     needed = size_bytes - (size_on_disk(layout, key) or 0)
     return max(0, needed - place.f_bavail * place.f_frsize)

@@ -1,4 +1,4 @@
-"""Where everything lies in the folder of a model store.
+"""Know where everything lies in the folder of a model store.
 
     DIR/
       store.lock                  held by the store that runs
@@ -31,7 +31,7 @@ LOCK_NAME: Final = "store.lock"
 
 
 def is_sha256(text: str) -> bool:
-    """Whether it is a SHA-256 in lower-case hex."""
+    """Return whether it is a SHA-256 in lower-case hex."""
     return _SHA256.fullmatch(text) is not None
 
 
@@ -81,11 +81,11 @@ class StoreLayout:
         return self.pushed / "manifests" / sha256
 
     def key(self, path: Path) -> str:
-        """What names the file at ``path``, which lies below the root."""
+        """Return what names the file at ``path``, which lies below the root."""
         return path.relative_to(self.root).as_posix()
 
     def partial_of(self, key: str) -> Path:
-        """Where a download or an upload of the file of ``key`` writes."""
+        """Return where a download or an upload of the file of ``key`` writes."""
         path = self.root / key
         if path.is_relative_to(self.pushed):
             return self.uploads / f"{path.name}.partial"
@@ -93,7 +93,7 @@ class StoreLayout:
         return folder / OURS / f"{path.name}.partial"
 
     def quarantined_key(self, key: str) -> str:
-        """What names the bytes that came for ``key`` and were wrong."""
+        """Return what names the bytes that came for ``key`` and were wrong."""
         return self.key(self.partial_of(key).with_suffix(".quarantined"))
 
     def folders(self) -> tuple[Path, ...]:

@@ -175,7 +175,7 @@ class StoreServing:
         self._reports, self.outgoing = trio.open_memory_channel[FromStore](MAX_REPORTS)
 
     async def run(self) -> None:
-        """Until the balancer is gone; what is under way then ends at once."""
+        """Serve until the balancer is gone; what is under way then ends at once."""
         async with trio.open_nursery() as nursery:
             self._requests = nursery
             nursery.start_soon(self._report, name="reports")
@@ -246,7 +246,7 @@ class StoreServing:
 
 
 def problem_of(error: DownloadError) -> HttpProblem:
-    """What an agent is answered that asked for what does not come."""
+    """Return what an agent is answered that asked for what does not come."""
     kind = kind_of(error)
     name, value = store_header(kind, error.cause)
     headers = [(name.encode(), value.encode())]
@@ -260,7 +260,7 @@ def _model_of(text: bytes) -> DesiredModel:
 
 
 def allow_descriptors() -> None:
-    """As many as the system lets this process have: a connection takes two."""
+    """Allow as many descriptors as the system lets this process have: a connection takes two."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

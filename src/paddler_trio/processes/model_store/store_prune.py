@@ -1,4 +1,4 @@
-"""Which models of a store go when an operator prunes it, and the answer that tells.
+"""Choose the models of a store that go when an operator prunes it, and answer.
 
 As with agents' caches: a model stays if one rule keeps it. One that has a file which is desired,
 pinned, in use or arriving stays whatever the rules say, with all of its files.
@@ -23,7 +23,7 @@ LEFT_GRACE_S: Final = 86_400.0
 
 @attrs.frozen
 class PrunePlan:
-    """What goes and how many models stay."""
+    """The models that go, and how many stay."""
 
     going: tuple[StoredModel, ...]
     num_kept: int
@@ -35,7 +35,7 @@ class PrunePlan:
 
 
 def planned(layout: StoreLayout, rules: Prune, is_kept: Callable[[str], bool]) -> PrunePlan:
-    """What ``rules`` do not keep, longest unused first. Blocking; UnknownSourceError."""
+    """Return what ``rules`` do not keep, longest unused first. Blocking; UnknownSourceError."""
     models = stored_models(stored_files(layout))
     named = {m.source for text in rules.sources for m in select(layout, models, text)}
     return prune_plan(models, rules, named, is_kept, time.time())

@@ -65,7 +65,7 @@ def store_routes(
 
 @attrs.frozen(eq=False)
 class StoredRoutes:
-    """What lies in the store: listed, and served as it is."""
+    """Routes to what lies in the store: listed, and served as it is."""
 
     store: ModelStore
     arrivals: Arrivals

@@ -42,7 +42,7 @@ class StoredModel:
 
     @property
     def last_use_s(self) -> float:
-        """Of the file that was used last, since the epoch."""
+        """The last use of the file that was used last, since the epoch."""
         return max(file.last_use_s for file in self.files)
 
     @property
@@ -90,7 +90,7 @@ def select(layout: StoreLayout, models: Sequence[StoredModel], text: str) -> lis
 
 
 def _models_of(file: StoredFile) -> Sequence[str]:
-    """What names the models that the file belongs to."""
+    """Return what names the models that the file belongs to."""
     if file.is_whole and file.key.startswith(MANIFESTS):
         return [f"store://sha256/{file.key.removeprefix(MANIFESTS)}"]
     if not file.is_whole or not file.names:
@@ -99,7 +99,7 @@ def _models_of(file: StoredFile) -> Sequence[str]:
 
 
 def _model_named(name: str) -> str:
-    """The same for all files of one model."""
+    """Return what names all files of one model."""
     pushed = pushed_source(name)
     if pushed is not None:
         return f"store://sha256/{pushed.manifest_sha256}"
@@ -115,8 +115,8 @@ def _model_named(name: str) -> str:
 
 
 def _hub_file(name: str) -> HuggingFaceModel | None:
-    """None for a file of a repository without an organisation, as a cache that was copied here may
-    have: no source names those."""
+    """Return None for a file of a repository without an organisation, as a cache that was copied
+    here may have: no source names those."""
     try:
         reference = reference_of(name)
     except UnknownSourceError:

@@ -1,4 +1,4 @@
-"""What has arrived of a file that is being uploaded: its bytes from the start, without a gap.
+"""Know what has arrived of a file that is being uploaded: its bytes from the start, without a gap.
 
 The length of the file is how much is here, so there is nothing to keep beside it. After a crash of
 the machine some of the bytes may be wrong; the hash finds that when all are here. Blocking.
@@ -66,7 +66,8 @@ class UploadFile:
                 self._digest.update(piece)
 
     def sha256(self, on_chunk: Callable[[int], None]) -> str:
-        """Of all bytes that are here, in hex; read again if some are from another time. OSError."""
+        """Return the SHA-256 of all bytes that are here, in hex; read again if some are from
+        another time. OSError."""
         if self._digest is not None:
             return self._digest.hexdigest()
         return hash_of_file(self.path, "sha256", on_chunk)
@@ -86,7 +87,7 @@ class UploadFile:
 
 
 def here_bytes(path: Path) -> int:
-    """How much of an upload is here."""
+    """Return how much of an upload is here."""
     return size_of(path) or 0
 
 

@@ -81,7 +81,7 @@ class UploadRoutes:
         return self._layout.uploads / f"{sha256}.partial"
 
     async def head_blob(self, connection: StoreConnection, params: Params) -> None:
-        """Whether a file is here, or how much of it."""
+        """Answer whether a file is here, or how much of it."""
         sha256 = checked_sha256(params["sha256"])
         size_bytes = await trio.to_thread.run_sync(size_of, self._layout.pushed_blob(sha256))
         if size_bytes is None:
@@ -143,7 +143,7 @@ class UploadRoutes:
 
     @asynccontextmanager
     async def _turn(self, sha256: str) -> AsyncIterator[None]:
-        """While the block lasts nobody else writes this file; HttpProblem 409, 503."""
+        """Keep others from writing this file while the block lasts; HttpProblem 409, 503."""
         again = (b"retry-after", b"1")
         if sha256 in self._uploading:
             raise HttpProblem(409, "somebody is uploading this file now", [again])
@@ -230,7 +230,7 @@ class UploadRoutes:
 
 
 def asked_window(content_range: str | None, body_bytes: int) -> Window:
-    """What a body is of its file; HttpProblem 400 or 413."""
+    """Return which part of its file a body is; HttpProblem 400 or 413."""
     if content_range is None:
         window = Window(0, body_bytes, body_bytes)
     else:

@@ -95,7 +95,8 @@ def _serve(control: socket.socket, language: Language, shared: tuple[object, ...
 
 
 def _shared_objects(language: Language) -> tuple[object, ...]:
-    """What results refer to and never change: the rules and the call syntax of each template."""
+    """Return what results refer to and never change: the rules and the call syntax of each
+    template."""
     shared: list[object] = []
     templates = language.templates
     for model in (templates.default, *templates.named.values()):

@@ -1,4 +1,4 @@
-"""What one job may cost: memory, and processor time in proportion to its size.
+"""Limit what one job may cost: memory, and processor time in proportion to its size.
 
 Reading a model's language has a limit of memory, too: its template is a program out of a file.
 
@@ -75,7 +75,7 @@ def cpu_limited(size_bytes: int) -> Iterator[None]:
 
 
 def limit_memory(more_bytes: int = MEMORY_BYTES) -> None:
-    """From now on this process may map that much more than it has; for good."""
+    """Let this process map that much more than it has from now on, and no more; for good."""
     limit_bytes = _mapped_bytes() + more_bytes
     limit_myself(resource.RLIMIT_AS, limit_bytes, limit_bytes)
 

@@ -1,4 +1,4 @@
-"""What a worker does with one request: parse it, then prepare it for the engine or answer it."""
+"""Do what one request needs of a worker: parse it, then prepare it for the engine or answer it."""
 
 from __future__ import annotations
 

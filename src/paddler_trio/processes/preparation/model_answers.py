@@ -88,7 +88,7 @@ def _text_of(tokens: Sequence[int], vocabulary: Vocabulary) -> str:
 
 
 def _piece(token: int, vocabulary: Vocabulary) -> object:
-    """Its text, or a list of its bytes where they are only a part of a character."""
+    """Return a token's text, or a list of its bytes where they are only a part of a character."""
     piece = vocabulary.token_bytes(token, special=True)
     try:
         return piece.decode()

@@ -1,4 +1,4 @@
-"""What an agent and its preparation processes send to each other.
+"""Messages between an agent and its preparation processes.
 
 Frames are a length and a pickle. The agent's are trusted. A worker's are not, since its input is
 untrusted: they are read by :class:`ResultReader`, which makes nothing but the values of this
@@ -53,7 +53,7 @@ _OTHERS = {
 
 @attrs.frozen
 class LanguageFacts:
-    """What the agent itself needs of the language that a fork server has read.
+    """Facts that the agent itself needs of the language that a fork server has read.
 
     ``shared`` are the objects that results refer to by number.
     """
@@ -188,7 +188,7 @@ def frame_of(message: object, shared: Sequence[object] = ()) -> bytes:
 
 
 def frame_length(prefix: bytes) -> int:
-    """How many bytes follow; WireError if that cannot be a frame."""
+    """Return how many bytes follow; WireError if that cannot be a frame."""
     (length,) = LENGTH.unpack(prefix)
     if length > MAX_FRAME_BYTES:
         raise WireError(f"a frame of {length} bytes, the limit is {MAX_FRAME_BYTES}")
@@ -196,7 +196,7 @@ def frame_length(prefix: bytes) -> int:
 
 
 def read_result(body: bytes, shared: Sequence[object]) -> object:
-    """What a worker sent; WireError if it is nothing that a worker sends."""
+    """Return what a worker sent; WireError if it is nothing that a worker sends."""
     try:
         return ResultReader(body, shared).load()
     except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError) as error:

@@ -38,7 +38,8 @@ def previewed(
 
 
 def _with_template(language: Language, source: str) -> Language:
-    """As an override by the operator: it takes the place of every template of the model."""
+    """Return the language with a template as an override by the operator: it takes the place of
+    every template of the model."""
     default = ModelTemplate.compile(source)
     return attrs.evolve(
         language, templates=attrs.evolve(language.templates, default=default, named={})

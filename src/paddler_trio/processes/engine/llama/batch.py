@@ -1,4 +1,4 @@
-"""What llama.cpp is given to compute in one call."""
+"""Batches of llama.cpp: what it is given to compute in one call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large a context of llama.cpp is made: its limits, and what it has in the end."""
+"""Choose how large a context of llama.cpp is made: its limits, and what it has in the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ extent, its shift and a bit for each of ``MAX_STREAMS``."""
 
 @attrs.frozen
 class ContextShape:
-    """What a context was made with, after llama.cpp rounded it."""
+    """The sizes that a context was made with, after llama.cpp rounded them."""
 
     cells: int
     """KV cells one sequence can have, in tokens."""

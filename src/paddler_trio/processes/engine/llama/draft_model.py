@@ -48,7 +48,8 @@ class DraftModel:
     def open(
         cls, path: str, load: LoadModel, target: ContextShape, *, no_alloc: bool = False
     ) -> DraftModel:
-        """As :meth:`load`, without the first pass; ``no_alloc`` as of :meth:`Llama.load`."""
+        """Open a draft model as :meth:`load` does, without the first pass; ``no_alloc`` as of
+        :meth:`Llama.load`."""
         settings = attrs.evolve(load.settings, unified=False, lora=[], tensor_overrides=[])
         try:
             llama = Llama.load(
@@ -178,7 +179,7 @@ class DraftModel:
         return True
 
     def _missing(self, sequence: Sequence, written: dict[int, list[int]]) -> int:
-        """How many of its tokens must be computed; what was guessed wrongly is cut first."""
+        """Return how many of its tokens must be computed; what was guessed wrongly is cut first."""
         assert sequence.stream is not None
         tokens = written[sequence.key]
         computed = self._computed.setdefault(sequence.stream, [])

@@ -1,7 +1,7 @@
 """A second llama.cpp context over the same weights, that only embeds.
 
 Pooling happens inside one micro-batch: a document whose tokens were spread over two would come
-out wrong (W11). So micro-batch, batch and context have one size, all sequences share the cells,
+out wrong. So micro-batch, batch and context have one size, all sequences share the cells,
 and a document is never longer than that. Nothing is kept from pass to pass.
 """
 
@@ -45,7 +45,8 @@ class EmbeddingFailedError(Exception):
 
 
 class EmbeddingContext:
-    """Not safe for use by several threads; may be used beside the context that generates.
+    """A second context over the same weights, which embeds. Not safe for use by several threads;
+    may be used beside the context that generates.
 
     Lives as long as the process: an engine loads one model and ends with it.
     """
@@ -125,7 +126,7 @@ class EmbeddingContext:
         return self._memory is not None
 
     def use_threads(self, threads: int) -> None:
-        """From the next pass on."""
+        """Compute with so many threads from the next pass on."""
         lib.llama_set_n_threads(self._context, threads, threads)
 
     def compute(self, documents: Sequence[Tokens]) -> list[bytes]:

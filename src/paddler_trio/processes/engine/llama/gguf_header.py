@@ -1,5 +1,5 @@
-"""Where the header of a GGUF file ends, and the few values of it that are needed before llama.cpp
-reads it. Pure.
+"""Find where the header of a GGUF file ends, and the few values of it that are needed before
+llama.cpp reads it.
 
     magic "GGUF" | version | tensors | keys | key, type, value ... | name, shape, type, offset ...
 
@@ -52,7 +52,7 @@ class NeedsMoreError(Exception):
 
 @attrs.frozen
 class GgufHeader:
-    """What a header holds.
+    """The contents of a header.
 
     Args:
       end: where the tensors' data begin, in bytes.

@@ -83,7 +83,7 @@ class Llama:
 
     @cached_property
     def token_trie(self) -> TokenTrie:
-        """What grammars are asked about: every token, special ones spelled out."""
+        """The tokens that grammars are asked about: every one, special ones spelled out."""
         return TokenTrie.of([self.token_bytes(token) for token in range(self.n_vocab)])
 
     @property
@@ -103,7 +103,8 @@ class Llama:
 
     @property
     def can_generate(self) -> bool:
-        """Not an encoder, alone or before a decoder: its attention looks back only."""
+        """Whether the model is no encoder, alone or before a decoder: its attention looks back
+        only."""
         architecture = self.metadata("general.architecture")
         is_causal = self.metadata(f"{architecture}.attention.causal") != "false"
         return is_causal and not lib.llama_model_has_encoder(self._model)
@@ -239,7 +240,7 @@ class Llama:
 
     @property
     def batch(self) -> Batch:
-        """To be filled before :meth:`decode`; at most ``n_batch`` rows."""
+        """The batch to fill before :meth:`decode`; at most ``n_batch`` rows."""
         assert self._batch is not None
         return self._batch
 
@@ -254,7 +255,7 @@ class Llama:
         return self._decode(self.batch)
 
     def use_threads(self, threads: int) -> None:
-        """From the next pass on."""
+        """Compute with so many threads from the next pass on."""
         lib.llama_set_n_threads(self._context, threads, threads)
 
     def decode_embeddings(
@@ -304,8 +305,8 @@ class Llama:
         return best
 
     def _view(self, pointer: ctypes._Pointer[ctypes.c_float], count: int) -> np.ndarray:
-        """So many rows of logits, from there on. Views are kept: to make one takes longer than to
-        find the most likely of a thousand tokens."""
+        """Return so many rows of logits, from there on. Views are kept: to make one takes longer
+        than to find the most likely of a thousand tokens."""
         place = (ctypes.addressof(pointer.contents), count)
         view = self._views.get(place)
         if view is None:
@@ -391,7 +392,7 @@ class Llama:
         return known
 
     def written_token(self, token: int) -> bytes:
-        """How the vocabulary writes a token, which is not the text that it stands for."""
+        """Return how the vocabulary writes a token, which is not the text that it stands for."""
         text: bytes = lib.llama_vocab_get_text(self.vocab, token)
         return text
 

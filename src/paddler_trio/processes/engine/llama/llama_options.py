@@ -128,7 +128,7 @@ def _tensor_overrides(settings: EngineSettings) -> ctypes.Array[_BufferOverride]
 
 
 def _buffer_types() -> dict[str, int]:
-    """Where tensors can live on this machine, by name."""
+    """Return where tensors can live on this machine, by name."""
     count = ggml_function("ggml_backend_dev_count", result=ctypes.c_size_t)
     found: dict[str, int] = {}
     name_of = ggml_function("ggml_backend_buft_name", ctypes.c_void_p, result=ctypes.c_char_p)

@@ -101,7 +101,7 @@ class Projector:
 
     @contextmanager
     def lay_out(self, image: Image) -> Iterator[list[Piece]]:
-        """What the image becomes, in order, not encoded yet; valid inside the block.
+        """Yield what the image becomes, in order, not encoded yet; valid inside the block.
 
         Raises:
           ImageNotEncodableError: it has no pixels that this model can look at.
@@ -159,7 +159,8 @@ class Projector:
         return Words(words)
 
     def _places(self, chunk: object, count: int) -> np.ndarray | None:
-        """In the order in which llama.cpp wants the dimensions: time, row, column, and one more."""
+        """Return the places in the order in which llama.cpp wants the dimensions: time, row,
+        column, and one more."""
         if not self.has_places:
             return None
         image = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
@@ -186,7 +187,7 @@ def _size(chunks: object) -> int:
 
 
 def _unfit(context: object) -> str:
-    """Why a projection that llama.cpp loaded cannot be used; empty if it can."""
+    """Return why a projection that llama.cpp loaded cannot be used; empty if it can."""
     if not mtmd.mtmd_support_vision(context):
         return "it is for sound, not for images"
     return ""

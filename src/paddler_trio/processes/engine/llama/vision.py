@@ -47,7 +47,7 @@ Embeddings: TypeAlias = Mapping[int, Rows]
 
 @attrs.frozen(eq=False)
 class Encoded:
-    """What an image became: tokens for its place in a prompt, and the embeddings they stand for."""
+    """An image as tokens for its place in a prompt, and the embeddings they stand for."""
 
     tokens: list[int]
     embeddings: Embeddings

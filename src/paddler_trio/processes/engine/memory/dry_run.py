@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _limit_myself() -> None:
-    """Before anything from outside is read."""
+    """Limit this process before anything from outside is read."""
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     limit_myself(resource.RLIMIT_DATA, MEMORY_BYTES)
@@ -157,14 +157,14 @@ class _IncompleteError(Exception):
 
 @attrs.define(eq=False)
 class _Headers:
-    """Of files that were asked about; those of the last question are kept."""
+    """The headers of files that were asked about; those of the last question are kept."""
 
     _known: dict[tuple[str, int, int, int], GgufHeader] = attrs.field(factory=dict, init=False)
     """By path, size, time of the last change, and how many bytes are here."""
 
     def of(self, question: MeasureMemory) -> dict[str, GgufHeader]:
-        """Of every file that llama.cpp will read, by path; a projection that is none is left out,
-        for without it the model still serves text."""
+        """Return the header of every file that llama.cpp will read, by path; a projection that is
+        none is left out, for without it the model still serves text."""
         load, present = question.load, question.present
         drafts = [] if load.settings.draft_model is None else [load.settings.draft_model]
         before, self._known = self._known, {}

@@ -64,7 +64,7 @@ class _Node(ctypes.Structure):
 
 @attrs.define(eq=False)
 class DeviceTable:
-    """What each device holds, added up; see :func:`devices`."""
+    """The bytes that each device holds, added up; see :func:`devices`."""
 
     _devices: list[DeviceNeed]
 
@@ -107,7 +107,7 @@ class DeviceTable:
 
 @attrs.frozen
 class BufferSizes:
-    """What one type of buffer holds, in bytes."""
+    """The bytes that one type of buffer holds."""
 
     device: str
     buffer: str
@@ -200,7 +200,7 @@ def devices() -> list[DeviceNeed]:
 
 
 def runtime_bytes(found: Iterable[DeviceNeed]) -> int:
-    """What the libraries of these devices take of the host, once they have computed."""
+    """Return what the libraries of these devices take of the host, once they have computed."""
     return CUDA_RUNTIME_BYTES if any(each.name.startswith("CUDA") for each in found) else 0
 
 

@@ -59,7 +59,7 @@ _STATE_LINE = re.compile(r"RS buffer size = +([0-9.]+) MiB")
 
 @attrs.frozen
 class _Key:
-    """What a loaded model depends on."""
+    """The values that a loaded model depends on."""
 
     path: str
     size_bytes: int
@@ -69,7 +69,7 @@ class _Key:
 
     @property
     def file(self) -> tuple[str, int, int]:
-        """What the process's own memory depends on: the vocabulary."""
+        """The values that the process's own memory depends on: the vocabulary."""
         return self.path, self.size_bytes, self.modified_ns
 
 
@@ -83,7 +83,7 @@ class _Measured:
 
 @attrs.define(eq=False)
 class Trial:
-    """What it tries takes memory for a moment.
+    """A trial of loads; what it tries takes memory for a moment.
 
     Args:
       lines: gets llama.cpp's log; emptied before each context.
@@ -99,7 +99,7 @@ class Trial:
     def need(
         self, load: LoadModel, parts: Sequence[str], headers: Mapping[str, GgufHeader]
     ) -> MemoryNeed:
-        """What ``load`` takes; EngineError, MemoryUnknownError.
+        """Return what ``load`` takes; EngineError, MemoryUnknownError.
 
         Args:
           parts: of the model, if it has several.
@@ -232,7 +232,8 @@ class Trial:
             llama.close_context()
 
     def _state_bytes(self) -> int:
-        """Of all recurrent states of the context that was made last, as llama.cpp logged them."""
+        """Return the bytes of all recurrent states of the context that was made last, as llama.cpp
+        logged them."""
         made = 0.0
         for line in reversed(self.lines):
             match = _STATE_LINE.search(line)
@@ -247,8 +248,8 @@ class Trial:
     def _embed(
         self, llama: Llama, load: LoadModel, table: DeviceTable, host: HostNeed
     ) -> tuple[str, bool, HostNeed]:
-        """Why it cannot embed, empty if it can; whether it remembers tokens, as what generates
-        does; and the host's memory with it."""
+        """Return why it cannot embed, empty if it can; whether it remembers tokens, as what
+        generates does; and the host's memory with it."""
         self.lines.clear()
         try:
             context = EmbeddingContext.open(
@@ -302,7 +303,7 @@ class Trial:
             draft.llama.close()
 
     def _project(self, header: GgufHeader | None, load: LoadModel, table: DeviceTable) -> str:
-        """Why there is no projection, empty if there is one.
+        """Return why there is no projection, empty if there is one.
 
         Counted on the CPU, whatever device it will be on: where it counts llama.cpp reserves, and a
         GPU may be full of a model that serves.
@@ -325,7 +326,7 @@ class Trial:
 def _with_generation(
     host: HostNeed, load: LoadModel, shape: ContextShape, n_vocab: int
 ) -> HostNeed:
-    """What the context that generates takes of the host beside its buffers."""
+    """Return what the context that generates takes of the host beside its buffers."""
     drafts = load.settings.max_drafts
     rows = max(shape.num_streams, min(shape.n_batch, load.slots * (1 + drafts)))
     outputs = rows * n_vocab * FLOAT_BYTES + load.slots * n_vocab * CANDIDATE_BYTES
@@ -338,7 +339,7 @@ def _with_generation(
 
 
 def _continued(few: _Measured, many: _Measured, a: int, b: int, slots: int) -> _Measured:
-    """In a straight line from ``a`` and ``b`` slots to as many as there are."""
+    """Continue in a straight line from ``a`` and ``b`` slots to as many as there are."""
 
     def at(low: int, high: int) -> int:
         return high + max(0, high - low) * (slots - b) // (b - a)

@@ -56,7 +56,7 @@ TURNS = Turns()
 
 
 def first_gpu_is_lent() -> bool:
-    """Whether what takes llama.cpp's first GPU and knows no turns would get a lent one."""
+    """Return whether what takes llama.cpp's first GPU and knows no turns would get a lent one."""
     by_type = ggml_function("ggml_backend_dev_by_type", ctypes.c_int)
     registry_of = ggml_function("ggml_backend_dev_backend_reg", ctypes.c_void_p)
     name_of = ggml_function("ggml_backend_reg_name", ctypes.c_void_p, result=ctypes.c_char_p)
@@ -106,7 +106,7 @@ def add_rpc_servers(servers: Sequence[str], *, n_gpu_layers: int) -> None:
 
 
 def _within(limit_s: float, server: str, ask: Callable[[], int | None]) -> int | None:
-    """What llama.cpp makes of ``server``'s answers, for which it would wait without a limit.
+    """Return what llama.cpp makes of ``server``'s answers, for which it would wait without a limit.
 
     Its thread is left behind where they do not come: it holds llama.cpp's lock on all servers."""
     answers: list[int | None] = []

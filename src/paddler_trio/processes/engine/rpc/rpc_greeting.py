@@ -78,7 +78,8 @@ def greet(host: str, port: int, *, limit_s: float = GREETING_LIMIT_S) -> None:
 
 
 def _receive(connection: socket.socket, size: int, give_up_s: float) -> bytes:
-    """At most ``size`` bytes, fewer if the other side closes; TimeoutError when time is up."""
+    """Return at most ``size`` bytes, fewer if the other side closes; TimeoutError when time is
+    up."""
     received = b""
     while len(received) < size:
         left_s = give_up_s - time.monotonic()

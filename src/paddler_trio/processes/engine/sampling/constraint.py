@@ -48,7 +48,8 @@ class GrammarRejectedError(Exception):
 
 @attrs.frozen
 class _State:
-    """What may follow a text. ``cut``: the first bytes of a character at the end of the text."""
+    """A state of the grammar: what may follow a text. ``cut``: the first bytes of a character at
+    the end of the text."""
 
     stacks: Stacks
     cut: bytes = b""
@@ -85,7 +86,7 @@ class _TokenGrammar:
         return _State(after, cut) if after else None
 
     def mask(self, state: _State) -> np.ndarray:
-        """Whether each token fits: bool, shape (tokens,)."""
+        """Return whether each token fits: bool, shape (tokens,)."""
         known = self._masks.pop(state, None)
         if known is None:
             new = self._continuing(state) if state.cut else self._beginning(state.stacks)
@@ -162,7 +163,7 @@ def _token_of(llama: Llama, text: str) -> int:
 
 @attrs.frozen
 class _Sleep:
-    """What a sleeping grammar knows of the text: whether it is within thoughts, the end of it that
+    """The text as a sleeping grammar knows it: whether it is within thoughts, the end of it that
     may begin a mark, and the newest that stands outside of thoughts."""
 
     thoughts: Thoughts | None
@@ -175,7 +176,7 @@ class _Sleep:
         return cls(thoughts, thoughts is not None and thoughts.is_open)
 
     def after(self, piece: bytes) -> _Sleep:
-        """With the bytes of another token."""
+        """Return the state with the bytes of another token."""
         if self.thoughts is None:
             return attrs.evolve(self, text=(self.text + piece)[-4 * _SEARCHED_CHARS :])
         marks = self.thoughts.open.encode(), self.thoughts.close.encode()
@@ -225,7 +226,7 @@ class Constraint:
         return cls(llama, compiled, start, tokens, patterns, is_awake, _Sleep.of(grammar.thoughts))
 
     def takes(self, token: int) -> bool:
-        """Whether this token may come now; GrammarRejectedError."""
+        """Return whether this token may come now; GrammarRejectedError."""
         if self.is_awake:
             self._looked_at = token, self._after([token])
             return self._looked_at[1] is not None
@@ -260,8 +261,8 @@ class Constraint:
         rows["logit"][~fits] = -np.inf
 
     def _waking(self, token: int, sleep: _Sleep) -> list[int] | None:
-        """What the grammar takes first if this token, with which it would sleep like that, wakes
-        it, as tokens; None if it sleeps on."""
+        """Return what the grammar takes first if this token, with which it would sleep like that,
+        wakes it, as tokens; None if it sleeps on."""
         if sleep.is_thinking:
             return None
         if token in self._trigger_tokens:

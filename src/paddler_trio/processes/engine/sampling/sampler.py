@@ -4,7 +4,7 @@
 * Where a few candidates are enough, only those are passed to the samplers.
 * Without a grammar, llama.cpp otherwise samples and accepts in one call.
 * With a grammar, the token is sampled first and the grammar checks that one token; the full
-  vocabulary is masked only when the grammar rejects it (W26).
+  vocabulary is masked only when the grammar rejects it.
 
 A sampled token is a function of the seed and the position: an answer that continues on another
 engine gets the tokens that the lost engine would have sampled. So whatever has a random generator

@@ -42,7 +42,7 @@ class _Factory:
 
     def window(self, last_n: int) -> int:
         """llama.cpp allocates this number before there is a token to look at, and takes a negative
-        one for "off"; Paddler's -1 means all of the context (W6)."""
+        one for "off"; Paddler's -1 means all of the context."""
         return self.cells if last_n < 0 else min(last_n, self.cells)
 
     def texts(self, texts: Sequence[str]) -> object:
@@ -51,7 +51,7 @@ class _Factory:
 
 @attrs.define(eq=False)
 class SamplerChain:
-    """What one sequence is sampled with, in order; the last link selects."""
+    """The chain that one sequence is sampled with, in order; the last link selects."""
 
     sampling: Sampling
     links: list[ChainLink]
@@ -109,7 +109,7 @@ def stages_of(sampling: Sampling) -> list[SamplerStage]:
 
 
 def is_greedy(sampling: Sampling) -> bool:
-    """Only the most likely token can be sampled."""
+    """Return whether only the most likely token can be sampled."""
     return sampling.temperature <= 0 or (sampling.top_k == 1 and not sampling.mirostat)
 
 
@@ -123,7 +123,7 @@ def _mirostat(llama: Llama, sampling: Sampling) -> object:
 
 
 def biases_of(llama: Llama, sampling: Sampling) -> dict[int, float]:
-    """What is added to the logits of some tokens in any case."""
+    """Return what is added to the logits of some tokens in any case."""
     biases = dict(sampling.logit_bias)
     if sampling.ignore_eos:
         biases |= dict.fromkeys(llama.end_tokens, float("-inf"))

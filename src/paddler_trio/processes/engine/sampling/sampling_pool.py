@@ -70,7 +70,7 @@ class SamplingPool:
         return self._executor.map(sample_here, items)
 
     def _enter(self) -> None:
-        """In a new thread of the pool."""
+        """Prepare a new thread of the pool."""
         self._local.doing = self._record.cells(next(self._numbers), threading.get_ident())
 
 

@@ -26,8 +26,8 @@ _WIDER, _NARROWER = 1.5, 0.9
 
 
 def candidates_needed(sampling: Sampling, stages: Iterable[SamplerStage]) -> int | None:
-    """How many tokens that no stage lowers hold every token the chain can sample; None if only all
-    of them do.
+    """Return how many tokens that no stage lowers hold every token the chain can sample; None if
+    only all of them do.
 
     Args:
       stages: in the order of the chain.
@@ -54,8 +54,8 @@ def candidates_needed(sampling: Sampling, stages: Iterable[SamplerStage]) -> int
 
 @attrs.define(eq=False)
 class Shortlist:
-    """Of one sequence. ``needed``: see :func:`candidates_needed`; ``lowered``: tokens that a stage
-    may lower, which its sampler keeps up to date."""
+    """The shortlist of one sequence. ``needed``: see :func:`candidates_needed`; ``lowered``: tokens
+    that a stage may lower, which its sampler keeps up to date."""
 
     needed: int
     lowered: set[int] = attrs.field(factory=set)

@@ -156,7 +156,7 @@ def read_text(piece: bytes) -> tuple[str, bytes] | None:
 
 
 def may_complete(automaton: PushdownAutomaton, stacks: Stacks, cut: bytes) -> bool:
-    """Whether a character that begins with these bytes may come next."""
+    """Return whether a character that begins with these bytes may come next."""
     return automaton.may_begin(stacks, *_beginning_with(cut))
 
 
