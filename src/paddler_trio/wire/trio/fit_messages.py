@@ -16,8 +16,7 @@ from paddler_trio.wire.trio.desired_state_extras import Extras
 
 @attrs.frozen(kw_only=True)
 class FitQuestion:
-    """The question of an operator, in the shape in which the answer would be stored: would this
-    fit?
+    """The question whether a state would fit, in the shape in which operators store it.
 
     ``slots``: None for as many as the agent has.
     """
