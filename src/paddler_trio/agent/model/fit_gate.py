@@ -49,8 +49,8 @@ GPU_LOOK_S: Final = 30.0
 
 
 class HeldMemory(Protocol):
-    """A function that returns what a model in the file ``path`` finds held; with ``keeps_own``, the model in force
-    stays beside it."""
+    """A function that returns what a model in the file ``path`` finds held; with ``keeps_own``, the
+    model in force stays beside it."""
 
     async def __call__(self, path: str, *, keeps_own: bool = False) -> Held: ...
 
