@@ -6,8 +6,8 @@ r"""The model an agent serves: follows the desired state.
                                                            -> failed -> (a change, or time) -> again
 
 A newer desired state interrupts the one that is being applied. Changes that need neither other
-weights nor another context (sampling, template) happen in place; an identical state changes nothing.
-The old model serves while the new one is downloaded, and as long as the new one does not fit
+weights nor another context (sampling, template) happen in place; an identical state changes
+nothing. The old model serves while the new one is downloaded, and as long as the new one does not fit
 (``fit_gate.py``). No desired state ends the agent: a state that cannot be applied becomes an issue.
 Issues stay while the same state is tried again, until it is served or fails for another reason.
 
