@@ -7,9 +7,10 @@ r"""The model an agent serves: follows the desired state.
 
 A newer desired state interrupts the one that is being applied. Changes that need neither other
 weights nor another context (sampling, template) happen in place; an identical state changes
-nothing. The old model serves while the new one is downloaded, and as long as the new one does not fit
-(``fit_gate.py``). No desired state ends the agent: a state that cannot be applied becomes an issue.
-Issues stay while the same state is tried again, until it is served or fails for another reason.
+nothing. The old model serves while the new one is downloaded, and as long as the new one does not
+fit (``fit_gate.py``). No desired state ends the agent: a state that cannot be applied becomes an
+issue. Issues stay while the same state is tried again, until it is served or fails for another
+reason.
 
 Where the memory holds both, the new model is loaded and proved *beside* the old one: that one gets
 all requests until the new one serves, and ends with its last request. Elsewhere the agent offers no
