@@ -42,5 +42,5 @@ class Anticipation:
         return longest_s
 
     def waited(self, *, came: bool) -> None:
-        """Something came meanwhile, or nothing."""
+        """Note that something came meanwhile, or nothing."""
         self._misses = 0 if came else min(_RAREST, self._misses + 1)

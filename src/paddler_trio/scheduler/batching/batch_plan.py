@@ -49,7 +49,8 @@ class ScheduledChunk:
 
     @property
     def wants_logits(self) -> bool:
-        """The chunk ends with the sequence's newest token, so the next one can be sampled."""
+        """Whether the chunk ends with the sequence's newest token, so the next one can be
+        sampled."""
         return self.start + self.count == self.sequence.num_tokens
 
 
@@ -62,7 +63,7 @@ def plan_batch(
     whole_images: bool = False,
     free_cells: int | None = None,
 ) -> tuple[ScheduledChunk, ...]:
-    """The chunks of the next pass.
+    """Return the chunks of the next pass.
 
     Args:
       sequences: in arrival order, each at most once.
@@ -138,7 +139,8 @@ def _next_run(sequence: Sequence, room: int, whole_images: bool) -> int:
 def _with_whole_images(
     sequences: list[Sequence], wants: list[int], counts: list[int], free_cells: int | None
 ) -> list[int]:
-    """The first image that got anything gets all of it, if there are cells; others wait."""
+    """Return the counts with all of the first image that got anything of it, if there are cells;
+    others wait."""
     is_an_image = [is_image(sequence.tokens[sequence.num_computed]) for sequence in sequences]
     counts = list(counts)
     images = [i for i, here in enumerate(is_an_image) if here and counts[i]]
@@ -179,7 +181,7 @@ def divide_prefill_budget(wants: list[int], budget: int, *, turn: int = 0) -> li
 
 
 def _without_end(want: int) -> int:
-    """The tiles of a prompt that leave one and what is more for later."""
+    """Return the tiles of a prompt that leave one and what is more for later."""
     return max(0, want // TILE - 1) * TILE
 
 

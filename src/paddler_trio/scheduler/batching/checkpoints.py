@@ -17,7 +17,7 @@ WORTH_KEEPING = 64
 
 
 def checkpoint_places(tokens: list[int], prompt: int, *, start: int, parted: int) -> list[int]:
-    """Lengths at which computing pauses to keep what is in the cache.
+    """Return lengths at which computing pauses to keep what is in the cache.
 
     Args:
       tokens: of the sequence; the first ``prompt`` of them are its prompt.

@@ -20,7 +20,7 @@ _LONGEST_PAUSE_LOG2 = 6
 
 
 def guess_next(tokens: list[int], *, count: int) -> list[int]:
-    """Up to ``count`` tokens that followed the latest earlier occurrence of the last few.
+    """Return up to ``count`` tokens that followed the latest earlier occurrence of the last few.
 
     Longer occurrences are trusted first; nothing earlier than ``LOOK_BACK`` tokens is looked at.
     """

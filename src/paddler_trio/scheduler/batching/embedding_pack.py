@@ -41,7 +41,7 @@ class _Waiting:
         return self.window[0]
 
     def longest_within(self, room: int) -> Document | None:
-        """The longest one that fits, the earliest of several; None if none does."""
+        """Return the longest document that fits, the earliest of several; None if none does."""
         fitting = (document for document in self.window if document.length <= room)
         return max(fitting, key=lambda document: document.length, default=None)
 
@@ -115,14 +115,15 @@ class EmbeddingQueue:
         return tuple(pack)
 
     def _together(self) -> list[_Waiting]:
-        """The requests whose documents may share the next pass, in the order of their turns."""
+        """Return the requests whose documents may share the next pass, in the order of their
+        turns."""
         requests = list(self._requests.values())
         if requests and requests[0].isolated:
             return requests[:1]
         return [request for request in requests if not request.isolated]
 
     def _pass_the_turn(self) -> None:
-        """The request that began this pass is the last to begin one; empty ones are removed."""
+        """Make the request that began this pass the last to begin one; remove empty ones."""
         keys = list(self._requests)
         for key in keys[1:] + keys[:1]:
             request = self._requests.pop(key)

@@ -15,7 +15,7 @@ MAX_TOKENS = 2**32
 
 
 def image_tokens(digest: bytes, count: int, *, advance: int | None = None) -> list[int]:
-    """The tokens of an image.
+    """Return the tokens of an image.
 
     Args:
       digest: a hash of what it shows: equal ones must mean equal embeddings.
@@ -31,12 +31,12 @@ def image_tokens(digest: bytes, count: int, *, advance: int | None = None) -> li
 
 
 def is_image(token: int) -> bool:
-    """This token is a place in an image."""
+    """Return whether this token is a place in an image."""
     return token < 0
 
 
 def place_of(token: int) -> int:
-    """The place of this token in its image, from 0."""
+    """Return the place of this token in its image, from 0."""
     assert token < 0, f"{token} is a token of the vocabulary"
     return (-1 - token) % MAX_TOKENS
 
@@ -69,7 +69,7 @@ class Positions:
                 self._shifts.append(shift)
 
     def at(self, index: int) -> int:
-        """The position of token ``index``, which is the first of its image or in none."""
+        """Return the position of token ``index``, which is the first of its image or in none."""
         passed = bisect_right(self._ends, index)
         return index - (self._shifts[passed - 1] if passed else 0)
 
@@ -91,7 +91,7 @@ def run_length(tokens: Sequence[int], start: int, limit: int) -> int:
 
 
 def whole_images(tokens: Sequence[int], length: int) -> int:
-    """``length``, or less: no image is cut by taking so many tokens."""
+    """Return ``length``, or less: no image is cut by taking so many tokens."""
     if length >= len(tokens) or tokens[length] >= 0:
         return length
     return max(0, length - place_of(tokens[length]))

@@ -45,7 +45,7 @@ class PrefillController:
     def prefill_budget(
         self, generating: int, *, limit: int, ingesting: int = 1, missing: int = 0, unit: int = 512
     ) -> PrefillBudget:
-        """The prompt tokens of the next pass, at most ``limit``.
+        """Return the prompt tokens of the next pass, at most ``limit``.
 
         If nothing generates, prompts that are there together come to their ends together, unless
         that takes long: a stream that began early would only stop again for the others.
@@ -74,7 +74,7 @@ class PrefillController:
         return max(FIRST_CHUNK, int(_AUTO_FLOOR_MS / max(1e-6, self._prompt_token_ms)))
 
     def is_short(self, tokens: int) -> bool:
-        """A stream may pause for as long as so many prompt tokens take."""
+        """Return whether a stream may pause for as long as so many prompt tokens take."""
         return tokens * (self._prompt_token_ms or 0.0) <= _PAUSE_MS
 
     def pass_target_ms(self, generating: int) -> float:
@@ -89,7 +89,7 @@ class PrefillController:
         return self._prompt_token_ms
 
     def measured(self, *, generating: int, prompt_tokens: int, pass_ms: float) -> None:
-        """A pass of this shape took so long."""
+        """Note that a pass of this shape took so long."""
         if prompt_tokens == 0:
             if generating:
                 before = self._alone_ms.get(generating, pass_ms)

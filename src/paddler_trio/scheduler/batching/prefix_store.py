@@ -70,7 +70,7 @@ class PrefixStore:
         return sum(len(stored.tokens) for stored in self._stored)
 
     def find(self, tokens: list[int], salt: str | None, *, better_than: int) -> Found | None:
-        """The stored prefix with most of ``tokens``, if it beats ``better_than`` tokens."""
+        """Return the stored prefix with most of ``tokens``, if it beats ``better_than`` tokens."""
         best, found = better_than, None
         if salt is None:
             return None
@@ -164,12 +164,12 @@ class FreeList:
         return sum(end - start for start, end in self._free)
 
     def fits(self, size: int, *, below: int) -> bool:
-        """:meth:`take` has a range of so many bytes."""
+        """Return whether :meth:`take` has a range of so many bytes."""
         return any(start + size <= min(end, below) for start, end in self._free)
 
     def take(self, size: int, *, below: int) -> int | None:
-        """The start of a range of ``size`` >= 1 bytes that ends at or below ``below``: the first
-        that is large enough, so that memory which was in use before is used again first."""
+        """Return the start of a range of ``size`` >= 1 bytes that ends at or below ``below``: the
+        first that is large enough, so that memory which was in use before is used again first."""
         for place, (start, end) in enumerate(self._free):
             if start + size <= min(end, below):
                 self._free[place : place + 1] = [(start + size, end)] if start + size < end else []
@@ -177,7 +177,7 @@ class FreeList:
         return None
 
     def give_back(self, start: int, size: int) -> None:
-        """A range that was taken is free again."""
+        """Note that a range that was taken is free again."""
         end = start + size
         place = next((i for i, (other, _) in enumerate(self._free) if other > start), None)
         place = len(self._free) if place is None else place

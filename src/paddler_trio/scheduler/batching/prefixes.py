@@ -26,7 +26,7 @@ class MemoryRules:
 
     @property
     def is_cut_anywhere(self) -> bool:
-        """Every beginning of what is in the cache can serve."""
+        """Whether every beginning of what is in the cache can serve."""
         return self.can_trim and not self.window
 
     def usable(self, shared: int, *, length: int, first_position: int) -> int:
@@ -42,7 +42,7 @@ class MemoryRules:
 
 
 def common_prefix(a: list[int], b: list[int], limit: int) -> int:
-    """The number of leading tokens two lists share, at most ``limit``.
+    """Return the number of leading tokens two lists share, at most ``limit``.
 
     Bisects with slice comparison, which runs in C: 30 000 equal tokens take 0.2 ms.
     """

@@ -39,14 +39,14 @@ class SaveBudget:
     _ms_per_byte: float = attrs.field(default=_FIRST_MS_PER_BYTE, init=False)
 
     def passed(self, pass_ms: float, *, target_ms: float) -> None:
-        """A pass took so long, and one with prompts may take ``target_ms``."""
+        """Note that a pass took so long, and one with prompts may take ``target_ms``."""
         self._limit_ms = _TARGET_FRACTION * target_ms
         before = self._limit_ms if self._credit_ms is None else self._credit_ms
         self._credit_ms = min(self._limit_ms, before + _FRACTION * pass_ms)
         self._ms_per_byte += _FORGOTTEN * min(0.0, _FIRST_MS_PER_BYTE - self._ms_per_byte)
 
     def saved(self, num_bytes: int, took_ms: float) -> None:
-        """A copy of so many bytes took so long."""
+        """Note that a copy of so many bytes took so long."""
         if self._credit_ms is not None:
             self._credit_ms -= took_ms
         if num_bytes >= _SMALLEST_MEASURED:
@@ -57,11 +57,12 @@ class SaveBudget:
         return num_bytes * self._ms_per_byte
 
     def affords(self, num_bytes: int) -> bool:
-        """The next pass may wait for a copy of so many bytes."""
+        """Return whether the next pass may wait for a copy of so many bytes."""
         return self._credit_ms is not None and self.cost_ms(num_bytes) <= self._credit_ms
 
     def is_worth(self, num_bytes: int, *, compute_ms: float | None) -> bool:
-        """Copying costs little beside computing again, which takes ``compute_ms`` if known."""
+        """Return whether copying costs little beside computing again, which takes ``compute_ms`` if
+        known."""
         return compute_ms is None or self.cost_ms(num_bytes) <= _WORTH * compute_ms
 
     def idle_wait_s(self, num_bytes: int) -> float:

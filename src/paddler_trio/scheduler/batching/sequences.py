@@ -65,7 +65,7 @@ class Sequence:
 
     @property
     def is_generating(self) -> bool:
-        """All that is missing is the newest token."""
+        """Whether all that is missing is the newest token."""
         num_tokens = len(self.tokens)
         return num_tokens > self.num_prompt_tokens and num_tokens - self.num_computed == 1
 
@@ -78,7 +78,7 @@ class Sequence:
         return self.num_missing
 
     def is_out_of_cells(self, cells: int) -> bool:
-        """No further token may be sampled: the cells are full.
+        """Return whether no further token may be sampled: the cells are full.
 
         The newest token needs a cell only if another one follows it.
         """

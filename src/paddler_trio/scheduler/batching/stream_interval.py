@@ -32,12 +32,12 @@ class StreamInterval:
         return self._delivered_s + self.interval_s
 
     def passed(self, now_s: float) -> bool:
-        """A pass ended; whether it is delivered now, with those before it, since the next one would
-        come too late if it took as long."""
+        """Note that a pass ended; return whether it is delivered now, with those before it, since
+        the next one would come too late if it took as long."""
         took_s = now_s - self._passed_s
         self._passed_s = now_s
         return now_s + took_s > self.due_s
 
     def delivered(self, now_s: float) -> None:
-        """All that waited is on its way."""
+        """Note that all that waited is on its way."""
         self._delivered_s = now_s

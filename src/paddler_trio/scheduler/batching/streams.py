@@ -169,7 +169,7 @@ class Streams:
         return None
 
     def lost_prefix(self, sequence: Sequence) -> None:
-        """llama.cpp could not keep the tokens of the placement: the stream is empty."""
+        """Note that llama.cpp could not keep the tokens of the placement: the stream is empty."""
         stream = self._stream_of(sequence)
         self._cut(stream, 0)
         sequence.num_computed = 0
@@ -177,7 +177,7 @@ class Streams:
             sequence.num_cached = 0
 
     def found_prefix(self, sequence: Sequence, length: int) -> None:
-        """``length`` tokens of it were put into its empty stream from elsewhere."""
+        """Note that ``length`` tokens of it were put into its empty stream from elsewhere."""
         stream = self._stream_of(sequence)
         assert stream.length == 0, "the stream is not empty"
         self.cells.grow(stream.id, length)
@@ -247,12 +247,12 @@ class Streams:
     def plan(
         self, *, token_budget: int, prefill_budget: PrefillBudget
     ) -> tuple[ScheduledChunk, ...]:
-        """The next pass; changes nothing that matters if it is never run."""
+        """Return the next pass; changes nothing that matters if it is never run."""
         self._turn += 1
         return self._plan(self.running, token_budget, prefill_budget)
 
     def plan_generating(self, *, token_budget: int) -> tuple[ScheduledChunk, ...]:
-        """The first part of a pass that comes in two: without prompts."""
+        """Return the first part of a pass that comes in two: without prompts."""
         self._turn += 1
         generating = [s for s in self._running.values() if s.is_generating]
         return self._plan(generating, token_budget, None) if generating else ()
@@ -260,12 +260,13 @@ class Streams:
     def plan_prompts(
         self, *, token_budget: int, prefill_budget: PrefillBudget
     ) -> tuple[ScheduledChunk, ...]:
-        """The second part: nothing but prompts, also of sequences that came meanwhile."""
+        """Return the second part of such a pass: nothing but prompts, also of sequences that came
+        meanwhile."""
         ingesting = [s for s in self._running.values() if not s.is_generating]
         return self._plan(ingesting, token_budget, prefill_budget)
 
     def commit(self, chunks: tuple[ScheduledChunk, ...]) -> None:
-        """llama.cpp computed these chunks: their tokens are in the cache."""
+        """Note that llama.cpp computed these chunks: their tokens are in the cache."""
         for chunk in chunks:
             sequence = chunk.sequence
             assert sequence.num_computed == chunk.start, "a chunk was committed twice"
@@ -275,7 +276,7 @@ class Streams:
             stream.length = sequence.num_computed
 
     def accept_draft(self, sequence: Sequence) -> None:
-        """The newest token is the next draft, which was computed already."""
+        """Note that the newest token is the next draft, which was computed already."""
         sequence.num_computed += 1
         self._stream_of(sequence).length = sequence.num_computed
 
@@ -314,7 +315,7 @@ class Streams:
         return None
 
     def saved(self, resident: Resident) -> None:
-        """It was copied, or is not to be."""
+        """Note that it was copied, or is not to be."""
         self._streams[resident.stream].is_saved = True
 
     # ------------------------------------------------------------ questions
@@ -333,7 +334,7 @@ class Streams:
 
     @property
     def has_prompts(self) -> bool:
-        """A running sequence has more to compute than its newest token."""
+        """Whether a running sequence has more to compute than its newest token."""
         return not all(sequence.is_generating for sequence in self._running.values())
 
     @property
@@ -379,7 +380,8 @@ class Streams:
         return self._streams[sequence.stream]
 
     def _indivisible(self, sequence: Sequence) -> int:
-        """Tokens that it must compute in one pass next: an image, or 0 for no such thing."""
+        """Return how many tokens it must compute in one pass next: an image, or 0 for no such
+        thing."""
         start = sequence.num_computed
         if not self.rules.whole_images or start >= sequence.num_tokens:
             return 0
@@ -398,7 +400,8 @@ class Streams:
         return False
 
     def _best_match(self, sequence: Sequence) -> _Match | None:
-        """The stream that has most of the sequence's tokens; one token is left to compute."""
+        """Return the stream that has most of the sequence's tokens; one token is left to
+        compute."""
         if sequence.salt is None:
             return None
         best: _Match | None = None
@@ -433,7 +436,7 @@ class Streams:
         )
 
     def _leader(self, sequence: Sequence, match: _Match | None) -> tuple[Sequence, int] | None:
-        """A running sequence whose prompt, once computed, would serve much better."""
+        """Return a running sequence whose prompt, once computed, would serve much better."""
         if sequence.salt is None or not self.rules.is_cut_anywhere:
             return None
         best, found = (0 if match is None else match.length) + WORTH_WAITING, None
@@ -460,7 +463,7 @@ class Streams:
         return needed + headroom + promised <= self.cells.num_free + self._evictable(match)
 
     def _evictable(self, match: _Match | None) -> int:
-        """Cells only idle streams hold, without those the match needs."""
+        """Return how many cells only idle streams hold, without those the match needs."""
         total = 0
         for stream in self._streams:
             if stream.owner is None:
@@ -504,7 +507,8 @@ class Streams:
         return Placement(sequence, target.id, source, kept)
 
     def _target(self, match: _Match | None, idle: list[Stream]) -> Stream:
-        """The idle stream whose use costs least: what is lost of it, the copy, a hole left."""
+        """Return the idle stream whose use costs least: what is lost of it, the copy, a hole
+        left."""
         busy = {stream.id for stream in self._streams if stream.owner is not None}
 
         def cost(stream: Stream) -> tuple[float, int]:
@@ -521,7 +525,7 @@ class Streams:
         return min(idle, key=cost)
 
     def _freshness(self, stream: Stream) -> float:
-        """1 for what was used last, less with every sequence placed since."""
+        """Return 1 for what was used last, less with every sequence placed since."""
         return 1.0 / (1 + self._arrivals - stream.last_used)
 
     def _touch(self, stream: Stream) -> None:
@@ -540,12 +544,13 @@ class Streams:
         self._cut(stream, 0 if sequence.salt is None else stream.length)
 
     def take_preempted(self) -> list[int]:
-        """Keys of the sequences that were preempted since the last call."""
+        """Return the keys of the sequences that were preempted since the last call."""
         keys, self._preempted = self._preempted, []
         return keys
 
     def _preempt(self, sequence: Sequence) -> Cut:
-        """It keeps its place in the queue; its tokens stay while their cells are not needed."""
+        """Preempt a sequence: it keeps its place in the queue; its tokens stay while their cells
+        are not needed."""
         stream = self._stream_of(sequence)
         del self._running[sequence.key]
         self._release(sequence)
@@ -576,7 +581,7 @@ class Streams:
         return cuts
 
     def _by_value(self) -> Iterable[Stream]:
-        """Idle streams that hold something, the least valuable first."""
+        """Return idle streams that hold something, the least valuable first."""
         idle = [stream for stream in self._streams if stream.owner is None and stream.length]
         return sorted(idle, key=self._value)
 

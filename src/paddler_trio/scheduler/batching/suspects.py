@@ -48,7 +48,7 @@ class Death:
 
 
 def suspects(works: Iterable[Work[K]], death: Death) -> frozenset[K]:
-    """The requests that may be the cause; the fewer, the surer."""
+    """Return the requests that may be the cause; the fewer, the surer."""
     works = list(works)
     if death.thread is not None:
         found = [work for work in works if work.thread == death.thread]

@@ -65,7 +65,7 @@ class ThreadCount:
         self.now = self.most
 
     def passed(self, wall_s: float, ran_s: float, *, paged_in: int, now_s: float) -> bool:
-        """A pass was computed by ``now`` threads.
+        """Note that a pass was computed by ``now`` threads; return whether their number changes.
 
         Args:
           wall_s: how long it took.
@@ -111,8 +111,8 @@ class ThreadCount:
         return max(_LEAST_LIMIT_S, _LIMIT_TIMES * expected_s)
 
     def broken_off(self, now_s: float) -> None:
-        """A pass took longer than its limit and is computed anew, by fewer threads: half of them,
-        for each time is a pause for all streams."""
+        """Note that a pass took longer than its limit and is computed anew, by fewer threads: half
+        of them, for each time is a pause for all streams."""
         if self.now > self.least:
             self._give_way(now_s, max(1, self.now // 2))
         self._forget()

@@ -99,11 +99,11 @@ class AgentIndex:
     _members: dict[AgentClass, _Members] = attrs.field(factory=dict, init=False)
 
     def join(self, agents: AgentClass) -> None:
-        """One agent more is of this class."""
+        """Note that one agent more is of this class."""
         self._members.setdefault(agents, _Members()).count += 1
 
     def leave(self, agents: AgentClass, agent: AgentKey) -> None:
-        """This agent is not of this class any more."""
+        """Note that this agent is not of this class any more."""
         members = self._members[agents]
         members.count -= 1
         members.free.pop(agent, None)
@@ -111,15 +111,16 @@ class AgentIndex:
             del self._members[agents]
 
     def put(self, agents: AgentClass, load: Load) -> None:
-        """The agent has a free slot, and this load."""
+        """Note that the agent has a free slot, and this load."""
         self._members[agents].put(load)
 
     def take_out(self, agents: AgentClass, agent: AgentKey) -> None:
-        """The agent has no free slot, or takes no work."""
+        """Note that the agent has no free slot, or takes no work."""
         self._members[agents].free.pop(agent, None)
 
     def least_loaded(self, wanted: Constraint) -> AgentKey | None:
-        """The agent that should take one more such request; None when none has a free slot."""
+        """Return the agent that should take one more such request; None when none has a free
+        slot."""
         loads = [
             load
             for agents, members in self._members.items()

@@ -60,11 +60,12 @@ class FairOrder:
         return (self._turn + priority.value, request)
 
     def granted(self, place: Place, priority: Priority) -> None:
-        """The request at this place got a slot: its turn is the current one."""
+        """Note that the request at this place got a slot: its turn is the current one."""
         self._turn = max(self._turn, place[0] - priority.value)
 
     def gave_up(self, client: str, last_turn: int | None) -> None:
-        """A request of this client left the queue unserved: the turn it had is its client's again.
+        """Note that a request of this client left the queue unserved: the turn it had is its
+        client's again.
 
         ``last_turn`` is the largest tag of those that the client has waiting, if any; what arrives
         next stands behind them. Without this, a client whose requests time out while no agent
@@ -76,6 +77,6 @@ class FairOrder:
             self._last_tags[client] = min(last, now)
 
     def _forget_the_served(self) -> None:
-        """A client with nothing ahead of the current turn is as one that never asked."""
+        """Note that a client with nothing ahead of the current turn is as one that never asked."""
         self._last_tags = {c: tag for c, tag in self._last_tags.items() if tag > self._turn}
         self._forget_at = max(_REMEMBERED_CLIENTS, 2 * len(self._last_tags))

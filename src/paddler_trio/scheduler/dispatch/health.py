@@ -49,7 +49,7 @@ class HealthTracker:
     """How many connections go by each name: an agent that reconnects has two for a moment."""
 
     def joined(self, agent: str, now_s: float) -> None:
-        """An agent connects; one that was here before ramps up."""
+        """Note that an agent connects; one that was here before ramps up."""
         self._connected[agent] += 1
         record = self._records.get(agent)
         if record is None:
@@ -73,7 +73,7 @@ class HealthTracker:
             self._records[agent].last_seen_s = now_s
 
     def succeeded(self, agent: str) -> None:
-        """It finished a request: whatever was wrong is over."""
+        """Note that the agent finished a request: whatever was wrong is over."""
         record = self._records.get(agent)
         if record is not None:
             record.failures_in_a_row = 0
@@ -81,7 +81,8 @@ class HealthTracker:
                 record.ejections = 0
 
     def failed(self, agent: str, now_s: float) -> float | None:
-        """A request failed by the agent's fault; the length of the ejection if this caused one."""
+        """Note that a request failed by the agent's fault; return the length of the ejection if
+        this caused one."""
         record = self._records.get(agent)
         if record is None:
             return None
@@ -98,7 +99,7 @@ class HealthTracker:
         return length_s
 
     def is_ejected(self, agent: str, now_s: float) -> bool:
-        """Gets no work now. The end of an ejection begins its ramp."""
+        """Return whether the agent gets no work now. The end of an ejection begins its ramp."""
         record = self._records.get(agent)
         if record is None or record.ejected_until_s is None:
             return False

@@ -17,7 +17,7 @@ Load: TypeAlias = "tuple[float, int, AgentKey]"
 
 
 def load_of(agent: AgentKey, *, slots_busy: int, slots_total: int, last_chosen: int) -> Load | None:
-    """The load of an agent; None if it has no free slot.
+    """Return the load of an agent; None if it has no free slot.
 
     Args:
       last_chosen: ordinal of the latest grant to this agent; 0 if it never had one.

@@ -110,8 +110,8 @@ class SlotLedger:
         needs: frozenset[str] = frozenset(),
         revision: str | None = None,
     ) -> Decision:
-        """A new request wants a slot of an agent that offers what it ``needs``, and serves
-        ``revision`` if that is given. If one is free, no request that waits may have it."""
+        """Answer a new request that wants a slot of an agent that offers what it ``needs``, and
+        serves ``revision`` if that is given. If one is free, no request that waits may have it."""
         assert request not in self._requests, f"request {request} asks twice"
         wanted = Constraint(revision=revision, needs=needs)
         chosen = self._index.least_loaded(wanted)
@@ -135,7 +135,8 @@ class SlotLedger:
         needs: frozenset[str] = frozenset(),
         revision: str | None = None,
     ) -> Granted | Queued:
-        """A request whose agent left wants another slot; it has its old place again.
+        """Answer a request whose agent left and that wants another slot; it has its old place
+        again.
 
         With ``kind`` or ``revision``, only an agent of that kind or revision may have it; ``needs``
         join those it had.
@@ -150,12 +151,12 @@ class SlotLedger:
         return Queued(request, self._wait(request, entry))
 
     def give_back(self, request: RequestKey) -> list[Granted]:
-        """The request returns its slot and may :meth:`ask_again`."""
+        """Take back the slot of a request, which and may :meth:`ask_again`."""
         self._release(request, self._requests[request])
         return self._grant_waiting()
 
     def end(self, request: RequestKey) -> list[Granted]:
-        """The request neither waits nor holds a slot any more. Safe to repeat."""
+        """Note that the request neither waits nor holds a slot any more. Safe to repeat."""
         entry = self._requests.get(request)
         if entry is None:
             return []
@@ -171,16 +172,17 @@ class SlotLedger:
         return self._queue.position(request)
 
     def is_hopeless(self, needs: frozenset[str]) -> bool:
-        """There are agents, and none of them offers all of this, however long one waits."""
+        """Return whether there are agents, and none of them offers all of this, however long one
+        waits."""
         return bool(self._agents) and not any(
             needs <= agents.offers for agents in self._index.classes()
         )
 
     def stranded(self) -> list[RequestKey]:
-        """Waiting requests that no agent here can serve, now or later: continuations of another
-        kind, and those of a revision that is neither served nor about to be. An agent that only
-        loads keeps its kind; of one that offers what continuations need and has served nothing yet
-        the kind is not known."""
+        """Return waiting requests that no agent here can serve, now or later: continuations of
+        another kind, and those of a revision that is neither served nor about to be. An agent that
+        only loads keeps its kind; of one that offers what continuations need and has served nothing
+        yet the kind is not known."""
         wanted = [each for each in self._queue.wanted() if not each.admits_any_model]
         if not wanted:
             return []
@@ -198,7 +200,7 @@ class SlotLedger:
     # --------------------------------------------------------------- agents
 
     def join(self, agent: AgentKey) -> None:
-        """A registered agent, not accepting until :meth:`update`."""
+        """Add a registered agent, which does not accept until :meth:`update`."""
         assert agent not in self._agents, f"agent {agent} joined twice"
         self._agents[agent] = record = _Agent()
         self._index.join(record.serves)
@@ -215,7 +217,7 @@ class SlotLedger:
         revision: str | None = None,
         next_revision: str | None = None,
     ) -> list[Granted]:
-        """The agent's newest report of its slots; the total may shrink below what it holds.
+        """Apply the agent's newest report of its slots; the total may shrink below what it holds.
 
         ``revision`` is what it serves, ``next_revision`` what it is to serve.
         """
@@ -236,7 +238,7 @@ class SlotLedger:
         return self._grant_waiting()
 
     def leave(self, agent: AgentKey) -> list[RequestKey]:
-        """The agent is gone with all its slots, in one step.
+        """Remove an agent that is gone with all its slots, in one step.
 
         Returns:
           The requests that held its slots, in the order they were granted; they hold nothing now
@@ -252,7 +254,7 @@ class SlotLedger:
         return list(record.holders)
 
     def in_order(self, requests: Iterable[RequestKey]) -> list[RequestKey]:
-        """These requests, sorted by their places."""
+        """Return these requests, sorted by their places."""
         return sorted(requests, key=lambda key: self._queue.place(key) or self._requests[key].place)
 
     def slots_processing(self, agent: AgentKey) -> int:
@@ -274,7 +276,7 @@ class SlotLedger:
     # -------------------------------------------------------------- private
 
     def _wait(self, request: RequestKey, entry: _Request) -> int:
-        """It waits; how many stand before it."""
+        """Let the request wait; return how many stand before it."""
         return self._queue.add(
             Waiting(
                 request,

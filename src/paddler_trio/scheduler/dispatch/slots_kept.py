@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def slots_kept(before: int, *, held: int, waiting: int) -> int:
-    """The slots to keep from now on.
+    """Return the slots to keep from now on.
 
     Args:
       before: what was kept until now.

@@ -71,7 +71,7 @@ class SortedPlaces(Generic[T]):
         self._lasts[place] = chunk[-1]
 
     def remove(self, item: T) -> None:
-        """ValueError if it is not in it."""
+        """Remove an item; ValueError if it is not there."""
         place = bisect_left(self._lasts, item)
         chunk = self._chunks[place] if place < len(self._chunks) else []
         within = bisect_left(chunk, item)
@@ -85,7 +85,7 @@ class SortedPlaces(Generic[T]):
             self._lasts[place] = chunk[-1]
 
     def at(self, number: int) -> T:
-        """The item before which there are ``number`` others; IndexError if there is none."""
+        """Return the item before which there are ``number`` others; IndexError if there is none."""
         if not 0 <= number < self._length:
             raise IndexError(f"{number} is not in {self!r}")
         for chunk in self._chunks:

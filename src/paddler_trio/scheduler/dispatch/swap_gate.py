@@ -27,7 +27,7 @@ class SwapGate:
         self._seen_empty = slots_total <= 0
 
     def released(self, *, now_s: float) -> None:
-        """A request has left the agent: only now may it find itself drained."""
+        """Note that a request has left the agent: only now may it find itself drained."""
         if self._closed_at_s is not None:
             self._closed_at_s = now_s
 

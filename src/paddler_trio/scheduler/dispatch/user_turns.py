@@ -99,7 +99,7 @@ class UserTurns:
         return own
 
     def add(self, request: Waiting) -> None:
-        """It waits from now on. One that had a slot takes the turn that is due."""
+        """Note that it waits from now on. One that had a slot takes the turn that is due."""
         place = self._place(request)
         name = _line_of(request)
         line = self._lines.get(name)
@@ -117,7 +117,7 @@ class UserTurns:
             self._note_crowd(request.user, user)
 
     def remove(self, request: Waiting, *, is_granted: bool) -> None:
-        """It waits no more; its place on record is the one where it stands."""
+        """Note that it waits no more; its place on record is the one where it stands."""
         place = request.among_users
         assert place is not None, f"request {request.key} stands nowhere among the users"
         name = _line_of(request)
@@ -151,7 +151,7 @@ class UserTurns:
         return line.requests.at(line.places.before(place))[1]
 
     def displaceable(self, user: str, priority: Priority) -> RequestKey | None:
-        """The last of the user with the most, if these are two more than ``user`` has."""
+        """Return the last of the user with the most, if these are two more than ``user`` has."""
         name = self._crowds.largest(priority, own=self._users.get(user))
         return None if name is None else self._users[name].newcomers.last[1]
 

@@ -53,7 +53,7 @@ class WaitQueue:
         return request in self._requests
 
     def add(self, request: Waiting) -> int:
-        """It waits from now on; how many stand before it."""
+        """Let a request wait from now on; return how many stand before it."""
         place = request.place
         self._requests[request.key] = request
         if place[1] != request.key:
@@ -76,8 +76,8 @@ class WaitQueue:
         return self._before(client.users.standing(request))
 
     def remove(self, key: RequestKey, *, is_granted: bool) -> Waiting:
-        """It has a slot, or gave up; its ``place`` is the one where it stood. KeyError if it did
-        not wait."""
+        """Remove a request that has a slot, or gave up; its ``place`` is the one where it stood.
+        KeyError if it did not wait."""
         request = self._requests.pop(key)
         client = self._clients[request.client]
         if client.users is not None:
@@ -116,12 +116,13 @@ class WaitQueue:
         return self._before(self._standing(request) if self._num_with_users else request.place)
 
     def last_turn(self, client: str) -> int | None:
-        """The tag of the latest of the client's requests that wait; None if none does."""
+        """Return the tag of the latest of the client's requests that wait; None if none does."""
         waiting = self._clients.get(client)
         return None if waiting is None else waiting.turns.last[0]
 
     def first(self, but_not: Set[Constraint]) -> Waiting | None:
-        """The first of those that ask for something else than these; None if there is none."""
+        """Return the first of those that ask for something else than these; None if there is
+        none."""
         places = [
             places.first for wanted, places in self._by_wanted.items() if wanted not in but_not
         ]
@@ -141,9 +142,9 @@ class WaitQueue:
         return [self._on_record(place).key for place in self._by_wanted.get(wanted, ())]
 
     def displaceable(self, client: str, user: str, priority: Priority) -> RequestKey | None:
-        """The last one of the client with the most requests that could make room, if these are at
-        least two more than ``client`` has, and the class of that one is not above ``priority``. If
-        there is none, the same of the users of ``client``."""
+        """Return the last one of the client with the most requests that could make room, if these
+        are at least two more than ``client`` has, and the class of that one is not above
+        ``priority``. If there is none, the same of the users of ``client``."""
         own = self._clients.get(client)
         name = self._crowds.largest(priority, own=own)
         if name is not None:
@@ -160,7 +161,8 @@ class WaitQueue:
     # ------------------------------------------------------------- private
 
     def _put_on_record(self, request: Waiting, place: Place) -> None:
-        """It stands at this place: it and the one whose place that is on record change places."""
+        """Put a request on record at this place: it and the one whose place that is on record
+        change places."""
         other = self._on_record(place)
         if other is not request:
             other.place, request.place = request.place, place

@@ -15,7 +15,7 @@ _STEPS_AN_OCTAVE = 8
 
 
 def sizes_below(limit: int, *, slots: int, least: int = CELLS_STEP) -> list[int]:
-    """Context sizes for this many slots that are less than ``limit`` tokens, ascending.
+    """Return context sizes for this many slots that are less than ``limit`` tokens, ascending.
 
     Args:
       least: cells of a slot, at least.

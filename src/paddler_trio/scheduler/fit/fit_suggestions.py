@@ -51,7 +51,7 @@ Way: TypeAlias = Generator[LoadShape, Need | None, Suggestion | None]
 
 
 def ways_to_fit(refused: Verdict, rooms: Mapping[str, Room]) -> list[Way]:
-    """One change each, in the order in which they are usually wanted."""
+    """Return ways with one change each, in the order in which they are usually wanted."""
     shape, need = refused.shape, refused.need
     ways: list[Way] = []
     if not refused.context_is_chosen:
@@ -141,7 +141,7 @@ def _suggested(found: Fitting | None, *changes: Change) -> Suggestion | None:
 
 
 def _can_place(rooms: Mapping[str, Room]) -> bool:
-    """There are GPUs, and it is known how much of each is free."""
+    """Return whether there are GPUs, and it is known how much of each is free."""
     gpus = gpus_of(rooms)
     return bool(gpus) and all(room.available_bytes is not None for room in gpus.values())
 

@@ -117,5 +117,5 @@ def layers_on_gpu(shape: LoadShape, need: Need) -> int:
 
 
 def context_of(shape: LoadShape, need: Need) -> int:
-    """Tokens of context, with the model's own in the place of 0."""
+    """Return the tokens of context, with the model's own in the place of 0."""
     return shape.context_size or need.n_ctx_train * shape.slots

@@ -45,7 +45,7 @@ def largest_fitting(
     *,
     above: tuple[int, Need] | None = None,
 ) -> DryRuns:
-    """The last of ``values`` with which the load fits, or None if the first does not.
+    """Return the last of ``values`` with which the load fits, or None if the first does not.
 
     Args:
       values: ascending; the need must not shrink with them, or a smaller one than the largest

@@ -40,8 +40,8 @@ class MemoryLimits:
     def room(
         self, device: str, *, total_bytes: int, free_bytes: int | None, held_bytes: int | None
     ) -> Room:
-        """The room of a device. Where it is not known what the model in force holds there, it is
-        not known either what will be free."""
+        """Return the room of a device. Where it is not known what the model in force holds there,
+        it is not known either what will be free."""
         if device == HOST:
             reserve, usual = self.host_reserve_bytes, host_reserve_bytes
         else:

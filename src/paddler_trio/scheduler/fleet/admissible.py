@@ -19,7 +19,7 @@ def aim_of(rollout: Rollout) -> str:
 
 
 def admissible(goal: Goal, rollout: Rollout, placed: Sequence[Placed]) -> frozenset[str]:
-    """The digests whose instances may get requests now.
+    """Return the digests whose instances may get requests now.
 
     While a rollout runs both are; while it is rolled back, the target only if its canaries had
     passed. So are the states of rollouts that were superseded, if they had been proven: a newer

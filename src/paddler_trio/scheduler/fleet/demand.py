@@ -26,7 +26,7 @@ def counts(placed: Placed) -> bool:
 
 
 def wanted(goal: Goal, index: FleetIndex, placed: Sequence[Placed]) -> int:
-    """Replicas that there should be, of a deployment that is not on all hosts.
+    """Return how many replicas there should be, of a deployment that is not on all hosts.
 
     Args:
       placed: those that count as replicas now.

@@ -52,7 +52,7 @@ def is_overdue(goal: Goal, index: FleetIndex) -> bool:
 
 
 def wait_left_s(goal: Goal, index: FleetIndex) -> float:
-    """Seconds until its oldest request is overdue; negative once it is."""
+    """Return the seconds until its oldest request is overdue; negative once it is."""
     longest_s = max(MAX_WAIT_S, WAIT_LOADS * index.load_s(goal.target))
     return longest_s - unserved_s(goal, index)
 
@@ -83,7 +83,7 @@ def _may_go(spare: Spare, goal: Goal, index: FleetIndex, *, overdue: bool, busy_
 
 
 def spares_of(state: HostState, index: FleetIndex) -> Sequence[Spare]:
-    """The instances there that may go at some time, those that go first before others."""
+    """Return the instances there that may go at some time, those that go first before others."""
     if state.spares is None:
         found = []
         for name, instance in state.host.instances.items():
@@ -137,7 +137,7 @@ def _is_one_too_many(goal: Goal, index: FleetIndex) -> bool:
 
 
 def worth(instance: Instance, state: HostState, index: FleetIndex) -> float:
-    """Seconds of loading that its eviction costs, per second that it was not used."""
+    """Return the seconds of loading that its eviction costs, per second that it was not used."""
     if instance.serving is None:
         return 0.0
     idle_s = 0.0 if instance.idle_s is None else index.now_s - instance.idle_s
@@ -153,7 +153,7 @@ def room_on(
     overdue: bool,
     busy_too: bool = False,
 ) -> tuple[Spare, ...] | None:
-    """The instances that must go from there for ``goal`` to fit; None if that is not enough.
+    """Return the instances that must go from there for ``goal`` to fit; None if that is not enough.
 
     To be asked only where it does not fit as things are, or where a step is under way.
 
@@ -182,7 +182,8 @@ def room_on(
 def _fits_without(
     state: HostState, name: str, need: Mapping[str, int] | None, index: FleetIndex
 ) -> Callable[[Sequence[Spare]], bool]:
-    """Would it fit there without some instances, and without those that are leaving?"""
+    """Return whether it would fit there without some instances, and without those that are
+    leaving?"""
     memory = state.memory(index)
     leaving = [i.deployment for i in state.host.instances.values() if i.is_unloading]
     free, charges = memory.free, memory.charges
@@ -227,7 +228,8 @@ def never_fits(goal: Goal, placed: Placed, index: FleetIndex) -> str | None:
 
 
 def _split(state: HostState, goal: Goal, index: FleetIndex) -> tuple[list[str], list[str]]:
-    """Other deployments on the host: those that stay whatever comes, and those that may go."""
+    """Return the other deployments on the host: those that stay whatever comes, and those that may
+    go."""
     stay: list[str] = []
     go: list[str] = []
     for name, instance in state.host.instances.items():

@@ -77,7 +77,7 @@ def _under_way(instance: Instance, host: Host, index: FleetIndex) -> tuple[float
 
 
 def _waits_for_room(d: Deployment, index: FleetIndex) -> Expectation | None:
-    """It has no instance: other models are in its place."""
+    """Return what a deployment without an instance may expect: other models are in its place."""
     goal, load_s = d.goal, index.load_s(d.goal.target)
     most = goal.replicas.most
     if goal.replicas.is_all or (most is not None and most < 1) or d.name in index.hopeless:

@@ -132,7 +132,8 @@ class FleetIndex:
                 placed[name] = [Placed(state, instance, is_stuck)]
 
     def _is_stuck(self, instance: Instance) -> bool:
-        """A load that hangs must not keep the host from all other deployments for ever."""
+        """Return whether a step hangs: it must not keep the host from all other deployments for
+        ever."""
         goal = self.goals.get(instance.deployment)
         if goal is None or instance.is_unloading or instance.phase == "downloading":
             return False
@@ -150,12 +151,12 @@ class FleetIndex:
         self.steps.append(step)
 
     def wake(self, at_s: float) -> None:
-        """The plan may change at ``at_s``; what is past is not waited for."""
+        """Note that the plan may change at ``at_s``; what is past is not waited for."""
         if at_s > self.now_s and (self.look_again_s is None or at_s < self.look_again_s):
             self.look_again_s = at_s
 
     def eligible(self, goal: Goal) -> Sequence[HostState]:
-        """Hosts that may have the deployment, and are not drained."""
+        """Return hosts that may have the deployment, and are not drained."""
         key = (goal.deployment == DEFAULT, goal.where)
         found = self._eligible.get(key)
         if found is None:
@@ -213,7 +214,7 @@ class FleetIndex:
         return {**self.view.load_s, **shortest}
 
     def load_s(self, digest: str, host: Host | None = None) -> float:
-        """Seconds that a load takes: as measured there, or anywhere, or by default."""
+        """Return the seconds that a load takes: as measured there, or anywhere, or by default."""
         measured = None if host is None else host.load_s.get(digest)
         return self._load_s.get(digest, LOAD_S) if measured is None else measured
 

@@ -102,7 +102,7 @@ class HostChoice:
         return not any(self._could_hold(s) for tier in self._tiers for s in tier.states)
 
     def candidates_for_eviction(self) -> Iterator[HostState]:
-        """Hosts that could hold the deployment if others went."""
+        """Yield hosts that could hold the deployment if others went."""
         for tier in self._tiers:
             yield from self._with_spares(tier.states)
 
@@ -115,7 +115,7 @@ class HostChoice:
         return _Tier(looked_at, self._free(states, looked_at))
 
     def _could_hold(self, state: HostState) -> bool:
-        """Would it fit if nothing else were there?"""
+        """Return whether it would fit if nothing else were there."""
         need = self._needs.get(state.host.id)
         return need is None or fits_within(need, state.host.memory)
 
@@ -140,7 +140,7 @@ class HostChoice:
                 yield state
 
     def _making_room(self, states: Sequence[HostState]) -> HostState | None:
-        """A host on which a step is under way, and that will have room afterwards."""
+        """Return a host on which a step is under way, and that will have room afterwards."""
         for state in states:
             moving = state.moving
             if moving is None or state.is_claimed or state.host.is_drained:

@@ -14,7 +14,8 @@ BESIDE: Final = frozenset({"loading", "probing"})
 
 
 def is_placed(instance: Instance) -> bool:
-    """The deployment is on this host: it serves or is told to, or has a link of its own."""
+    """Return whether the deployment is on this host: it serves or is told to, or has a link of its
+    own."""
     return (
         instance.deployment != DEFAULT
         or instance.assigned is not None
@@ -24,7 +25,8 @@ def is_placed(instance: Instance) -> bool:
 
 
 def is_moving(instance: Instance) -> bool:
-    """A step on it is under way; one that failed is over, though the agent may try again."""
+    """Return whether a step on it is under way; one that failed is over, though the agent may try
+    again."""
     if instance.is_unloading or instance.phase == "leaving":
         return True
     return (
@@ -35,7 +37,7 @@ def is_moving(instance: Instance) -> bool:
 
 
 def loads_beside(instance: Instance) -> bool:
-    """Would it go on serving while it loads something else?"""
+    """Return whether it would go on serving while it loads something else."""
     return instance.is_ours and instance.can_load_beside is True and instance.serving is not None
 
 

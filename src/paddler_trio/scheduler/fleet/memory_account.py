@@ -47,7 +47,7 @@ class HostMemory:
         return fits_within(need, free)
 
     def fits_alone(self, need: Mapping[str, int]) -> bool:
-        """Would ``need`` fit if nothing else were there?"""
+        """Return whether ``need`` would fit if nothing else were there."""
         return fits_within(need, self.limits)
 
     def fits(
@@ -95,7 +95,7 @@ def account(
 
 
 def memory_of(host: Host, goals: Mapping[str, Goal], rollouts: Mapping[str, Rollout]) -> HostMemory:
-    """The account of ``host``, as it will be once rollouts have ended, either way."""
+    """Return the account of ``host``, as it will be once rollouts have ended, either way."""
     charges: dict[str, Mapping[str, int] | None] = dict(host.held)
     for name, instance in host.instances.items():
         goal = goals.get(name)
@@ -120,7 +120,7 @@ def need_of(
 
 
 def _is_steady(instance: Instance, goal: Goal, rollout: Rollout | None) -> bool:
-    """It serves what it is to serve, and will go on to."""
+    """Return whether it serves what it is to serve, and will go on to."""
     return instance.serving == instance.assigned == goal.target and (
         rollout is None or rollout.phase is RolloutPhase.COMPLETE
     )
@@ -129,7 +129,7 @@ def _is_steady(instance: Instance, goal: Goal, rollout: Rollout | None) -> bool:
 def _charge(
     instance: Instance, host: Host, goal: Goal | None, rollout: Rollout | None
 ) -> Mapping[str, int] | None:
-    """The most that it takes now, and once it serves what it is to serve or goes back to."""
+    """Return the most that it takes now, and once it serves what it is to serve or goes back to."""
     held = host.held.get(instance.deployment)
     if instance.is_unloading or goal is None or goal.is_empty:
         return held  # until it is gone
@@ -153,7 +153,7 @@ def _charge(
 
 
 def _to_come(will_be: str | None, goal: Goal, rollout: Rollout | None) -> tuple[str | None, ...]:
-    """Digests that may be loaded there before the rollout has ended."""
+    """Return the digests that may be loaded there before the rollout has ended."""
     if rollout is not None and rollout.phase in GOING_BACK:
         return will_be, rollout.good
     if rollout is not None and rollout.phase in GOING_ON:

@@ -167,7 +167,8 @@ def _why_nowhere(goal: Goal, index: FleetIndex) -> str:
 
 
 def _yield_to(d: Deployment, choice: HostChoice, index: FleetIndex) -> None:
-    """Another deployment gets no more requests until one of its instances is idle."""
+    """Make another deployment yield: it gets no more requests until one of its instances is
+    idle."""
     best: tuple[tuple[int, float, str], tuple[Spare, ...]] | None = None
     for state in choice.candidates_for_eviction():
         need = need_of(d.goal, d.rollout, digest_for_new(d.rollout), state.host.id)
@@ -204,7 +205,7 @@ def clear(deployments: Sequence[Deployment], index: FleetIndex) -> None:
 
 
 def _clear_misplaced(d: Deployment, index: FleetIndex) -> None:
-    """Instances where they may not be, once those that may be serve."""
+    """Unload instances where they may not be, once those that may be serve."""
     everywhere = index.placed.get(d.name, ())
     if len(everywhere) == len(d.placed):
         return

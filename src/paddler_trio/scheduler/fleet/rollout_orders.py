@@ -24,14 +24,15 @@ GOING_BACK: Final = frozenset(
 def paused(
     rollout: Rollout, *, now_s: float, reason: str = "paused by the operator"
 ) -> Rollout | None:
-    """Hosts that have begun finish; no other one begins. A first state cannot be paused."""
+    """Pause a rollout: hosts that have begun finish; no other one begins. A first state cannot be
+    paused."""
     if rollout.phase not in GOING_ON - {RolloutPhase.PAUSED} or rollout.good is None:
         return None
     return attrs.evolve(rollout, phase=RolloutPhase.PAUSED, reason=reason, advanced_s=now_s)
 
 
 def resumed(rollout: Rollout, *, now_s: float) -> Rollout | None:
-    """Goes on where it was; hosts that had failed get the target once more."""
+    """Resume a rollout: it goes on where it was; hosts that had failed get the target once more."""
     if rollout.phase is not RolloutPhase.PAUSED:
         return None
     phase = RolloutPhase.ROLLING if rollout.is_proven else RolloutPhase.PREFETCHING
@@ -41,7 +42,7 @@ def resumed(rollout: Rollout, *, now_s: float) -> Rollout | None:
 def aborted(
     rollout: Rollout, *, now_s: float, reason: str = "aborted by the operator"
 ) -> Rollout | None:
-    """Every host goes back to the good state."""
+    """Abort a rollout: every host goes back to the good state."""
     if rollout.phase not in GOING_ON or rollout.good is None:
         return None
     return attrs.evolve(rollout, phase=RolloutPhase.ABORTED, reason=reason, advanced_s=now_s)

@@ -61,8 +61,8 @@ def fetch_again_s(rollout: Rollout, goal: Goal, hosts: Sequence[Host]) -> float 
 def advance(
     goal: Goal, rollout: Rollout, index: FleetIndex, placed: Sequence[Placed], *, is_new: bool
 ) -> Rollout:
-    """The rollout as the hosts are now; the same object if nothing has changed. None ends while
-    hosts are on their way back: those that are here are not all."""
+    """Return the rollout as the hosts are now; the same object if nothing has changed. None ends
+    while hosts are on their way back: those that are here are not all."""
     match rollout.phase:
         case RolloutPhase.ROLLING_BACK | RolloutPhase.ABORTED:
             return rollout if index.view.is_settling else _back(rollout, placed)
@@ -155,7 +155,8 @@ def _has_passed(goal: Goal, rollout: Rollout, index: FleetIndex, placed: Sequenc
 def _with_progress(
     goal: Goal, rollout: Rollout, index: FleetIndex, placed: Sequence[Placed]
 ) -> Rollout:
-    """A host advances when it is told to begin, serves the target, or has the files.
+    """Note the progress of hosts: one advances when it is told to begin, serves the target, or has
+    the files.
 
     The clock stands still while files arrive, which has deadlines of its own, and while there is no
     host at all.

@@ -20,7 +20,7 @@ from paddler_trio.scheduler.fleet.instance_state import is_available, is_placed
 
 
 def is_at_rest(goals: Iterable[Goal], rollouts: Mapping[str, Rollout]) -> bool:
-    """See the module docstring."""
+    """Return whether the fleet is at rest, as the module's docstring says."""
     return all(
         goal.replicas.is_all
         and not goal.is_empty
@@ -59,7 +59,7 @@ class SettledLoads:
             self._count(host.load_s)
 
     def unsettled(self, host: str) -> None:
-        """It may not have been settled."""
+        """Note that it may not have been settled."""
         load_s = self._by_host.pop(host, None)
         if load_s is not None:
             had_one = any(self._shortest[digest] == each for digest, each in load_s.items())
@@ -82,7 +82,7 @@ class SettledLoads:
 def without_settled(
     unsettled: Sequence[Host], settled_load_s: Mapping[str, float]
 ) -> tuple[Host, ...]:
-    """The hosts to plan with.
+    """Return the hosts to plan with.
 
     Args:
       settled_load_s: by digest, the shortest load of those that are left out.

@@ -70,7 +70,8 @@ class KeyUsage:
     _in_window: int = attrs.field(default=0, init=False)
 
     def begin(self, limits: KeyLimits, now_s: float, unix_s: float) -> Exceeded | None:
-        """A request arrives: None if it may go on, which :meth:`end` must follow once."""
+        """Note that a request arrives; return None if it may go on, which :meth:`end` must follow
+        once."""
         self._advance(now_s, unix_s)
         worst: Exceeded | None = None
         for left in self.left(limits, now_s, unix_s):
@@ -86,12 +87,12 @@ class KeyUsage:
         return None
 
     def end(self) -> None:
-        """A request that was let in is over."""
+        """Note that a request that was let in is over."""
         assert self.concurrent > 0, "a request ends that never began"
         self.concurrent -= 1
 
     def charge(self, tokens: int, unix_s: float) -> None:
-        """A request has used so many tokens."""
+        """Note that a request has used so many tokens."""
         self._advance_day(unix_s)
         self.tokens += max(0, tokens)
 
