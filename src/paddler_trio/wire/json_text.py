@@ -119,9 +119,9 @@ def dumps(value: object) -> bytes:
 
 
 def one_text(value: object) -> str | None:
-    """An object with one member that is a text, as ``dumps`` writes it, and in a tenth of the time
-    of an encoder, which builds itself anew for each value; None for everything else. That is a
-    token, nearly always."""
+    """Return an object with one member that is a text, as ``dumps`` writes it, and in a tenth of
+    the time of an encoder, which builds itself anew for each value; None for everything else. That
+    is a token, nearly always."""
     if type(value) is not dict or len(value) != 1:
         return None
     ((name, text),) = value.items()

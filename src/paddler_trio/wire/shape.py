@@ -70,12 +70,12 @@ def register(
 
 
 def reader_of(shape: object) -> Reader:
-    """The hook that reads ``shape``; hold on to it rather than asking again."""
+    """Return the hook that reads ``shape``; hold on to it rather than asking again."""
     return CONVERTER.get_structure_hook(shape)
 
 
 def writer_of(shape: object) -> Writer:
-    """The hook that writes ``shape``."""
+    """Return the hook that writes ``shape``."""
     return CONVERTER.get_unstructure_hook(shape)
 
 
@@ -278,7 +278,7 @@ def _is_optional(shape: object) -> bool:
 
 
 def _inner(shape: object) -> object:
-    """``X`` of ``X | None``."""
+    """Return ``X`` of ``X | None``."""
     return Union[tuple(member for member in get_args(shape) if member is not NoneType)]  # noqa: UP007
 
 

@@ -71,7 +71,7 @@ class ActivityCells:
         self._cells[self._start + 1] = len(known)
 
     def end(self) -> None:
-        """This thread works for no request now."""
+        """Note that this thread works for no request now."""
         self._cells[self._start + 1] = 0
 
 
@@ -91,13 +91,14 @@ class CrashRecord:
         return cls(memoryview(bytearray(RECORD_BYTES)))
 
     def cells(self, activity: int, thread: int) -> ActivityCells:
-        """The cells of an activity; ``thread`` is the identifier of the thread that does it."""
+        """Return the cells of an activity; ``thread`` is the identifier of the thread that does
+        it."""
         start = 1 + activity * _WIDTH
         self._cells[start] = thread
         return ActivityCells(self._cells, start)
 
     def failed(self, thread: int) -> None:
-        """An exception in this thread ends the process; the first one counts."""
+        """Note that an exception in this thread ends the process; the first one counts."""
         if self._cells[0] == 0:
             self._cells[0] = thread
 
@@ -122,7 +123,7 @@ class ReadRecord:
 
 
 def read_record(content: bytes) -> ReadRecord:
-    """The content of a whole file.
+    """Return the content of a whole file.
 
     Errors:
       WireError: it is shorter than a record.

@@ -80,12 +80,12 @@ _CONVERTER = _converter()
 
 
 def encode_question(question: MeasureMemory) -> bytes:
-    """The whole frame, length prefix included."""
+    """Return the whole frame, length prefix included."""
     return _framed(_CONVERTER.unstructure(question))
 
 
 def encode_answer(answer: DryRunAnswer) -> bytes:
-    """The whole frame, length prefix included."""
+    """Return the whole frame, length prefix included."""
     return _framed(_CONVERTER.unstructure(answer, unstructure_as=DryRunAnswer))
 
 
@@ -98,12 +98,12 @@ def frame_length(prefix: bytes) -> int:
 
 
 def decode_question(body: bytes) -> MeasureMemory:
-    """WireError if this is not what is asked of a dry run."""
+    """Return the question; WireError if it is not what is asked of a dry run."""
     return _structured(body, MeasureMemory)  # type: ignore[return-value]
 
 
 def decode_answer(body: bytes) -> DryRunAnswer:
-    """WireError if this is not what a dry run answers."""
+    """Return the answer; WireError if it is not what a dry run answers."""
     return _structured(body, DryRunAnswer)  # type: ignore[return-value]
 
 

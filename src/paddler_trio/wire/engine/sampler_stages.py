@@ -53,7 +53,7 @@ class Parameter:
         return f"{self.name} is {value:g}, must be at least {self.low:g}{upper}"
 
     def clamped(self, value: float) -> int | float:
-        """The nearest number in range, of the same type."""
+        """Return the nearest number in range, of the same type."""
         return type(value)(min(max(value, self.low), self.high))
 
 
@@ -76,10 +76,10 @@ class SamplerFactory(Protocol):
     seed: int
 
     def window(self, last_n: int) -> int:
-        """Tokens that a penalty looks back at, of ``last_n`` that were asked for."""
+        """Return how many tokens a penalty looks back at, of ``last_n`` that were asked for."""
 
     def texts(self, texts: Sequence[str]) -> object:
-        """A C array of these texts."""
+        """Return a C array of these texts."""
 
 
 @attrs.frozen(kw_only=True)
@@ -231,7 +231,7 @@ PARAMETERS = {
 
 
 def default_of(name: str) -> Any:  # an int or a float, as its parameter
-    """The default of a parameter."""
+    """Return the default of a parameter."""
     return PARAMETERS[name].default
 
 

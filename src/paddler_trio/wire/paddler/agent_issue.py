@@ -158,7 +158,8 @@ external_tag(AgentIssue, *structs(AgentIssue))
 
 
 def sorted_issues(issues: Iterable[AgentIssue]) -> tuple[AgentIssue, ...]:
-    """The set of ``issues``, by variant name and then by field, in the order of the fields."""
+    """Return the set of ``issues``, by variant name and then by field, in the order of the
+    fields."""
     return tuple(sorted(set(issues), key=_order))
 
 

@@ -132,7 +132,7 @@ class BalancerDesiredState:
 
     @classmethod
     def default(cls) -> BalancerDesiredState:
-        """The state of a new balancer: no model."""
+        """Return the state of a new balancer: no model."""
         return cls(
             chat_template_override=None,
             inference_parameters=InferenceParameters(),
@@ -154,7 +154,7 @@ def applicable_state(state: BalancerDesiredState) -> AgentDesiredState:
 
 
 def state_digest(state: AgentDesiredState) -> str:
-    """SHA-256, in hex, of the state's canonical JSON: equal states, equal digests."""
+    """Return the SHA-256, in hex, of the state's canonical JSON: equal states, equal digests."""
     return hashlib.sha256(canonical(unstructure(state))).hexdigest()
 
 

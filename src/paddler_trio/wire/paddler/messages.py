@@ -268,7 +268,7 @@ class AgentResponse:
 
     @classmethod
     def of(cls, request_id: str, body: AgentResponseBody) -> AgentResponse:
-        """An agent's own answer; agents leave their name to the balancer."""
+        """Return an agent's own answer; agents leave their name to the balancer."""
         return cls(request_id, None, unstructure(body, AgentResponseBody))
 
 
@@ -362,7 +362,8 @@ def render(
 def response_lines(
     generated_by: str | None, request_id: str, family: str, results: Iterable[object]
 ) -> bytes:
-    """A line for each of them: an ``InferenceResponse`` around a raw result, and a newline."""
+    """Return a line for each of them: an ``InferenceResponse`` around a raw result, and a
+    newline."""
     head = _response_head(generated_by, request_id)
     begins = f"{head}{{{encode_basestring(family)}:"
     lines = []
@@ -376,7 +377,7 @@ def response_lines(
 
 
 def response_line(generated_by: str | None, request_id: str, raw_response: object) -> bytes:
-    """An ``InferenceResponse`` around a raw payload, without a newline; the hot path."""
+    """Return an ``InferenceResponse`` around a raw payload, without a newline; the hot path."""
     head = _response_head(generated_by, request_id)
     token = one_text_within(raw_response)
     if token is not None:
@@ -393,5 +394,5 @@ def _response_head(generated_by: str | None, request_id: str) -> str:
 
 
 def error_line(request_id: str, code: int, description: str) -> bytes:
-    """An ``ErrorEnvelope``, without a newline."""
+    """Return an ``ErrorEnvelope``, without a newline."""
     return render(ErrorEnvelope(request_id, ErrorDescription(code, description)))

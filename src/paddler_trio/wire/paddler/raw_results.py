@@ -16,7 +16,8 @@ from paddler_trio.wire.paddler.results import (
 
 
 def result_tag(raw: object) -> str:
-    """The variant of a raw externally tagged value: its only key, or the bare string itself."""
+    """Return the variant of a raw externally tagged value: its only key, or the bare string
+    itself."""
     if type(raw) is dict and len(raw) == 1:
         (tag,) = raw
         return str(tag)
@@ -26,7 +27,8 @@ def result_tag(raw: object) -> str:
 
 
 def is_text(raw: object) -> bool:
-    """A generated piece of some class, as nearly all results are: it ends nothing."""
+    """Return whether this is a generated piece of some class, as nearly all results are: it ends
+    nothing."""
     return type(raw) is dict and len(raw) == 1 and next(iter(raw)) in TOKEN_TAGS
 
 

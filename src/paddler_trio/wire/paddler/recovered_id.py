@@ -15,7 +15,7 @@ _ID_IN_HEAD: Final = re.compile(
 
 
 def recover_request_id(text: str | bytes) -> str | None:
-    """The id of a frame that does not parse, for the answer to it; else ``None``.
+    """Return the id of a frame that does not parse, for the answer to it; else ``None``.
 
     Takes what the strict readers refuse, as long as it is JSON at all; only a non-empty id that
     can be written back counts. A frame that is over the limits of JSON is not decoded for it: the

@@ -41,7 +41,7 @@ def with_default(
     *,
     rules: RolloutSpec = PADDLERS_RULES,
 ) -> FleetState:
-    """``state`` with ``default`` as Paddler's state has it.
+    """Return ``state`` with ``default`` as Paddler's state has it.
 
     A new ``default`` runs on all agents under ``rules``; one that is there keeps its own. There
     will be none if there is none, and agents are sent what a new balancer sends: no model.
@@ -69,7 +69,7 @@ def with_default(
 
 
 def desired_of(state: FleetState, before: BalancerDesiredState) -> BalancerDesiredState:
-    """Paddler's state of ``default``, or of a new balancer if there is none.
+    """Return Paddler's state of ``default``, or of a new balancer if there is none.
 
     ``before`` itself if agents are sent the same; else its template stays, out of use, where the
     deployment has none.

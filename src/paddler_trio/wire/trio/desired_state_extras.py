@@ -153,7 +153,7 @@ class EngineOverrides:
                 raise ShapeError(f"a part is {part:g}, must be at least 0", place, "tensor_split")
 
     def over(self, settings: EngineSettings) -> EngineSettings:
-        """An agent's own settings with these over them."""
+        """Return an agent's own settings with these over them."""
         overrides: dict[str, Any] = {  # of as many types as there are fields; a test pairs them up
             field.name: _plain(getattr(self, field.name))
             for field in attrs.fields(EngineOverrides)
@@ -215,7 +215,7 @@ class Extras:
 
     @property
     def is_empty(self) -> bool:
-        """Agents behave as without extras."""
+        """Whether agents behave as without extras."""
         return (
             self.engine == NO_EXTRAS.engine
             and self.markers in (None, _NO_MARKERS)

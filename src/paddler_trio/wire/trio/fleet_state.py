@@ -209,7 +209,7 @@ class DeploymentSpec:
 
     @property
     def is_empty(self) -> bool:
-        """It has no model."""
+        """Whether it has no model."""
         return isinstance(self.model, NoModel)
 
     @property
@@ -272,7 +272,7 @@ class FleetState:
                 taken[alias] = spec.name
 
     def find(self, name: str) -> DeploymentSpec | None:
-        """The deployment of this name; None if there is none."""
+        """Return the deployment of this name; None if there is none."""
         return next((spec for spec in self.deployments if spec.name == name), None)
 
     @property
@@ -280,7 +280,7 @@ class FleetState:
         return {spec.name: spec for spec in self.deployments}
 
     def serves_the_same(self, other: FleetState) -> bool:
-        """Both have equal deployments, in whatever order."""
+        """Return whether both have equal deployments, in whatever order."""
         return self.by_name == other.by_name
 
     def __repr__(self) -> str:

@@ -51,7 +51,8 @@ class PromptStages:
 
 
 def bounded_count(value: object) -> int:
-    """A count that an agent reported, within the limits of what is shown; 0 for anything else."""
+    """Return a count that an agent reported, within the limits of what is shown; 0 for anything
+    else."""
     return max(0, min(MAX_TOKENS, value)) if type(value) is int else 0
 
 

@@ -19,7 +19,8 @@ _QUESTIONS: Final = frozenset(
 
 
 def may_be_repeated(method: bytes, target: bytes) -> bool:
-    """``target`` as it stands in the request line."""
+    """Return whether a request may be sent again; ``target`` is as it stands in the request
+    line."""
     if method in _IDEMPOTENT:
         return True
     return method == b"POST" and target.partition(b"?")[0] in _QUESTIONS

@@ -377,12 +377,13 @@ external_tag(Extension, *_VARIANTS)
 
 
 def render_extension(message: Extension) -> bytes:
-    """The whole text frame."""
+    """Return the whole text frame."""
     return dumps({TAG: unstructure(message, Extension)})
 
 
 def parse_extension(body: object) -> Extension | UnknownExtension:
-    """``body`` is what stands under ``Trio`` and is no ``Step``; WireError if it is malformed."""
+    """Return the extension; ``body`` is what stands under ``Trio`` and is no ``Step``; WireError if
+    it is malformed."""
     name = tag_of(body)
     if name is not None and name not in _KNOWN:
         return UnknownExtension(name)
@@ -390,7 +391,7 @@ def parse_extension(body: object) -> Extension | UnknownExtension:
 
 
 def recover_extension_id(frame: object) -> str | None:
-    """The id inside a frame of ours that does not parse, for the answer to it."""
+    """Return the id inside a frame of ours that does not parse, for the answer to it."""
     match frame:
         case {"Trio": {**messages}} if len(messages) == 1:
             match next(iter(messages.values())):

@@ -163,12 +163,12 @@ class ConversationPrompt:
 
     @property
     def may_call(self) -> bool:
-        """The answer may have calls."""
+        """Whether the answer may have calls."""
         return bool(self.tools) and self.tool_choice != "none"
 
     @property
     def reads_calls(self) -> bool:
-        """They are not wanted as the model writes them."""
+        """Whether calls are read: they are not wanted as the model writes them."""
         return self.may_call and not self.raw_tool_calls
 
 
