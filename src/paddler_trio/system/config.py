@@ -185,7 +185,7 @@ class AgentConfig:
 
 
 def parse_labels(texts: Sequence[str]) -> dict[str, str]:
-    """Labels from ``KEY=VALUE``; ConfigurationError names the one that is wrong."""
+    """Return labels from ``KEY=VALUE``; ConfigurationError names the one that is wrong."""
     labels: dict[str, str] = {}
     for text in texts:
         key, separator, value = text.partition("=")
@@ -198,8 +198,8 @@ def parse_labels(texts: Sequence[str]) -> dict[str, str]:
 
 
 def check_display_name(name: str) -> None:
-    """ConfigurationError if people could not tell an agent by it, or balancers refuse it. Those
-    that join with a token have stricter rules."""
+    """Raise ConfigurationError if people could not tell an agent by it, or balancers refuse it.
+    Those that join with a token have stricter rules."""
     if not name or name.isspace():
         raise ConfigurationError(f"{name[:80]!r} is no name: give one, or leave the option out")
     if len(name) > MAX_AGENT_NAME_CHARS:
@@ -216,13 +216,14 @@ def _labels(labels: Mapping[str, str]) -> None:
 
 
 def default_threads() -> int:
-    """One a physical core: threads give way where event loops or other programs need a core."""
+    """Return one thread for each physical core: threads give way where event loops or other
+    programs need a core."""
     return granted_physical_cores()
 
 
 def default_prefix_cache_bytes() -> int:
-    """A tenth of the memory that is available now, 4 GiB at most: prefixes are worth less than
-    room for a model."""
+    """Return a tenth of the memory that is available now, 4 GiB at most: prefixes are worth less
+    than room for a model."""
     available = available_memory_bytes() or 0
     return min(available // 10, 4 * 1024**3)
 

@@ -69,7 +69,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def sync(path: Path) -> None:
-    """fsync a file or a folder."""
+    """Write a file's or folder's content to the disk. or a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -62,7 +62,7 @@ class LoopLag:
             self.note(trio.current_time() - due_s, trio.current_time())
 
     def note(self, late_s: float, now_s: float) -> None:
-        """The loop was so late now."""
+        """Note that the loop was so late now."""
         self.on_late(late_s)
         if now_s - self._window_began_s > WINDOW_S:
             self._worst_before_s, self._worst_s = self._worst_s, 0.0

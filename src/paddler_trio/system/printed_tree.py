@@ -37,7 +37,7 @@ _histories: trio.lowlevel.RunVar[dict[trio.lowlevel.Task, ChildHistory]] = trio.
 
 
 def history_of_this_task() -> ChildHistory:
-    """The record of the supervisor running in the current task; gone with the trio run."""
+    """Return the record of the supervisor running in the current task; gone with the trio run."""
     try:
         histories = _histories.get()
     except LookupError:
@@ -46,7 +46,7 @@ def history_of_this_task() -> ChildHistory:
 
 
 def forget_this_task() -> None:
-    """The supervisor ends; its record is no longer needed."""
+    """Forget the record of a supervisor that ends."""
     _histories.get().pop(trio.lowlevel.current_task(), None)
 
 
@@ -73,7 +73,7 @@ class TreeNode:
 
 
 def running_tree() -> TreeNode:
-    """The tree from this daemon's main task down; call it inside the trio run."""
+    """Return the tree from this daemon's main task down; call it inside the trio run."""
     daemon, histories = main_task()
     return attrs.evolve(_node(daemon, histories), name=ROOT)
 
@@ -82,7 +82,7 @@ Histories: TypeAlias = dict[trio.lowlevel.Task, ChildHistory]
 
 
 def main_task() -> tuple[trio.lowlevel.Task, Histories]:
-    """The task that ``trio.run`` started, and what supervisors remember."""
+    """Return the task that ``trio.run`` started, and what supervisors remember."""
     root = trio.lowlevel.current_root_task()
     assert root is not None, "no trio run here"
     main = [task for nursery in root.child_nurseries for task in nursery.child_tasks]
@@ -95,7 +95,7 @@ def main_task() -> tuple[trio.lowlevel.Task, Histories]:
 
 
 def alone(task: trio.lowlevel.Task, histories: Histories) -> TreeNode:
-    """One task without its children."""
+    """Return one task without its children."""
     history = histories.get(task, ChildHistory())
     return TreeNode(_plain(task.name), _waits_for(task), history.restarts, history.last_crash, [])
 
@@ -110,14 +110,14 @@ def _node(task: trio.lowlevel.Task, histories: Histories) -> TreeNode:
 
 
 def _plain(name: str) -> str:
-    """A given name as it is; of a function's own dotted one the last two parts suffice."""
+    """Return a given name as it is; of a function's own dotted one the last two parts suffice."""
     if re.fullmatch(r"[\w.<>]+", name) is None:
         return name
     return ".".join(name.replace(".<locals>", "").split(".")[-2:])
 
 
 def natural(name: str) -> str:
-    """A key that sorts ``connection 9`` before ``connection 10``."""
+    """Return a key that sorts ``connection 9`` before ``connection 10``."""
     return re.sub(r"[0-9]+", lambda digits: digits[0].zfill(20), name)
 
 
@@ -142,8 +142,8 @@ def _waits_for(task: trio.lowlevel.Task) -> str:
 
 @lru_cache(maxsize=1024)
 def _source(filename: str) -> tuple[str, bool, bool]:
-    """The name of a file, and whether its frames are ours, and Trio's. Remembered: there are few
-    files, and thousands of tasks stand in them."""
+    """Return the name of a file, and whether its frames are ours, and Trio's. Remembered: there are
+    few files, and thousands of tasks stand in them."""
     file = Path(filename)
     is_ours = "paddler_trio" in file.parts and file.name != _PRIMITIVES
     return file.name, is_ours, file.is_relative_to(_TRIO)

@@ -25,7 +25,7 @@ class ReadSize:
     num_bytes: int = attrs.field(default=MOST_BYTES, init=False)
 
     def note(self, num_pieces: int) -> None:
-        """That many were in what was read."""
+        """Note that so many pieces were in what was read."""
         if num_pieces > MANY_PIECES:
             self.num_bytes = max(LEAST_BYTES, self.num_bytes // 4)
         elif num_pieces <= FEW_PIECES and self.num_bytes < MOST_BYTES:

@@ -79,8 +79,8 @@ async def read_while(descriptor: int, on_ready: Callable[[], bool]) -> None:
 
 
 def closing(descriptor: int) -> None:
-    """A socket of this descriptor is about to be closed: its reader gets the error, if it reads
-    here; Trio is to be told as well."""
+    """Note that a socket of this descriptor is about to be closed: its reader gets the error, if it
+    reads here; Trio is to be told as well."""
     sockets = _RUNNING.get()
     if sockets is not None:
         sockets.closing(descriptor)
@@ -229,7 +229,8 @@ class _ReadySockets(trio.abc.Instrument):
         watched.wakes.set()
 
     def _forget(self, descriptor: int, watched: _Watched) -> None:
-        """Safe to repeat, also when the descriptor is another socket's by now."""
+        """Forget a watched descriptor. Safe to repeat, also when the descriptor is another socket's
+        by now."""
         if self._watched.get(descriptor) is watched:
             del self._watched[descriptor]
             self._epoll.unregister(descriptor)

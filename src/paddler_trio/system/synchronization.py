@@ -40,7 +40,7 @@ class Future(Generic[T]):
         return self._values[0] if self._values else None
 
     async def wait(self) -> T:
-        """The value, once there is one."""
+        """Return the value, once there is one."""
         await self._is_set.wait()
         return self._values[0]
 

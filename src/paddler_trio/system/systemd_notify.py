@@ -126,7 +126,8 @@ class SystemdNotifier:
             await trio.sleep(self._watchdog_s / 2)
 
     def _send(self, *assignments: str) -> None:
-        """One datagram now or never. A socket each time: a few a minute, and nothing to close."""
+        """Send one datagram now or never. A socket each time: a few a minute, and nothing to
+        close."""
         if self._address is None:
             return
         message = "\n".join(assignments)
@@ -149,7 +150,8 @@ def _status_line(text: str) -> str:
 
 
 def _parse_address(text: str) -> bytes | None:
-    """A path, or ``@name`` for Linux's abstract sockets; None for none and for other families."""
+    """Return a path, or ``@name`` for Linux's abstract sockets; None for none and for other
+    families."""
     if text.startswith("@"):
         return b"\0" + os.fsencode(text[1:])
     if text.startswith("/"):

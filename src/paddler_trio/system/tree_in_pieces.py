@@ -26,7 +26,7 @@ Task = trio.lowlevel.Task
 
 
 async def running_tree_json(now: Callable[[], float] = time.perf_counter) -> bytes:
-    """The tree from this daemon's main task down: the shape of ``TreeNode``.
+    """Return the tree from this daemon's main task down: the shape of ``TreeNode``.
 
     Args:
       now: a clock in seconds, of the time that passes while nothing is awaited.

@@ -38,7 +38,7 @@ class Alert:
 
 
 def prefixed(metric: MetricDefinition) -> str:
-    """The name of a metric as Prometheus has it."""
+    """Return the name of a metric as Prometheus has it."""
     return f"{PREFIX}{metric.name}"
 
 

@@ -22,7 +22,7 @@ DEPLOYED: Final = f'{HERE},deployment=~"$deployment"'
 
 
 def dashboard() -> Json:
-    """The whole of it."""
+    """Return the whole dashboard."""
     return {
         "uid": "paddler-trio",
         "title": "paddler-trio",

@@ -37,7 +37,7 @@ class EngineRates:
             samples.popleft()
 
     def view(self) -> Mapping[str, float | None] | None:
-        """The rates as plain JSON; None before there are any."""
+        """Return the rates as plain JSON; None before there are any."""
         if len(self._samples) < 2:
             return None
         (began_s, before), (ended_s, after) = self._samples[0], self._samples[-1]

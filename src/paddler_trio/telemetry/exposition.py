@@ -38,7 +38,8 @@ _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_:]")
 
 
 def metric_prefix(prefix: str) -> str:
-    """``prefix`` with ``_`` for what Prometheus takes in no name: a prefix for StatsD has dots."""
+    """Return ``prefix`` with ``_`` for what Prometheus takes in no name: a prefix for StatsD has
+    dots."""
     safe = _NOT_IN_NAMES.sub("_", prefix)
     return f"_{safe}" if safe[:1].isdigit() else safe
 
@@ -171,7 +172,7 @@ class _One:
 
 
 def _without_header(text: bytes) -> bytes:
-    """The lines of samples alone."""
+    """Return the lines of samples alone."""
     start = 0
     while text.startswith(b"# ", start):
         start = text.index(b"\n", start) + 1

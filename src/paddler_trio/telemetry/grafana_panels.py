@@ -56,7 +56,7 @@ class Row:
 
 
 def laid_out(rows: Sequence[Row]) -> Sequence[Json]:
-    """Rows from the top, the panels of each from the left, in lines of ``WIDTH`` columns."""
+    """Return rows from the top, the panels of each from the left, in lines of ``WIDTH`` columns."""
     laid: list[Json] = []
     top = 0
     for row in rows:

@@ -59,7 +59,7 @@ class LineWriter:
     _report_after_s: float = attrs.field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """ConfigurationError if the file cannot be opened."""
+        """Raise ConfigurationError if the file cannot be opened."""
         try:
             if self.path is None:
                 self._descriptor = STANDARD_OUTPUT
@@ -155,7 +155,7 @@ class LineWriter:
 
 
 def _opened(path: Path) -> tuple[int, bool]:
-    """The descriptor, and whether the file ends in half of a line.
+    """Return the descriptor, and whether the file ends in half of a line.
 
     Non-blocking only to open it: a pipe that has no reader is an error, not a wait.
     """

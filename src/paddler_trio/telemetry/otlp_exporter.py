@@ -38,8 +38,8 @@ MISSING: Final = (
 
 
 def traces_url(endpoint: str) -> str:
-    """The URL that spans are sent to, from that of a collector: ``http://host:4318``, or with a
-    path of its own.
+    """Return the URL that spans are sent to, from that of a collector: ``http://host:4318``, or
+    with a path of its own.
 
     Errors:
       ConfigurationError: it is not one, or has a password in it, which a process list would show.
@@ -68,7 +68,7 @@ def traces_url(endpoint: str) -> str:
 
 
 def open_exporter(endpoint: str, *, service: str, instance: str) -> OtlpExporter:
-    """An exporter to the collector at ``endpoint``; nothing is sent yet.
+    """Return an exporter to the collector at ``endpoint``; nothing is sent yet.
 
     Args:
       service, instance: ``service.name`` and ``service.instance.id``, unless the environment has
@@ -96,7 +96,8 @@ def open_exporter(endpoint: str, *, service: str, instance: str) -> OtlpExporter
 
 
 def _bounded_session() -> requests.Session:
-    """One that reads no more of an answer than ``MAX_ANSWER_BYTES``: requests holds all of it."""
+    """Return a session that reads no more of an answer than ``MAX_ANSWER_BYTES``: requests holds
+    all of it."""
     import requests
     from requests.adapters import HTTPAdapter
 

@@ -32,7 +32,7 @@ class BoundedValues:
         return len(self._known)
 
     def bounded(self, value: str) -> str:
-        """``value`` if it has a place or gets one, else ``other``."""
+        """Return ``value`` if it has a place or gets one, else ``other``."""
         known = self._known.get(value)
         if known is not None:
             return known
@@ -100,12 +100,12 @@ class Buckets:
         return f"<Buckets with {sum(self.counts)} values>"
 
     def add(self, value: float, times: int = 1) -> None:
-        """One more value, or several equal ones."""
+        """Count one more value, or several equal ones."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
     def exemplify(self, value: float, label: str, of: str) -> None:
-        """``of`` is an example of what had this value."""
+        """Note that ``of`` is an example of what had this value."""
         self.exemplars[bisect_left(self.bounds, value)] = (label, of, value, time.time())
 
 
@@ -126,7 +126,7 @@ class Histogram:
         return f"<Histogram {self.definition.name} of {len(self.series)} series>"
 
     def of(self, label: str = "") -> Buckets:
-        """The series of this value, or of ``other`` when there are too many; keep it."""
+        """Return the series of this value, or of ``other`` when there are too many; keep it."""
         found = self.series.get(label)
         if found is not None:
             return found
@@ -158,12 +158,12 @@ class Family:
 
 
 def counted(counts: Counts) -> Family:
-    """A counter as it is now."""
+    """Return a counter as it is now."""
     return family(counts.definition, dict(counts.values))
 
 
 def family(definition: MetricDefinition, values: dict[tuple[str, ...], float]) -> Family:
-    """A counter or gauge with these values, by label values."""
+    """Return a counter or gauge with these values, by label values."""
     names = definition.labels
     return Family(
         definition,
@@ -172,12 +172,12 @@ def family(definition: MetricDefinition, values: dict[tuple[str, ...], float]) -
 
 
 def single(definition: MetricDefinition, value: float) -> Family:
-    """A counter or gauge without labels."""
+    """Return a counter or gauge without labels."""
     return Family(definition, iter((Sample((), value),)))
 
 
 def distributed(histogram: Histogram) -> Family:
-    """A histogram as it is now."""
+    """Return a histogram as it is now."""
     copies = [
         (label, list(buckets.counts), buckets.sum, dict(buckets.exemplars))
         for label, buckets in histogram.series.items()

@@ -36,7 +36,7 @@ class Sampling:
     ratio: float = 1.0
 
     def begins(self) -> TraceContext:
-        """A new trace."""
+        """Return a new trace."""
         trace_id = secrets.token_hex(16)
         if not self.exports:
             return TraceContext(trace_id, trace_id[:16])  # nothing is ever below this span
@@ -45,7 +45,7 @@ class Sampling:
         return TraceContext(trace_id, secrets.token_hex(8), is_sampled, is_exported=is_sampled)
 
     def continues(self, caller: TraceContext | None) -> TraceContext:
-        """A request of ``caller``, or without one."""
+        """Return the trace of a request of ``caller``, or without one."""
         if caller is None:
             return self.begins()
         if not self.exports:
@@ -62,7 +62,7 @@ NO_EXPORT: Final = Sampling()
 
 
 def caller_of(scope: Scope) -> TraceContext | None:
-    """The trace of the caller, from exactly one valid ``traceparent``; None without."""
+    """Return the trace of the caller, from exactly one valid ``traceparent``; None without."""
     parents: list[bytes] = []
     states: list[bytes] = []
     for name, value in scope["headers"]:
@@ -83,11 +83,12 @@ class Messages(Protocol):
     """Sees the requests on one WebSocket."""
 
     def began(self, scope: Scope, trace: TraceContext) -> None:
-        """One with this trace is submitted next."""
+        """Note that a request with this trace is submitted next."""
         ...
 
     def refused(self, scope: Scope, trace: TraceContext, request: str, status: int) -> None:
-        """The one with the id ``request`` was not even submitted; ``status`` is as in HTTP."""
+        """Note that the request with the id ``request`` was not even submitted; ``status`` is as in
+        HTTP."""
         ...
 
 
@@ -115,13 +116,14 @@ def enter_trace(scope: Scope, sampling: Sampling, messages: Messages | None = No
 
 
 def trace_of(scope: Scope) -> TraceContext:
-    """The trace of this request; of an application that nothing is in front of, not exported."""
+    """Return the trace of this request; of an application that nothing is in front of, not
+    exported."""
     return _entry_of(scope).trace
 
 
 def begin_message(scope: Scope) -> TraceContext:
-    """The trace of a request on a WebSocket, which is submitted next: of the caller who opened the
-    WebSocket, or one of its own."""
+    """Return the trace of a request on a WebSocket, which is submitted next: of the caller who
+    opened the WebSocket, or one of its own."""
     entry = _entry_of(scope)
     trace = entry.of_message()
     if entry.messages is not None:
@@ -130,7 +132,7 @@ def begin_message(scope: Scope) -> TraceContext:
 
 
 def refuse_message(scope: Scope, request: str, status: int) -> None:
-    """A request on a WebSocket is answered with an error and not submitted."""
+    """Note that a request on a WebSocket is answered with an error and not submitted."""
     entry = _entry_of(scope)
     if entry.messages is not None:
         entry.messages.refused(scope, entry.of_message(), request, status)

@@ -72,7 +72,7 @@ class LogRing:
         return record
 
     def add(self, level: str, record: structlog.typing.EventDict) -> None:
-        """One more record of this level."""
+        """Add one more record of this level."""
         shown = {
             "time": record.get("timestamp"),
             "level": level,
@@ -89,7 +89,7 @@ class LogRing:
             self._texts.append((self.seq, _dumps({"seq": self.seq, **shown})))
 
     def after(self, seq: int) -> Sequence[bytes]:
-        """The JSON of those that came after this one and are kept, oldest first."""
+        """Return the JSON of those that came after this one and are kept, oldest first."""
         with self._lock:
             return [text for number, text in self._texts if number > seq]
 

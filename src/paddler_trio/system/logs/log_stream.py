@@ -67,7 +67,7 @@ class LogStream:
         return f"<LogStream: {self._waiting_bytes} bytes wait, {self.num_dropped} lines dropped>"
 
     def write(self, text: str) -> None:
-        """One whole line, or several. No error is raised: there is nowhere else to say so."""
+        """Write one whole line, or several. No error is raised: there is nowhere else to say so."""
         data = text.encode(errors="backslashreplace")
         with self._changed:
             is_written = self._thread is not None and self._thread.is_alive()  # not once forked
@@ -104,7 +104,7 @@ class LogStream:
         self._reason = reason
 
     def _report(self) -> None:
-        """Unless lines are lost still; whoever writes holds no lock of ours."""
+        """Report lost lines, unless some are lost still; whoever writes holds no lock of ours."""
         with self._changed:
             num_lost = self.num_dropped - self._num_reported
             if not num_lost or self._is_refused or self._thread is not None:

@@ -72,7 +72,7 @@ class _Writable(Protocol):
 
 
 def _standard_error() -> _Writable:
-    """It, or what a program put in its place."""
+    """Return standard error, or what a program put in its place."""
     try:
         return LogStream(sys.stderr.fileno())
     except (OSError, ValueError):
