@@ -140,7 +140,7 @@ class _Host:
     _memory: MemoryInUse = attrs.field(factory=MemoryInUse, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """ConfigurationError for a bad endpoint of traces, or without OpenTelemetry."""
+        """Raise ConfigurationError for a bad endpoint of traces, or without OpenTelemetry."""
         if (endpoint := self.config.otlp_endpoint) is not None:
             instance = self.config.name or self.id
             self.spans = SpanExport(

@@ -110,5 +110,5 @@ def _monitored(server: UpstreamConfig) -> tuple[UpstreamClient, UpstreamMonitor]
 
 
 async def _no_instances(stop: trio.Event) -> None:
-    """A server is what it is: nothing else is served beside it."""
+    """Wait: nothing else is served beside it."""
     await stop.wait()

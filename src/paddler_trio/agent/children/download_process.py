@@ -69,7 +69,7 @@ _RECEIVE_BYTES: Final = 16 * 1024
 
 
 async def fetch_apart(job: TransferJob, meter: ProgressMeter) -> Fetched:
-    """Have a child process do ``job``; DownloadError. A ``CarryOut``.
+    """Let a child process do ``job``; DownloadError. A ``CarryOut``.
 
     Cancellation: the child is killed. What is on its way is lost, at most 4 MiB of each request.
     """
@@ -158,7 +158,7 @@ def fields_of(error: DownloadError) -> dict[str, object]:
 
 
 def error_of(fields: dict[str, object], subject: Subject) -> DownloadError:
-    """The error that the child met."""
+    """Return the error that the child met."""
     error = _ERRORS[str(fields["error"])](subject, str(fields["cause"]))
     error.is_from_store = fields["is_from_store"] is True
     retry_after_s = fields["retry_after_s"]

@@ -39,7 +39,7 @@ class Suspects:
     embeddings: Mapping[int, int] = attrs.field(factory=dict)
 
     def of_sequence(self, key: int) -> int:
-        """Among how many suspects this one is; 0 if it is none."""
+        """Return among how many suspects this one is; 0 if it is none."""
         return self.sequences.get(key, 0)
 
     def of_embeddings(self, key: int) -> int:
@@ -49,7 +49,8 @@ class Suspects:
 
 @contextmanager
 def crash_record_file() -> Iterator[int]:
-    """A file descriptor for an engine to write its record to; gone at the end of the block."""
+    """Yield a file descriptor for an engine to write its record to; gone at the end of the
+    block."""
     with _nameless_file() as file:
         file.truncate(RECORD_BYTES)
         yield file.fileno()
@@ -63,7 +64,7 @@ def _nameless_file() -> IO[bytes]:
 
 
 def suspects_in(record: int, status: int) -> Suspects:
-    """The requests that may have killed the engine which wrote this record.
+    """Return the requests that may have killed the engine which wrote this record.
 
     Args:
       status: its exit status, as :class:`subprocess.Popen` has it.

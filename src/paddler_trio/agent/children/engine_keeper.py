@@ -65,7 +65,7 @@ class EngineKeeper:
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     async def run(self) -> None:
-        """Live until stopped, or until the model cannot be loaded any more."""
+        """Run until stopped, or until the model cannot be loaded any more."""
         try:
             with self._scope:
                 await self.supervise(self._live, self.on_crash)
@@ -78,7 +78,7 @@ class EngineKeeper:
         await self.ended.wait()
 
     async def _live(self) -> None:
-        """One life; EngineError if it ends by itself."""
+        """Run one life; EngineError if it ends by itself."""
         is_up = False
         reason, suspects = "the engine was stopped", None
         began_s = trio.current_time()

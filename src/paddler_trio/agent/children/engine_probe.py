@@ -58,7 +58,7 @@ class EngineProbe:
 
     @property
     def is_over(self) -> bool:
-        """There is a verdict."""
+        """Whether there is a verdict."""
         return self.problem is not None or not (self._is_generating or self._is_embedding)
 
     def frames(self) -> list[StartSequence | EmbedDocuments]:
@@ -108,5 +108,5 @@ class EngineProbe:
         self.problem = self.problem or problem
 
     def _prompt(self, count: int) -> list[int]:
-        """Token ids of the vocabulary, ``count`` of them."""
+        """Return token ids of the vocabulary, ``count`` of them."""
         return [self.ready.n_vocab * place // (count + 1) for place in range(1, count + 1)]

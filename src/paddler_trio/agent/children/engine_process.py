@@ -154,7 +154,7 @@ class EngineProcess:
             raise EngineError("the engine is gone") from error
 
     async def run(self) -> None:
-        """Live until cancelled; raise EngineError when the engine fails or dies.
+        """Run until cancelled; raise EngineError when the engine fails or dies.
 
         Cancellation: the pipe is closed, which ends the engine at once; a process that is still
         there after two seconds is killed.

@@ -67,7 +67,8 @@ class Preparation:
         return self.facts.parameters
 
     async def prepare(self, job: Job, *, client: str) -> Prepared:
-        """The input of the engine, or an answer; PreparationError if the fork server is gone.
+        """Return the input of the engine, or an answer; PreparationError if the fork server is
+        gone.
 
         Cancellation: the worker is killed at once.
         """
@@ -82,7 +83,7 @@ class Preparation:
             self._jobs_changed.notify()
 
     def close(self) -> None:
-        """The fork server has ended: release its workers."""
+        """Release the workers of a fork server that has ended."""
         while self._idle:
             self._idle.pop().kill()
 
@@ -117,7 +118,8 @@ class Preparation:
         return prepared
 
     def _idle_worker(self) -> PreparationWorker | None:
-        """One that lives, if there is any: no request is to blame for one that ended before it."""
+        """Return a worker that lives, if there is any: no request is to blame for one that ended
+        before it."""
         while self._idle:
             worker = self._idle.pop()
             if not worker.has_ended:

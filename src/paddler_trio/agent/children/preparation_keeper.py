@@ -43,7 +43,7 @@ class PreparationKeeper:
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     async def run(self) -> None:
-        """Live until stopped, or until the language cannot be read any more."""
+        """Run until stopped, or until the language cannot be read any more."""
         try:
             with self._scope:
                 await self.supervise(self._live, self.on_crash)
@@ -58,7 +58,7 @@ class PreparationKeeper:
         await self.ended.wait()
 
     async def _live(self) -> None:
-        """One life; PreparationError if it ends by itself."""
+        """Run one life; PreparationError if it ends by itself."""
 
         def up(server: PreparationServer, facts: LanguageFacts) -> None:
             self.current = Preparation(server, facts)

@@ -72,11 +72,11 @@ class PreparationServer:
 
     @property
     def is_running(self) -> bool:
-        """The process has not ended."""
+        """Whether the process has not ended."""
         return self._process is not None and self._process.poll() is None
 
     async def run(self) -> None:
-        """Live until cancelled.
+        """Run until cancelled.
 
         Errors:
           LanguageRefusedError: there is nothing to prepare with; permanent.
@@ -118,7 +118,7 @@ class PreparationServer:
                 await end_process(process, name="preparation")
 
     async def fork(self) -> PreparationWorker:
-        """A new worker; PreparationError.
+        """Return a new worker; PreparationError.
 
         Cancellation: the worker ends.
         """

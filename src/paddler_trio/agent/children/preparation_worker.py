@@ -82,7 +82,7 @@ class PreparationWorker:
             raise WorkerDiedError("the preparation process ended") from error
 
     async def take(self) -> JobDone:
-        """The result of the job; may be cancelled and called again.
+        """Return the result of the job; may be cancelled and called again.
 
         Errors:
           WorkerDiedError: the worker ended.
@@ -118,7 +118,7 @@ class PreparationWorker:
 
     @property
     def has_ended(self) -> bool:
-        """Somebody else ended it: the system, for want of memory, or an operator."""
+        """Whether somebody else ended it: the system, for want of memory, or an operator."""
         poller = select.poll()
         poller.register(self.pidfd, select.POLLIN)
         return bool(poller.poll(0))

@@ -33,7 +33,7 @@ MAX_FILE_BYTES: Final = 65_536
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """systemd's ``StateDirectory`` if there is one, else below the user's state."""
+    """Return systemd's ``StateDirectory`` if there is one, else below the user's state."""
     of_unit = environment.get("STATE_DIRECTORY", "").partition(":")[0]
     if of_unit:
         return Path(of_unit)
@@ -77,7 +77,7 @@ class AgentFolder:
         return self.path / "joining-ca.pem"
 
     def make(self) -> None:
-        """The folder itself; ConfigurationError."""
+        """Make the folder itself; ConfigurationError."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -118,7 +118,8 @@ class AgentFolder:
     # ------------------------------------------------------------- while joining
 
     def pending_secret(self, token_id: str) -> str | None:
-        """The secret that was made for a credential with this token, and was not answered for."""
+        """Return the secret that was made for a credential with this token, and was not answered
+        for."""
         content = read_private(self.path / "joining.json", limit_bytes=MAX_FILE_BYTES)
         try:
             found = json.loads(content or b"{}")
@@ -136,7 +137,7 @@ class AgentFolder:
         replace_private(self.path / "joining.json", content)
 
     def forget_pending(self) -> None:
-        """There is an answer."""
+        """Forget the pending secret: there is an answer."""
         (self.path / "joining.json").unlink(missing_ok=True)
         self.new_ca.unlink(missing_ok=True)
 

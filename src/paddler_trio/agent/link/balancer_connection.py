@@ -184,7 +184,8 @@ class BalancerConnection:
         self._writer.close()
 
     async def _until_forwarded(self) -> None:
-        """A pong means that everything before the ping was read; its delay shows the load."""
+        """Wait until results were forwarded. A pong means that everything before the ping was read;
+        its delay shows the load."""
         await self.reply.sent()
         pinged_s = trio.current_time()
         try:
@@ -232,7 +233,7 @@ class BalancerConnection:
     # ------------------------------------------------------------- messages
 
     def _handle(self, text: str) -> None:
-        """One frame; an unreadable one that names a request is answered."""
+        """Handle one frame; an unreadable one that names a request is answered."""
         frame: object = None
         try:
             if self.speaks_trio and text.startswith('{"Trio":'):
@@ -270,7 +271,7 @@ class BalancerConnection:
         self.requests.work(frame, self.reply)
 
     def _on_reordered(self, wire_id: str, text: bytes) -> None:
-        """A request whose frame does not begin as ours and Paddler's do."""
+        """Take a request whose frame does not begin as ours and Paddler's do."""
         frame = read_head(text.decode(), speaks_trio=self.speaks_trio)
         if frame is None:
             problem = f"a request's id has 1 to {MAX_ID_CHARS} characters and no quotes"
@@ -336,7 +337,7 @@ class BalancerConnection:
             await rotation.run(self._rotate)
 
     def _snapshot(self) -> SlotAggregatedStatusSnapshot:
-        """The status as it is offered here."""
+        """Return the status as it is offered here."""
         status = self.status.snapshot()
         return status if self.slots is None else attrs.evolve(status, slots_total=self.slots())
 

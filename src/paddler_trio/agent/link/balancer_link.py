@@ -165,7 +165,7 @@ class BalancerLink:
                 goodbyes.start_soon(connection.deregister, name="goodbye")
 
     async def _connect_once(self, over: Future[str | None]) -> None:
-        """One connection, from dialling to its end.
+        """Run one connection, from dialling to its end.
 
         ``over`` is set when there shall be another one: to the reason why this one ended, or to
         None when the balancer leaves.
@@ -288,7 +288,7 @@ class BalancerLink:
         log.info("the balancer has a model store", url=url)
 
     async def authorization(self) -> bytes | None:
-        """The header that this agent shows; ConfigurationError if the file holds no key."""
+        """Return the header that this agent shows; ConfigurationError if the file holds no key."""
         if self.token_file is None:
             return None
         return f"Bearer {await trio.to_thread.run_sync(read_secret, self.token_file)}".encode()

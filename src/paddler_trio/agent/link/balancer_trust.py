@@ -75,7 +75,8 @@ def trust_in(token: JoinToken, ca_file: Path, given: ClientTls) -> ClientTls | N
 
 @contextmanager
 def connected(token: JoinToken, tls: ClientTls | None) -> Iterator[http.client.HTTPConnection]:
-    """A connection that is verified; ConfigurationError if it is not, OSError if there is none."""
+    """Yield a connection that is verified; ConfigurationError if it is not, OSError if there is
+    none."""
     with _open(token, None if tls is None else tls.context()) as connection:
         yield connection
 
@@ -107,7 +108,7 @@ def _open(token: JoinToken, context: ssl.SSLContext | None) -> Iterator[http.cli
 
 
 def _certificates(token: JoinToken, given: ClientTls) -> tuple[bytes, Sequence[bytes]]:
-    """The balancer's own certificate, and those that it says it shows."""
+    """Return the balancer's own certificate, and those that it says it shows."""
     context = unverified_context()
     if given.cert_file is not None:
         context.load_cert_chain(given.cert_file, given.key_file)

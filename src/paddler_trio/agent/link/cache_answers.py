@@ -78,7 +78,7 @@ def pull_answer(request: Pull, fetched: Sequence[FetchedModel], hub: HubSettings
 
 
 def list_answer(view: CacheView, check: Callable[[], None]) -> object:
-    """All models that are here."""
+    """Return all models that are here."""
     inventory = take_inventory(view.hub, check)
     desired = view.patterns()
     models = [_listed(model, view, desired) for model in inventory.models]
@@ -203,7 +203,7 @@ def prune_answer(request: Prune, view: CacheView, check: Callable[[], None]) -> 
 
 
 def shown_source(model: DesiredModel) -> str:
-    """The text of a source, of a URL without what may be secret."""
+    """Return the text of a source, of a URL without what may be secret."""
     return url_text_for_logs(model.url) if isinstance(model, UrlModel) else text_of(model)
 
 

@@ -52,7 +52,7 @@ class CredentialRotation:
                 await trio.sleep(AGAIN_S)
 
     def confirmed(self, sha256: str) -> None:
-        """The balancer has stored this hash."""
+        """Note that the balancer has stored this hash."""
         if sha256 == self._sha256:
             self._is_confirmed.set()
 

@@ -33,7 +33,7 @@ class DialledStream(trio.abc.Stream):
 
     @property
     def has_unsent(self) -> bool:
-        """Something was left: await a ``send_all`` soon, of nothing if need be."""
+        """Whether something was left: await a ``send_all`` soon, of nothing if need be."""
         return bool(self._unsent)
 
     def write_now(self, data: bytes) -> bool:
@@ -81,7 +81,8 @@ class DialledStream(trio.abc.Stream):
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """LinkError when there was too much before the handshake was over."""
+        """Return received bytes; LinkError when there was too much before the handshake was
+        over."""
         data = await self._stream.receive_some(max_bytes)
         if not self.is_agreed:
             self._num_bytes += len(data)

@@ -25,7 +25,7 @@ class LinkModels(Protocol):
 
     @property
     def judges_beside(self) -> bool:
-        """It can be asked whether it would load a model beside the one in force."""
+        """Whether it can be asked whether it would load a model beside the one in force."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class LinkRequests(Protocol):
     was asked over."""
 
     def work(self, frame: RequestFrame, reply: LinkReply) -> None:
-        """A generation, an embedding or a question."""
+        """Work on a generation, an embedding or a question."""
         ...
 
     def ask_fit(self, question: AskFit, reply: LinkReply) -> None: ...

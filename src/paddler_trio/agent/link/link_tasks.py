@@ -76,7 +76,7 @@ class LinkTasks:
             scope.cancel(reason="the balancer asked to stop")
 
     def stop_all_of(self, reply: object) -> None:
-        """The connection has ended: drop its tasks."""
+        """Drop the tasks of a connection that has ended."""
         for (connection, _), scope in self._running.items():
             if connection == id(reply):
                 scope.cancel(reason="the link is gone")

@@ -45,5 +45,5 @@ class Redial:
         return bound_s * (LEAST_SHARE + (1 - LEAST_SHARE) * chance)
 
     def begin_anew(self) -> None:
-        """The next attempt is the first one: the balancer itself asked for it."""
+        """Note that the next attempt is the first one: the balancer itself asked for it."""
         self._failures = 0

@@ -146,13 +146,14 @@ class CacheTasks:
             found.scope.cancel(reason="the balancer asked to stop")
 
     def stop_all_of(self, reply: object) -> None:
-        """The connection has ended: its commands have nobody to answer to."""
+        """Stop the commands of a connection that has ended: they have nobody to answer to."""
         for running in self._running.values():
             if running.reply is reply:
                 running.scope.cancel(reason="the link is gone")
 
     def leave(self) -> None:
-        """The agent is leaving: end all with an answer, which is queued when this returns."""
+        """End all commands, since the agent is leaving, with an answer, which is queued when this
+        returns."""
         nursery, self._nursery = self._nursery, None
         for (_, wire_id), running in self._running.items():
             running.reply.answer(Answer(wire_id, None, "this agent is leaving", 503))
@@ -179,7 +180,7 @@ class CacheTasks:
             del self._running[id(reply), command.id]
 
     async def _answer(self, command: Cache, reply: CommandReply) -> bytes | Answer:
-        """The frame of the answer, or why there is none."""
+        """Return the frame of the answer, or why there is none."""
         try:
             value = await self._value(command, reply)
             return await trio.to_thread.run_sync(
@@ -320,7 +321,7 @@ class CacheTasks:
 
 
 def _check() -> None:
-    """Raises Cancelled in a worker thread when its command has been stopped."""
+    """Raise Cancelled in a worker thread when its command has been stopped."""
     trio.from_thread.check_cancelled()
 
 

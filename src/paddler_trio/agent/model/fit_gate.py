@@ -133,7 +133,7 @@ class FitGate:
         serves: bool,
         loads_now: bool,
     ) -> Judged | None:
-        """The verdict on a model that fits, or is loaded anyway; None where there is none.
+        """Return the verdict on a model that fits, or is loaded anyway; None where there is none.
 
         Args:
           serves: another model is in force, and kept if this one cannot be loaded.
@@ -194,11 +194,13 @@ class FitGate:
         return attrs.evolve(judged, rooms=rooms)
 
     def loaded(self) -> None:
-        """The engine has its memory, or never will: what was promised to it is taken, or free."""
+        """Note that the engine has its memory, or never will: what was promised to it is taken, or
+        free."""
         self.promises.drop()
 
     async def _promise(self, judged: Judged) -> None:
-        """DoesNotFitError if another agent of this machine is loading into the same memory."""
+        """Promise memory to a load; DoesNotFitError if another agent of this machine is loading
+        into the same memory."""
         need, before = judged.verdict.need, judged.rooms
 
         def fits(others: Mapping[str, int]) -> bool:
@@ -226,10 +228,9 @@ class FitGate:
             await wait_first(partial(self._wait_room, error), file_changes)
 
     async def _wait_room(self, error: DoesNotFitError) -> None:
-        """The memory of the host is looked at after a second, and then ever more rarely, up to a
-        minute. What is free on GPUs only a new dry run shows: the first after half a minute, of the
-        same load ever more rarely.
-        """
+        """Wait for room. The memory of the host is looked at after a second, and then ever more
+        rarely, up to a minute. What is free on GPUs only a new dry run shows: the first after half
+        a minute, of the same load ever more rarely."""
         if {short.device for short in error.judged.verdict.shortages} != {HOST}:
             is_again = self._waited_for == error.judged.load
             self._gpu_pause_s = 2 * self._gpu_pause_s if is_again else GPU_LOOK_S
@@ -259,7 +260,7 @@ class FitGate:
     async def _judge(
         self, load: LoadModel, model: DesiredModel, projection: DesiredModel, auto: Automatic
     ) -> Judged:
-        """MemoryUnknownError."""
+        """Judge a load; MemoryUnknownError."""
         held = await self.held(load.model_path)
         try:
             return await self.fit.judge(load, model, projection, held=held, auto=auto)
@@ -271,8 +272,8 @@ class FitGate:
 
 
 def has_other_source(desired: AgentDesiredState, before: AgentDesiredState | None) -> bool:
-    """The model may have to be fetched: it is not of this machine, nor that of the state
-    ``before``, whose files are here."""
+    """Return whether the model may have to be fetched: it is not of this machine, nor that of the
+    state ``before``, whose files are here."""
     if isinstance(desired.model, LocalToAgent | NoModel):
         return False
     source = (desired.model, desired.multimodal_projection)
@@ -280,7 +281,7 @@ def has_other_source(desired: AgentDesiredState, before: AgentDesiredState | Non
 
 
 def _without(rooms: Mapping[str, Room], taken: Mapping[str, int]) -> dict[str, Room]:
-    """The rooms with less free memory."""
+    """Return the rooms with less free memory."""
     return {
         device: room
         if room.free_bytes is None
@@ -290,8 +291,8 @@ def _without(rooms: Mapping[str, Room], taken: Mapping[str, int]) -> dict[str, R
 
 
 def _issues(judged: Judged, name: str) -> list[AgentIssue]:
-    """Paddler has no word for it. Slots that cannot start carry the reason; if no context is small
-    enough, it is the model that cannot be loaded."""
+    """Return the issues of a state that does not fit. Paddler has no word for it. Slots that cannot
+    start carry the reason; if no context is small enough, it is the model that cannot be loaded."""
     changes = {change for each in judged.suggestions for change in each.changes}
     if changes <= {Change.GPU_LAYERS}:
         return [ModelCannotBeLoaded(name)]

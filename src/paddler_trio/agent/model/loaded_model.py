@@ -74,16 +74,16 @@ class ModelOwner(Protocol):
     """Hears what happens to its models; synchronous."""
 
     def model_changed(self, model: LoadedModel) -> None:
-        """It answers now, or does not any more."""
+        """Note that a model answers now, or does not any more."""
 
     def model_progressed(self, model: LoadedModel, progress: float | None) -> None:
-        """This part of it is in memory, 0..1; None while the engine is proved."""
+        """Note that this part of a model is in memory, 0..1; None while the engine is proved."""
 
     def model_crashed(self, model: LoadedModel, reason: str, kind: str) -> None:
         """Note that a model's engine died and will be started again."""
 
     def language_crashed(self, model: LoadedModel, reason: str) -> None:
-        """The language could not be read, and will be tried again."""
+        """Note that the language could not be read, and will be tried again."""
 
     def engine_counted(self, model: LoadedModel, stats: EngineStats) -> None: ...
 
@@ -158,7 +158,7 @@ class LoadedModel:
 
     @property
     def has_engine(self) -> bool:
-        """The engine is up."""
+        """Whether the engine is up."""
         return self._engine is not None
 
     @property
@@ -179,11 +179,11 @@ class LoadedModel:
         return outcome.projection_problem
 
     def is_the(self, wanted: WantedLoad) -> bool:
-        """It was asked for this, and has not ended."""
+        """Return whether the model was asked for this, and has not ended."""
         return self.wanted == wanted and not (self._is_stopping or self.keeper.ended.is_set())
 
     async def run(self) -> None:
-        """All lives of the engine; returns when it was stopped or cannot be loaded any more."""
+        """Run all lives of the engine; return when it was stopped or cannot be loaded any more."""
         await self.keeper.run()
 
     async def loaded(self) -> LoadFailedError | None:
@@ -202,8 +202,8 @@ class LoadedModel:
     # ------------------------------------------------------------- language
 
     def start_language(self, source: LanguageSource, nursery: trio.Nursery) -> PreparationKeeper:
-        """The processes that read ``source``, started in ``nursery`` unless they run already. Those
-        of another state that was not put in force end."""
+        """Return the processes that read ``source``, started in ``nursery`` unless they run
+        already. Those of another state that was not put in force end."""
         waiting, current = self._next_language, self._language
         if waiting is not None and not _reads(waiting, source):
             self._next_language = None
@@ -255,7 +255,8 @@ class LoadedModel:
         self._refresh()
 
     def _prepared(self, preparation: Preparation) -> None:
-        """Up again after a crash; the first start is awaited in :meth:`read_language`."""
+        """Note that the processes are up again after a crash; the first start is awaited in
+        :meth:`read_language`."""
         language = self._language
         if language is not None and language.current is preparation:
             self._preparation = preparation
@@ -267,7 +268,7 @@ class LoadedModel:
             self._refresh()
 
     def _preparation_crashed(self, crash: BaseException) -> None:
-        """The processes will be started again; those that never came up are an issue."""
+        """Note that the processes will be started again; those that never came up are an issue."""
         reason = flat(crash)
         log.error("preparation crashed", reason=reason)
         language = self._next_language
@@ -287,7 +288,7 @@ class LoadedModel:
         self.children.on_engine_gone(engine, reason, suspects)
 
     def _refresh(self) -> None:
-        """It answers while there are a living engine and preparation processes."""
+        """Offer the model while there are a living engine and preparation processes."""
         engine, preparation, in_force = self._engine, self._preparation, self.in_force
         self.serving = (
             None
@@ -307,5 +308,5 @@ def kind_of_death(crash: BaseException) -> str:
 
 
 def flat(crash: BaseException) -> str:
-    """The words of all errors in it."""
+    """Return the words of all errors in it."""
     return "; ".join(map(str, leaves(crash)))

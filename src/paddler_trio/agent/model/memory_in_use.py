@@ -38,7 +38,7 @@ class MemoryInUse:
         self._statuses.add(status)
 
     def begins(self, engine: EngineProcess, owner: object) -> None:
-        """This engine is being loaded."""
+        """Note that this engine is being loaded."""
         self._engines[engine] = owner
 
     def ends(self, engine: EngineProcess) -> None:
@@ -80,7 +80,8 @@ class MemoryInUse:
 
 
 def _mapped_bytes(engine: EngineProcess) -> int:
-    """Weights that count as free; locked ones do not, and those of a GPU are not needed here."""
+    """Return the bytes of weights that count as free; locked ones do not, and those of a GPU are
+    not needed here."""
     memory = None if engine.ready is None else engine.ready.memory
     return 0 if memory is None or engine.load.settings.use_mlock else memory.mapped
 

@@ -66,7 +66,8 @@ class MemoryPromises:
             return {}
 
     def drop(self) -> None:
-        """The memory is taken, or is not needed any more. The file is left to the next look."""
+        """Note that the memory is taken, or is not needed any more. The file is left to the next
+        look."""
         if self._note is not None:
             self._note.close()
             self._note = None
@@ -107,8 +108,8 @@ class MemoryPromises:
 
 
 def _lock(file: BinaryIO) -> None:
-    """BlockingIOError if another process keeps it: one that was stopped in its look must not stop
-    the others, and no signal ends a thread that waits."""
+    """Lock the folder; BlockingIOError if another process keeps it: one that was stopped in its
+    look must not stop the others, and no signal ends a thread that waits."""
     give_up_s = time.monotonic() + LOCK_S
     while True:
         try:

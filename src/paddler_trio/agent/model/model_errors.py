@@ -48,7 +48,8 @@ class DoesNotFitError(ModelNotServableError):
 def load_issues(
     failure: LoadFailedError, load: LoadModel, *, has_override: bool
 ) -> list[AgentIssue]:
-    """An engine refused to load this. ``has_override``: a chat template is stored with it."""
+    """Return the issues of a load that an engine refused. ``has_override``: a chat template is
+    stored with it."""
     if failure.stage == "context":
         return slot_issues(load, failure.reason)
     if failure.stage == "encoder" and not has_override:
@@ -57,5 +58,5 @@ def load_issues(
 
 
 def slot_issues(load: LoadModel, reason: str) -> list[AgentIssue]:
-    """No slot can start."""
+    """Return the issues of slots that cannot start."""
     return [SlotCannotStart(reason, slot) for slot in range(min(load.slots, MAX_SLOT_ISSUES))]

@@ -38,7 +38,7 @@ class ModelSourceError(PaddlerError):
 
 
 def local_file(path: str, missing: Callable[[str], AgentIssue]) -> ModelFile:
-    """The file at ``path``; ModelSourceError with the issue ``missing`` if there is none."""
+    """Return the file at ``path``; ModelSourceError with the issue ``missing`` if there is none."""
     file = file_at(path)
     if file is None:
         raise ModelSourceError(missing(path), f"there is no file at {path} on this agent")
@@ -46,8 +46,8 @@ def local_file(path: str, missing: Callable[[str], AgentIssue]) -> ModelFile:
 
 
 def file_at(path: str) -> ModelFile | None:
-    """The file as it is now; None if there is none, or can be none of such a name (one with a NUL,
-    say)."""
+    """Return the file as it is now; None if there is none, or can be none of such a name (one with
+    a NUL, say)."""
     try:
         status = Path(path).stat()
     except (OSError, ValueError):

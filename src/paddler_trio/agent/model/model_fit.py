@@ -117,7 +117,7 @@ class Judged:
         )
 
     def with_caches_cut(self) -> LoadModel:
-        """The load, with caches no larger than what it leaves free on the host."""
+        """Return the load, with caches no larger than what it leaves free on the host."""
         room, settings = self.rooms.get(HOST), self.load.settings
         available = None if room is None else room.available_bytes
         if available is None:
@@ -191,7 +191,7 @@ class ModelFit:
         held: Held,
         auto: Automatic,
     ) -> Judged:
-        """MemoryUnknownError."""
+        """Judge a load that was asked for; MemoryUnknownError."""
         failure: MemoryUnknownError
         try:
             async with self.open_questions(model, projection, hub) as questions:
@@ -205,7 +205,7 @@ class ModelFit:
         raise failure
 
     async def _judged(self, runs: _DryRuns, held: Held, auto: Automatic) -> Judged:
-        """MemoryUnknownError."""
+        """Judge a load; MemoryUnknownError."""
         asked = shape_of(runs.load)
         try:
             first = await runs.measured(_with_all(asked, auto))
@@ -267,7 +267,7 @@ class _DryRuns:
     """None where llama.cpp refuses it."""
 
     async def measured(self, shape: LoadShape) -> MemoryNeed:
-        """MemoryUnknownError, also if llama.cpp refuses it."""
+        """Return what a dry run measured; MemoryUnknownError, also if llama.cpp refuses it."""
         need = await self.questions.need(load_with(self.load, shape))
         self._known[shape] = required(need), need
         return need
@@ -323,7 +323,7 @@ def shape_of(load: LoadModel) -> LoadShape:
 
 
 def load_with(load: LoadModel, shape: LoadShape) -> LoadModel:
-    """The load in this shape."""
+    """Return the load in this shape."""
     return attrs.evolve(load, **attrs.asdict(shape))
 
 
@@ -340,7 +340,7 @@ def required(need: MemoryNeed) -> Need:
 
 
 def rooms_of(need: MemoryNeed, limits: MemoryLimits, held: Held) -> dict[str, Room]:
-    """The rooms of all devices that a dry run saw, when it looked."""
+    """Return the rooms of all devices that a dry run saw, when it looked."""
     rooms = {}
     for device in need.devices:
         if device.kind != "cpu" and device.kind in OF_HOST:

@@ -34,7 +34,7 @@ class PlacesOwner(ModelOwner, Protocol):
     """Hears what becomes of what is offered, too."""
 
     def offer_changed(self) -> None:
-        """Another model is offered, or none."""
+        """Note that another model is offered, or none."""
 
 
 @attrs.frozen(eq=False)
@@ -94,8 +94,8 @@ class ModelPlaces:
     async def begun(
         self, wanted: WantedLoad, desired: AgentDesiredState, engines: trio.Nursery
     ) -> LoadedModel:
-        """A model that is here, or one that begins in ``engines``. One that leaves comes back if it
-        is wanted again.
+        """Return a model that is here, or one that begins in ``engines``. One that leaves comes
+        back if it is wanted again.
 
         Cancellation: the next call uses what was begun, or ends it.
 
@@ -141,7 +141,7 @@ class ModelPlaces:
             )
 
     def offer(self, model: LoadedModel, engines: trio.Nursery) -> None:
-        """Requests go to this one from now on; the one before ends with its last request.
+        """Let requests go to this one from now on; the one before ends with its last request.
         ModelNotServableError if it came and died."""
         if model is self._coming:
             if not model.has_engine:
@@ -158,7 +158,8 @@ class ModelPlaces:
         self.offered = model
 
     async def clear(self) -> None:
-        """No model is wanted: running answers may finish for a while, then all is ended."""
+        """Note that no model is wanted: running answers may finish for a while, then all is
+        ended."""
         await self.abandon_coming()
         await self._drain_and_stop()
 
@@ -225,8 +226,8 @@ class ModelPlaces:
         return model
 
     def end_promise(self) -> None:
-        """An effort has ended. What an engine takes at this moment stays promised to it: it goes on
-        loading though the effort was broken off."""
+        """Note that an effort has ended. What an engine takes at this moment stays promised to it:
+        it goes on loading though the effort was broken off."""
         if self.gate is not None and self._promised is None:
             self.gate.loaded()
 
@@ -240,9 +241,9 @@ class ModelPlaces:
                 self.end_promise()
 
     def may_stay(self, load: LoadModel, desired: AgentDesiredState) -> bool:
-        """The current model may stay while ``load`` is done, if both fit. One that answers
-        another kind of requests is of no use to those that come now, and a server of llama.cpp's
-        RPC talks to one engine at a time."""
+        """Return whether the current model may stay while ``load`` is done, if both fit. One that
+        answers another kind of requests is of no use to those that come now, and a server of
+        llama.cpp's RPC talks to one engine at a time."""
         current = self.offered
         return (
             self.loads_beside
@@ -256,7 +257,7 @@ class ModelPlaces:
         )
 
     async def _let_go(self, departure: _Departure) -> None:
-        """Requests that began on it finish there, for a while; then it ends."""
+        """Let requests that began on a model finish there, for a while; then end it."""
         model = departure.model
         with departure.draining:
             await self._drain(model)
@@ -274,7 +275,7 @@ class ModelPlaces:
         self._has_left.notify()
 
     async def _until_left(self) -> None:
-        """Two models at most are in memory."""
+        """Wait until a model has left: two at most are in memory."""
         ordinal = self._has_left.ordinal
         while self._leaving is not None:
             ordinal = await self._has_left.wait_beyond(ordinal)

@@ -168,8 +168,8 @@ class ModelServer:
 
     @property
     def judges_beside(self) -> bool:
-        """It can be asked whether it would load a model beside the one in force: it does so where
-        it knows that both fit."""
+        """Whether it can be asked whether it would load a model beside the one in force: it does so
+        where it knows that both fit."""
         return self.loads_beside and self.checks_fit and self.fit is not None
 
     @property
@@ -207,7 +207,7 @@ class ModelServer:
             self.fit.store = store
 
     async def wait_serving(self) -> Serving:
-        """The model in force, as soon as there is one."""
+        """Return the model in force, as soon as there is one."""
         ordinal = 0
         while self.serving is None:
             ordinal = await self.status.changes.wait_beyond(ordinal)
@@ -442,6 +442,7 @@ class ModelServer:
             self.status.stats = stats
 
     def _is_shown(self, model: LoadedModel) -> bool:
-        """The phase is about this model: not about one that another is to take the place of."""
+        """Return whether the phase is about this model: not about one that another is to take the
+        place of."""
         is_kept = model is self._places.offered and self._keeps_model
         return model is self._places.newest and not is_kept and self.status.phase != "draining"

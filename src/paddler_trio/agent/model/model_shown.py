@@ -29,7 +29,7 @@ class ModelShown:
     status: AgentStatus
 
     def wanted(self, *, kept: str | None) -> None:
-        """Another state is to be served; ``kept`` is what is served until then."""
+        """Note that another state is to be served; ``kept`` is what is served until then."""
         self.status.set(
             served_state=kept,
             application=AgentStateApplicationStatus.FRESH,
@@ -50,7 +50,7 @@ class ModelShown:
         self.status.set(is_serving=False, served_state=None, phase="draining", memory=None)
 
     def loading(self, *, beside: bool) -> None:
-        """An engine starts; ``beside``: the model before it goes on serving."""
+        """Note that an engine starts; ``beside``: the model before it goes on serving."""
         self.status.set(phase="loading", progress=0.0)
         if not beside:
             self.status.set(model_path=None)
@@ -58,7 +58,7 @@ class ModelShown:
             self.status.set(issues=frozenset())  # they were another state's
 
     def crashed(self, reason: str) -> None:
-        """The engine died and will be started again."""
+        """Note that the engine died and will be started again."""
         self.status.set(phase="loading", detail=reason, progress=0.0)
 
     def language_crashed(self, model: LoadedModel, reason: str) -> None:
@@ -71,7 +71,7 @@ class ModelShown:
         )
 
     def failed(self, error: ModelSourceError | ModelNotServableError, *, has_engine: bool) -> None:
-        """The desired state cannot be served (yet)."""
+        """Note that the desired state cannot be served (yet)."""
         issues = (
             error.issues if isinstance(error, ModelNotServableError) else frozenset({error.issue})
         )
@@ -88,7 +88,7 @@ class ModelShown:
         )
 
     def nothing(self, desired: AgentDesiredState, digest: str) -> None:
-        """No model is wanted, and none is there."""
+        """Note that no model is wanted, and none is there."""
         self.status.set(
             phase="waiting",
             detail=None,
@@ -106,7 +106,8 @@ class ModelShown:
         issues: frozenset[AgentIssue],
         fingerprint: str,
     ) -> None:
-        """The desired state is applied; whether it answers now is shown by :meth:`serving`."""
+        """Note that the desired state is applied; whether it answers now is shown by
+        :meth:`serving`."""
         self.status.model_fingerprint = fingerprint
         self.status.set(
             issues=issues,
@@ -117,7 +118,7 @@ class ModelShown:
         log.info("model in force", model=model.load.model_path)
 
     def serving(self, model: LoadedModel | None, *, is_wanted: bool, kept: str | None) -> None:
-        """Requests go to ``model``, if it answers; None for none."""
+        """Note that requests go to ``model``, if it answers; None for none."""
         if model is None or model.serving is None:
             self.status.set(is_serving=False, served_state=None)
             return

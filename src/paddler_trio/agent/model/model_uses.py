@@ -41,7 +41,7 @@ class ModelUses:
             await trio.to_thread.run_sync(_close, over, limiter=self._one)
 
     async def touch(self) -> None:
-        """They are in use still."""
+        """Note that these files are in use still."""
         marks = list(self._marks.values())
         await trio.to_thread.run_sync(_touch, marks, limiter=self._one)
 

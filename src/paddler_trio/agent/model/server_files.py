@@ -41,7 +41,7 @@ class ServerFiles:
 
     @classmethod
     def read(cls, key_file: Path | None, ca_file: Path | None) -> ServerFiles:
-        """The key; authorities are read by `make_upstream_client`. ConfigurationError."""
+        """Read the key; authorities are read by `make_upstream_client`. ConfigurationError."""
         seen = signature(_given(key_file, ca_file))  # before the files: what changes now is seen
         return cls(key_file, ca_file, _key_in(key_file), seen)
 

@@ -27,7 +27,7 @@ class Uses:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """One use, for the length of the block."""
+        """Count one use, for the length of the block."""
         self.count += 1
         try:
             yield

@@ -43,7 +43,7 @@ class SlotShares:
         self.status.changes.notify()
 
     def close(self, share: SlotShare) -> None:
-        """The link has ended: others may offer its slots."""
+        """Note that the link has ended: others may offer its slots."""
         self._shares.remove(share)
         self.status.changes.notify()
 

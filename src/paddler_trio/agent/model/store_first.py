@@ -85,7 +85,7 @@ class StoreFirst:
     publish: Callable[[DownloadProgress | None], None]
 
     async def fetch(self, model: HuggingFaceModel | UrlModel) -> FetchedModel:
-        """The model's files; DownloadError. Cancellation: as :meth:`ModelDownload.fetch`."""
+        """Return the model's files; DownloadError. Cancellation: as :meth:`ModelDownload.fetch`."""
         if self.store is None:
             return await self._download(self.hub).fetch(model)
         settings = self.hub.through_store(self.store.url, self.store.key_file, self.store.tls)

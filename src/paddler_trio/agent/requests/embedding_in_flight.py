@@ -21,7 +21,7 @@ class EmbeddingReply(Protocol):
 
     @property
     def speaks_trio(self) -> bool:
-        """The balancer is ours: a request may be handed back instead of failed."""
+        """Whether the balancer is ours: a request may be handed back instead of failed."""
         ...
 
     async def send_large(self, frame: bytes) -> None:
@@ -104,7 +104,7 @@ class EmbeddingInFlight:
         return arrived
 
     def ending(self) -> RawEmbeddingResult:
-        """The ending result, from the results so far."""
+        """Return the ending result, from the results so far."""
         if self.problems:
             more = len(self.problems) - _LISTED_PROBLEMS
             listed = "; ".join(self.problems[:_LISTED_PROBLEMS])

@@ -118,7 +118,7 @@ class EmbeddingRequests:
             running.scope.cancel(reason="the balancer asked to stop")
 
     def stop_all_of(self, reply: object) -> None:
-        """The connection has ended: stop its requests and send nothing more."""
+        """Stop the requests of a connection that has ended and send nothing more."""
         for running in self._running.values():
             if running.reply is reply:
                 running.is_disconnected = True
@@ -127,7 +127,7 @@ class EmbeddingRequests:
     # ----------------------------------------------------- from the engine
 
     def on_step(self, step: EmbeddingStep) -> None:
-        """One embedding pass of the engine."""
+        """Take in one embedding pass of the engine."""
         for embedded in step.embedded:
             running = self._by_key.get(embedded.key)
             if running is not None:  # else it was stopped meanwhile
@@ -135,7 +135,7 @@ class EmbeddingRequests:
                 running.news.set()
 
     def on_engine_gone(self, engine: EngineProcess, reason: str, suspects: Suspects | None) -> None:
-        """Everything that ran on it is lost."""
+        """Note that everything that ran on an engine is lost."""
         for running in self._running.values():
             if running.engine is engine:
                 running.engine = None
@@ -148,7 +148,7 @@ class EmbeddingRequests:
     # -------------------------------------------------- the life of a request
 
     async def _serve(self, running: EmbeddingInFlight, frame: RequestFrame) -> None:
-        """One request, until nothing of it is left in the engine or on the connection."""
+        """Serve one request, until nothing of it is left in the engine or on the connection."""
         running.times.log_begin(frame)
         try:
             ending: RawEmbeddingResult | None = None
@@ -168,7 +168,7 @@ class EmbeddingRequests:
             self._forget(running)
 
     async def _embed(self, running: EmbeddingInFlight, frame: RequestFrame) -> RawEmbeddingResult:
-        """Everything up to the ending, which is returned."""
+        """Send everything up to the ending, which is returned."""
         serving = await self._serving(running)
         if not serving.may_answer(frame):
             raise EngineError(OTHER_MODEL)
@@ -218,7 +218,7 @@ class EmbeddingRequests:
         return running.ending()
 
     async def _serving(self, running: EmbeddingInFlight) -> Serving:
-        """The model in force; for a Paddler balancer it is waited for."""
+        """Return the model in force; for a Paddler balancer it is waited for."""
         assert self._models is not None
         if self._models.serving is None:
             if running.reply.speaks_trio:
@@ -277,7 +277,8 @@ class EmbeddingRequests:
         running.is_over = True
 
     def _forget(self, running: EmbeddingInFlight) -> None:
-        """Synchronous, so cancellation cannot interrupt it; the engine drops the rest."""
+        """Forget a request; synchronous, so cancellation cannot interrupt it; the engine drops the
+        rest."""
         running.return_unfinished("this agent is stopping")
         for key in running.portions:
             del self._by_key[key]
@@ -298,7 +299,8 @@ class EmbeddingRequests:
         times.export(self.spans)
 
     def _count(self) -> None:
-        """A request that waits for a model does not count: the swap must not wait for it."""
+        """Count running requests. One that waits for a model does not count: the swap must not wait
+        for it."""
         running = sum(not request.waits_for_model for request in self._running.values())
         self.status.set_running(embeddings=running)
 
@@ -316,7 +318,7 @@ def _frame(wire_id: str, result: RawEmbeddingResult) -> bytes:
 
 
 def _render(wire_id: str, gathered: Gathered, form: Form) -> bytes | EmbeddingRefusedError:
-    """The frame of a document's result, or why there is none."""
+    """Return the frame of a document's result, or why there is none."""
     if gathered.problem:
         return EmbeddingRefusedError(f"document {gathered.document.id!r}: {gathered.problem}")
     try:

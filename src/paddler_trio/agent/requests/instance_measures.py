@@ -121,7 +121,7 @@ class InstanceMeasures:
         return f"<InstanceMeasures of {', '.join(self._instances)}>"
 
     def add(self, deployment: str, status: AgentStatus, link: Link) -> None:
-        """This instance of it is the one that is shown from now on."""
+        """Add the instance of a deployment that is shown from now on."""
         self._instances[deployment] = _Instance(status, link)
 
     async def run(self) -> None:

@@ -146,7 +146,7 @@ class AgentRequests:
                 running.scope.cancel(reason="the balancer asked to stop")
 
     def stop_all_of(self, reply: LinkReply) -> None:
-        """The connection has ended: stop its requests and send nothing more."""
+        """Stop the requests of a connection that has ended and send nothing more."""
         self.embeddings.stop_all_of(reply)
         self.questions.stop_all_of(reply)
         self.fits.stop_all_of(reply)
@@ -162,7 +162,7 @@ class AgentRequests:
     # ----------------------------------------------------- from the engine
 
     def on_step(self, step: Step | EmbeddingStep) -> None:
-        """One pass of the engine: results go straight to the links, one frame for each."""
+        """Pass on one pass of the engine: results go straight to the links, one frame for each."""
         if isinstance(step, EmbeddingStep):
             self.embeddings.on_step(step)
             return
@@ -226,8 +226,8 @@ class AgentRequests:
             _send(running.engine, StopSequence(running.key))
 
     def on_engine_gone(self, engine: EngineProcess, reason: str, suspects: Suspects | None) -> None:
-        """Everything that ran on it is lost; other agents may still answer. ``suspects``: the
-        requests that may have caused a crash; None if the engine was stopped."""
+        """Note that everything that ran on an engine is lost; other agents may still answer.
+        ``suspects``: the requests that may have caused a crash; None if the engine was stopped."""
         self.embeddings.on_engine_gone(engine, reason, suspects)
         for key, running in list(self._by_key.items()):
             if running.engine is not engine:
@@ -243,7 +243,7 @@ class AgentRequests:
         running: RunningRequest,
         frame: RequestFrame,
     ) -> None:
-        """One request, until nothing of it is left in the engine or on the connection."""
+        """Serve one request, until nothing of it is left in the engine or on the connection."""
         running.times.log_begin(frame)
         try:
             with running.scope:
@@ -304,7 +304,7 @@ class AgentRequests:
         await running.over.wait()
 
     async def _serving(self, running: RunningRequest) -> Serving | None:
-        """The model in force, or None; for a Paddler balancer it is waited for."""
+        """Return the model in force, or None; for a Paddler balancer it is waited for."""
         assert self._models is not None
         serving = self._models.serving
         if serving is None and not running.reply.speaks_trio:
@@ -316,7 +316,8 @@ class AgentRequests:
         return serving
 
     def _forget(self, running: RunningRequest) -> None:
-        """Synchronous, so cancellation cannot interrupt it; a sequence still running is ended."""
+        """Forget a request; synchronous, so cancellation cannot interrupt it; a sequence still
+        running is ended."""
         if running.key is not None:
             del self._by_key[running.key]
             if running.engine is not None and not running.is_stopped:
@@ -331,7 +332,8 @@ class AgentRequests:
         times.export(self.spans)
 
     def _count(self) -> None:
-        """A request that waits for a model does not count: the swap must not wait for it."""
+        """Count running requests. One that waits for a model does not count: the swap must not wait
+        for it."""
         running = sum(not request.waits_for_model for request in self._running.values())
         self.status.set_running(generations=running)
 
@@ -347,7 +349,7 @@ def _give_up(running: RunningRequest) -> None:
 
 
 def _nothing_done(frame: RequestFrame) -> RawResult:
-    """The ending of a request that was stopped before the engine started it."""
+    """Return the ending of a request that was stopped before the engine started it."""
     ending = Ending(0, "stopped", 0, 0)
     return extended_done(ending, {}) if frame.is_extended else done(ending, {})
 

@@ -63,7 +63,7 @@ class ForwardedExchange:
 
     @property
     def is_whole(self) -> bool:
-        """The server has answered, and all of it is on its way."""
+        """Whether the server has answered, and all of it is on its way."""
         return self._is_answered and self.error is None
 
     async def run(self) -> bool:
@@ -94,7 +94,8 @@ class ForwardedExchange:
         return self._is_answered and self._is_read and not self._is_switched
 
     async def _answer_while_reading(self, early: list[bytes]) -> None:
-        """The end of the tunnel would not be read behind what the server does not take."""
+        """Send the answer while reading: the end of the tunnel would not be read behind what the
+        server does not take."""
         pieces, body = trio.open_memory_channel[bytes](0)
         async with trio.open_nursery() as watching:
             watching.start_soon(self._end_with_tunnel, name="end of the tunnel")

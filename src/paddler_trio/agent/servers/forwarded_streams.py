@@ -50,13 +50,13 @@ class ForwardedStream:
         return self._interval.due_s
 
     def hold(self, frames: bytes) -> None:
-        """They go out with what comes next, or when they are due."""
+        """Hold pieces: they go out with what comes next, or when they are due."""
         self._held.append(frames)
         self._num_held_bytes += len(frames)
 
     def pass_on(self) -> bool:
-        """Something was read. What is held is sent if it is time, without waiting; False if the
-        tunnel did not take all of it. LinkError."""
+        """Note that something was read. What is held is sent if it is time, without waiting; False
+        if the tunnel did not take all of it. LinkError."""
         if not self._held:
             return True
         if self._tunnel.has_unsent:
@@ -81,13 +81,13 @@ class ForwardedStream:
 
     @contextmanager
     def until_full(self) -> Iterator[None]:
-        """Pieces are passed on in this block by who reads them."""
+        """Let who reads pieces pass them on in this block."""
         with trio.CancelScope() as self._passing_on:
             yield
         self._passing_on = None
 
     def take_held(self) -> bytes:
-        """The caller sends it, behind what the tunnel did not take."""
+        """Return what is held; the caller sends it, behind what the tunnel did not take."""
         self._waiting.discard(self)
         held = b"".join(self._held)
         self._held.clear()

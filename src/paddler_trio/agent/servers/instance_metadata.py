@@ -60,7 +60,8 @@ def metadata_endpoint(environment: Mapping[str, str]) -> UpstreamAddress:
 async def resolved_text(
     text: str, environment: Mapping[str, str], *, is_address: bool = True
 ) -> str:
-    """``text`` with what the machine says in the place of each item; as it is if it has none.
+    """Return ``text`` with what the machine says in the place of each item; as it is if it has
+    none.
 
     Args:
       environment: of the process.
@@ -91,7 +92,7 @@ class _MetadataService:
     _needs_none: bool = attrs.field(default=False, init=False)
 
     async def value(self, item: str) -> str:
-        """ConfigurationError; see `resolved_text`."""
+        """Return the value of an item; ConfigurationError, see `resolved_text`."""
         if self._token is None and not self._needs_none:
             await self._fetch_token(item)
         headers = [] if self._token is None else [(b"x-aws-ec2-metadata-token", self._token)]
@@ -127,7 +128,7 @@ class _MetadataService:
         headers: list[tuple[bytes, bytes]],
         limit_bytes: int,
     ) -> tuple[int, bytes]:
-        """Status and body, tried again while nobody answers or the service is busy."""
+        """Return status and body, tried again while nobody answers or the service is busy."""
         reason = ""
         for number in range(TRIES):
             if number:

@@ -48,12 +48,12 @@ class SlotAccount:
         return not (self.in_flight or self.still_generating or self._excess_before)
 
     def started(self) -> None:
-        """A request is about to be sent."""
+        """Note that a request is about to be sent."""
         self.in_flight += 1
         self._largest = max(self._largest, self.in_flight)
 
     def ended(self, now_s: float, *, was_cancelled: bool) -> None:
-        """A request came to its end, or its connection was closed before."""
+        """Note that a request came to its end, or its connection was closed before."""
         assert self.in_flight, "more requests ended than were started"
         self.in_flight -= 1
         self._least = min(self._least, self.in_flight)
@@ -62,13 +62,13 @@ class SlotAccount:
             self.still_generating += 1
 
     def read_begins(self) -> None:
-        """The server is about to be asked."""
+        """Note that the server is about to be asked."""
         self._is_reading = True
         self._largest = self._least = self.in_flight
         self._num_readable = len(self._cancelled)
 
     def read_ended(self, num_busy: int) -> None:
-        """The server answered that so many of its slots are busy."""
+        """Note that the server answered that so many of its slots are busy."""
         assert self._is_reading, "an answer without a question"
         self._is_reading = False
         num_free = self._num_readable - max(0, num_busy - self._least)
@@ -80,12 +80,13 @@ class SlotAccount:
         self._excess_before = excess
 
     def read_failed(self) -> None:
-        """There was no answer: what was known stays, and proves nothing with the next."""
+        """Note that there was no answer: what was known stays, and proves nothing with the next."""
         self._is_reading = False
         self._excess_before = self.busy_elsewhere
 
     def forget(self) -> None:
-        """The server tells nothing any more, or is a new process: only our count is left."""
+        """Note that the server tells nothing any more, or is a new process: only our count is
+        left."""
         self._is_reading = False
         self.busy_elsewhere = self.still_generating = self._excess_before = 0
         self._cancelled.clear()

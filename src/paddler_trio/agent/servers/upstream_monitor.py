@@ -130,7 +130,7 @@ class UpstreamMonitor:
 
     @contextmanager
     def request(self) -> Iterator[OurRequest]:
-        """Counts a request from before it is sent until its connection was closed or given back.
+        """Count a request from before it is sent until its connection was closed or given back.
 
         One that is left before ``is_whole`` counts as cancelled: where the server tells which
         slots are busy, its slot is ``still_generating`` until that is free.
@@ -149,7 +149,8 @@ class UpstreamMonitor:
                 self._wake()
 
     def request_failed(self, error: UpstreamError) -> None:
-        """A request had no answer, or a broken one. What the caller got wrong does not count.
+        """Note that a request had no answer, or a broken one. What the caller got wrong does not
+        count.
 
         The server is looked at soon, and that is told even if it is as well as before: a balancer
         sends it nothing until then.
@@ -163,7 +164,7 @@ class UpstreamMonitor:
         self._wake()
 
     def request_succeeded(self) -> None:
-        """A request was answered by the server itself."""
+        """Note that a request was answered by the server itself."""
         self._ejection.request_succeeded()
 
     def accept_model(self) -> None:

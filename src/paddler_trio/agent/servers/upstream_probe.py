@@ -140,7 +140,7 @@ class UpstreamProber:
             self._note_calm()
 
     def forget(self) -> None:
-        """The server is away: when it comes back, it may be another one."""
+        """Note that the server is away: when it comes back, it may be another one."""
         self._facts_s = None
         self._account.forget()
 
@@ -227,7 +227,7 @@ class UpstreamProber:
         raise ProbeFailedError(f"it answers {path} with {status}{message and f' ({message})'}")
 
     async def _busy_of_models(self) -> int | None:
-        """The sum over loaded models; None if one of them does not say."""
+        """Return the sum over loaded models; None if one of them does not say."""
         total = 0
         for model in [model for model in self.models if model.is_loaded][:MAX_ROUTED]:
             name = quote(model.name, safe="")
@@ -251,7 +251,7 @@ class UpstreamProber:
             return None
 
     async def _get(self, target: str, *, is_queued: bool = False) -> tuple[int, bytes]:
-        """Status and body, within three seconds.
+        """Return status and body, within three seconds.
 
         Args:
           is_queued: llama-server answers between two steps of its model, which may take long.
