@@ -79,7 +79,7 @@ def reference_of(text: str) -> DesiredModel | HubRepository:
 
 
 def text_of(model: DesiredModel | HubRepository) -> str:
-    """The text that names ``model``."""
+    """Return the text that names ``model``."""
     match model:
         case NoModel():
             return NONE

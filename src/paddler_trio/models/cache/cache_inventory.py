@@ -130,7 +130,7 @@ def cache_ids(settings: HubSettings) -> tuple[str, ...]:
 
 
 def cache_id(root: Path) -> str:
-    """16 hex digits, from the boot of this machine and the folder's identity."""
+    """Return 16 hex digits, from the boot of this machine and the folder's identity."""
     try:
         status = root.stat()
         identity = f"{status.st_dev}:{status.st_ino}"

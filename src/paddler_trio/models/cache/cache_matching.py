@@ -38,7 +38,7 @@ class SourcePattern:
 
     @classmethod
     def parse(cls, text: str) -> SourcePattern:
-        """UnknownSourceError if ``text`` names no source."""
+        """Parse a source; UnknownSourceError if ``text`` names none."""
         reference = reference_of(text)
         if isinstance(reference, NoModel):
             raise UnknownSourceError(f"{text!r} is no model")
@@ -48,7 +48,7 @@ class SourcePattern:
 
     @classmethod
     def of(cls, model: DesiredModel) -> SourcePattern:
-        """Exactly this model, at its revision."""
+        """Return the pattern of exactly this model, at its revision."""
         return cls(text_of(model), model, getattr(model, "revision", DEFAULT_REVISION))
 
     def matches(self, model: CachedModel, settings: HubSettings) -> bool:

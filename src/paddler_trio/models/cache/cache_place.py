@@ -71,7 +71,7 @@ class CachePlace:
         return is_locked(self.use_path)
 
     def note_use(self) -> None:
-        """It is used now, and need not stay."""
+        """Note that the file is used now, and need not stay."""
         try:
             self.ours.mkdir(parents=True, exist_ok=True)
             self.use_path.touch()
@@ -141,7 +141,7 @@ class UseMark:
         return None
 
     def touch(self) -> None:
-        """It is in use still."""
+        """Note that the file is in use still."""
         try:
             os.utime(self._descriptor)
         except OSError as error:
@@ -155,7 +155,7 @@ class UseMark:
 
 
 def place_of(path: Path, settings: HubSettings) -> CachePlace | None:
-    """The place of a cached file; None if ``path`` is in no cache of ours."""
+    """Return the place of a cached file; None if ``path`` is in no cache of ours."""
     if "\0" in str(path):
         return None
     if path.is_relative_to(settings.cache):

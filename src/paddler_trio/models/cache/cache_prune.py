@@ -110,7 +110,8 @@ def remove_leftover(leftover: Leftover) -> int:
 
 
 def _may_be_of(leftover: Leftover, pattern: SourcePattern) -> bool:
-    """A partial file is named by its hash: any of the same repository may be the one."""
+    """Return whether a partial file may be of this one: it is named by its hash, and any of the
+    same repository may be the one."""
     reference = pattern.reference
     if isinstance(reference, HuggingFaceModel) or hasattr(reference, "repo_id"):
         return leftover.source.startswith(f"hf:{reference.repo_id}: ")
@@ -119,7 +120,7 @@ def _may_be_of(leftover: Leftover, pattern: SourcePattern) -> bool:
 
 
 def _remove_file(place: CachePlace) -> int:
-    """The link, and the blob unless another link leads to it."""
+    """Remove the link, and the blob unless another link leads to it; return the bytes."""
     size_bytes = place.path.stat().st_size
     blob = None
     if place.path.is_symlink():  # without the .. of the link: its folder may be removed first
@@ -147,7 +148,8 @@ def _leads_to(link: Path, blob: Path) -> bool:
 
 
 def _remove_empty(folder: Path) -> None:
-    """An empty snapshot and the refs to it: other tools would take them for a fetched commit."""
+    """Remove an empty snapshot and the refs to it: other tools would take them for a fetched
+    commit."""
     while folder.parent.name and folder.name != "snapshots":
         if any(folder.iterdir()):
             return
@@ -160,7 +162,8 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _remove_hollow(folder: Path) -> None:
-    """A folder of a URL or of a pushed model that holds only what is known of files that went."""
+    """Remove a folder of a URL or of a pushed model that holds only what is known of files that
+    went."""
     ours = folder / OURS
     is_hollow = all(path == ours for path in folder.iterdir())
     if is_hollow and not any(path.suffix in KEPT_SUFFIXES for path in ours.iterdir()):

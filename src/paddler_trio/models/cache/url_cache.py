@@ -52,7 +52,7 @@ class UrlFile:
 
     @classmethod
     def of(cls, root: Path, url: str) -> UrlFile:
-        """The place of ``url``, which has a host."""
+        """Return the place of ``url``, which has a host."""
         parts = urlsplit(url)
         before, _, last = parts.path.rpartition("/")
         address = f"{parts.scheme}://{parts.netloc}{before}?{parts.query}"
@@ -77,7 +77,7 @@ class UrlFile:
         return self.ours / f"{self.name}.json"
 
     def cached(self) -> UrlRecord | None:
-        """The record of the file if it is here, whole and no link; else None."""
+        """Return the record of the file if it is here, whole and no link; else None."""
         try:
             fields = json.loads(self._record_path.read_bytes())
             record = UrlRecord(
@@ -96,7 +96,7 @@ class UrlFile:
         return record if is_here else None
 
     def publish(self, partial: Path, record: UrlRecord) -> Path:
-        """A finished download becomes the file; whatever was there is quarantined."""
+        """Make a finished download the file; whatever was there is quarantined."""
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_file()):
             self.quarantine()
         self._record_path.unlink(missing_ok=True)
@@ -121,12 +121,12 @@ def url_journals(root: Path) -> list[Path]:
 
 
 def url_text_for_logs(url: str) -> str:
-    """The address without what may be secret: user, password, query and fragment."""
+    """Return the address without what may be secret: user, password, query and fragment."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _safe(name: str) -> str:
-    """``name`` as a file's name on any file system; never hidden, empty or too long."""
+    """Return ``name`` as a file's name on any file system; never hidden, empty or too long."""
     cleaned = _UNSAFE.sub("_", name).lstrip(". ").rstrip(" ")
     return cleaned[-MAX_NAME_BYTES:].lstrip(". ") or "file"

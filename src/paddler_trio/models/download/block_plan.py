@@ -50,7 +50,8 @@ class BlockPlan:
         return f"<BlockPlan {sum(self.here)} of {len(self.here)} blocks are here>"
 
     def take(self) -> ByteRange | None:
-        """The next bytes to ask for, now on their way; None if there are none left to take."""
+        """Return the next bytes to ask for, now on their way; None if there are none left to
+        take."""
         wanted, self._wanted_block = self._wanted_block, None
         is_wanted = wanted is not None and not self._taken[wanted]
         first = (
@@ -67,8 +68,8 @@ class BlockPlan:
         return ByteRange(first * self.block_bytes, min(end * self.block_bytes, self.size_bytes))
 
     def prefer(self, position: int) -> None:
-        """Somebody waits for the block at byte ``position``: unless it is on its way, it is the
-        next one to be taken. The last wish counts."""
+        """Note that somebody waits for the block at byte ``position``: unless it is on its way, it
+        is the next one to be taken. The last wish counts."""
         self._wanted_block = position // self.block_bytes
 
     def here_from(self, position: int) -> int:
@@ -80,7 +81,7 @@ class BlockPlan:
         return max(0, end - position)
 
     def arrived(self, start: int) -> int:
-        """The block that begins at byte ``start`` is here; returns its index."""
+        """Note that the block that begins at byte ``start`` is here; return its index."""
         index, rest = divmod(start, self.block_bytes)
         assert rest == 0
         self.here[index] = self._taken[index] = 1

@@ -77,7 +77,7 @@ class ProgressMeter:
             self._tick()
 
     def begin(self, progress: DownloadProgress) -> None:
-        """Another file, or another phase of it; published as soon as it may be."""
+        """Begin another file, or another phase of it; published as soon as it may be."""
         self._samples.clear()
         self.current_bytes, self.total_bytes = progress.current_bytes, progress.total_bytes
         self.progress = progress
@@ -96,7 +96,7 @@ class ProgressMeter:
         self.publish(None)
 
     def add(self, count: int) -> None:
-        """``count`` more bytes are here."""
+        """Note that ``count`` more bytes are here."""
         self.current_bytes += count
         self.received_bytes += count
 

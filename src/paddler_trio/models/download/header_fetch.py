@@ -131,7 +131,7 @@ class HeaderFetch:
             self._took_s += trio.current_time() - began_s
 
     async def _ask_up_to(self, header: RemoteHeader, stop: int) -> None:
-        """Again while connections break off; DownloadError, OSError."""
+        """Ask again while connections break off; DownloadError, OSError."""
         attempts = 1
         while True:
             try:

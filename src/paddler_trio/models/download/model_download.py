@@ -143,7 +143,7 @@ class ModelDownload:
         return self._meter.received_bytes
 
     async def fetch(self, model: HuggingFaceModel | UrlModel) -> FetchedModel:
-        """The model's files, fetched unless they are cached; DownloadError.
+        """Return the model's files, fetched unless they are cached; DownloadError.
 
         Cancellation: takes well under a second and keeps what is there of a file.
         """
@@ -153,7 +153,8 @@ class ModelDownload:
             return await self._hub(client, model)
 
     async def fetch_file(self, model: HuggingFaceModel | UrlModel) -> Path:
-        """The one file that ``model`` names, and no other part of its model; else as ``fetch``."""
+        """Return the one file that ``model`` names, and no other part of its model; else as
+        ``fetch``."""
         async with self._under_way() as client:
             if isinstance(model, UrlModel):
                 subject = Subject(model.url, is_hub=False)
@@ -168,7 +169,7 @@ class ModelDownload:
 
     @asynccontextmanager
     async def _under_way(self) -> AsyncIterator[HttpClient]:
-        """A client, and the progress of what is done with it."""
+        """Open a client, and show the progress of what is done with it."""
         settings = self.settings
         try:
             async with (
@@ -184,7 +185,7 @@ class ModelDownload:
     async def listing(
         self, repo_id: str, revision: str, *, max_bytes: int = MAX_LISTING_BYTES
     ) -> HubListing:
-        """The repository's paths at a commit: the hub's, or the cached ones if it cannot be
+        """Return the repository's paths at a commit: the hub's, or the cached ones if it cannot be
         asked, or answers with more than ``max_bytes``; DownloadError."""
         subject = Subject(f"{repo_id}/{revision}", is_hub=True)
 
@@ -559,7 +560,7 @@ async def wait_for_retry(
 
 
 def _checked_url(model: UrlModel, subject: Subject) -> SplitResult:
-    """The URL's parts; SourceMalformedError."""
+    """Return the URL's parts; SourceMalformedError."""
     try:
         parts = urlsplit(model.url)
     except ValueError as error:

@@ -145,7 +145,8 @@ class PartialFile:
         self.journal = None
 
     def _start_anew(self) -> None:
-        """An empty file, another one than before: a reader of that one sees it as it was."""
+        """Start with an empty file, another one than before: a reader of that one sees it as it
+        was."""
         self._close_journal()
         remove(self.journal_path)
         if os.fstat(self._data_fd).st_size:
@@ -178,7 +179,7 @@ class PartialFile:
 
 
 def read_journal(path: Path) -> Journal | None:
-    """The journal as it is now; None if there is none or it is damaged."""
+    """Return the journal as it is now; None if there is none or it is damaged."""
     try:
         with path.open("rb") as file:
             header, here = file.read(HEADER_BYTES), bytearray(file.read())
@@ -202,7 +203,8 @@ def read_journal(path: Path) -> Journal | None:
 
 
 def space_promised(journals: Iterable[Path], *, except_for: Path, device: int) -> int:
-    """Bytes that other downloads, running now and on this ``device``, still have to write."""
+    """Return how many bytes other downloads, running now and on this ``device``, still have to
+    write."""
     total = 0
     for path in journals:
         if path == except_for:

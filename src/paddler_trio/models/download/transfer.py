@@ -226,7 +226,7 @@ class Transfer:
             part = self._plan.take()
 
     async def _fetch_part(self, part: ByteRange, answer: Answer | None, space: memoryview) -> None:
-        """All bytes of ``part``, however often the connection breaks."""
+        """Fetch all bytes of ``part``, however often the connection breaks."""
         writing = PartWriting(self, part, space)
         failures = 0
         while writing.position < part.stop:
@@ -255,7 +255,7 @@ class Transfer:
     # ---------------------------------------------------------- without ranges
 
     async def _whole(self, answer: Answer) -> Fetched:
-        """The answer is the whole file from its first byte."""
+        """Take an answer that is the whole file from its first byte."""
         size_bytes = _content_length(answer)
         if size_bytes is None:
             size_bytes = self.remote.size_bytes
@@ -280,8 +280,8 @@ class Transfer:
         return hashing.fetched()
 
     async def _endless(self, answer: Answer) -> Fetched:
-        """A body whose end nobody announced: nothing of it can be continued later, so nothing of it
-        stays if it breaks off."""
+        """Take a body whose end nobody announced: nothing of it can be continued later, so nothing
+        of it stays if it breaks off."""
         await self._check_start(answer)
         await trio.to_thread.run_sync(self.partial.truncate)
         kind = "sha256" if self.remote.expected is None else self.remote.expected.kind
@@ -322,8 +322,8 @@ class Transfer:
     async def _ask(
         self, wanted: ByteRange
     ) -> AsyncIterator[tuple[Answer, tuple[ByteRange, int] | None]]:
-        """The answer to a request for ``wanted``, and what it grants: a range and the size of the
-        file, or None if it is the whole file from its start."""
+        """Yield the answer to a request for ``wanted``, and what it grants: a range and the size of
+        the file, or None if it is the whole file from its start."""
         headers = {"Range": wanted.header}
         continues = self.partial.journal is not None
         if continues and _is_strong(self._etag):
@@ -402,7 +402,7 @@ class Transfer:
         self.on_change(self)
 
     async def _rehash(self) -> Fetched:
-        """Everything is here already."""
+        """Hash a file of which everything is here already."""
         hashing = Hashing(self)
         await hashing.run()
         return hashing.fetched()

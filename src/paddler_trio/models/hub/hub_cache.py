@@ -86,7 +86,8 @@ class RepositoryCache:
         return self.folder / "snapshots" / commit / filename
 
     def cached(self, revision: str, filename: str) -> tuple[Path, str] | None:
-        """The file as it was last fetched for this revision, and its commit; None if it was not."""
+        """Return the file as it was last fetched for this revision, and its commit; None if it was
+        not."""
         commit = self.commit_of(revision)
         if commit is None:
             return None
@@ -94,8 +95,8 @@ class RepositoryCache:
         return (pointer, commit) if size_of(pointer) is not None else None
 
     def commit_of(self, revision: str) -> str | None:
-        """The commit that ``revision`` was when it was last seen; in a cache that was made by hand
-        any name of a snapshot, as for the hub's own client."""
+        """Return the commit that ``revision`` was when it was last seen; in a cache that was made
+        by hand any name of a snapshot, as for the hub's own client."""
         if is_commit(revision):
             return revision
         try:
@@ -105,7 +106,7 @@ class RepositoryCache:
         return commit if "/" not in commit and path_problem(commit) is None else None
 
     def files(self, commit: str) -> list[str]:
-        """The paths of what is cached of a commit, in order."""
+        """Return the paths of what is cached of a commit, in order."""
         snapshot = self.folder / "snapshots" / commit
         return sorted(
             path.relative_to(snapshot).as_posix()
@@ -114,7 +115,7 @@ class RepositoryCache:
         )
 
     def remember(self, revision: str, commit: str) -> None:
-        """``revision`` is ``commit`` now."""
+        """Note that ``revision`` is ``commit`` now."""
         if revision == commit or self.commit_of(revision) == commit:
             return
         write_durably(self.folder / "refs" / revision, commit.encode())
@@ -136,7 +137,7 @@ class RepositoryCache:
         return pointer
 
     def publish(self, partial: Path, etag: str) -> Path:
-        """A finished and verified download becomes the blob."""
+        """Make a finished and verified download the blob."""
         blob = self.blob(etag)
         blob.parent.mkdir(parents=True, exist_ok=True)
         durably_replace(partial, blob)
@@ -191,7 +192,7 @@ def is_etag(text: str) -> bool:
 
 
 def size_of(path: Path) -> int | None:
-    """The size of the regular file that ``path`` leads to; None if it leads to none."""
+    """Return the size of the regular file that ``path`` leads to; None if it leads to none."""
     try:
         status = path.stat()
     except (OSError, ValueError):

@@ -55,7 +55,7 @@ class HubChoice:
 
 
 def split_name(path: str) -> SplitName | None:
-    """``path`` as a part of a model; None if it is no GGUF file."""
+    """Return ``path`` as a part of a model; None if it is no GGUF file."""
     if not path.endswith(_SUFFIX):
         return None
     stem = path.removesuffix(_SUFFIX)
@@ -66,7 +66,8 @@ def split_name(path: str) -> SplitName | None:
 
 
 def part_names(path: str) -> tuple[str, ...]:
-    """Every file of the model that ``path`` is, or is a part of; in order, first part first."""
+    """Return every file of the model that ``path`` is, or is a part of; in order, first part
+    first."""
     split = split_name(path)
     if split is None or split.count <= 1 or split.count > MAX_PARTS:
         return (path,)
@@ -77,7 +78,7 @@ def part_names(path: str) -> tuple[str, ...]:
 
 
 def choose(files: Sequence[str], quantisation: str | None = None) -> HubChoice | None:
-    """The model of a repository with these paths; None if it has none that fits."""
+    """Return the model of a repository with these paths; None if it has none that fits."""
     wanted = DEFAULT_QUANTISATIONS if quantisation is None else (quantisation,)
     models = [path for path in files if is_nameable(path)]
     for name in wanted:
@@ -106,7 +107,7 @@ def is_projection(path: str) -> bool:
 
 
 def projection_for(model: str, files: Sequence[str]) -> str | None:
-    """The ``mmproj`` file that fits ``model`` best."""
+    """Return the ``mmproj`` file that fits ``model`` best."""
     folder = model.split("/")[:-1]
     best: tuple[int, int] | None = None
     chosen = None
@@ -138,7 +139,8 @@ def is_nameable(path: str) -> bool:
 
 
 def tag_of(path: str) -> str:
-    """The quantisation that the name of a file ends with, in upper case; empty without one."""
+    """Return the quantisation that the name of a file ends with, in upper case; empty without
+    one."""
     split = split_name(path)
     match = None if split is None else _TAG.search(split.prefix)
     return "" if match is None else match[1].upper()

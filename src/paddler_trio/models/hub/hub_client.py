@@ -60,7 +60,7 @@ def hub_subject(model: HuggingFaceModel) -> Subject:
 
 
 def check_names(model: HuggingFaceModel) -> None:
-    """SourceMalformedError unless these are names that can be asked for and stored."""
+    """Raise SourceMalformedError unless these are names that can be asked for and stored."""
     problem = name_problem(model.repo_id, model.filename, model.revision)
     if problem is not None:
         raise SourceMalformedError(hub_subject(model), problem)

@@ -65,7 +65,7 @@ class RepositoryModels:
 
 
 def models_in(listing: HubListing) -> RepositoryModels:
-    """The models of a listing; one of which parts are missing is none."""
+    """Return the models of a listing; one of which parts are missing is none."""
     present = frozenset(listing.files)
     default = choose(listing.files)
     first = None if default is None else default.model

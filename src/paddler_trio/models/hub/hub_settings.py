@@ -112,7 +112,7 @@ class HubSettings:
         )
 
     def mirrored(self, url: str) -> str | None:
-        """The address of a URL at the model store; None without one."""
+        """Return the address of a URL at the model store; None without one."""
         if self.url_mirror is None:
             return None
         name = base64.urlsafe_b64encode(url.encode(errors="surrogatepass")).decode().rstrip("=")
@@ -129,7 +129,7 @@ class HubSettings:
         return None if self.url_mirror is None else self.url_mirror.removesuffix("/url")
 
     def token(self) -> str | None:
-        """The token as it is now, read anew each time. Blocking.
+        """Return the token as it is now, read anew each time. Blocking.
 
         Errors:
           ConfigurationError: the token file that was asked for holds none, or what is there is no
@@ -146,7 +146,8 @@ class HubSettings:
         return None if token is None else _checked(token, str(self.token_path))
 
     def token_fingerprint(self) -> str:
-        """Another one for another token, and nothing can be learned from it. Blocking."""
+        """Return a text that differs for another token, and of which nothing can be learned.
+        Blocking."""
         try:
             token = self.token()
         except ConfigurationError:

@@ -180,7 +180,7 @@ class DryRun:
 async def open_dry_run(
     *, command: Sequence[str] = DRY_RUN_COMMAND, answer_within_s: float = ANSWER_WITHIN_S
 ) -> AsyncIterator[DryRun]:
-    """A dry run whose process ends with the block."""
+    """Yield a dry run whose process ends with the block."""
     dry_run = None
     failure: Exception | None = None
     try:

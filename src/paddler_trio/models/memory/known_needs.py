@@ -27,7 +27,7 @@ Question: TypeAlias = tuple[bytes, tuple[tuple[int, ...], ...]]
 
 
 def question_of(load: LoadModel, parts: Sequence[str]) -> Question | None:
-    """A question whose answer can be kept; None for others. Blocking.
+    """Return a question whose answer can be kept; None for others. Blocking.
 
     Args:
       parts: all files of the model; they are complete.
@@ -56,7 +56,7 @@ class KnownNeeds:
     _needs: OrderedDict[Question, MemoryNeed] = attrs.field(factory=OrderedDict, init=False)
 
     def find(self, question: Question | None) -> MemoryNeed | None:
-        """The answer with what is free now; None if it has to be asked. Blocking."""
+        """Return the answer with what is free now; None if it has to be asked. Blocking."""
         need = None if question is None else self._needs.get(question)
         free = None if need is None else self.free_memory()
         if question is None or need is None or free is None:
@@ -69,7 +69,8 @@ class KnownNeeds:
         return attrs.evolve(need, devices=devices)
 
     def keep(self, question: Question | None, need: MemoryNeed) -> None:
-        """Unless what was free decided about it, or other memory than the host's counts."""
+        """Keep an answer, unless what was free decided about it, or other memory than the host's
+        counts."""
         if question is None or need.is_extrapolated:
             return
         if any(device.kind not in _OF_HOST for device in need.devices):

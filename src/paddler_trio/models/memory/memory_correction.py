@@ -64,7 +64,7 @@ def observation(model: str, parameters: str, need: MemoryNeed, use: MemoryUse) -
 def corrected(
     need: MemoryNeed, model: str, parameters: str, observations: Sequence[Observation]
 ) -> MemoryNeed:
-    """``need`` with what former loads took beyond their predictions, oldest first.
+    """Return ``need`` with what former loads took beyond their predictions, oldest first.
 
     Of the same model with the same parameters, else of the same model, else, on a GPU, of any
     model: the median of the newest ones. A GPU that was never seen, and the host's process for a

@@ -171,8 +171,8 @@ class _Finder:
     folder: Path
 
     async def find(self, model: DesiredModel, name: str) -> tuple[str, ...] | None:
-        """The files of ``model``, the first part first; None for no model. Sparse files go below
-        ``name``."""
+        """Return the files of ``model``, the first part first; None for no model. Sparse files go
+        below ``name``."""
         try:
             match model:
                 case NoModel():
@@ -280,7 +280,7 @@ class _Finder:
         )
 
     async def _url_location(self, url: str) -> Location:
-        """There, or at the model store."""
+        """Return where the URL is asked for: there, or at the model store."""
         mirrored = self.hub.mirrored(url)
         if mirrored is None:
             return Location(url)
@@ -319,7 +319,7 @@ def _local_parts(path: str) -> tuple[str, ...]:
 
 @asynccontextmanager
 async def _scratch_folder() -> AsyncIterator[Path]:
-    """An empty folder that is gone after the block."""
+    """Yield an empty folder that is gone after the block."""
     folder = await trio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix="paddler-trio-fit-"))
     try:
         yield Path(folder)

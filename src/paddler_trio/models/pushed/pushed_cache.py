@@ -47,7 +47,7 @@ class PushedFolder:
         return self.ours / f"{name}.lock"
 
     def manifest(self) -> Manifest | None:
-        """The manifest, if it is here and is the one that the folder is named by."""
+        """Return the manifest, if it is here and is the one that the folder is named by."""
         try:
             manifest = read_manifest(self._manifest_path.read_bytes())
         except (OSError, WireError):
@@ -60,7 +60,7 @@ class PushedFolder:
             write_durably(self._manifest_path, manifest.text)
 
     def cached(self, file: PushedFile) -> Path | None:
-        """The file if it is here in its size."""
+        """Return the file if it is here in its size."""
         path = self.path / file.name
         return path if not path.is_symlink() and size_of(path) == file.size else None
 
@@ -72,7 +72,7 @@ class PushedFolder:
         return ContentHash("sha256", found[0].sha256) if found else None
 
     def publish(self, partial: Path, name: str) -> Path:
-        """A finished and verified download becomes the file."""
+        """Make a finished and verified download the file."""
         path = self.path / name
         if path.is_symlink() or (path.exists() and not path.is_file()):
             self.quarantine(name)
@@ -85,7 +85,7 @@ class PushedFolder:
 
 
 def pushed_folders(root: Path) -> list[PushedFolder]:
-    """All that are there."""
+    """Return all folders that are there."""
     return [PushedFolder(root, ours.parent.name) for ours in sorted(root.glob(f"*/{OURS}"))]
 
 

@@ -97,15 +97,15 @@ class Manifest:
         return f"{SCHEME}sha256/{self.sha256}/{file.name}"
 
     def wanted(self, name: str) -> tuple[PushedFile, ...]:
-        """The files that belong to ``name``: all parts, or the projection; none if there is no
-        such name."""
+        """Return the files that belong to ``name``: all parts, or the projection; none if there is
+        no such name."""
         if self.projection is not None and self.projection.name == name:
             return (self.projection,)
         return self.files if name in {file.name for file in self.files} else ()
 
 
 def read_manifest(text: bytes) -> Manifest:
-    """A manifest in its canonical form.
+    """Return a manifest in its canonical form.
 
     Errors:
       WireError: it is too long, no manifest, or not canonical: another text of the same would have
