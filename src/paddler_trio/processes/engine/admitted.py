@@ -75,6 +75,6 @@ def admit(
 
 
 def _extremes(*parts: Sequence[int]) -> list[int]:
-    """The least and the greatest of each: if these are tokens, all are. Other threads wait for the
-    interpreter while a long prompt is looked at, so this is left to C."""
+    """Return the least and the greatest of each: if these are tokens, all are. Other threads wait
+    for the interpreter while a long prompt is looked at, so this is left to C."""
     return [extreme(part) for part in parts if part for extreme in (min, max)]

@@ -51,7 +51,7 @@ def part(
     call_tokens: int,
     isolated: Collection[int] = frozenset(),
 ) -> list[tuple[ScheduledChunk, ...]]:
-    """The chunks of a pass, grouped by the call they are computed in; those of ``isolated``
+    """Return the chunks of a pass, grouped by the call they are computed in; those of ``isolated``
     sequences each have a call of their own.
 
     Args:
@@ -85,7 +85,8 @@ def part(
 
 
 def fill(llama: Llama, chunks: tuple[ScheduledChunk, ...], contents: list[Content]) -> Call:
-    """The call for these chunks: of words, or one of an image; ``contents`` in their order."""
+    """Return the call for these chunks: of words, or one of an image; ``contents`` in their
+    order."""
     if is_image(chunks[0].sequence.tokens[chunks[0].start]):
         return _of_image(llama, chunks[0], contents[0])
     batch = llama.batch

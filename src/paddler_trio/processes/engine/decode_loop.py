@@ -82,7 +82,8 @@ Command: TypeAlias = Admitted | Ending | StopSequence
 
 
 def streams_for(llama: Llama, shape: ContextShape, slots: int, *, has_store: bool) -> Streams:
-    """The scheduler's view of a context; ``has_store``: prefixes can be kept in host memory."""
+    """Return the scheduler's view of a context; ``has_store``: prefixes can be kept in host
+    memory."""
     layout = UnifiedCells if shape.is_unified else SplitCells
     return Streams(
         slots,
@@ -181,8 +182,8 @@ class DecodeLoop:
             self._apply(self.commands.get_nowait())
 
     def hurry(self, key: int) -> None:
-        """This sequence is to be stopped; from any thread. A pass that computes only for such
-        sequences is not worth finishing and is aborted."""
+        """Note that this sequence is to be stopped; from any thread. A pass that computes only for
+        such sequences is not worth finishing and is aborted."""
         if key not in self._requests:
             return  # it ended by itself, or has not begun
         self._stopping.add(key)
@@ -335,7 +336,7 @@ class DecodeLoop:
         return self.prefill_controller.prefill_budget(generating, limit=self.shape.n_batch).tokens
 
     def _may_draft(self, sequence: Sequence) -> bool:
-        """A draft model sees words only."""
+        """Return whether a draft model may guess: it sees words only."""
         request = self._requests[sequence.key]
         return not request.content.embeddings and request.drafting.may_guess()
 
@@ -344,8 +345,8 @@ class DecodeLoop:
             self.llama.trim(cut.stream, self._positions[cut.stream].at(cut.length))
 
     def _wait_for_successor(self) -> None:
-        """An answer ended: the next request may be on its way, and nothing else has a prompt to be
-        computed in this pass."""
+        """Wait a moment since an answer ended: the next request may be on its way, and nothing else
+        has a prompt to be computed in this pass."""
         generating = self.streams.num_generating
         if generating < self.streams.num_running or not generating or not self.commands.empty():
             return
@@ -377,7 +378,7 @@ class DecodeLoop:
         )
 
     def _compute(self, chunks: tuple[ScheduledChunk, ...]) -> None:
-        """These chunks, in as many calls as it takes.
+        """Compute these chunks, in as many calls as it takes.
 
         The results of a call are reported at once, unless the other calls take long: a first token
         that is early would only be followed by a pause.
@@ -545,8 +546,8 @@ class DecodeLoop:
         )
 
     def _sample(self, rows: list[tuple[ScheduledChunk, int]]) -> None:
-        """The next token of every sequence whose newest one was computed, and of drafts that turn
-        out right the ones after it."""
+        """Sample the next token of every sequence whose newest one was computed, and of drafts that
+        turn out right the ones after it."""
         samplers = [self._requests[chunk.sequence.key].sampler for chunk, _ in rows]
         tokens = first_tokens(self.llama, self.pool, samplers, rows, self.sampling)
         for (chunk, row), token in zip(rows, tokens, strict=True):

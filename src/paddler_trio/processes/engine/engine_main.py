@@ -88,7 +88,7 @@ _ABORTABLE: Final[list[Llama]] = []
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, _: object) -> None:
-    """llama.cpp's log, each line marked with its level; the agent turns them into records."""
+    """Write llama.cpp's log, each line marked with its level; the agent turns them into records."""
     if not any(llama.is_aborting for llama in _ABORTABLE):  # it warns of passes that we abort
         os.write(2, b"%d\t%s" % (level, text))
 
@@ -152,7 +152,7 @@ def run_engine(record_fd: int | None, *, gives_way: bool) -> None:
 
 
 def _load_all(pipe: Pipe, load: LoadModel, *, gives_way: bool) -> _Loaded | _Encoder | LoadFailed:
-    """Everything that takes long, until the first decode is over."""
+    """Load everything that takes long, until the first decode is over."""
     before = memory_before(n_gpu_layers=load.n_gpu_layers)
     try:
         llama = _load_model(pipe, load)
@@ -319,7 +319,7 @@ def _load_model(pipe: Pipe, load: LoadModel) -> Llama:
 
 
 def _open_embedding(llama: Llama, load: LoadModel) -> tuple[EmbeddingContext | None, str]:
-    """The second context, if it is wanted and can be; else None and why not."""
+    """Return the second context, if it is wanted and can be; else None and why not."""
     if not load.embeddings:
         return None, ""
     try:
@@ -402,7 +402,8 @@ def _start_reading(
     embedder: Embedder | None,
     vision: Vision[Admitted] | None = None,
 ) -> None:
-    """All is loaded: from here on, garbage collection must not stop the computing threads."""
+    """Start the reader, since all is loaded: from here on, garbage collection must not stop the
+    computing threads."""
     freeze_heap()
     threading.Thread(
         target=_read_requests, args=(pipe, llama, record, loop, embedder, vision), daemon=True

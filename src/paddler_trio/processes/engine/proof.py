@@ -153,7 +153,7 @@ def _decode(llama_cpp: Any, model: Path) -> int:  # the module, which has no typ
 
 
 def _devices(library: ctypes.CDLL) -> list[str]:
-    """Every device ggml knows of: its name and its description."""
+    """Return every device ggml knows of: its name and its description."""
     library.ggml_backend_dev_count.restype = ctypes.c_size_t
     library.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
     library.ggml_backend_dev_get.restype = ctypes.c_void_p
@@ -245,7 +245,7 @@ def _name_signal(number: int) -> str:
 
 
 def main() -> int:
-    """Entry of the child: decode, print one JSON line, exit 0 only when the proof holds."""
+    """Run the child: decode, print one JSON line, exit 0 only when the proof holds."""
     model = Path(sys.argv[1]) if len(sys.argv) > 1 else BUNDLED_MODEL
     proof = prove(model)
     sys.stdout.write(json.dumps(asdict(proof)) + "\n")

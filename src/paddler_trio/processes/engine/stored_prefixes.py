@@ -77,7 +77,8 @@ class StoredPrefixes:
             self._save(resident, size)
 
     def find(self, sequence: Sequence, *, better_than: int) -> Found | None:
-        """The stored prefix that is worth restoring where the cache has so many of its tokens."""
+        """Return the stored prefix that is worth restoring where the cache has so many of its
+        tokens."""
         if self.is_off:
             return None
         return self.store_plan.find(

@@ -27,7 +27,7 @@ WORTH_HAVING: Final = ("AVX2", "FMA", "F16C", "AVX512", "AVX512_VNNI")
 
 
 def built_features(system_info: str) -> frozenset[str]:
-    """The names that llama.cpp lists as built in."""
+    """Return the names that llama.cpp lists as built in."""
     return frozenset(re.findall(r"(\w+) = 1", system_info))
 
 

@@ -27,7 +27,7 @@ class SetupError(Exception):
 
 
 def digest(parts: Iterable[str]) -> str:
-    """A short name for a set of facts."""
+    """Return a short name for a set of facts."""
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()[:24]
 
 
@@ -45,7 +45,7 @@ class Environment:
 
     @staticmethod
     def here() -> Environment:
-        """The one of this process; a SetupError if it is the system's own Python."""
+        """Return the environment of this process; a SetupError if it is the system's own Python."""
         if sys.prefix == sys.base_prefix:
             raise SetupError(
                 f"{sys.executable} is no Python of a virtual environment, and others use its "
@@ -92,7 +92,7 @@ class Environment:
                 )
 
     def fingerprint_libraries(self) -> str | None:
-        """Names, sizes, times of the libraries that ``import llama_cpp`` would load.
+        """Return names, sizes and times of the libraries that ``import llama_cpp`` would load.
 
         Returns:
           None unless the pinned version is there.

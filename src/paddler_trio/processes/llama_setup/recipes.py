@@ -130,7 +130,7 @@ def wheel_key(
     system: str,
     architectures: Sequence[str] = (),
 ) -> str:
-    """The folder a wheel is kept under: equal only if a build would come out the same.
+    """Return the folder a wheel is kept under: equal only if a build would come out the same.
 
     The version of Python is not among the facts: the bindings reach the library by ctypes, and one
     wheel serves them all.
@@ -147,6 +147,7 @@ def wheel_key(
 
 
 def count_jobs(cores: float, memory_bytes: int | None) -> int:
-    """Compilers to run side by side: one a core, as long as each has the memory it needs."""
+    """Return how many compilers to run side by side: one a core, as long as each has the memory it
+    needs."""
     by_memory = math.inf if memory_bytes is None else memory_bytes // COMPILER_JOB_BYTES
     return max(1, int(min(math.ceil(cores), by_memory)))

@@ -44,7 +44,7 @@ class Marker:
 
 
 def read_marker(path: Path) -> Marker | None:
-    """The remembered proof; None if there is none that can be read."""
+    """Return the remembered proof; None if there is none that can be read."""
     try:
         facts = json.loads(path.read_text())
         return Marker(**facts | {"cmake_args": tuple(facts.get("cmake_args", ()))})

@@ -173,7 +173,8 @@ def provide(
 
 
 def _try_kept(key: str, *, pip: Pip, environment: Environment) -> Proof | None:
-    """The proof of the wheel that was kept for this recipe; None if there is none that runs."""
+    """Return the proof of the wheel that was kept for this recipe; None if there is none that
+    runs."""
     kept = find_kept(key)
     if kept is None:
         return None
@@ -188,7 +189,7 @@ def _try_kept(key: str, *, pip: Pip, environment: Environment) -> Proof | None:
 def _try_build(
     recipe: Recipe, key: str, architectures: Sequence[str], *, pip: Pip, environment: Environment
 ) -> Proof | None:
-    """The proof of a new build; None if it was refused by the compiler or does not run."""
+    """Return the proof of a new build; None if it was refused by the compiler or does not run."""
     # Compilers that are being stopped may still write while the folder goes.
     with tempfile.TemporaryDirectory(
         prefix="paddler-trio-llama-", ignore_cleanup_errors=True

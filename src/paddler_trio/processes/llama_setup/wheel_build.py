@@ -60,12 +60,13 @@ def build_started(log: str) -> bool:
 
 
 def say(text: str) -> None:
-    """One line for the person waiting, out at once even through a pipe."""
+    """Print one line for the person waiting, out at once even through a pipe."""
     print(text, flush=True)  # noqa: T201  a program of its own before anything is installed
 
 
 def find_compiler() -> str:
-    """The first line of the C++ compiler's version, or a SetupError saying how to get one."""
+    """Return the first line of the C++ compiler's version, or a SetupError saying how to get
+    one."""
     for command in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
         words = shlex.split(command)
         if words and shutil.which(words[0]):
@@ -83,7 +84,7 @@ def find_compiler() -> str:
 
 
 def check_accelerator(accelerator: Accelerator) -> None:
-    """A SetupError if what compiles for it is not here, before anything is downloaded."""
+    """Raise SetupError if what compiles for it is not here, before anything is downloaded."""
     if accelerator == "cuda" and not (
         os.environ.get("CUDACXX")
         or shutil.which("nvcc")
@@ -199,7 +200,7 @@ def _run_watched(command: Sequence[str], environment: Mapping[str, str], log: Pa
 
 
 def _read_end(log: Path) -> str:
-    """The last 256 kB of the build log."""
+    """Return the last 256 kB of the build log."""
     with log.open("rb") as written:
         written.seek(max(0, log.stat().st_size - (1 << 18)))
         return written.read().decode(errors="replace")
@@ -214,7 +215,7 @@ def wheel_folder(key: str) -> Path:
 
 
 def find_kept(key: str) -> Path | None:
-    """The wheel that was built in this way before."""
+    """Return the wheel that was built in this way before."""
     return next(wheel_folder(key).glob("*.whl"), None)
 
 

@@ -80,7 +80,7 @@ class Arrival:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Somebody waits for it while the block lasts."""
+        """Note that somebody waits for it while the block lasts."""
         self.num_readers += 1
         self.changes.notify()
         try:
@@ -90,7 +90,7 @@ class Arrival:
             self.changes.notify()
 
     def follow(self, transfer: Transfer) -> None:
-        """Another block is here, or the file begins anew."""
+        """Note that another block is here, or the file begins anew."""
         self.plan, self.path = transfer.plan, transfer.partial.path
         self.validator = transfer.etag
         self.changes.notify()
@@ -107,7 +107,7 @@ class Arrival:
         self.changes.notify()
 
     def check_start(self, first_bytes: bytes) -> None:
-        """RequestRejectedError if this is no GGUF file, and the source may be any."""
+        """Raise RequestRejectedError if this is no GGUF file, and the source may be any."""
         if not self.subject.is_hub and not first_bytes.startswith(GGUF_MAGIC):
             raise no_model(self.subject)
 
@@ -161,8 +161,8 @@ class Arrivals:
         subject: Subject,
         size_bytes: int | None = None,
     ) -> Arrival:
-        """The arrival of this file, begun now unless it is under way; HttpProblem 503 if too many
-        others are."""
+        """Return the arrival of this file, begun now unless it is under way; HttpProblem 503 if too
+        many others are."""
         arrival = self._by_key.get(key)
         if arrival is None:
             if len(self._by_key) >= MAX_ARRIVALS:
@@ -176,7 +176,7 @@ class Arrivals:
         return arrival
 
     async def _run(self, arrival: Arrival, model: HuggingFaceModel | UrlModel) -> None:
-        """One download; nothing that goes wrong with it leaves this task."""
+        """Run one download; nothing that goes wrong with it leaves this task."""
         nobody = TransferInterruptedError(arrival.subject, "nobody waited for it any more")
         outcome: Path | DownloadError = nobody
         try:

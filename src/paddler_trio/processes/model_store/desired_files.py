@@ -21,7 +21,7 @@ PUSHED_SCHEME = "store"
 
 
 def desired_files(layout: StoreLayout, models: Iterable[DesiredModel]) -> frozenset[str]:
-    """The keys of all files of these models, as far as they are known here."""
+    """Return the keys of all files of these models, as far as they are known here."""
     keys: set[str] = set()
     for model in models:
         match model:
@@ -63,7 +63,8 @@ def _of_url(layout: StoreLayout, url: str) -> Iterator[str]:
 
 
 def _of_pushed(layout: StoreLayout, url: str) -> Iterator[str]:
-    """``store://sha256/<hex of the manifest>/<first file's name>``: the manifest and its files."""
+    """Yield the manifest and files of ``store://sha256/<hex of the manifest>/<first file's name>``:
+    the manifest and its files."""
     sha256 = url.partition("://sha256/")[2].partition("/")[0]
     if not is_sha256(sha256):
         return

@@ -49,7 +49,7 @@ class StoredFile:
 
 
 def stored_files(layout: StoreLayout) -> list[StoredFile]:
-    """Everything that takes room, in the order of the keys."""
+    """Return everything that takes room, in the order of the keys."""
     files = [*_hub_files(layout), *_url_files(layout), *_pushed_files(layout)]
     return sorted(files, key=lambda file: file.key)
 
@@ -163,7 +163,7 @@ def remove_file(layout: StoreLayout, key: str) -> None:
 
 
 def _regular(folder: Path) -> list[Path]:
-    """The regular files of a folder, links left out; none if there is no such folder."""
+    """Return the regular files of a folder, links left out; none if there is no such folder."""
     try:
         return [Path(e.path) for e in os.scandir(folder) if e.is_file(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
@@ -178,7 +178,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def note_use(path: Path) -> None:
-    """``path`` is used now; its time of modification stays."""
+    """Note that ``path`` is used now; its time of modification stays."""
     try:
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
     except OSError as error:  # not there yet, or another user's: it counts as used long ago

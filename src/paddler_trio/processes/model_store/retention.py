@@ -96,8 +96,8 @@ class Retention:
     # ------------------------------------------------------------ what is there
 
     def hold(self, key: str, size_bytes: int) -> None:
-        """It lies on the disk, whole or not, and nobody writes to it; a claim of it has ended, and
-        it was used last now."""
+        """Note that a file lies on the disk, whole or not, and nobody writes to it; a claim of it
+        has ended, and it was used last now."""
         self._claimed.pop(key, None)
         self._held[key] = _Held(size_bytes, next(self._order))
 
@@ -107,8 +107,8 @@ class Retention:
         self._held.pop(key, None)
 
     def claim(self, key: str, size_bytes: int, *, disk_lacks_bytes: int = 0) -> Room | NoRoom:
-        """It is arriving and will have ``size_bytes``, part of which may lie there already. Claim
-        again for another size. What is :class:`NoRoom` stays as it was.
+        """Claim room for a file that is arriving and will have ``size_bytes``, part of which may
+        lie there already. Claim again for another size. What is :class:`NoRoom` stays as it was.
 
         Args:
           disk_lacks_bytes: so much less than needed is free on the disk, whatever the budget says;
@@ -136,11 +136,11 @@ class Retention:
     # ------------------------------------------------------------- what is wanted
 
     def use(self, key: str) -> None:
-        """Somebody reads it, until the same number of :meth:`release`."""
+        """Note that somebody reads a file, until the same number of :meth:`release`."""
         self._uses[key] += 1
 
     def release(self, key: str) -> None:
-        """Somebody has read it: it was used last now."""
+        """Note that somebody has read a file: it was used last now."""
         self._uses[key] -= 1
         if not self._uses[key]:
             del self._uses[key]
@@ -148,7 +148,7 @@ class Retention:
             self._held[key].last_use = next(self._order)
 
     def desire(self, keys: Collection[str]) -> None:
-        """These are desired, and no others."""
+        """Note that these files are desired, and no others."""
         self.desired = frozenset(keys)
 
     # -------------------------------------------------------------------- inside

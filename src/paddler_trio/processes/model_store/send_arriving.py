@@ -85,7 +85,7 @@ class OpenedArrival:
 
 
 async def _opened(arrival: Arrival) -> OpenedArrival | None:
-    """The version that arrives now; None if the file is whole before. DownloadError."""
+    """Return the version that arrives now; None if the file is whole before. DownloadError."""
     while True:
         await _until(arrival, lambda: arrival.plan is not None or arrival.outcome is not None)
         _raise_failure(arrival)

@@ -59,7 +59,8 @@ class SourceRoutes:
     )
 
     async def hub_file(self, connection: StoreConnection, params: Params) -> None:
-        """``/{org}/{repo}/resolve/{revision}/{file}``, as the hub answers it without redirects."""
+        """Serve ``/{org}/{repo}/resolve/{revision}/{file}``, as the hub answers it without
+        redirects."""
         model = _hub_model(connection.request.raw_path)
         if connection.request.method == "HEAD":
             known = await self.metadata.of(model, max_age_s=FRESH_S)
@@ -88,7 +89,7 @@ class SourceRoutes:
         )
 
     async def hub_listing(self, connection: StoreConnection, params: Params) -> None:
-        """``/api/models/{repo}/revision/{revision}``: the paths of a repository."""
+        """Serve ``/api/models/{repo}/revision/{revision}``: the paths of a repository."""
         segments = _segments(connection.request.raw_path)[7:]
         if "revision" not in segments[1:3] or len(segments) > 4:
             raise HttpProblem(404, "")
@@ -107,7 +108,7 @@ class SourceRoutes:
             return await download.listing(repo_id, revision, max_bytes=MAX_LISTING_BYTES)
 
     async def url_file(self, connection: StoreConnection, params: Params) -> None:
-        """``/{base64url of the URL}``; ``#sha256=…`` at its end has the content compared."""
+        """Serve ``/{base64url of the URL}``; ``#sha256=…`` at its end has the content compared."""
         url = _url(params["name"])
         file = UrlFile.of(self.store.layout.urls, urldefrag(url)[0])
         kind, _, value = urldefrag(url)[1].partition("=")
@@ -140,7 +141,7 @@ class SourceRoutes:
         validator: str | None = None,
         headers: tuple[StoreHeader, ...] = (),
     ) -> None:
-        """The file, as it lies here or as it arrives.
+        """Send the file, as it lies here or as it arrives.
 
         Args:
           whole: where it lies and its validator, if it is here; blocking.
@@ -198,12 +199,12 @@ async def _send_metadata(connection: StoreConnection, known: HubFile) -> None:
 
 
 def _segments(raw_path: str) -> list[str]:
-    """The parts of a path, each percent-decoded: ``["", "api", "v2", "store", "hf", …]``."""
+    """Return the parts of a path, each percent-decoded: ``["", "api", "v2", "store", "hf", …]``."""
     return [unquote(segment) for segment in raw_path.split("/")]
 
 
 def _hub_model(raw_path: str) -> HuggingFaceModel:
-    """HttpProblem 404 for what is no route of the hub."""
+    """Return the model; HttpProblem 404 for what is no route of the hub."""
     rest = _segments(raw_path)[5:]
     at = 2 if rest[2:3] == ["resolve"] else 1
     if rest[at : at + 1] != ["resolve"] or len(rest) < at + 3:
@@ -214,7 +215,7 @@ def _hub_model(raw_path: str) -> HuggingFaceModel:
 
 
 def _url(name: str) -> str:
-    """SourceMalformedError for what is no http or https URL."""
+    """Return the URL; SourceMalformedError for what is no http or https URL."""
     try:
         url = base64.b64decode(
             name + "=" * (-len(name) % 4), altchars=b"-_", validate=True

@@ -144,7 +144,7 @@ class ModelStore:
             return Pruned(plan, problems)
 
     async def remove(self, key: str) -> None:
-        """An operator wants it to go; HttpProblem 404 or 409."""
+        """Remove a file that an operator wants to go; HttpProblem 404 or 409."""
         async with self._claims:
             if not self.retention.holds(key) and not self.retention.is_arriving(key):
                 raise HttpProblem(404, f"the store has no {key[:200]!r}")
@@ -157,15 +157,15 @@ class ModelStore:
     # ------------------------------------------------------------ what is wanted
 
     async def desire(self, models: tuple[DesiredModel, ...]) -> None:
-        """The files of these models stay, and of no others."""
+        """Keep the files of these models, and of no others."""
         self._desired = models
         async with self._claims:
             await self._refresh_desired()
             await self._evict(self.retention.trim())
 
     async def selected(self, sources: Sequence[str]) -> list[StoredModel]:
-        """The models that these select, each once; HttpProblem 404 for one that selects none, 400
-        for one that names no source."""
+        """Return the models that these select, each once; HttpProblem 404 for one that selects
+        none, 400 for one that names no source."""
 
         def look() -> list[StoredModel]:
             models = stored_models(stored_files(self.layout))
@@ -187,7 +187,7 @@ class ModelStore:
             raise HttpProblem(400, str(error)) from error
 
     async def pin(self, keys: Collection[str], *, pinned: bool) -> None:
-        """These files stay until they are unpinned; HttpProblem if one is not there, or too many
+        """Keep these files until they are unpinned; HttpProblem if one is not there, or too many
         are. OSError: the list cannot be written, and all is as before."""
         for key in keys if pinned else ():
             if not self.retention.holds(key) and not self.retention.is_arriving(key):

@@ -101,7 +101,7 @@ class StoreConnection:
         return int(text)
 
     async def receive_body(self) -> bytes:
-        """The next piece of the body, empty at its end.
+        """Return the next piece of the body, empty at its end.
 
         Errors:
           HttpProblem: as ``body_bytes``; 408, nothing came for ``READ_S``.
@@ -132,7 +132,7 @@ class StoreConnection:
         return self.headers.get("expect", "").lower() == "100-continue"
 
     async def receive_whole(self, limit_bytes: int) -> bytes:
-        """The whole body; errors as of ``receive_body``, and HttpProblem 413."""
+        """Return the whole body; errors as of ``receive_body``, and HttpProblem 413."""
         if self.body_bytes > limit_bytes:
             raise HttpProblem(413, f"a body of {self.body_bytes} bytes; the limit is {limit_bytes}")
         body = b""
@@ -149,7 +149,8 @@ class StoreConnection:
                 too_many_bytes -= len(data)
 
     async def while_reader(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of ``work``, which is cancelled when the client leaves; its body was read.
+        """Return the result of ``work``, which is cancelled when the client leaves; its body was
+        read.
 
         Errors:
           ReaderGoneError: it left first.

@@ -36,7 +36,7 @@ def is_sha256(text: str) -> bool:
 
 
 def checked_sha256(text: str) -> str:
-    """The parameter of a path; HttpProblem 400 if it is no SHA-256."""
+    """Return the parameter of a path; HttpProblem 400 if it is no SHA-256."""
     if not is_sha256(text):
         raise HttpProblem(400, f"{text[:80]!r} is no SHA-256: 64 hex digits in lower case")
     return text
@@ -73,11 +73,11 @@ class StoreLayout:
         return self.pushed / "uploads"
 
     def pushed_blob(self, sha256: str) -> Path:
-        """``sha256`` has passed :func:`is_sha256`."""
+        """Return the path of a blob; ``sha256`` has passed :func:`is_sha256`."""
         return self.pushed / "blobs" / sha256
 
     def manifest(self, sha256: str) -> Path:
-        """``sha256`` has passed :func:`is_sha256`."""
+        """Return the path of a manifest; ``sha256`` has passed :func:`is_sha256`."""
         return self.pushed / "manifests" / sha256
 
     def key(self, path: Path) -> str:
@@ -97,7 +97,7 @@ class StoreLayout:
         return self.key(self.partial_of(key).with_suffix(".quarantined"))
 
     def folders(self) -> tuple[Path, ...]:
-        """All that must be there before the store works."""
+        """Return all that must be there before the store works."""
         return (
             self.hub,
             self.urls,

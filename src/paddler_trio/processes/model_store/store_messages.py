@@ -135,7 +135,7 @@ def is_store_path(path: str) -> bool:
 
 
 def encode_message(message: StoreMessage) -> bytes:
-    """WireError if it is too long for the socket."""
+    """Encode a message; WireError if it is too long for the socket."""
     fields = attrs.astuple(message, recurse=False)
     packed: bytes = msgpack.packb(fields)
     data = bytes([_KINDS.index(type(message))]) + packed
@@ -147,7 +147,7 @@ def encode_message(message: StoreMessage) -> bytes:
 
 
 def decode_message(data: bytes) -> StoreMessage:
-    """WireError if it is none."""
+    """Decode a message; WireError if it is none."""
     try:
         fields = msgpack.unpackb(data[1:], use_list=False)
         message: StoreMessage = _KINDS[data[0]](*fields)

@@ -121,7 +121,7 @@ class StoreLink:
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def receive(self) -> tuple[object, int | None] | None:
-        """The next message, and the descriptor that came with it; None at the end."""
+        """Return the next message, and the descriptor that came with it; None at the end."""
         space = socket.CMSG_SPACE(_DESCRIPTOR_BYTES)
         try:
             data, ancillary, flags, _ = await self._control.recvmsg(
@@ -184,7 +184,7 @@ class StoreServing:
             nursery.cancel_scope.cancel(reason="the balancer is gone")
 
     async def handle(self, message: object, descriptor: int | None) -> None:
-        """One message of the balancer, and what came with it; WireError."""
+        """Handle one message of the balancer, and what came with it; WireError."""
         match message:
             case PassedRequest() if descriptor is None:
                 log.error("no descriptor is left for a connection", request=message.id)
@@ -204,7 +204,8 @@ class StoreServing:
             await self.link.send(message)
 
     async def answer(self, request: PassedRequest, descriptor: int) -> None:
-        """One connection, to its closing; nothing that goes wrong with it leaves this task."""
+        """Answer one connection, to its closing; nothing that goes wrong with it leaves this
+        task."""
         connection = StoreConnection.open(request, descriptor, self.store.counters.sent)
         try:
             await self._handle(connection)

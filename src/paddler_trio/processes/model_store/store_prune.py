@@ -48,7 +48,7 @@ def prune_plan(
     is_kept: Callable[[str], bool],
     now_s: float,
 ) -> PrunePlan:
-    """The decision. Pure.
+    """Return the decision. Pure.
 
     Args:
       named: sources of the models that the rules name.

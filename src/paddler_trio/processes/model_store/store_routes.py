@@ -40,7 +40,7 @@ StoreHandler: TypeAlias = Callable[[StoreConnection, Params], Awaitable[None]]
 def store_routes(
     store: ModelStore, arrivals: Arrivals, sources: SourceRoutes
 ) -> RouteTable[StoreHandler]:
-    """The table, complete."""
+    """Return the table, complete."""
     table: RouteTable[StoreHandler] = RouteTable()
     stored, uploads = StoredRoutes(store, arrivals), UploadRoutes(store)
     kept = KeepRoutes(store)

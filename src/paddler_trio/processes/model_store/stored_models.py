@@ -51,18 +51,18 @@ class StoredModel:
 
     @property
     def is_whole(self) -> bool:
-        """All files that are here can be served."""
+        """Whether all files that are here can be served."""
         return all(file.is_whole for file in self.files)
 
     def is_called(self, text: str) -> bool:
-        """``text`` is its source, or the name or the key of one of its files."""
+        """Return whether ``text`` is its source, or the name or the key of one of its files."""
         return text == self.source or any(
             text == file.key or text in file.names for file in self.files
         )
 
 
 def stored_models(files: Iterable[StoredFile]) -> list[StoredModel]:
-    """The models of these files, by source. Pure."""
+    """Return the models of these files, by source. Pure."""
     found: dict[str, list[StoredFile]] = {}
     for file in files:
         for model in _models_of(file):
@@ -72,8 +72,8 @@ def stored_models(files: Iterable[StoredFile]) -> list[StoredModel]:
 
 
 def select(layout: StoreLayout, models: Sequence[StoredModel], text: str) -> list[StoredModel]:
-    """The models that ``text`` selects: a source, or what the list of the store calls a file.
-    Blocking; UnknownSourceError if it names no source."""
+    """Return the models that ``text`` selects: a source, or what the list of the store calls a
+    file. Blocking; UnknownSourceError if it names no source."""
     named = [model for model in models if model.is_called(text)]
     if named:
         return named

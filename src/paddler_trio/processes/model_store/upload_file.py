@@ -73,7 +73,7 @@ class UploadFile:
         return hash_of_file(self.path, "sha256", on_chunk)
 
     def publish(self, target: Path) -> None:
-        """It becomes ``target``, safe on the disk. OSError."""
+        """Make it ``target``, safe on the disk. OSError."""
         durably_replace(self.path, target)
 
     def discard(self) -> None:
@@ -92,7 +92,8 @@ def here_bytes(path: Path) -> int:
 
 
 def expired_uploads(folder: Path, being_written: frozenset[str]) -> list[str]:
-    """The SHA-256 of uploads that nobody went on with for too long, or that are too many. OSError.
+    """Return the SHA-256 of uploads that nobody went on with for too long, or that are too many.
+    OSError.
 
     Args:
       being_written: the SHA-256 of those that must stay.

@@ -193,7 +193,7 @@ class UploadRoutes:
         return 201, [], "it is here"
 
     async def _check_disk(self, sha256: str, window: Window) -> None:
-        """HttpProblem 507 if the disk has no room for what is still to come."""
+        """Raise HttpProblem 507 if the disk has no room for what is still to come."""
         path = self._partial(sha256)
 
         def lacks() -> int:
@@ -221,7 +221,7 @@ class UploadRoutes:
                     await self.store.remove(key)
 
     def _missing(self, manifest: Manifest) -> list[str]:
-        """The names of files that are not here in the right size. Blocking."""
+        """Return the names of files that are not here in the right size. Blocking."""
         return [
             file.name
             for file in manifest.all_files
@@ -280,8 +280,8 @@ async def _write_body(connection: StoreConnection, upload: UploadFile) -> None:
 
 
 async def _while_client_waits(connection: StoreConnection, work: Callable[[], T]) -> T:
-    """The result of blocking ``work``, however long it takes; the client sees that it goes on.
-    OSError.
+    """Return the result of blocking ``work``, however long it takes; the client sees that it goes
+    on. OSError.
 
     A client that leaves now changes nothing: all of its bytes are here.
     """

@@ -42,7 +42,7 @@ class TooExpensiveError(PaddlerError):
 
 
 def cpu_limit_s(size_bytes: int) -> float:
-    """Processor seconds for a job of ``size_bytes``."""
+    """Return processor seconds for a job of ``size_bytes``."""
     return min(MAX_CPU_S, BASE_CPU_S + CPU_S_PER_MB * size_bytes / 1e6)
 
 
@@ -99,12 +99,12 @@ def _mapped_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds now, what it shares with its parent counted in."""
+    """Return memory that this process holds now, what it shares with its parent counted in."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel ends this process when its parent, of process id ``parent``, ends."""
+    """Let the kernel end this process when its parent, of process id ``parent``, ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before it could be watched
         os._exit(1)

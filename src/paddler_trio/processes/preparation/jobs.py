@@ -115,7 +115,7 @@ def _question(job: Job, language: Language) -> Prepared:
 
 
 def _parsed(frame: RequestFrame) -> tuple[Work | AgentRequestBody, int, tuple[int, ...]]:
-    """The request, the seed of its sampling, and the tokens sampled before; WireError."""
+    """Return the request, the seed of its sampling, and the tokens sampled before; WireError."""
     if frame.is_paddlers:
         message = parse_agent_message(frame.text)
         assert isinstance(message, AgentRequest), "it has the head of one"

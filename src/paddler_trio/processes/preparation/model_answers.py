@@ -39,7 +39,7 @@ class UnanswerableError(PaddlerError):
 
 
 def answer_to(question: Question, language: Language, ready: Ready) -> dict[str, object]:
-    """The answer as plain JSON; its shape stands beside each question's class."""
+    """Return the answer as plain JSON; its shape stands beside each question's class."""
     vocabulary = language.vocabulary
     try:
         match question:

@@ -176,7 +176,7 @@ def _enum_member(kind: object, name: object) -> object:
 
 
 def frame_of(message: object, shared: Sequence[object] = ()) -> bytes:
-    """The whole frame of a message, length included."""
+    """Return the whole frame of a message, length included."""
     body: bytes | memoryview
     if shared:
         file = io.BytesIO()
@@ -204,7 +204,7 @@ def read_result(body: bytes, shared: Sequence[object]) -> object:
 
 
 def receive_frame(connection: socket.socket) -> bytes | None:
-    """The body of the next frame, blocking; None when the other side has ended."""
+    """Return the body of the next frame, blocking; None when the other side has ended."""
     prefix = _receive(connection, LENGTH.size)
     return None if prefix is None else _receive(connection, frame_length(prefix))
 
@@ -221,7 +221,8 @@ def _receive(connection: socket.socket, size_bytes: int) -> bytes | None:
 
 
 def refused(job: Job, code: int, problem: str) -> Prepared:
-    """The ending of a request that cannot be prepared; ``code`` mirrors HTTP status numbers."""
+    """Return the ending of a request that cannot be prepared; ``code`` mirrors HTTP status
+    numbers."""
     frame = job.frame
     if frame.kind == "question":
         return Answered(render_extension(Answer(frame.id, None, problem, code)))

@@ -18,8 +18,8 @@ from paddler_trio.wire.trio.work import ConversationPrompt
 def previewed(
     question: PreviewTemplate, language: Language, *, sees_images: bool
 ) -> dict[str, object]:
-    """The answer as plain JSON; its shape stands beside ``PreviewTemplate``. Refusal for what is
-    not the template's doing."""
+    """Return the answer as plain JSON; its shape stands beside ``PreviewTemplate``. Refusal for
+    what is not the template's doing."""
     conversation = ConversationPrompt(
         messages=question.messages, tools=question.tools, thinking=question.thinking
     )

@@ -41,7 +41,8 @@ class ContextShape:
 
 
 def count_streams(slots: int, *, unified: bool) -> int:
-    """Sequences that llama.cpp keeps for so many slots: in one pool more of them, for prefixes."""
+    """Return how many sequences llama.cpp keeps for so many slots: in one pool more of them, for
+    prefixes."""
     return min(MAX_STREAMS, 2 * slots + SPARE_STREAMS) if unified else slots
 
 
@@ -59,7 +60,8 @@ def set_batch_sizes(
 
 
 def check_size(context_size: int, *, slots: int, num_streams: int) -> None:
-    """EngineError (permanent) for what llama.cpp cannot make, or would take all memory to try."""
+    """Raise EngineError (permanent) for what llama.cpp cannot make, or would take all memory to
+    try."""
     problem: str | None = None
     if slots > MAX_STREAMS:
         problem = f"{slots} slots: llama.cpp runs at most {MAX_STREAMS} sequences; lower --slots"

@@ -23,7 +23,7 @@ _SHOWN_BYTES: Final = 40
 
 
 def _shown(token: bytes) -> str:
-    """A token for an error."""
+    """Return a token as an error shows it."""
     return repr(token[:_SHOWN_BYTES].decode(errors="replace"))
 
 
@@ -38,7 +38,8 @@ class DraftModel:
 
     @classmethod
     def load(cls, path: str, load: LoadModel, target: ContextShape, model: Llama) -> DraftModel:
-        """EngineError (permanent) if it cannot guess for ``model``, whose shape is ``target``."""
+        """Load a draft model; EngineError (permanent) if it cannot guess for ``model``, whose shape
+        is ``target``."""
         drafts = cls.open(path, load, target)
         drafts._check_tokens(path, model)
         drafts.llama.warm_up()
@@ -88,8 +89,8 @@ class DraftModel:
         return cls(llama, shape)
 
     def _check_tokens(self, path: str, model: Llama) -> None:
-        """EngineError if its tokens are not those of ``model``: no guess would be right. A model
-        that was tuned anew may have other special tokens."""
+        """Raise EngineError if its tokens are not those of ``model``: no guess would be right. A
+        model that was tuned anew may have other special tokens."""
         tokens = range(model.n_vocab)
         others = [t for t in tokens if self.llama.written_token(t) != model.written_token(t)]
         if len(others) > MOST_OTHER_TOKENS * model.n_vocab:
@@ -148,7 +149,7 @@ class DraftModel:
         computed += part
 
     def _advance(self, following: list[Sequence], written: dict[int, list[int]]) -> bool:
-        """One more token for each; False if llama.cpp fails."""
+        """Compute one more token for each; return False if llama.cpp fails."""
         missing = {sequence.key: self._missing(sequence, written) for sequence in following}
         while any(missing.values()):
             batch = self.llama.batch

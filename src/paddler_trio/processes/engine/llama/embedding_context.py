@@ -122,7 +122,7 @@ class EmbeddingContext:
 
     @property
     def remembers(self) -> bool:
-        """llama.cpp keeps earlier tokens of this model; it does not of encoders."""
+        """Whether llama.cpp keeps earlier tokens of this model; it does not of encoders."""
         return self._memory is not None
 
     def use_threads(self, threads: int) -> None:
@@ -205,6 +205,6 @@ def _rotates_positions(llama: Llama) -> bool:
 
 
 def _can_rank(llama: Llama) -> bool:
-    """A file with a classification head names rank pooling as its own."""
+    """Return whether a file with a classification head names rank pooling as its own."""
     own = llama.metadata(f"{llama.metadata('general.architecture')}.pooling_type")
     return own == str(lib.LLAMA_POOLING_TYPE_RANK)

@@ -69,13 +69,13 @@ class GgufHeader:
         return str(self.values.get("general.architecture", ""))
 
     def number(self, key: str) -> int:
-        """An integer; 0 if there is none."""
+        """Return an integer; 0 if there is none."""
         value = self.values.get(key, 0)
         return value if isinstance(value, int) else 0
 
 
 def read_header(data: memoryview) -> GgufHeader:
-    """The header at the beginning of ``data``, which may end in the middle of it.
+    """Return the header at the beginning of ``data``, which may end in the middle of it.
 
     Errors:
       NotGgufError, HeaderTooLargeError: whatever follows.
@@ -113,7 +113,7 @@ class _Reader:
     position: int = 0
 
     def take(self, num_bytes: int) -> memoryview:
-        """The next bytes."""
+        """Return the next bytes."""
         stop = self.position + num_bytes
         if stop > min(len(self.data), MAX_HEADER_BYTES):
             raise _beyond(stop)
@@ -142,7 +142,7 @@ class _Reader:
         return bytes(self.take(length)).decode(errors="replace")
 
     def value(self, key: str) -> Value | None:
-        """A single value; None, and skipped, if it is long or there are several."""
+        """Return a single value; None, and skipped, if it is long or there are several."""
         kind = self.uint32()
         if kind == _ARRAY:
             self._skip_array(key)
@@ -180,7 +180,7 @@ class _Reader:
 
 
 def _beyond(stop: int) -> NeedsMoreError | HeaderTooLargeError:
-    """The error of a header that goes on to ``stop`` at least."""
+    """Return the error of a header that goes on to ``stop`` at least."""
     if stop > MAX_HEADER_BYTES:
         return HeaderTooLargeError(
             f"its header is larger than {MAX_HEADER_BYTES >> 20} MiB, the limit"

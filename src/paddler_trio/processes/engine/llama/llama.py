@@ -111,11 +111,11 @@ class Llama:
 
     @property
     def has_chat_template(self) -> bool:
-        """The model file has a default one."""
+        """Whether the model file has a default one."""
         return lib.llama_model_chat_template(self._model, None) is not None
 
     def metadata(self, key: str) -> str:
-        """A short value of the model file as text; empty if it has none."""
+        """Return a short value of the model file as text; empty if it has none."""
         buffer = ctypes.create_string_buffer(256)
         written = lib.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
         return buffer.value.decode() if written >= 0 else ""
@@ -230,7 +230,8 @@ class Llama:
         lib.llama_model_free(self._model)
 
     def warm_up(self) -> None:
-        """One tiny pass, so that the first request does not pay for the first touch of memory."""
+        """Compute one tiny pass, so that the first request does not pay for the first touch of
+        memory."""
         token = lib.llama_vocab_bos(self.vocab)
         self.batch.clear()
         self.batch.add([max(0, token)], start=0, stream=0, logits=True)
@@ -294,12 +295,14 @@ class Llama:
         return self._context
 
     def logits(self, row: int) -> np.ndarray:
-        """The logits of batch row ``row``: float32 of shape (n_vocab,), valid until decode."""
+        """Return the logits of batch row ``row``: float32 of shape (n_vocab,), valid until
+        decode."""
         view: np.ndarray = self._view(lib.llama_get_logits_ith(self._context, row), 1)[0]
         return view
 
     def most_likely(self, count: int) -> list[int]:
-        """The most likely token of each of the ``count`` rows that asked for logits, in order."""
+        """Return the most likely token of each of the ``count`` rows that asked for logits, in
+        order."""
         rows = self._view(lib.llama_get_logits(self._context), count)
         best: list[int] = rows.argmax(axis=1).tolist()
         return best
@@ -334,7 +337,7 @@ class Llama:
         return False
 
     def copy(self, source: int, target: int, length: int) -> bool:
-        """The first ``length`` tokens of ``source`` into the empty ``target``; False, and
+        """Copy the first ``length`` tokens of ``source`` into the empty ``target``; False, and
         ``target`` empty, if its memory cannot be cut there.
 
         Between separate regions llama.cpp copies whole sequences only, at the next decode.
@@ -348,11 +351,12 @@ class Llama:
         return self.trim(target, length)
 
     def first_position(self, stream: int) -> int:
-        """The oldest position of a sequence that is still in the cache; -1 if it is empty."""
+        """Return the oldest position of a sequence that is still in the cache; -1 if it is
+        empty."""
         return int(lib.llama_memory_seq_pos_min(self._memory, stream))
 
     def state_size(self, stream: int) -> int:
-        """Bytes that :meth:`save` would take."""
+        """Return how many bytes :meth:`save` would take."""
         return int(lib.llama_state_seq_get_size(self._context, stream))
 
     def save(self, stream: int, data: np.ndarray) -> None:
@@ -375,7 +379,7 @@ class Llama:
         return bool(read)
 
     def tokenize(self, text: str) -> list[int]:
-        """Tokens of a short text, special ones parsed, nothing added."""
+        """Return the tokens of a short text, special ones parsed, nothing added."""
         raw = text.encode()
         tokens = (ctypes.c_int32 * (len(raw) + 8))()
         count = lib.llama_tokenize(self.vocab, raw, len(raw), tokens, len(tokens), False, True)
@@ -397,7 +401,7 @@ class Llama:
         return text
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of a token, special tokens spelled out; cached."""
+        """Return the bytes of a token, special tokens spelled out; cached."""
         known = self._bytes.get(token)
         if known is not None:
             return known

@@ -69,8 +69,8 @@ def set_context_options(params: lib.llama_context_params, settings: EngineSettin
 def model_params(
     settings: EngineSettings, *, n_gpu_layers: int, no_alloc: bool = False
 ) -> Iterator[lib.llama_model_params]:
-    """Parameters to load a model with, alive inside the block; EngineError (permanent) for what
-    this build or machine cannot do. ``no_alloc``: for a dry run, that reads no weights."""
+    """Yield parameters to load a model with, alive inside the block; EngineError (permanent) for
+    what this build or machine cannot do. ``no_alloc``: for a dry run, that reads no weights."""
     params = lib.llama_model_default_params()
     params.n_gpu_layers = n_gpu_layers if n_gpu_layers >= 0 else _ALL_LAYERS
     params.split_mode = _choice("split_mode", settings.split_mode, SPLIT_MODES)
@@ -109,7 +109,7 @@ def _tensor_split(settings: EngineSettings) -> ctypes.Array[ctypes.c_float] | No
 
 
 def _tensor_overrides(settings: EngineSettings) -> ctypes.Array[_BufferOverride] | None:
-    """``PATTERN=BUFFER`` pairs as llama.cpp takes them, ended by an empty one."""
+    """Return ``PATTERN=BUFFER`` pairs as llama.cpp takes them, ended by an empty one."""
     if not settings.tensor_overrides:
         return None
     buffers = _buffer_types()
@@ -142,7 +142,8 @@ def _buffer_types() -> dict[str, int]:
 
 
 def read_loras(settings: EngineSettings) -> list[tuple[str, float]]:
-    """Paths and scales; EngineError (permanent) where a scale is no number or a file is missing."""
+    """Return paths and scales; EngineError (permanent) where a scale is no number or a file is
+    missing."""
     found: list[tuple[str, float]] = []
     for text in settings.lora:
         path, scale = text, 1.0

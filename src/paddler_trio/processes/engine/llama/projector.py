@@ -68,7 +68,7 @@ class Projector:
 
     @property
     def whole_images(self) -> bool:
-        """An image must be computed in one go."""
+        """Whether an image must be computed in one go."""
         return self.attends_ahead or self.has_places
 
     @classmethod
@@ -131,7 +131,7 @@ class Projector:
             mtmd.mtmd_bitmap_free(bitmap)
 
     def encode(self, patch: Patch) -> np.ndarray:
-        """Float32 of shape (count, width); slow.
+        """Return embeddings as float32 of shape (count, width); slow.
 
         Raises:
           ImageNotEncodableError: llama.cpp failed, or ran out of memory.
@@ -195,6 +195,7 @@ def _unfit(context: object) -> str:
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, _: object) -> None:
-    """libmtmd logs a dozen lines for each image; only warnings and errors are passed on."""
+    """Pass on libmtmd's log: it has a dozen lines for each image, and only warnings and errors are
+    passed on."""
     if level in (_WARNING_LEVEL, _ERROR_LEVEL):
         os.write(2, b"%d\t%s" % (level, text))

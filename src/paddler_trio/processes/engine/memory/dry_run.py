@@ -133,7 +133,7 @@ def _answer(question: MeasureMemory, trial: Trial, headers: _Headers, log: _Log)
 
 
 def _sorted(problem: str, errors: list[str]) -> tuple[str, str]:
-    """The kind of an error and its reason, from ours and from llama.cpp's last words."""
+    """Return the kind of an error and its reason, from ours and from llama.cpp's last words."""
     said = " | ".join(dict.fromkeys(errors))
     reason = f"{problem}; llama.cpp said: {said}" if said else problem
     if "unknown model architecture" in said:
@@ -188,7 +188,7 @@ class _Headers:
     def _of_file(
         self, path: str, present: int | None, before: dict[tuple[str, int, int, int], GgufHeader]
     ) -> GgufHeader:
-        """``present``: bytes that are here, None for all."""
+        """Return the header of a file; ``present``: bytes that are here, None for all."""
         try:
             with Path(path).open("rb") as file:
                 status = os.fstat(file.fileno())

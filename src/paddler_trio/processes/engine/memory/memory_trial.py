@@ -190,7 +190,8 @@ class Trial:
     def _generate(
         self, llama: Llama, load: LoadModel, free: int, *, attends_ahead: bool
     ) -> tuple[_Measured, bool]:
-        """The context that generates, and whether it is extrapolated; ``free`` are bytes."""
+        """Measure the context that generates, and whether it is extrapolated; ``free`` are
+        bytes."""
         if not _has_states(llama):
             return self._measure(llama, load, load.slots, attends_ahead=attends_ahead), False
         unified = load.settings.unified
@@ -212,7 +213,8 @@ class Trial:
     def _measure(
         self, llama: Llama, load: LoadModel, slots: int, *, attends_ahead: bool
     ) -> _Measured:
-        """The context of so many of the slots, each with as many tokens as it would have."""
+        """Measure the context of so many of the slots, each with as many tokens as it would
+        have."""
         self.lines.clear()
         shape = llama.open_context(
             slots=slots,

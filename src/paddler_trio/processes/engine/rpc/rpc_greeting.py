@@ -26,7 +26,8 @@ _ANSWER = struct.Struct(f"<Q4B{_CAPABILITY_BYTES}x")
 
 
 def split_server(text: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; EngineError (permanent) if llama.cpp could not reach it."""
+    """Return host and port of ``host:port``; EngineError (permanent) if llama.cpp could not reach
+    it."""
     host, _, digits = text.rpartition(":")
     is_number = digits.isascii() and digits.isdigit() and 0 < int(digits) <= 65_535
     if not host or ":" in host or not is_number:

@@ -34,7 +34,7 @@ class LentDevice:
 
 
 def devices_to_lend() -> list[LentDevice]:
-    """Every GPU of this machine, or its CPU where there is none.
+    """Return every GPU of this machine, or its CPU where there is none.
 
     Errors:
       EngineError: this build of llama.cpp has no RPC, or no device at all.

@@ -68,7 +68,7 @@ class _TokenGrammar:
     _masks: OrderedDict[_State, np.ndarray] = attrs.field(factory=OrderedDict, init=False)
 
     def advance(self, state: _State, token: int) -> _State | None:
-        """The state after a token; None if the token does not fit."""
+        """Return the state after a token; None if the token does not fit."""
         automaton, stacks = self.automaton, state.stacks
         if token in self._ends:
             return state if self._may_end(state) else None
@@ -130,7 +130,8 @@ class _TokenGrammar:
         return fits
 
     def _after_whole_token(self, stacks: Stacks, token: int) -> list[Stacks]:
-        """The states after a token that rules name; only tokens that are text can be named."""
+        """Return the states after a token that rules name; only tokens that are text can be
+        named."""
         if not self._tokens or not self.trie.is_text[token]:
             return []
         return [
@@ -142,7 +143,7 @@ class _TokenGrammar:
 
 @lru_cache(maxsize=_MAX_GRAMMARS)  # an application asks for the same form again and again
 def _token_grammar(llama: Llama, gbnf: str, root: str) -> _TokenGrammar:
-    """Raises GrammarError."""
+    """Return a rule's grammar of tokens; raise GrammarError."""
     automaton = compile_gbnf(gbnf, root)
     return _TokenGrammar(
         automaton,
@@ -154,7 +155,7 @@ def _token_grammar(llama: Llama, gbnf: str, root: str) -> _TokenGrammar:
 
 
 def _token_of(llama: Llama, text: str) -> int:
-    """The token that ``<[id]>`` or ``<text>`` names."""
+    """Return the token that ``<[id]>`` or ``<text>`` names."""
     tokens = [int(text[2:-2])] if text.startswith("<[") else llama.tokenize(text)
     if len(tokens) != 1 or tokens[0] >= llama.n_vocab:
         raise GrammarError(f"the grammar has {text}, which is no token of this model")
@@ -210,7 +211,7 @@ class Constraint:
 
     @classmethod
     def build(cls, llama: Llama, grammar: Grammar) -> Constraint:
-        """Raises GrammarInvalidError."""
+        """Build a constraint; raise GrammarInvalidError."""
         try:
             compiled = _token_grammar(llama, grammar.gbnf, grammar.root)
             if compiled.automaton.is_large:
@@ -234,7 +235,7 @@ class Constraint:
         return waking is None or self._after(waking) is not None
 
     def accept(self, token: int) -> None:
-        """The token was sampled and fits, or it was forced; GrammarRejectedError."""
+        """Note that the token was sampled and fits, or it was forced; GrammarRejectedError."""
         self._work_left = min(WORK_FOR_ANSWER, self._work_left + WORK_PER_TOKEN)
         if self.is_awake:
             known, state = self._looked_at
@@ -279,7 +280,7 @@ class Constraint:
         return None
 
     def _after(self, tokens: Sequence[int]) -> _State | None:
-        """The state after these tokens in a row; None if they do not fit."""
+        """Return the state after these tokens in a row; None if they do not fit."""
         state: _State | None = self._state
         with self._working():
             for token in tokens:

@@ -70,7 +70,8 @@ class Sampler:
         prompt: Sequence[int] = (),
         reasoning: ReasoningBudget | None = None,
     ) -> Sampler:
-        """Raises GrammarInvalidError. Touches only the vocabulary: safe beside a decode."""
+        """Build a sampler; raise GrammarInvalidError. Touches only the vocabulary: safe beside a
+        decode."""
         constraint = None if grammar is None else Constraint.build(llama, grammar)
         limit = None
         if reasoning is not None:
@@ -105,7 +106,7 @@ class Sampler:
         )
 
     def sample(self, row: int, *, position: int) -> int:
-        """The next token from batch row ``row``, to stand at ``position`` of its sequence.
+        """Return the next token from batch row ``row``, to stand at ``position`` of its sequence.
 
         Raises GrammarRejectedError.
         """
@@ -137,7 +138,7 @@ class Sampler:
 
     @property
     def _is_in_character(self) -> bool:
-        """The last token ends within a character: no marker can follow it."""
+        """Whether the last token ends within a character: no marker can follow it."""
         return bool(self._characters.getstate()[0])
 
     def close(self) -> None:
@@ -172,7 +173,7 @@ class Sampler:
         return token
 
     def _accept(self, token: int) -> None:
-        """The token is the next one, sampled here or elsewhere."""
+        """Note that the token is the next one, sampled here or elsewhere."""
         if self._constraint is not None:
             self._constraint.accept(token)
         lib.llama_sampler_accept(self._sampler, token)
@@ -189,7 +190,7 @@ class Sampler:
         return int(candidates.data[candidates.selected].id)
 
     def _reseed(self, position: int) -> None:
-        """Everything from the first random link on is taken off and put back, built anew."""
+        """Take off everything from the first random link on and put it back, built anew."""
         first = self._first_random
         if first is None:
             return
@@ -205,7 +206,7 @@ class Sampler:
 
 
 def position_seed(seed: int, position: int) -> int:
-    """32 well-mixed bits of both, never llama.cpp's "choose one yourself".
+    """Return 32 well-mixed bits of both, never llama.cpp's "choose one yourself".
 
     Source: the finaliser of MurmurHash3 (Appleby, public domain).
     """

@@ -41,8 +41,9 @@ class _Factory:
     lib: Any = llama_lib
 
     def window(self, last_n: int) -> int:
-        """llama.cpp allocates this number before there is a token to look at, and takes a negative
-        one for "off"; Paddler's -1 means all of the context."""
+        """Return the tokens that a penalty looks back at. llama.cpp allocates this number before
+        there is a token to look at, and takes a negative one for "off"; Paddler's -1 means all of
+        the context."""
         return self.cells if last_n < 0 else min(last_n, self.cells)
 
     def texts(self, texts: Sequence[str]) -> object:
@@ -59,7 +60,8 @@ class SamplerChain:
 
     @classmethod
     def of(cls, llama: Llama, sampling: Sampling, *, cells: int) -> SamplerChain:
-        """``cells``: of one sequence, which limit how far penalties look back."""
+        """Build a chain; ``cells`` are those of one sequence, which limit how far penalties look
+        back."""
         factory = _Factory(llama.n_vocab, llama.vocab, cells)
         links = _biases(llama, sampling)
         stages = stages_of(sampling)
@@ -86,7 +88,7 @@ class SamplerChain:
         return next((place for place, link in enumerate(self.links) if link.is_random), None)
 
     def rebuilt(self, link: ChainLink, seed: int) -> object:
-        """The sampler of a random link, made anew from ``seed``."""
+        """Return the sampler of a random link, made anew from ``seed``."""
         if link.stage is None:
             return llama_lib.llama_sampler_init_dist(seed)
         self._factory.seed = seed
@@ -104,7 +106,7 @@ def _built(llama: Llama, stage: SamplerStage, sampling: Sampling, factory: _Fact
 
 
 def stages_of(sampling: Sampling) -> list[SamplerStage]:
-    """The stages that a request names, or all of them in llama.cpp's order."""
+    """Return the stages that a request names, or all of them in llama.cpp's order."""
     return [STAGES[name] for name in sampling.samplers or STAGES]
 
 

@@ -26,7 +26,8 @@ class SamplerPrototypes:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def copy(self, parameters: Hashable, build: Callable[[], object]) -> object:
-        """A sampler of these parameters, which the caller owns; ``build`` makes the first."""
+        """Return a sampler of these parameters, which the caller owns; ``build`` makes the
+        first."""
         with self._lock:
             prototype = self._prototypes.get(parameters)
             if prototype is None:

@@ -63,8 +63,8 @@ class Shortlist:
     """How far below the most likely one the last list had to reach."""
 
     def of(self, logits: np.ndarray) -> np.ndarray | None:
-        """The tokens to choose from, ascending, of float32 ``logits`` of shape (n_vocab,); None if
-        they would be too many, or are not found quickly."""
+        """Return the tokens to choose from, ascending, of float32 ``logits`` of shape (n_vocab,);
+        None if they would be too many, or are not found quickly."""
         at_least = self.needed + len(self.lowered)
         at_most = len(logits) // _MOST_PART
         if len(logits) < WORTH_A_SHORTLIST or 4 * at_least > at_most:

@@ -52,7 +52,7 @@ class TokenTrie:
 
     @classmethod
     def of(cls, pieces: Sequence[bytes]) -> TokenTrie:
-        """The trie of a vocabulary: the bytes of each token."""
+        """Return the trie of a vocabulary: the bytes of each token."""
         pieces = [b"" if piece[:1] == b"\0" else piece for piece in pieces]
         texts: list[tuple[str, int]] = []
         cut: dict[bytes, list[int]] = {}
@@ -105,14 +105,14 @@ class TokenTrie:
         )
 
     def classes_in(self, automaton: PushdownAutomaton) -> tuple[np.ndarray, ...]:
-        """The class of every node's character, level by level."""
+        """Return the class of every node's character, level by level."""
         classes = automaton.classes.of_all(self.code_points)
         return tuple(classes[level.characters] for level in self._levels)
 
     def rows(
         self, automaton: PushdownAutomaton, start: int, classes: tuple[np.ndarray, ...]
     ) -> np.ndarray:
-        """The automaton's row after each token, shape (tokens,), from the row ``start`` on.
+        """Return the automaton's row after each token, shape (tokens,), from the row ``start`` on.
 
         Raises:
           TooManyStacksError: there are too many of them.
@@ -143,7 +143,8 @@ class TokenTrie:
 
 
 def read_text(piece: bytes) -> tuple[str, bytes] | None:
-    """The characters of these bytes and the beginning of one more; None if they are no text."""
+    """Return the characters of these bytes and the beginning of one more; None if they are no
+    text."""
     try:
         text, cut = piece.decode(), b""
     except UnicodeDecodeError:
@@ -161,7 +162,7 @@ def may_complete(automaton: PushdownAutomaton, stacks: Stacks, cut: bytes) -> bo
 
 
 def _beginning_with(cut: bytes) -> tuple[int, int]:
-    """The least and the greatest code point whose UTF-8 begins with these bytes."""
+    """Return the least and the greatest code point whose UTF-8 begins with these bytes."""
     size = 2 if cut[0] < 0xE0 else 3 if cut[0] < 0xF0 else 4
     bits = cut[0] & (0xFF >> (size + 1))
     for byte in cut[1:]:
