@@ -183,7 +183,7 @@ def _fits_without(
     state: HostState, name: str, need: Mapping[str, int] | None, index: FleetIndex
 ) -> Callable[[Sequence[Spare]], bool]:
     """Return whether it would fit there without some instances, and without those that are
-    leaving?"""
+    leaving."""
     memory = state.memory(index)
     leaving = [i.deployment for i in state.host.instances.values() if i.is_unloading]
     free, charges = memory.free, memory.charges
