@@ -50,7 +50,7 @@ UNCOUNTED_BYTES: Final = 16_384
 """A text this short holds 5,461 values at the most: counting it would change nothing."""
 
 ESTIMATED_BYTES: Final = 65_536
-"""For a text this short the bound estimates its memory well enough."""
+"""The bound estimates the memory of a text this short well enough."""
 VALUE_BYTES: Final = 48
 """An integer, or the head of a string, and its place in a list."""
 CONTAINER_BYTES: Final = 128

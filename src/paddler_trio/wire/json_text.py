@@ -35,7 +35,7 @@ RUN_VALUES = 2_048
 """Scalars that are written with the interpreter held: five milliseconds of the slowest floats."""
 
 RUN_CHARS = 262_144
-"""Of one string, likewise."""
+"""The characters of one string, likewise."""
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -38,7 +38,8 @@ OMITTED: Final[Mapping[object, object]] = MappingProxyType({"omitted": True})
 CONVERTER: Final = cattrs.Converter()
 
 MAX_SHOWN_BITS: Final = 4096
-"""Of a number. TOML has hexadecimal ones of any length, which Python does not write in digits."""
+"""The bits of a number. TOML has hexadecimal ones of any length, which Python does not write in
+digits."""
 _ABSENT: Final = object()
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from paddler_trio.wire.json_limits import SLICE_BYTES, Bools, escaped_bytes
 
 ESCAPE_BYTES: Final = 6
-"""Of one escape, such as ``\\ud83d``."""
+"""The bytes of one escape, such as ``\\ud83d``."""
 
 
 def has_half_pair(text: bytes | bytearray) -> bool:

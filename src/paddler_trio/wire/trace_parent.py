@@ -19,9 +19,9 @@ from typing import Final
 import attrs
 
 TRACEPARENT_CHARS: Final = 55
-"""Of version 00, which is the one that is written."""
+"""The length of version 00, which is the one that is written."""
 MAX_LATER_CHARS: Final = 256
-"""Of a later version, whose further fields are unknown and not passed on."""
+"""The length of a later version, whose further fields are unknown and not passed on."""
 MAX_STATE_CHARS: Final = 512
 MAX_STATE_MEMBERS: Final = 32
 LONG_MEMBER_CHARS: Final = 128

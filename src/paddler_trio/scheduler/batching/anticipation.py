@@ -13,12 +13,12 @@ from __future__ import annotations
 import attrs
 
 _FRACTION = 1 / 4
-"""Of what a pass takes without prompts, what the wait may take."""
+"""The part of what a pass takes without prompts that the wait may take."""
 _LONGEST_S = 0.01
 _SHORTEST_S = 0.002
 """Nothing is answered and asked again in less."""
 _RAREST = 5
-"""Of 2 to the power of so many chances one is tried at least."""
+"""One chance of 2 to the power of so many is tried at least."""
 
 
 @attrs.define

@@ -95,7 +95,7 @@ class UnifiedCells:
     _held: list[list[int]] = attrs.field(init=False)
     """The cells of each stream, in the order of its tokens."""
     _holders: list[int] = attrs.field(init=False)
-    """How many streams hold each cell."""
+    """The number of streams that hold each cell."""
     _free: list[int] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import attrs
 
 WINDOW = 64
-"""How far ahead of its earliest document a request is searched for one that fills a gap."""
+"""The distance ahead of its earliest document in which a request is searched for one that fills a
+gap."""
 
 
 @attrs.frozen
@@ -70,7 +71,7 @@ class EmbeddingQueue:
     max_tokens: int
     max_documents: int
     _requests: dict[int, _Waiting] = attrs.field(factory=dict, init=False)
-    """In the order of their turns: the first one begins the next pass."""
+    """The requests in the order of their turns: the first one begins the next pass."""
 
     @property
     def is_empty(self) -> bool:

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 MAX_TOKENS = 2**32
-"""Of one image; far more than any context holds."""
+"""The limit for one image; far more than any context holds."""
 
 
 def image_tokens(digest: bytes, count: int, *, advance: int | None = None) -> list[int]:

@@ -16,7 +16,7 @@ SMALLEST_CHUNK = 64
 """Fewer tokens a pass are computed much slower each (measured on a CPU: 64 cost 1.15 times as much
 a token as 512 do, 32 up to 1.6 times)."""
 FIRST_CHUNK = 128
-"""Before anything was measured."""
+"""The first chunk, before anything was measured."""
 _AUTO_MULTIPLE = 5.5
 """A pass with prompts in it may take so many times the pass without: a prompt then loses at most
 two elevenths of its speed to generating sequences."""
@@ -25,7 +25,7 @@ _AUTO_FLOOR_MS = 80.0
 _AUTO_IDLE_MS = 400.0
 """A pass with many prompts, if nothing generates: what arrives meanwhile waits for all of it."""
 _AUTO_IN_STEP_MS = 2000.0
-"""How long first tokens may wait for those of others, if nothing generates yet; and about the
+"""The time that first tokens may wait for those of others, if nothing generates yet; and about the
 longest pass then."""
 _PAUSE_MS = 150.0
 """The longest pause after a first token for the sake of the others that began in the same pass."""

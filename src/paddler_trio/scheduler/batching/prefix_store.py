@@ -49,7 +49,7 @@ class PrefixStore:
     budget_bytes: int
     rules: MemoryRules = attrs.field(factory=MemoryRules)
     ready_bytes: int = attrs.field(init=False)
-    """How much of the memory was touched before, from its beginning on."""
+    """The bytes of the memory that were touched before, from its beginning on."""
     _memory: FreeList = attrs.field(init=False)
     _stored: list[_Stored] = attrs.field(factory=list, init=False)
     _clock: int = attrs.field(default=0, init=False)

@@ -10,18 +10,18 @@ from __future__ import annotations
 import attrs
 
 _FRACTION = 1 / 64
-"""Of the time passes take, what copies may take."""
+"""The part of the time that passes take which copies may take."""
 _TARGET_FRACTION = 1 / 4
-"""Of the time a pass with prompts may take, what copies before one pass may take."""
+"""The part of the time a pass with prompts may take which copies before one pass may take."""
 _WORTH = 1 / 4
-"""Of the time computing a prefix again takes, what copying it may take."""
+"""The part of the time that computing a prefix again takes which copying it may take."""
 _FIRST_MS_PER_BYTE = 1e3 / 4e9
 _SMALLEST_MEASURED = 1 << 20
 """Bytes; what fewer take says little about more."""
 _FRESH = 0.25
 """Weight of the newest measurement."""
 _FORGOTTEN = 1 / 4096
-"""How much less a measurement counts after each pass: a copy that was slow once, on a machine that
+"""A measurement counts so much less after each pass: a copy that was slow once, on a machine that
 was busy, does not forbid copies for ever."""
 _IDLE_S = 0.05
 """Idle for so long, the engine will probably stay idle for a moment."""

@@ -34,7 +34,7 @@ class Sequence:
     num_cached: int | None = attrs.field(default=None, init=False)
     """Prompt tokens that were in the cache when it began; None before."""
     num_preemptions: int = attrs.field(default=0, init=False)
-    """How often it gave its cells to others and began anew."""
+    """It gave its cells to others and began anew so often."""
     drafts: list[int] = attrs.field(factory=list, init=False)
     """Guesses at what follows, to be computed in the next pass together with the last token."""
     checkpoints: list[int] = attrs.field(factory=list, init=False)

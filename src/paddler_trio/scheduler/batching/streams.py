@@ -33,10 +33,10 @@ WORTH_COPYING = 24
 WORTH_STORING = 64
 """Tokens that are copied to host memory, if there is room, before their cells are used again."""
 _SAVED_AHEAD = 1 / 4
-"""Of the slots: as many streams as may be replaced at once find what they held saved."""
+"""A part of the slots: as many streams as may be replaced at once find what they held saved."""
 GAP_COST = 256
-"""What leaving a hole between running streams costs, in tokens: llama.cpp computes only
-neighbouring streams together."""
+"""The price of a hole between running streams, in tokens: llama.cpp computes only neighbouring
+streams together."""
 HEADROOM = 8
 """Cells for each running sequence to grow into before another is let in."""
 
@@ -122,7 +122,7 @@ class Streams:
     """Keys of those that were preempted since the last report."""
     _streams: list[Stream] = attrs.field(init=False)
     _waiting: list[Sequence] = attrs.field(factory=list, init=False)
-    """In the order of arrival."""
+    """Sequences in the order of arrival."""
     _running: dict[int, Sequence] = attrs.field(factory=dict, init=False)
     _leaders: dict[int, tuple[Sequence, int]] = attrs.field(factory=dict, init=False)
     """The sequence that a waiting one waits for, and until how many tokens of it are computed."""

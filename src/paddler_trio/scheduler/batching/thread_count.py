@@ -20,7 +20,7 @@ have met anything."""
 _LONG_S = 0.1
 """One that is slow for so long says enough by itself: it met many turns of the scheduler."""
 _MOST_SHARE = 0.7
-"""With many threads, too, a pass loses a tenth to event loops on the same cores."""
+"""A pass with many threads, too, loses a tenth to event loops on the same cores."""
 _FIRST_PATIENCE_S = 0.5
 _HELD_S = 0.5
 """A try is won when passes are fast for so long: a busy program leaves some of them alone."""
@@ -58,7 +58,7 @@ class ThreadCount:
     _paged_in: int = attrs.field(default=0, init=False)
     _patience_s: float = attrs.field(default=_FIRST_PATIENCE_S, init=False)
     _try_s: float = attrs.field(default=math.inf, init=False)
-    """When one more is tried."""
+    """The time at which one more is tried."""
     _is_trying: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -71,7 +71,7 @@ class _Members:
     free: dict[AgentKey, Load] = attrs.field(factory=dict)
     """Those with a free slot."""
     heap: list[Load] = attrs.field(factory=list)
-    """Of ``free``, and entries that are not true any more."""
+    """The loads of ``free``, and entries that are not true any more."""
 
     def put(self, load: Load) -> None:
         if self.free.get(load[2]) == load:

@@ -21,11 +21,11 @@ class Flow:
     """The waiting requests of one client, or of one user of a client."""
 
     turns: SortedPlaces[Place] = attrs.field(factory=SortedPlaces)
-    """Of all its requests that wait."""
+    """The turns of all its requests that wait."""
     newcomers: SortedPlaces[Place] = attrs.field(factory=SortedPlaces)
     """The places of those that can be displaced."""
     crowd: tuple[Priority, _Crowd] | None = None
-    """Where it stands among those that could make room, if it does."""
+    """Its place among those that could make room, if it has one."""
 
 
 @attrs.define

@@ -23,7 +23,7 @@ RequestKey = NewType("RequestKey", int)
 """A request's arrival number: smaller means earlier, and it is never used again."""
 
 Place: TypeAlias = "tuple[int, RequestKey]"
-"""Where a request stands: sorts before all that are served after it."""
+"""The place of a request: it sorts before all that are served after it."""
 
 _REMEMBERED_CLIENTS = 1024
 """Those with nothing ahead of them are forgotten when there are twice as many as the last time."""

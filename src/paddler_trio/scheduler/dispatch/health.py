@@ -46,7 +46,8 @@ class HealthTracker:
     limits: HealthLimits = attrs.field(factory=HealthLimits)
     _records: dict[str, _Record] = attrs.field(factory=dict, init=False)
     _connected: Counter[str] = attrs.field(factory=Counter, init=False)
-    """How many connections go by each name: an agent that reconnects has two for a moment."""
+    """The number of connections that go by each name: an agent that reconnects has two for a
+    moment."""
 
     def joined(self, agent: str, now_s: float) -> None:
         """Note that an agent connects; one that was here before ramps up."""

@@ -20,7 +20,8 @@ class ServiceRate:
 
     _interval_s: float | None = attrs.field(default=None, init=False)
     _since_s: float | None = attrs.field(default=None, init=False)
-    """When the last one ended, or the first one began to wait; None while none waits."""
+    """The time at which the last one ended, or the first one began to wait; None while none
+    waits."""
 
     def waits(self, now_s: float) -> None:
         """Note that a request has come for which there is no slot."""

@@ -52,7 +52,7 @@ class _Agent:
     slots_total: int = 0
     is_accepting: bool = False
     holders: dict[RequestKey, None] = attrs.field(factory=dict)
-    """In the order the slots were granted (a dict is an ordered set)."""
+    """The requests in the order the slots were granted (a dict is an ordered set)."""
     last_chosen: int = 0
 
 
@@ -64,7 +64,7 @@ class _Request:
     priority: Priority
     wanted: Constraint
     agent: AgentKey | None = None
-    """Whose slot it holds; None while it waits."""
+    """The agent whose slot it holds; None while it waits."""
     was_granted: bool = False
     """It had a slot before: it is never turned away any more."""
 
@@ -93,7 +93,7 @@ class SlotLedger:
     _queue: WaitQueue = attrs.field(factory=WaitQueue, init=False)
     _order: FairOrder = attrs.field(factory=FairOrder, init=False)
     _next_revisions: Counter[str | None] = attrs.field(factory=Counter, init=False)
-    """What agents are to serve, and how many of them."""
+    """The revisions that agents are to serve, and how many of them."""
     _grants: int = attrs.field(default=0, init=False)
     _slots_processing: int = attrs.field(default=0, init=False)
     _slots_total: int = attrs.field(default=0, init=False)

@@ -59,7 +59,7 @@ class _Line:
 
     places: SortedPlaces[Place] = attrs.field(factory=SortedPlaces)
     requests: SortedPlaces[Place] = attrs.field(factory=SortedPlaces)
-    """Their places among the users."""
+    """The places of the requests among the users."""
 
 
 @attrs.define
@@ -71,7 +71,7 @@ class UserTurns:
     _lines: dict[_LineName, _Line] = attrs.field(factory=dict, init=False)
     _crowds: Crowds = attrs.field(factory=Crowds, init=False)
     _classes: dict[RequestKey, Priority] = attrs.field(factory=dict, init=False)
-    """Of those that can be displaced."""
+    """The classes of those that can be displaced."""
 
     @classmethod
     def of(cls, waiting: Iterable[Waiting]) -> UserTurns:

@@ -28,9 +28,9 @@ __all__ = ["WaitQueue", "Waiting"]
 @attrs.define
 class _Client(Flow):
     user: str = ""
-    """Of all that wait, if there are no ``users``."""
+    """The user of all that wait, if there are no ``users``."""
     users: UserTurns | None = None
-    """From the moment two of them wait, until nothing of the client waits."""
+    """The turns of users, from the moment two of them wait, until nothing of the client waits."""
 
 
 @attrs.define
@@ -42,7 +42,8 @@ class WaitQueue:
     _clients: dict[str, _Client] = attrs.field(factory=dict, init=False)
     _crowds: Crowds = attrs.field(factory=Crowds, init=False)
     _holders: dict[RequestKey, RequestKey] = attrs.field(factory=dict, init=False)
-    """Of places that are on record for another request than the one that brought them."""
+    """The requests of places that are on record for another request than the one that brought
+    them."""
     _num_with_users: int = attrs.field(default=0, init=False)
     """Clients that have users: usually none, and then a place is that of who brought it."""
 

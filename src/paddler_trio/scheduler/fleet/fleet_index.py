@@ -25,7 +25,7 @@ from paddler_trio.scheduler.fleet.instance_state import is_moving, is_placed
 from paddler_trio.scheduler.fleet.memory_account import HostMemory, memory_of
 
 LOAD_S: Final = 30.0
-"""How long a load takes where none was measured."""
+"""The time of a load where none was measured."""
 NO_QUEUE: Final = Queue()
 
 

@@ -10,7 +10,7 @@ from paddler_trio.scheduler.fleet.fleet_values import DEFAULT, Instance
 OUT_OF_SERVICE: Final = frozenset({"waiting", "resolving", "draining", "leaving"})
 """Phases in which an agent takes no request, whatever it still serves."""
 BESIDE: Final = frozenset({"loading", "probing"})
-"""With something served, these phases mean that the new engine loads beside the old one."""
+"""These phases mean, with something served, that the new engine loads beside the old one."""
 
 
 def is_placed(instance: Instance) -> bool:

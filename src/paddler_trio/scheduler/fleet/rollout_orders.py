@@ -14,11 +14,11 @@ from paddler_trio.scheduler.fleet.fleet_values import Rollout, RolloutPhase
 GOING_ON: Final = frozenset(
     {RolloutPhase.PREFETCHING, RolloutPhase.CANARY, RolloutPhase.ROLLING, RolloutPhase.PAUSED}
 )
-"""On the way to the target, even if paused."""
+"""The phases on the way to the target, even if paused."""
 GOING_BACK: Final = frozenset(
     {RolloutPhase.ROLLING_BACK, RolloutPhase.ROLLED_BACK, RolloutPhase.ABORTED}
 )
-"""On the way back to the good state, or there."""
+"""The phases on the way back to the good state, or there."""
 
 
 def paused(

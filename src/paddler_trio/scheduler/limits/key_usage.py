@@ -25,7 +25,7 @@ DAY_S: Final = 86_400
 _TICKS_PER_S: Final = 10
 _WINDOW_TICKS: Final = WINDOW_S * _TICKS_PER_S
 CONCURRENT_RETRY_S: Final = 1
-"""When one of the running requests ends is not known: so soon it is worth another try."""
+"""It is not known when one of the running requests ends: so soon it is worth another try."""
 
 
 @attrs.frozen
@@ -63,7 +63,7 @@ class KeyUsage:
 
     concurrent: int = 0
     day: int = 0
-    """Since 1970; of ``tokens``."""
+    """The day since 1970 of ``tokens``."""
     tokens: int = 0
     _ticks: deque[tuple[int, int]] = attrs.field(factory=deque, init=False)
     """A tenth of a second, and the requests that began in it; oldest first."""

@@ -90,7 +90,8 @@ class ReasoningBudget:
 
 
 PROBE_KEY = 0
-"""Of what an engine computes before it serves; its counters leave it out. Requests have others."""
+"""The key of what an engine computes before it serves; its counters leave it out. Requests have
+others."""
 IMAGE_TOKEN = -1
 """Stands among the tokens of a prompt where an image is shown."""
 

@@ -21,8 +21,9 @@ import attrs
 
 MAX_BREAKERS = 16
 MAX_BREAKERS_BYTES = 256
-"""All together. llama.cpp compares each with every token of the vocabulary, and tokenises what is
-left of it after each token that it may begin in: sixteen cost a second with 262,144 tokens."""
+"""The bytes of all together. llama.cpp compares each with every token of the vocabulary, and
+tokenises what is left of it after each token that it may begin in: sixteen cost a second with
+262,144 tokens."""
 MAX_BREAKER_CHARS = 64
 MAX_BIASED_TOKENS = 65536
 MAX_LOGPROBS = 128
@@ -222,7 +223,7 @@ _OF_THE_CHAIN = (
 """Parameters of no single stage: mirostat replaces most of them, ``min_keep`` holds for several."""
 
 STAGES = {stage.name: stage for stage in _STAGES}
-"""By llama.cpp's names, in its usual order."""
+"""The stages by llama.cpp's names, in its usual order."""
 PARAMETERS = {
     parameter.name: parameter
     for parameter in (*(p for stage in _STAGES for p in stage.parameters), *_OF_THE_CHAIN)

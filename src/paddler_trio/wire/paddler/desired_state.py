@@ -24,7 +24,7 @@ from paddler_trio.wire.tags import external_tag, newtype, struct, unit
 MAX_PATH_BYTES: Final = 4095
 """Linux takes no longer path."""
 MAX_NAME_BYTES: Final = 16 * 1024
-"""Of a URL, and of each part of a Hugging Face name: signed URLs are long."""
+"""The limit for a URL, and for each part of a Hugging Face name: signed URLs are long."""
 MAX_TOKENS: Final = 2**31 - 1
 """llama.cpp counts the tokens of contexts and batches in 32 bits, with a sign."""
 

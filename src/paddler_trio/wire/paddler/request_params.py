@@ -200,7 +200,7 @@ PaddlerWork: TypeAlias = (
     | ContinueFromRawPromptParams
     | GenerateEmbeddingBatchParams
 )
-"""What an agent can be asked to compute, in Paddler's own requests."""
+"""The work that an agent can be asked to compute, in Paddler's own requests."""
 GENERATION_VARIANTS: Final = (
     through("ContinueFromConversationHistory", ContinueFromConversationHistoryParams),
     through("ContinueFromRawPrompt", ContinueFromRawPromptParams),

@@ -21,7 +21,7 @@ from paddler_trio.wire.shape import OMITTED, ShapeError
 from paddler_trio.wire.tags import external_tag, structs
 
 MAX_MODELS: Final = 8
-"""Of one command; each may have hundreds of parts."""
+"""The models of one command; each may have hundreds of parts."""
 MAX_SOURCES: Final = 64
 MAX_SOURCE_CHARS: Final = 16 * 1024
 

@@ -49,14 +49,14 @@ from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, MAX_INSTANCE_SL
 
 DEFAULT: Final = DEFAULT_DEPLOYMENT
 MAX_DEPLOYMENTS: Final = 64
-"""Beside ``default``, which Paddler's clients may desire at any time."""
+"""The deployments beside ``default``, which Paddler's clients may desire at any time."""
 MAX_ALIASES: Final = 16
-"""Of one deployment."""
+"""The aliases of one deployment."""
 MAX_CONDITIONS: Final = 16
-"""In one ``where``."""
+"""The conditions in one ``where``."""
 MAX_NOTE_CHARS: Final = 1024
 AGENT_KEY: Final = "agent"
-"""Of a condition that names an agent, and so of no label."""
+"""The key of a condition that names an agent, and so of no label."""
 
 _ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 _AGENT_NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,128}")

@@ -15,7 +15,7 @@ _QUESTIONS: Final = frozenset(
         b"/api/show",
     }
 )
-"""Of llama-server, vLLM and Ollama: a ``POST`` that changes nothing."""
+"""Questions of llama-server, vLLM and Ollama: a ``POST`` that changes nothing."""
 
 
 def may_be_repeated(method: bytes, target: bytes) -> bool:

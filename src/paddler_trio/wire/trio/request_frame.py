@@ -28,7 +28,8 @@ from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES
 from paddler_trio.wire.trio.work import Embed, Generate, InfillPrompt, Rank, Work
 
 CONTINUATION_BYTES = 8 * 1024 * 1024
-"""Of a frame, for the envelope and the tokens that an answer goes on after: a million of them."""
+"""The bytes of a frame for the envelope and the tokens that an answer goes on after: a million of
+them."""
 MAX_WORK_BYTES = MAX_FRAME_BYTES - CONTINUATION_BYTES
 MAX_PADDLER_WORK_BYTES = 16 * 1024 * 1024 - 4096
 """A Paddler agent drops its whole connection over a frame of more than 16 MiB; the rest is for the

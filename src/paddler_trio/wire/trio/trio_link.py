@@ -55,7 +55,7 @@ SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"
 _STORE_PATH: Final = re.compile(r"(/[\w.-]{1,64}){1,8}", re.ASCII)
 RESTARTS: Final = "restarts"
-"""In a report's ``engine``: how often an engine crashed and was started again while the
+"""The key in a report's ``engine`` of how often an engine crashed and was started again while the
 agent ran."""
 BOUND: Final = b"bound"
 """The feature of an agent that reads ``Start.bound``."""
@@ -67,17 +67,18 @@ MAX_FINGERPRINT_CHARS: Final = 128
 DEFAULT_DEPLOYMENT: Final = "default"
 """The deployment that Paddler's desired state is; a host serves it over its first link."""
 MAX_INSTANCES: Final = 64
-"""Of one host, beside ``default``."""
+"""The instances of one host, beside ``default``."""
 MAX_INSTANCE_SLOTS: Final = 4096
 _HOST: Final = re.compile(r"[\w.~-]{1,128}", re.ASCII)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 FOLLOWS: Final = b"handover"
 """The feature of an agent that understands :class:`Leaving`; see ``request_trace.py``."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""What an agent of ours reads as one message; over a longer one it drops its connection."""
+"""The most that an agent of ours reads as one message; over a longer one it drops its
+connection."""
 MAX_ANSWER_BYTES = 48 * 1024 * 1024
-"""Of an answer's frame. A balancer reads less than an agent as one message, 50 MiB, and drops the
-connection over a longer one, with every answer that comes over it."""
+"""The bytes of an answer's frame. A balancer reads less than an agent as one message, 50 MiB, and
+drops the connection over a longer one, with every answer that comes over it."""
 
 
 @attrs.frozen

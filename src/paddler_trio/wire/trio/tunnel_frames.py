@@ -31,12 +31,12 @@ HEADER_BYTES: Final = 5
 SWITCHING: Final = 101
 _HEADER: Final = struct.Struct(">BI")
 _BREAKS: Final = re.compile(rb"[\r\n\0]")
-"""What would end a line of a head, which is written as it is."""
+"""The characters that would end a line of a head, which is written as it is."""
 _NAME: Final = re.compile(rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]++")
-"""Of a field: with a blank or a colon in it, others might read another name."""
+"""The name of a field: with a blank or a colon in it, others might read another name."""
 
 Headers: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
-"""In the order in which they came, names as they were written."""
+"""Fields in the order in which they came, names as they were written."""
 
 
 class Kind(IntEnum):
