@@ -11,8 +11,9 @@ import structlog
 log = structlog.get_logger("priority")
 
 SESSION_NICENESS: Final = 5
-"""Of its group; see autogroup in sched(7). A third of the share of another session: running streams
-do not notice it, and who leads it still answers where all processors are busy."""
+"""The niceness of its group; see autogroup in sched(7). It has a third of the share of another
+session: running streams do not notice it, and who leads it still answers where all processors are
+busy."""
 
 
 def go_behind_tokens(pid: int | None = None) -> None:

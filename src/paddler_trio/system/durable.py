@@ -14,7 +14,7 @@ from typing import Final
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _FRESH: Final = ".fresh"
 _LEFT_S: Final = 3600.0
-"""So old is no file that is still to be renamed."""
+"""No file that is still to be renamed is so old."""
 
 
 def durably_replace(source: Path, target: Path) -> None:

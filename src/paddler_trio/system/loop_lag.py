@@ -21,9 +21,9 @@ INTERVAL_S = 0.1
 STALL_S = 0.25
 """Later than this is logged."""
 WINDOW_S = 60.0
-"""For which the worst is remembered."""
+"""The time for which the worst is remembered."""
 LOG_EVERY_S = 5.0
-"""At most; a line is about all stalls since the one before."""
+"""A line is logged so often at most; it is about all stalls since the one before."""
 
 
 def _ignore(late_s: float) -> None:
@@ -35,11 +35,11 @@ class LoopLag:
     """Measurements of the lag. Times in seconds."""
 
     stalls: int = attrs.field(default=0, init=False)
-    """How often the loop was later than ``STALL_S``."""
+    """The number of times that the loop was later than ``STALL_S``."""
     on_late: Callable[[float], None] = attrs.field(default=_ignore, init=False)
     """Called with each measure, in seconds."""
     stalled_s: float = attrs.field(default=0.0, init=False)
-    """How late it was, those times, together."""
+    """The time that it was late, those times, together."""
     _told_stalls: int = attrs.field(default=0, init=False)
     _told_s: float = attrs.field(default=-math.inf, init=False)
     _worst_s: float = attrs.field(default=0.0, init=False)

@@ -26,7 +26,7 @@ class ChildHistory:
 
 
 ROOT = "main"
-"""What the root is called: the task that ``trio.run`` started."""
+"""The name of the root: the task that ``trio.run`` started."""
 _TRIO = Path(trio.__file__).parent
 _PRIMITIVES = "synchronization.py"
 """All tasks wait in there; the frame that called it shows what for."""
@@ -53,7 +53,7 @@ def forget_this_task() -> None:
 _reasons: weakref.WeakKeyDictionary[trio.lowlevel.Task, Callable[[], str]] = (
     weakref.WeakKeyDictionary()
 )
-"""By task, hence by run: a task that is gone takes its entry with it."""
+"""The reasons by task, hence by run: a task that is gone takes its entry with it."""
 
 
 def explain_this_task(reason: Callable[[], str]) -> None:

@@ -14,7 +14,7 @@ import attrs
 MOST_BYTES: Final = 65_536
 LEAST_BYTES: Final = 4096
 MANY_PIECES: Final = 512
-"""In one read; from these on the next read is shorter."""
+"""Pieces in one read; from these on the next read is shorter."""
 FEW_PIECES: Final = 128
 
 

@@ -27,15 +27,15 @@ import trio
 MOST_AT_ONCE: Final = 64
 """Sockets that are read before Trio is looked at again."""
 TURN_S: Final = 0.005
-"""After so long a time of calls Trio has its turn; the other sockets are read after that."""
+"""Trio has its turn after so long a time of calls; the other sockets are read after that."""
 BUSY_S: Final = 0.0005
 """While tasks are scheduled turn after turn, sockets are looked at so often."""
 LOOK_S: Final = 0.1
-"""After a call, until Trio looks at its deadlines: the call may have set one."""
+"""The time after a call until Trio looks at its deadlines: the call may have set one."""
 _RUNNING: Final[trio.lowlevel.RunVar[_ReadySockets | None]] = trio.lowlevel.RunVar(
     "ready sockets", None
 )
-"""Of a run of Trio, which has one wait."""
+"""The sockets of a run of Trio, which has one wait."""
 
 
 async def run_ready_sockets() -> None:
@@ -107,7 +107,7 @@ class _Watched:
 
     on_ready: Callable[[], bool]
     context: contextvars.Context
-    """Of the task."""
+    """The context of the task."""
     wakes: trio.Event = attrs.field(factory=trio.Event, init=False)
     is_over: bool = attrs.field(default=False, init=False)
     """Its last call said so, or failed."""
@@ -125,7 +125,7 @@ class _ReadySockets(trio.abc.Instrument):
     _epoll: select.epoll
     _trios: _Wait
     _watched: dict[int, _Watched] = attrs.field(factory=dict, init=False)
-    """By their descriptors."""
+    """The watched sockets by their descriptors."""
     _looked_s: float = attrs.field(default=-math.inf, init=False)
     _has_called: bool = attrs.field(default=False, init=False)
     """Something came at the last look."""

@@ -18,7 +18,7 @@ import trio
 from paddler_trio.system.printed_tree import ROOT, Histories, alone, main_task, natural
 
 PIECE_S = 0.001
-"""After so long other tasks have their turn."""
+"""Other tasks have their turn after so long."""
 RUN_TASKS = 256
 """Sorted at once."""
 

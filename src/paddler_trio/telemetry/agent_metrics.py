@@ -217,4 +217,4 @@ AGENT_METRICS: Final = (
     AGENTS_DOWNLOAD_BYTES,
     CACHE_FREE_BYTES,
 )
-"""What ``GET /metrics`` of an agent shows (``--metrics-addr``), in this order."""
+"""The metrics that ``GET /metrics`` of an agent shows (``--metrics-addr``), in this order."""

@@ -19,9 +19,9 @@ from paddler_trio.telemetry.metric_kind import MetricDefinition
 Severity: TypeAlias = Literal["critical", "warning"]
 
 PREFIX: Final = "paddler_"
-"""What is generated uses the default of ``--statsd-prefix``."""
+"""The default of ``--statsd-prefix``, which what is generated uses."""
 TTFT_TARGET_S: Final = 10
-"""What the alert calls slow; an operator's own target replaces it."""
+"""The time that the alert calls slow; an operator's own target replaces it."""
 
 
 @attrs.frozen(kw_only=True)

@@ -28,7 +28,7 @@ from paddler_trio.telemetry.recording import Family, Sample
 from paddler_trio.telemetry.shared_metrics import PADDLERS
 
 PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8; escaping=values"
-"""As Paddler answers."""
+"""The type of the content, as Paddler answers."""
 OPENMETRICS: Final = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
 KEPT_S: Final = 1.0
 PIECE: Final = 100

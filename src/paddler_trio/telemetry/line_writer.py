@@ -26,9 +26,9 @@ log = structlog.get_logger("access_log")
 MAX_WAITING: Final = 8192
 """Lines, most of them 300 to 600 bytes long."""
 LINGER_S: Final = 0.05
-"""How long the first line waits for others."""
+"""The time that the first line waits for others."""
 FLUSH_S: Final = 1.5
-"""For what waits when the daemon ends."""
+"""The time for what waits when the daemon ends."""
 REOPEN_S: Final = 5.0
 REPORT_S: Final = 60.0
 """Losses are logged at most so often."""
@@ -52,7 +52,7 @@ class LineWriter:
     _waiting: deque[bytes] = attrs.field(factory=deque, init=False)
     _news: trio.Event = attrs.field(factory=trio.Event, init=False)
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    """Of all users of the descriptor."""
+    """The turn of all users of the descriptor."""
     _thread: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
     _problem: str = attrs.field(default="", init=False)
     _num_reported: int = attrs.field(default=0, init=False)

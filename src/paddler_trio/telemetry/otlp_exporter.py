@@ -30,7 +30,8 @@ TRACES_PATH: Final = "/v1/traces"
 GRPC_PORT: Final = 4317
 MAX_REASON_CHARS: Final = 300
 MAX_ANSWER_BYTES: Final = 65_536
-"""Of a collector; more of it is not read. One says a few bytes, or why it takes nothing."""
+"""The bytes of a collector's answer; more of it is not read. One says a few bytes, or why it takes
+nothing."""
 MISSING: Final = (
     "--otlp-endpoint needs OpenTelemetry, which is not installed: "
     "pip install 'paddler-trio[tracing]'"

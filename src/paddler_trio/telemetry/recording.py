@@ -56,7 +56,7 @@ class Counts:
 
     definition: MetricDefinition
     values: dict[tuple[str, ...], float] = attrs.field(factory=dict, init=False)
-    """By label values."""
+    """The counts by label values."""
     _bounds: tuple[BoundedValues, ...] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -115,7 +115,7 @@ class Histogram:
 
     definition: MetricDefinition
     series: dict[str, Buckets] = attrs.field(factory=dict, init=False)
-    """By the value of the label; by the empty string without one."""
+    """The series by the value of the label; by the empty string without one."""
 
     def __attrs_post_init__(self) -> None:
         assert len(self.definition.labels) <= 1, f"{self.definition.name} has several labels"

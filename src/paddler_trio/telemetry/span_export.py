@@ -25,14 +25,14 @@ log = structlog.get_logger("tracing")
 MAX_WAITING: Final = 2048
 """Requests, of which each is a few kilobytes."""
 LINGER_S: Final = 0.5
-"""How long the first of a batch waits for others."""
+"""The time that the first of a batch waits for others."""
 BATCH: Final = 32
 """Requests whose spans are sent at once."""
 SWITCH_S: Final = 0.0005
-"""How long the event loop waits for the interpreter at most while spans are encoded, which takes
-eight milliseconds for a batch; Python's own limit is five."""
+"""The time that the event loop waits for the interpreter at most while spans are encoded, which
+takes eight milliseconds for a batch; Python's own limit is five."""
 FLUSH_S: Final = 1.5
-"""For what waits when the daemon ends."""
+"""The time for what waits when the daemon ends."""
 REPORT_S: Final = 60.0
 """Failures are logged at most so often."""
 

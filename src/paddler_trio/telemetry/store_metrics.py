@@ -70,4 +70,4 @@ STORE_METRICS: Final = (
     STORE_DOWNLOADS_RUNNING,
     STORE_DOWNLOADS,
 )
-"""In this order, and only of a balancer with a store."""
+"""The metrics in this order, and only of a balancer with a store."""

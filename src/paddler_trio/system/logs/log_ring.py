@@ -50,7 +50,7 @@ class LogRing:
     """See the module docstring. Records may come from any thread."""
 
     seq: int = attrs.field(default=0, init=False)
-    """Of the newest record; 0 for none."""
+    """The number of the newest record; 0 for none."""
     warnings: int = attrs.field(default=0, init=False)
     """All that there were, as ``errors``."""
     errors: int = attrs.field(default=0, init=False)
@@ -95,7 +95,7 @@ class LogRing:
 
 
 RECENT: Final = LogRing()
-"""Of this process, as logging is."""
+"""The records of this process, as logging is."""
 
 
 def _fields(record: structlog.typing.EventDict) -> dict[str, object]:

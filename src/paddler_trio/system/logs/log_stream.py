@@ -22,9 +22,9 @@ import attrs
 import structlog
 
 MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
-"""Of lines, most of them 200 to 400 bytes long; as many are being written meanwhile."""
+"""The bytes of lines, most of them 200 to 400 bytes long; as many are being written meanwhile."""
 FLUSH_S: Final = 1.0
-"""For what waits when the process ends."""
+"""The time for what waits when the process ends."""
 
 _LINE_FEED: Final = ord("\n")
 
