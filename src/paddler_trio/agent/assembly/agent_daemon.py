@@ -130,7 +130,7 @@ class _Host:
     spans: SpanExport | None = attrs.field(default=None, init=False)
     """Takes the spans of the requests of all instances."""
     statuses: dict[str, AgentStatus] = attrs.field(factory=dict, init=False)
-    """Of the newest instance of each deployment."""
+    """The status of the newest instance of each deployment."""
     _hub: HubSettings = attrs.field(init=False)
     _fit: ModelFit = attrs.field(init=False)
     """One dry run at a time."""

@@ -26,7 +26,8 @@ from paddler_trio.system.config import AgentConfig, UpstreamConfig
 from paddler_trio.wire.trio.trio_link import Placement
 
 LONGEST_SILENCE_S: Final = 6 * 3600.0
-"""Of a server in a request: the balancer, which knows its clients' patience, gives up before."""
+"""The silence of a server in a request: the balancer, which knows its clients' patience, gives up
+before."""
 
 
 def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentParts:

@@ -43,7 +43,7 @@ from paddler_trio.system.behind_tokens import go_behind_tokens
 log = structlog.get_logger("download")
 
 LENGTH_BYTES: Final = 4
-"""Of a job, in front of it."""
+"""The bytes of a job's length, in front of it."""
 MAX_LINE_BYTES: Final = 64 * 1024
 MAX_CAUSE_CHARS: Final = 4000
 _ERRORS: Final[dict[str, type[DownloadError]]] = {
@@ -63,7 +63,7 @@ _ERRORS: Final[dict[str, type[DownloadError]]] = {
         TransferInterruptedError,
     )
 }
-"""Of a transfer."""
+"""The errors of a transfer."""
 _COMMAND: Final = (sys.executable, "-P", "-m", "paddler_trio.agent.children.download_child")
 _RECEIVE_BYTES: Final = 16 * 1024
 

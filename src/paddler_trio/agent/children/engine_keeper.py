@@ -61,7 +61,7 @@ class EngineKeeper:
     current: EngineProcess | None = attrs.field(default=None, init=False)
     """The life that it has now, up or not yet."""
     load_s: float | None = attrs.field(default=None, init=False)
-    """From the start of the newest life that came up until it was proved."""
+    """The time from the start of the newest life that came up until it was proved."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     async def run(self) -> None:

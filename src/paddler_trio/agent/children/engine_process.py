@@ -66,23 +66,24 @@ HUNG_AFTER_S = 15.0
 """An engine answers pings in a thread of its own, however long a pass takes: one that does not is
 stopped, swapped out or dead-locked, and its answers go on elsewhere sooner than it comes back."""
 STOP_S = 300.0
-"""After a stop, for any pass to end: they take seconds, the first one of a huge model on a slow
-machine minutes. The thread that answers pings sees nothing of one that never ends, since a lent
-device stands still, or a GPU hangs."""
+"""The time after a stop for any pass to end: they take seconds, the first one of a huge model on a
+slow machine minutes. The thread that answers pings sees nothing of one that never ends, since a
+lent device stands still, or a GPU hangs."""
 EMBEDDING_STOP_S = 1800.0
-"""The same of documents: a pass has a whole one, and beside generation few cores."""
+"""The time for documents: a pass has a whole one, and beside generation few cores."""
 STILL_S = 600.0
 """While a model is loaded over RPC servers: without a word of llama.cpp's and without progress, of
 which it tells every few seconds as long as tensors go out. It waits without a limit for a server
 that has fallen silent."""
 PROBE_S = 60.0
-"""For the first decode, on whatever machine; an engine that takes longer serves no one."""
+"""The time for the first decode, on whatever machine; an engine that takes longer serves no one."""
 THREAD_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
-"""How threads that compute wait for each other, unless the operator's environment sets it: a little
-spinning, then sleep. See docs/decisions/0008-prefill-budget.md for what was measured."""
+"""The way in which threads that compute wait for each other, unless the operator's environment sets
+it: a little spinning, then sleep. See docs/decisions/0008-prefill-budget.md for what was
+measured."""
 PATIENT_WAITING = THREAD_WAITING | {"GOMP_SPINCOUNT": "100000"}
-"""The same of an engine that computes on the CPU alone and gives way to busy programs: it spins
-for some milliseconds, in which an event loop has had its turn on the core of another thread."""
+"""The way of an engine that computes on the CPU alone and gives way to busy programs: it spins for
+some milliseconds, in which an event loop has had its turn on the core of another thread."""
 _READ_BYTES = 65536
 _CAUSE_LINES = 12
 _ENGINE_COMMAND = (sys.executable, "-P", "-m", "paddler_trio.processes.engine")
@@ -113,21 +114,22 @@ class EngineProcess:
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
     ready: Ready | None = attrs.field(default=None, init=False)
-    """Its greeting; None before it is loaded."""
+    """The engine's greeting; None before it is loaded."""
     pid: int | None = attrs.field(default=None, init=False)
     suspects: Suspects = attrs.field(factory=Suspects, init=False)
     """Whom it was working for when it died."""
     _is_loaded: trio.Event = attrs.field(factory=trio.Event, init=False)
     _probe: EngineProbe | None = attrs.field(default=None, init=False)
-    """As long as it is being proved."""
+    """The probe, as long as the engine is being proved."""
     _is_proved: trio.Event = attrs.field(factory=trio.Event, init=False)
     _pong: trio.Event = attrs.field(factory=trio.Event, init=False)
     _moved_s: float = attrs.field(default=-math.inf, init=False)
-    """When it last told something."""
+    """The time at which it last told something."""
     _stop_asked_s: float = attrs.field(default=math.inf, init=False)
-    """When a sequence was stopped after the last pass; infinite if none was."""
+    """The time at which a sequence was stopped after the last pass; infinite if none was."""
     _embedding_stop_asked_s: float = attrs.field(default=math.inf, init=False)
-    """The same of documents."""
+    """The time at which documents were stopped after the last pass of documents; infinite if none
+    were."""
     _was_hung: bool = attrs.field(default=False, init=False)
     """It was killed because it did not answer."""
     _last_words: deque[str] = attrs.field(factory=lambda: deque(maxlen=_CAUSE_LINES), init=False)

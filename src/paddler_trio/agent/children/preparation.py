@@ -32,7 +32,8 @@ log = structlog.get_logger("preparation")
 
 REQUEST_PLACES = 10
 RENDERED_PLACES = 8
-"""Of these, for what a template may render: a slow one leaves places to prompts that need none."""
+"""The part of these places for what a template may render: a slow one leaves places to prompts that
+need none."""
 QUESTION_PLACES = 2
 IDLE_WORKERS = 4
 LOWER_PRIORITY_AFTER_S = 0.1

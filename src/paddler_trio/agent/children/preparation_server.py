@@ -37,7 +37,7 @@ LOAD_S = 120.0
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """A process that forks must not have threads."""
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
-"""Its driver has threads, and takes half a gigabyte of the GPU for each process that asks."""
+"""A GPU's driver has threads, and takes half a gigabyte of the GPU for each process that asks."""
 _COMMAND = (sys.executable, "-P", "-m", "paddler_trio.processes.preparation")
 
 

@@ -46,9 +46,9 @@ class AgentStatus:
     progress: float | None = attrs.field(default=None, init=False)
     detail: str | None = attrs.field(default=None, init=False)
     download: DownloadProgress | None = attrs.field(default=None, init=False)
-    """Of the state that is followed."""
+    """The download of the state that is followed."""
     pull: DownloadProgress | None = attrs.field(default=None, init=False)
-    """Of files that are fetched beside it, as before a rollout begins."""
+    """The download of files that are fetched beside it, as before a rollout begins."""
     pull_issue: AgentIssue | None = attrs.field(default=None, init=False)
     """Why the last of them could not be fetched."""
     memory: MemoryInForce | None = attrs.field(default=None, init=False)
@@ -58,13 +58,13 @@ class AgentStatus:
     embeddings_running: int = attrs.field(default=0, init=False)
 
     engine_restarts: int = attrs.field(default=0, init=False)
-    """How often an engine crashed and was started again, since this daemon began."""
+    """The number of times that an engine crashed and was started again, since this daemon began."""
     downloaded_bytes: int = attrs.field(default=0, init=False)
-    """Of all files, since this daemon began, as its downloads report their progress."""
+    """The bytes of all files, since this daemon began, as its downloads report their progress."""
     restart_kinds: Counter[str] = attrs.field(factory=Counter, init=False)
-    """The same by the kind of its death."""
+    """The same number by the kind of its death."""
     stats: EngineStats | None = attrs.field(default=None, init=False)
-    """What the engine counted; published with the next status, at least once a second."""
+    """The counts of the engine; published with the next status, at least once a second."""
 
     def set(self, **fields: object) -> None:
         """Set several fields as one change."""

@@ -73,10 +73,10 @@ STATUS_INTERVAL_S = 1.0
 HEARTBEAT_S = 2.0
 HEARTBEAT_DEADLINE_S = 5.0
 DEREGISTRATION_S = 5.0
-"""For everything queued to be sent, before an agent that leaves closes anyway."""
+"""The time for everything queued to be sent, before an agent that leaves closes anyway."""
 FORWARDING_S = 0.5
-"""When an agent deregisters, a balancer of Paddler's drops the results that it has read and not
-forwarded yet. It does not report when it has forwarded them; that takes moments."""
+"""A balancer of Paddler's drops the results that it has read and not forwarded yet when an agent
+deregisters. It does not report when it has forwarded them; that takes moments."""
 
 
 @attrs.define(eq=False)

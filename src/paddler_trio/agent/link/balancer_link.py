@@ -60,7 +60,7 @@ log = structlog.get_logger("link")
 CONNECT_S = 10.0
 CLOSE_S = 1.0
 CUT_S = 0.05
-"""To say that it closes, when cancelled: so is the task that would read the answer."""
+"""The time to say that it closes, when cancelled: so is the task that would read the answer."""
 READ_AHEAD_FRAMES = 64
 ID_BYTES: Final = 11
 """Enough that no two are ever the same; no id is a secret."""
@@ -105,11 +105,11 @@ class BalancerLink:
     is_up: bool = attrs.field(default=False, init=False)
     """Registered with the balancer now."""
     num_connections: int = attrs.field(default=0, init=False)
-    """How often it was registered."""
+    """The number of times that it was registered."""
     _connections: list[BalancerConnection] = attrs.field(factory=list, init=False)
     """The oldest first; of all but the newest the balancer leaves."""
     _linked_at_s: float | None = attrs.field(default=None, init=False)
-    """When the newest connection was registered."""
+    """The time at which the newest connection was registered."""
     _shares: SlotShares = attrs.field(init=False)
     _leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
 

@@ -40,7 +40,7 @@ class CredentialRotation:
 
     path: Path
     _sha256: str | None = attrs.field(default=None, init=False)
-    """Of the secret that was sent and not confirmed yet."""
+    """The hash of the secret that was sent and not confirmed yet."""
     _is_confirmed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def run(self, send: Callable[[Rotate], None]) -> None:

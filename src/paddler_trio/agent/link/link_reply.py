@@ -29,11 +29,11 @@ class LinkReply:
     speaks_trio: bool
     publish: Callable[[], None]
     last_result_s: float = attrs.field(default=-math.inf, init=False)
-    """When the newest result for Paddler's balancer was queued."""
+    """The time at which the newest result for Paddler's balancer was queued."""
     _large_frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing_large: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
     _step: list[bytes] = attrs.field(factory=list, init=False)
-    """What one pass of the engine produced so far: entries of one frame, or frames."""
+    """The output of one pass of the engine so far: entries of one frame, or frames."""
 
     def __attrs_post_init__(self) -> None:
         self._large_frames, self._outgoing_large = trio.open_memory_channel[bytes](0)

@@ -37,7 +37,7 @@ class LinkTasks:
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], trio.CancelScope] = attrs.field(factory=dict, init=False)
-    """By the identity of the connection and the task's id on it."""
+    """The tasks by the identity of the connection and the task's id on it."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self._running)} {self.what}>"

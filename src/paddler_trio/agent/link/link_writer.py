@@ -45,7 +45,7 @@ class LinkWriter:
     _num_queued: int = attrs.field(default=0, init=False)
     """Frames queued so far; ``_written`` counts those sent."""
     _masks: bytes = attrs.field(default=b"", init=False, repr=False)
-    """From the kernel: each is used once."""
+    """Masks from the kernel: each is used once."""
     _num_masked: int = attrs.field(default=0, init=False)
     _written: Changes = attrs.field(factory=Changes, init=False)
 

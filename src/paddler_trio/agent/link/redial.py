@@ -19,7 +19,7 @@ FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 8.0
 """A fleet is back within ten seconds of its balancer: two are left to register."""
 LEAST_SHARE = 0.25
-"""Of a pause, which is waited at least."""
+"""The part of a pause which is waited at least."""
 LASTING_S = 10.0
 """A link that was up for so long did not end because of what it was dialled with."""
 

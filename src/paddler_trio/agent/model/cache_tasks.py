@@ -61,11 +61,11 @@ MAX_PULLS: Final = 4
 MAX_HASHING: Final = 1
 """Commands that read whole files; a second one would only make both slower."""
 PULL_RETRIES: Final = 5
-"""After errors that pass; a download has retries of its own for each part besides."""
+"""The retries after errors that pass; a download has retries of its own for each part besides."""
 MARK_INTERVAL_S: Final = 3600.0
 ISSUE_S: Final = 120.0
-"""How long it is shown that files could not be fetched; before a rollout that is tried again once a
-minute."""
+"""The time for which it is shown that files could not be fetched; before a rollout that is tried
+again once a minute."""
 _CODES: Final = (
     (SourceMalformedError, 400),
     (AccessDeniedError, 403),
@@ -102,7 +102,7 @@ class CacheTasks:
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], _Running] = attrs.field(factory=dict, init=False)
-    """By the identity of the connection and the command's id on it."""
+    """The commands by the identity of the connection and the command's id on it."""
     _pulls: list[object] = attrs.field(factory=list, init=False)
     """Those that fetch, oldest first."""
     _issue_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)

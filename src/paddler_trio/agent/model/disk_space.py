@@ -21,7 +21,7 @@ class DiskSpace:
 
     folder: Path
     free_bytes: int | None = attrs.field(default=None, init=False)
-    """As it was last asked; None if it is not known."""
+    """The free space as it was last asked; None if it is not known."""
 
     async def run(self) -> None:
         """Look every ten seconds until cancelled; a disk that does not answer holds up a thread."""

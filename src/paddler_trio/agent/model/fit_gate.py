@@ -78,7 +78,7 @@ class FitGate:
     )
     _gpu_pause_s: float = attrs.field(default=0.0, init=False)
     _waited_for: LoadModel | None = attrs.field(default=None, init=False)
-    """What did not fit a GPU when it was waited for last, for ``_gpu_pause_s``."""
+    """The load that did not fit a GPU when it was waited for last, for ``_gpu_pause_s``."""
 
     def judges(self, auto: Automatic) -> bool:
         """Return whether there is a verdict on what is loaded."""

@@ -122,7 +122,7 @@ class LoadedModel:
     serving: Serving | None = attrs.field(default=None, init=False)
     """None while it cannot answer."""
     in_force: InForce | None = attrs.field(default=None, init=False)
-    """What its language was read for."""
+    """The state that its language was read for."""
     projection_error: ModelSourceError | None = attrs.field(default=None, init=False)
     """Why there is no file of a projection that should be there."""
     is_remembered: bool = attrs.field(default=False, init=False)

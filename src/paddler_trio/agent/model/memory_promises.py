@@ -27,7 +27,7 @@ MAX_NOTES: Final = 64
 MAX_NOTE_BYTES: Final = 16 * 1024
 FOLDER_LOCK: Final = "lock"
 LOCK_S: Final = 5.0
-"""For the others' looks, which take moments."""
+"""The time for the others' looks, which take moments."""
 LOCK_LOOK_S: Final = 0.01
 
 

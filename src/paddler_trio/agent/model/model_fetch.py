@@ -56,10 +56,10 @@ class ModelFetch:
     publish: Callable[[DownloadProgress | None], None]
     uses: ModelUses = attrs.field(init=False)
     store: StoreAddress | None = attrs.field(default=None, init=False)
-    """Of the balancer that this agent is linked to, or was last; None if it has none."""
+    """The store of the balancer that this agent is linked to, or was last; None if it has none."""
     _retry: RetryDelay = attrs.field(factory=RetryDelay, init=False)
     _hashed: ModelFile | None = attrs.field(default=None, init=False)
-    """What was hashed last because it would not load."""
+    """The file that was hashed last because it would not load."""
 
     def __attrs_post_init__(self) -> None:
         self.uses = ModelUses(self.hub)

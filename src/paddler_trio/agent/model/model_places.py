@@ -70,7 +70,7 @@ class ModelPlaces:
     _leaving: LoadedModel | None = attrs.field(default=None, init=False)
     _has_left: Changes = attrs.field(factory=Changes, init=False)
     _departure: _Departure | None = attrs.field(default=None, init=False)
-    """Of the one that leaves, also while it is wanted again and not offered yet."""
+    """The departure of the one that leaves, also while it is wanted again and not offered yet."""
     _promised: LoadedModel | None = attrs.field(default=None, init=False)
     """The one that takes the memory which was promised to it."""
 

@@ -109,7 +109,7 @@ class ModelServer:
     memory: MemoryInUse = attrs.field(factory=MemoryInUse, kw_only=True)
     gate: FitGate | None = attrs.field(default=None, init=False)
     serving: Serving | None = attrs.field(default=None, init=False)
-    """Where new requests go."""
+    """The model to which new requests go."""
     metadata: dict[str, str] | None = attrs.field(default=None, init=False)
     desired: AgentDesiredState | None = attrs.field(default=None, init=False)
     _extras: Extras = attrs.field(default=NO_EXTRAS, init=False)

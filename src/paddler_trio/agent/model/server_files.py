@@ -35,7 +35,7 @@ class ServerFiles:
     ca_file: Path | None
     bearer: bytes | None = attrs.field(repr=False)
     _seen: Signature
-    """Of the files when they were read last, with success."""
+    """The identity of the files when they were read last, with success."""
     _problem: tuple[Signature, str] | None = attrs.field(default=None, init=False)
     """Why they were not read the last time, and what they were then; it is logged once."""
 

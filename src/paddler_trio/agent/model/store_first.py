@@ -49,7 +49,7 @@ from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 log = structlog.get_logger("model")
 
 PATIENCE_S: Final = 15.0
-"""With a store that does not answer; a restart takes it one or two seconds."""
+"""The patience with a store that does not answer; a restart takes it one or two seconds."""
 FIRST_PAUSE_S: Final = 0.25
 LONGEST_PAUSE_S: Final = 4.0
 _HERE = (CacheFullError, CacheNotWritableError, CacheBrokenError, LockHeldError)

@@ -81,7 +81,7 @@ class EmbeddingInFlight:
     engine: EngineProcess | None = None
     """The engine that computes it; None before and after."""
     portions: dict[int, Portion] = attrs.field(factory=dict)
-    """What that engine has of it, by key."""
+    """The documents that the engine has of it, by key."""
     arrived: list[Embedded] = attrs.field(factory=list)
     news: trio.Event = attrs.field(factory=trio.Event)
     lost: EngineLostError | None = None

@@ -57,7 +57,8 @@ log = structlog.get_logger("embeddings")
 
 RENDERING_THREADS = 2
 PORTION_TOKENS = 4096
-"""What the engine is given of a request at once: some passes, so that it need not wait for more."""
+"""The tokens that the engine is given of a request at once: some passes, so that it need not wait
+for more."""
 RENDERED_AT_ONCE = 16
 """Documents that one visit to a worker thread turns into frames."""
 

@@ -110,7 +110,7 @@ class InstanceMeasures:
     free_bytes: Callable[[], int | None] = lambda: None
     deployments: Callable[[], Iterable[str]] | None = None
     _instances: dict[str, _Instance] = attrs.field(factory=dict, init=False)
-    """By deployment, the first link's first."""
+    """The instances by deployment, the first link's first."""
     _lags: Histogram = attrs.field(factory=lambda: Histogram(LOOP_LAG_SECONDS), init=False)
     _loads: Histogram = attrs.field(factory=lambda: Histogram(AGENTS_MODEL_LOAD), init=False)
 

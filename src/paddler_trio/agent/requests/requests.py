@@ -68,7 +68,8 @@ class AgentRequests:
     questions: QuestionTasks = attrs.field(init=False)
     fits: FitTasks = attrs.field(factory=FitTasks, init=False)
     cache: CacheTasks = attrs.field(factory=CacheTasks, init=False)
-    """Not opened with the others: what it does is not waited for when the agent stops."""
+    """The commands about the cache. It is not opened with the others: what it does is not waited
+    for when the agent stops."""
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], RunningRequest] = attrs.field(factory=dict, init=False)

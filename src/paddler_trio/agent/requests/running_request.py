@@ -35,10 +35,10 @@ class RunningRequest:
     """The engine that computes it; None before it started and after it ended there."""
     output: OutputProcessor | None = None
     prompt: Progress | None = None
-    """How far its prompt was, at the last report; None once the balancer was informed."""
+    """The progress of its prompt, at the last report; None once the balancer was informed."""
     over: Future[None] = attrs.field(factory=Future)
     preemptions: int = 0
-    """How often the engine preempted it so far."""
+    """The number of times that the engine preempted it so far."""
 
     def __repr__(self) -> str:
         if self.is_over:

@@ -25,11 +25,11 @@ class Ejection:
     reason: str | None = attrs.field(default=None, init=False)
     """Why the server is ejected; None while it is not."""
     next_probe_s: float | None = attrs.field(default=None, init=False)
-    """When it is probed again."""
+    """The time at which it is probed again."""
     _num_failures: int = attrs.field(default=0, init=False)
     _num_bad_probes: int = attrs.field(default=0, init=False)
     _has_request_failed: bool = attrs.field(default=False, init=False)
-    """Since the last probe."""
+    """A request has failed since the last probe."""
 
     @property
     def is_ejected(self) -> bool:

@@ -54,7 +54,7 @@ class ForwardedExchange:
     _is_ending: bool = attrs.field(default=False, init=False)
     """The last of the answer is on its way: what comes now is the next request."""
     _is_answered: bool = attrs.field(default=False, init=False)
-    """By the server, or by its failure."""
+    """It is answered by the server, or by its failure."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _is_switched: bool = attrs.field(default=False, init=False)
     """The server left HTTP: what comes now goes to it."""

@@ -18,7 +18,7 @@ from paddler_trio.errors import LinkError
 from paddler_trio.scheduler.batching.stream_interval import StreamInterval
 
 MAX_HELD_BYTES: Final = 16_384
-"""Of one stream. Where more comes within an interval, deliveries are not what costs."""
+"""The bytes of one stream. Where more comes within an interval, deliveries are not what costs."""
 _STREAMS: Final = frozenset({b"text/event-stream", b"application/x-ndjson", b"application/jsonl"})
 
 

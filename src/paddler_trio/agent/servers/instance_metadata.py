@@ -30,7 +30,7 @@ ENDPOINT_VARIABLE: Final = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 TRIES: Final = 3
 TRY_S: Final = 1.0
 PAUSE_S: Final = 0.2
-"""After the first try; twice as long after the second."""
+"""The pause after the first try; it is twice as long after the second."""
 TOKEN_TTL_S: Final = 60
 MAX_TOKEN_BYTES: Final = 1024
 MAX_VALUE_BYTES: Final = 253

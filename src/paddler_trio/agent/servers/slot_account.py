@@ -19,7 +19,7 @@ from typing import Final
 import attrs
 
 LONGEST_AFTERLIFE_S: Final = 30.0
-"""Of a cancelled request; a slot that is busy after that is somebody else's to us."""
+"""The afterlife of a cancelled request; a slot that is busy after that is somebody else's to us."""
 
 
 @attrs.define(eq=False)
@@ -38,9 +38,9 @@ class SlotAccount:
     _excess_before: int = attrs.field(default=0, init=False)
     _is_reading: bool = attrs.field(default=False, init=False)
     _cancelled: deque[float] = attrs.field(factory=deque, init=False)
-    """When those in ``still_generating`` were cancelled, the oldest first."""
+    """The times at which those in ``still_generating`` were cancelled, the oldest first."""
     _num_readable: int = attrs.field(default=0, init=False)
-    """Of these, those that were cancelled before the read began."""
+    """The number of these that were cancelled before the read began."""
 
     @property
     def is_calm(self) -> bool:

@@ -89,14 +89,14 @@ class UpstreamMonitor:
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _nudge: trio.Event = attrs.field(factory=trio.Event, init=False)
     _sleeps_until_s: float = attrs.field(default=0.0, init=False)
-    """When the next probe was due at the last look."""
+    """The time at which the next probe was due at the last look."""
     _probed_s: float = attrs.field(default=0.0, init=False)
     _counted_s: float = attrs.field(default=0.0, init=False)
     _settling_s: float = attrs.field(default=SOON_S, init=False)
     _is_suspect: bool = attrs.field(default=False, init=False)
     _num_failed: int = attrs.field(default=0, init=False)
     _num_looked_after: int = attrs.field(default=0, init=False)
-    """Of the failed requests, those after which the server was looked at."""
+    """The number of failed requests after which the server was looked at."""
     _was_well: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:

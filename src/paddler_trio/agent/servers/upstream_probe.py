@@ -33,7 +33,8 @@ from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
 READ_S: Final = 3.0
 MAX_BODY_BYTES: Final = 1024 * 1024
 FACTS_S: Final = 30.0
-"""For what changes with the model only, while requests of ours are under way."""
+"""The time between looks at what changes with the model only, while requests of ours are under
+way."""
 CALM_READS: Final = 6
 """Reads of ``/slots`` without anything in them; from then on each pause is twice the one before."""
 FIRST_CALM_S: Final = 20.0

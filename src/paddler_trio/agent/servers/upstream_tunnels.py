@@ -60,7 +60,8 @@ class UpstreamTunnels:
     _tunnels: dict[trio.CancelScope, tuple[TunnelReply, AgentTunnel | None]] = attrs.field(
         factory=dict, init=False
     )
-    """By the scope of each: where it was asked for, and the tunnel, once it was dialled."""
+    """The tunnels by the scope of each: where it was asked for, and the tunnel, once it was
+    dialled."""
     _is_leaving: bool = attrs.field(default=False, init=False)
     _num_dialled: int = attrs.field(default=0, init=False)
 
