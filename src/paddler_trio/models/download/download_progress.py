@@ -64,7 +64,7 @@ class ProgressMeter:
     current_bytes: int = attrs.field(default=0, init=False)
     total_bytes: int | None = attrs.field(default=None, init=False)
     received_bytes: int = attrs.field(default=0, init=False)
-    """From the network, of all files together; what is fetched twice counts twice."""
+    """The bytes from the network, of all files together; what is fetched twice counts twice."""
     _samples: deque[tuple[float, int]] = attrs.field(factory=deque, init=False)
     _published: DownloadProgress | None = attrs.field(default=None, init=False)
     _next_s: float = attrs.field(default=-inf, init=False)

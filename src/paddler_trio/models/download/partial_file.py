@@ -29,8 +29,8 @@ from paddler_trio.system.durable import begin_write_back
 HEADER_BYTES: Final = 4096
 BLOCK_BYTES: Final = 1 << 20
 WRITE_BYTES: Final = 64 * 1024
-"""With one call. For longer ones Linux takes larger pages for its cache, whose memory is new to a
-virtual machine more often: writing then cost three times the processor time."""
+"""The bytes of one call. For longer ones Linux takes larger pages for its cache, whose memory is
+new to a virtual machine more often: writing then cost three times the processor time."""
 WRITE_BACK_BYTES: Final = 8 << 20
 """Whenever so many are complete, they start for the disk; the ``fsync`` at the end finds little."""
 MAX_VALIDATOR_CHARS: Final = 1024

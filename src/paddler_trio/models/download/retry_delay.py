@@ -11,7 +11,7 @@ from paddler_trio.net.client.download_errors import DownloadError, ServerFailedE
 FIRST_RETRY_S: Final = 1.0
 LONGEST_RETRY_S: Final = 60.0
 PERMANENT_RETRY_S: Final = 600.0
-"""After a permanent error, unless the token or the desired state changes before."""
+"""The pause after a permanent error, unless the token or the desired state changes before."""
 
 
 @attrs.define

@@ -48,18 +48,20 @@ log = structlog.get_logger("download")
 MAX_FILE_BYTES: Final = 1 << 50
 """A larger announcement is a mistake or an attack; no file system of today has room for it."""
 MAX_RESTARTS: Final = 3
-"""How often a file may change while it is fetched before the attempt fails."""
+"""The number of times that a file may change while it is fetched before the attempt fails."""
 SPACE_BLOCKS: Final = 4
-"""What one request keeps in memory at most. Bytes that come fast are written so many blocks at a
-time: each thread that is asked to write costs as much as a quarter of the writing of a block."""
+"""The blocks that one request keeps in memory at most. Bytes that come fast are written so many
+blocks at a time: each thread that is asked to write costs as much as a quarter of the writing of a
+block."""
 HOLD_S: Final = 0.05
-"""How long a whole block waits for others at most, whether they come or not."""
+"""The time that a whole block waits for others at most, whether they come or not."""
 HASH_CHUNK_BYTES: Final = 16 << 20
-"""In one go of the thread. Between two, it waits for a turn of the event loop that receives: with
-4 MiB the hash of a fast download was done a third of a second behind the last byte of each GB."""
+"""The bytes in one go of the thread. Between two, it waits for a turn of the event loop that
+receives: with 4 MiB the hash of a fast download was done a third of a second behind the last byte
+of each GB."""
 HASH_PIECE_BYTES: Final = 256 * 1024
 START_BYTES: Final = 4
-"""By which a file is known for a model; see ``Transfer.check_start``."""
+"""The bytes by which a file is known for a model; see ``Transfer.check_start``."""
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 
 
@@ -482,7 +484,7 @@ class PartWriting:
     _start: int = attrs.field(init=False)
     """The byte of the file at the beginning of ``space``; a block begins with it."""
     _asked_s: float = attrs.field(default=0.0, init=False)
-    """When the first bytes in ``space`` were asked for."""
+    """The time at which the first bytes in ``space`` were asked for."""
 
     def __attrs_post_init__(self) -> None:
         self.position = self._start = self.part.start

@@ -28,7 +28,7 @@ from paddler_trio.net.client.download_errors import (
 from paddler_trio.net.client.http_client import Timeouts, open_client
 
 LOOKUP_S: Final = 20.0
-"""For one lookup, its turn included."""
+"""The time for one lookup, its turn included."""
 FRESH_S: Final = 60.0
 MAX_LISTING_BYTES: Final = 2 << 20
 """Ten times the listings of the largest repositories of models: decoding holds the interpreter."""

@@ -41,10 +41,10 @@ DRY_RUN_COMMAND: Final = (
     "paddler_trio.processes.engine.memory.dry_run",
 )
 ANSWER_WITHIN_S: Final = 120.0
-"""On the clock. The process gives itself 30 s of processor time, but is nice: beside engines that
-take every core, a second of it may last most of a minute."""
+"""The time on the clock. The process gives itself 30 s of processor time, but is nice: beside
+engines that take every core, a second of it may last most of a minute."""
 _SECRETS: Final = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
-"""Of the environment; what reads hostile files needs none."""
+"""The secrets of the environment; what reads hostile files needs none."""
 _LAST_LINES: Final = 12
 _MAX_LINE_BYTES: Final = 1000
 

@@ -23,7 +23,7 @@ MAX_NEEDS: Final = 64
 _OF_HOST: Final = frozenset({"cpu", "accel"})
 
 Question: TypeAlias = tuple[bytes, tuple[tuple[int, ...], ...]]
-"""What was asked, and the identities of the files."""
+"""The question, and the identities of the files."""
 
 
 def question_of(load: LoadModel, parts: Sequence[str]) -> Question | None:

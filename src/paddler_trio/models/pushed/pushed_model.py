@@ -25,7 +25,7 @@ from paddler_trio.wire.shape import ShapeError
 
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
 MAX_PUSHED_BYTES: Final = 1 << 50
-"""Of one file."""
+"""The bytes of one file."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 

@@ -27,7 +27,7 @@ class Admitted:
     start: StartSequence
     sampler: Sampler
     embeddings: Embeddings = attrs.field(factory=dict)
-    """Of the images in its prompt, each of which has its tokens there."""
+    """The embeddings of the images in its prompt, each of which has its tokens there."""
 
 
 def admit(

@@ -65,7 +65,7 @@ _FAILURES = {
     -2: "it has no memory for the computation",
     -3: "a computation failed",
 }
-"""What llama.cpp's codes mean."""
+"""The meanings of llama.cpp's codes."""
 PROGRESS_INTERVAL_S = 0.5
 ISOLATED_TOKENS = 64
 """A sequence that may have killed an engine is computed by itself until so many of its tokens are
@@ -78,7 +78,7 @@ _MAX_FAILURES = 3
 
 
 Command: TypeAlias = Admitted | Ending | StopSequence
-"""What reaches the loop: a request, the refusal of one, or a stop."""
+"""The things that reach the loop: a request, the refusal of one, or a stop."""
 
 
 def streams_for(llama: Llama, shape: ContextShape, slots: int, *, has_store: bool) -> Streams:
@@ -136,11 +136,11 @@ class DecodeLoop:
     draft_model: DraftModel | None = None
     threads: ThreadCount = attrs.field(factory=lambda: ThreadCount(1))
     doing: ActivityCells = attrs.field(factory=lambda: CrashRecord.unread().cells(0, 0))
-    """Where the thread of this loop notes the requests it computes for."""
+    """The cells where the thread of this loop notes the requests it computes for."""
     sampling: ActivityCells = attrs.field(
         factory=lambda: CrashRecord.unread().cells(Activity.SAMPLING, 0)
     )
-    """Where it notes the request it samples for."""
+    """The cells where it notes the request it samples for."""
     _watchdog: PassWatchdog = attrs.field(init=False)
     _requests: dict[int, _Request] = attrs.field(factory=dict, init=False)
     _sampled: list[SampledToken] = attrs.field(factory=list, init=False)
@@ -151,13 +151,14 @@ class DecodeLoop:
     _anticipation: Anticipation = attrs.field(factory=Anticipation, init=False)
     _failures: int = attrs.field(default=0, init=False)
     _steady: dict[frozenset[int], deque[float]] = attrs.field(factory=dict, init=False)
-    """How long the last passes took that computed the next tokens of these sequences, and nothing
-    else; seconds. It tells how long the next one should take, whatever their contexts are."""
+    """The times of the last passes that computed the next tokens of these sequences, and nothing
+    else; seconds. They tell how long the next one should take, whatever their contexts are."""
     _num_threads: int = attrs.field(init=False)
     _has_copied: bool = attrs.field(default=False, init=False)
     """llama.cpp copies a shared prefix in the pass after it was told to, and all of a region."""
     _positions: dict[int, Positions] = attrs.field(factory=dict, init=False)
-    """Of what is in each stream, which is a beginning of what was placed there last."""
+    """The positions of what is in each stream, which is a beginning of what was placed there
+    last."""
 
     def __attrs_post_init__(self) -> None:
         self._watchdog = PassWatchdog(self.llama.abort)

@@ -76,7 +76,8 @@ from paddler_trio.wire.engine.memory_need import MemoryUse
 
 _PROGRESS_STEP = 0.02
 _PROGRESS_INTERVAL_S = 10.0
-"""At the latest, where tensors take long: the agent tells by it whether loading stands still."""
+"""The interval at the latest, where tensors take long: the agent tells by it whether loading stands
+still."""
 _LONG_ADMISSION_S = 0.05
 """Samplers with many sequence breakers look at each text of the vocabulary for each of them."""
 _CANNOT_SEE = "the model was loaded without a multimodal projection: it cannot see images"

@@ -33,7 +33,7 @@ from typing import Any
 
 CONTEXT_TOKENS = 256
 PROMPT_TOKENS = 128
-"""At most; also what one pass may have."""
+"""The tokens of the prompt at most; also what one pass may have."""
 GENERATED_TOKENS = 8
 PROMPT = (
     "The quick brown fox jumps over the lazy dog, twice. What does the dog say to the fox? " * 2

@@ -36,7 +36,7 @@ class StoredPrefixes:
     prefill_controller: PrefillController
     budget: SaveBudget = attrs.field(factory=SaveBudget, init=False)
     _bytes_per_token: float = attrs.field(default=0.0, init=False)
-    """Of what was looked at last; 0 before."""
+    """The bytes per token of what was looked at last; 0 before."""
 
     @property
     def num_bytes(self) -> int:

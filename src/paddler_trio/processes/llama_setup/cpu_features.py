@@ -20,10 +20,10 @@ CPU_FLAGS_NEEDED: Final = {
     "AVX512_BF16": "avx512_bf16",
     "AMX_INT8": "amx_int8",
 }
-"""What llama.cpp says it was built with -> the feature the CPU must list."""
+"""llama.cpp's words for what it was built with -> the feature the CPU must list."""
 
 WORTH_HAVING: Final = ("AVX2", "FMA", "F16C", "AVX512", "AVX512_VNNI")
-"""What speeds up a model by more than a few percent."""
+"""The features that speed up a model by more than a few percent."""
 
 
 def built_features(system_info: str) -> frozenset[str]:

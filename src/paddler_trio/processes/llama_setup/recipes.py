@@ -59,10 +59,10 @@ class Recipe:
 
 
 FOUND: Final = Recipe("found installed", ())
-"""What was put there when the environment was made."""
+"""The recipe of what was put there when the environment was made."""
 
 PORTABLE: Final = "portable"
-"""What the names of recipes for other machines begin with."""
+"""The beginning of the names of recipes for other machines."""
 
 PORTABLE_FLAGS: Final = frozenset().union(*BASIC.values())
 """x86-64-v3: every x86 server since 2015. What a package for other machines is built for."""

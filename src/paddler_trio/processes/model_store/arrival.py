@@ -59,15 +59,15 @@ class Arrival:
     subject: Subject
     size_bytes: int | None
     changes: Changes = attrs.field(factory=Changes, init=False)
-    """At each block, and whenever anything below changes."""
+    """It changes at each block, and whenever anything below changes."""
     plan: BlockPlan | None = attrs.field(default=None, init=False)
     """None before the source has announced the size."""
     generation: int = attrs.field(default=0, init=False)
     """Another one each time that the file begins anew: its bytes may be others then."""
     path: Path = attrs.field(factory=Path, init=False)
-    """Of the bytes, as long as they arrive."""
+    """The path of the bytes, as long as they arrive."""
     validator: str = attrs.field(default="", init=False)
-    """Of the source; empty if it has none."""
+    """The validator of the source; empty if it has none."""
     outcome: Path | DownloadError | None = attrs.field(default=None, init=False)
     """The whole file, or why it did not come."""
     num_readers: int = attrs.field(default=0, init=False)

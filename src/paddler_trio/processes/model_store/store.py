@@ -60,7 +60,7 @@ class ModelStore:
     _claims: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     """Held while files go for others that arrive."""
     _writes: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    """Of the list of pins: the newest one is written last."""
+    """The writes of the list of pins: the newest one is written last."""
 
     def __repr__(self) -> str:
         return f"<ModelStore {self.layout.root}: {self.retention}>"

@@ -23,7 +23,7 @@ class StoreCounters:
         factory=lambda: {"done": 0, "failed": 0, "given_up": 0}, init=False
     )
     fetched_bytes: int = attrs.field(default=0, init=False)
-    """By downloads that are over."""
+    """The bytes of downloads that are over."""
     pushed_bytes: int = attrs.field(default=0, init=False)
     sent_bytes: int = attrs.field(default=0, init=False)
     evictions: int = attrs.field(default=0, init=False)

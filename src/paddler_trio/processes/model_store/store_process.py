@@ -63,7 +63,7 @@ from paddler_trio.wire.paddler.desired_state import DesiredModel
 log = structlog.get_logger("store")
 
 SILENCE_S: Final = 20.0
-"""Of a source; shorter than an agent waits for the head of an answer."""
+"""The silence of a source; shorter than an agent waits for the head of an answer."""
 MAX_REPORTS: Final = 4096
 """More than the balancer ever lets be under way."""
 COUNTS_S: Final = 1.0

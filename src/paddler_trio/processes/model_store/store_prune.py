@@ -18,7 +18,8 @@ from paddler_trio.processes.model_store.stored_models import StoredModel, select
 from paddler_trio.wire.trio.cache_commands import Prune
 
 LEFT_GRACE_S: Final = 86_400.0
-"""What a download or an upload left stays for a day: somebody may be about to go on with it."""
+"""The leftovers of a download or an upload stay for a day: somebody may be about to go on with
+it."""
 
 
 @attrs.frozen

@@ -21,7 +21,7 @@ from paddler_trio.models.hub.hub_cache import size_of
 from paddler_trio.system.durable import durably_replace
 
 EXPIRY_S: Final = 7 * 86_400.0
-"""How long what was left of an upload waits for its client."""
+"""The time that what was left of an upload waits for its client."""
 MAX_LEFT: Final = 64
 """Uploads that may be left at a time; the oldest go."""
 

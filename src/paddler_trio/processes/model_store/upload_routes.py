@@ -48,7 +48,7 @@ log = structlog.get_logger("store")
 T = TypeVar("T")
 
 MAX_UPLOADS: Final = 8
-"""At once; each has a few MiB in memory."""
+"""The uploads at once; each has a few MiB in memory."""
 WRITE_BYTES: Final = 4 * 1024 * 1024
 """Written and hashed at once, in a thread."""
 PROCESSING_S: Final = 5.0

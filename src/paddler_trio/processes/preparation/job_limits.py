@@ -29,8 +29,8 @@ KILL_AFTER_S = 0.2
 """Processor time beyond the limit after which the kernel ends the worker."""
 MEMORY_BYTES = 768 * 1024 * 1024
 LOADING_BYTES = 2 * 1024 * 1024 * 1024
-"""For a vocabulary, which takes some 100 MiB with 262,144 tokens, and for all that the template
-makes while its form is looked for."""
+"""The bytes for a vocabulary, which takes some 100 MiB with 262,144 tokens, and for all that the
+template makes while its form is looked for."""
 RETIRED_ABOVE_BYTES = 96 * 1024 * 1024
 """A worker that holds so much more than at its start ends after its job."""
 

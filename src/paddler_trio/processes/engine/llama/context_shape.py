@@ -20,8 +20,8 @@ MAX_CONTEXT = 2**31 - 256
 MAX_BATCH = 65536
 """Tokens of one pass; more only takes memory."""
 CELL_BYTES = 48
-"""What llama.cpp notes of each cell in the host's memory, wherever the cells are: its position, its
-extent, its shift and a bit for each of ``MAX_STREAMS``."""
+"""The bytes that llama.cpp notes of each cell in the host's memory, wherever the cells are: its
+position, its extent, its shift and a bit for each of ``MAX_STREAMS``."""
 
 
 @attrs.frozen

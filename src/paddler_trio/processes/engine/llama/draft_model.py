@@ -18,7 +18,7 @@ from paddler_trio.scheduler.batching.sequences import Sequence
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 
 MOST_OTHER_TOKENS: Final = 0.02
-"""Of all, that may differ."""
+"""The part of all tokens that may differ."""
 _SHOWN_BYTES: Final = 40
 
 

@@ -68,7 +68,7 @@ class Embedder:
     commands: SimpleQueue[EmbeddingCommand] = attrs.field(factory=SimpleQueue, init=False)
     _queue: EmbeddingQueue = attrs.field(init=False)
     _tokens: dict[int, dict[int, Tokens]] = attrs.field(factory=dict, init=False)
-    """By request and index: every document that is not answered yet."""
+    """The tokens by request and index: every document that is not answered yet."""
     _step: list[Embedded] = attrs.field(factory=list, init=False)
     _owes_step: bool = attrs.field(default=False, init=False)
     """Something was stopped since the last step, which is told even without a result: the agent

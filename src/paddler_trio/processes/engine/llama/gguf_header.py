@@ -20,7 +20,8 @@ MAX_HEADER_BYTES: Final = 64 << 20
 MAX_TENSORS: Final = 1 << 18
 MAX_KEYS: Final = 1 << 16
 MAX_TEXTS: Final = 4_000_000
-"""In one list, such as the tokens, or the merges of these: ten times the most there are."""
+"""The texts in one list, such as the tokens, or the merges of these: ten times the most there
+are."""
 MAX_VALUE_BYTES: Final = 1024
 """Longer texts are skipped: nobody asks for them."""
 _FIXED: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}

@@ -37,7 +37,7 @@ from paddler_trio.system.llama_library import lib
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 MAX_VIEWS = 1024
-"""Of logits, that are kept: each takes some hundred bytes."""
+"""The number of views of logits that are kept: each takes some hundred bytes."""
 
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 

@@ -37,7 +37,7 @@ LOAD_MODES = {
     (False, True): lib.LLAMA_LOAD_MODE_MLOCK,
     (False, False): lib.LLAMA_LOAD_MODE_NONE,
 }
-"""By ``use_mmap`` and ``use_mlock``."""
+"""The modes by ``use_mmap`` and ``use_mlock``."""
 _ALL_LAYERS = 0x7FFFFFFF
 
 

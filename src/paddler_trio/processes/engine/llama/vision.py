@@ -42,7 +42,7 @@ class Rows:
 
 
 Embeddings: TypeAlias = Mapping[int, Rows]
-"""By :func:`image_of`."""
+"""Embeddings by :func:`image_of`."""
 
 
 @attrs.frozen(eq=False)

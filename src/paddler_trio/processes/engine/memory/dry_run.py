@@ -46,7 +46,8 @@ from paddler_trio.wire.engine.dry_run_frames import (
 )
 
 MEMORY_BYTES: Final = 4 << 30
-"""Of data, on top of what a projection reserves; a vocabulary of 256,000 tokens needs a tenth."""
+"""The bytes of data, on top of what a projection reserves; a vocabulary of 256,000 tokens needs a
+tenth."""
 CPU_S: Final = 30
 """Processor time of one question; most take well under a second."""
 _NICENESS: Final = 10
@@ -160,7 +161,7 @@ class _Headers:
     """The headers of files that were asked about; those of the last question are kept."""
 
     _known: dict[tuple[str, int, int, int], GgufHeader] = attrs.field(factory=dict, init=False)
-    """By path, size, time of the last change, and how many bytes are here."""
+    """The headers by path, size, time of the last change, and how many bytes are here."""
 
     def of(self, question: MeasureMemory) -> dict[str, GgufHeader]:
         """Return the header of every file that llama.cpp will read, by path; a projection that is

@@ -22,8 +22,8 @@ from paddler_trio.system.machine import available_memory_bytes
 from paddler_trio.wire.engine.memory_need import DeviceNeed
 
 CUDA_RUNTIME_BYTES: Final = 112 << 20
-"""Of the host. Measured with CUDA 13.0 and one H200: 59 to 170 MiB more once the model had answered
-than a process that only knows the device."""
+"""The bytes of the host. Measured with CUDA 13.0 and one H200: 59 to 170 MiB more once the model
+had answered than a process that only knows the device."""
 
 _BREAKDOWN = "_Z26llama_get_memory_breakdownPK13llama_context"
 _PROJECTION_USAGE = "_Z21mtmd_get_memory_usagePKc19mtmd_context_params"
@@ -34,7 +34,7 @@ _ROUNDING_MIB = 0.0051
 """The log has two decimals."""
 _MAX_NODES = 1024
 _LOWEST_ADDRESS = 65536
-"""Where another library's map has a count or a flag, and this one an address, it shows."""
+"""It shows where another library's map has a count or a flag, and this one an address."""
 
 
 class _Map(ctypes.Structure):

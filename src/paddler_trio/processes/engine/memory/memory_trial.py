@@ -46,13 +46,14 @@ from paddler_trio.wire.engine.memory_need import HostNeed, MemoryNeed
 LOOKS_AHEAD: Final = frozenset({"gemma3", "gemma4uv", "deepseek4v"})
 """Projections whose images attend to all of themselves (``mtmd_decode_use_non_causal``)."""
 LOOKS_AHEAD_UNLESS: Final = {"gemma4v": (1536, 2560)}
-"""The same, unless the model has one of these widths."""
+"""The projections whose images attend to all of themselves, unless the model has one of these
+widths."""
 MAX_STATE_BYTES: Final = 2 << 30
-"""Of recurrent states that are allocated for a moment, to be measured; and no more than a part of
-what is free:"""
+"""The bytes of recurrent states that are allocated for a moment, to be measured; it is no more than
+a part of what is free:"""
 STATE_SHARE: Final = 0.25
 CANDIDATE_BYTES: Final = 16
-"""Of a token in the list that a sampler sorts; each slot has one."""
+"""The bytes of a token in the list that a sampler sorts; each slot has one."""
 FLOAT_BYTES: Final = 4
 _STATE_LINE = re.compile(r"RS buffer size = +([0-9.]+) MiB")
 

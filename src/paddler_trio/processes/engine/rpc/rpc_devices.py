@@ -22,10 +22,10 @@ from paddler_trio.processes.engine.rpc.rpc_greeting import greet, split_server
 from paddler_trio.system.llama_library import lib
 
 _GPU = 1
-"""Of ggml's types of devices."""
+"""One of ggml's types of devices."""
 DEVICES_LIMIT_S = 10.0
-"""For a server that has answered a greeting to name its devices: one more greeting, and a few
-numbers of each."""
+"""The time for a server that has answered a greeting to name its devices: one more greeting, and a
+few numbers of each."""
 
 
 @attrs.define(eq=False)
@@ -52,7 +52,7 @@ class Turns:
 
 
 TURNS = Turns()
-"""Of this process, as are llama.cpp's devices."""
+"""The turns of this process, as are llama.cpp's devices."""
 
 
 def first_gpu_is_lent() -> bool:

@@ -15,7 +15,8 @@ import attrs
 from paddler_trio.system.llama_library import lib
 
 MAX_PROTOTYPES = 4
-"""Of a model. Each may hold some megabytes: the places of its breakers in the vocabulary."""
+"""The prototypes of a model. Each may hold some megabytes: the places of its breakers in the
+vocabulary."""
 
 
 @attrs.define(eq=False)

@@ -60,7 +60,7 @@ class Shortlist:
     needed: int
     lowered: set[int] = attrs.field(factory=set)
     _gap: float = attrs.field(default=_FIRST_GAP, init=False)
-    """How far below the most likely one the last list had to reach."""
+    """The distance below the most likely one that the last list had to reach."""
 
     def of(self, logits: np.ndarray) -> np.ndarray | None:
         """Return the tokens to choose from, ascending, of float32 ``logits`` of shape (n_vocab,);

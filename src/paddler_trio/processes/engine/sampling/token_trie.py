@@ -46,7 +46,8 @@ class TokenTrie:
     continuing: tuple[int, ...]
     code_points: np.ndarray
     _nodes: np.ndarray
-    """Where each token ends, shape (tokens,): 0 is the root, 1 a node that nothing reaches."""
+    """The nodes where each token ends, shape (tokens,): 0 is the root, 1 a node that nothing
+    reaches."""
     _levels: tuple[_Level, ...]
     _num_nodes: int
 
