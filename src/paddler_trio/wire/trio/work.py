@@ -79,8 +79,7 @@ class LogitBias:
 
 @attrs.frozen(kw_only=True)
 class SamplingOverrides:
-    """Settings of sampling that one request sets over the cluster's; None leaves the cluster's, or
-    off.
+    """Settings of sampling of one request; None leaves the cluster's, or off.
 
     Names and meanings are llama.cpp's. ``penalty_last_n`` and ``dry_penalty_last_n``: -1 for the
     whole context; DRY sees the prompt, the other penalties only if ``penalize_prompt``.
