@@ -34,11 +34,11 @@ from paddler_trio.processes.engine.decode_loop import (
     DecodeLoop,
     streams_for,
 )
-from paddler_trio.processes.engine.llama.context_shape import ContextShape
+from paddler_trio.processes.engine.llama.context_shape import ENCODER_ONLY, ContextShape
 from paddler_trio.processes.engine.llama.draft_model import DraftModel
 from paddler_trio.processes.engine.llama.embedder import Embedder
 from paddler_trio.processes.engine.llama.embedding_context import EmbeddingContext
-from paddler_trio.processes.engine.llama.llama import ENCODER_ONLY, Llama
+from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.llama.projector import Projector
 from paddler_trio.processes.engine.llama.vision import ImageCache, Vision
 from paddler_trio.processes.engine.memory.host_memory import HostMemory

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 
 from paddler_trio.errors import EngineError
+from paddler_trio.processes.engine.llama.llama_options import CACHE_TYPES, set_context_options
 from paddler_trio.scheduler.batching.prefixes import MemoryRules
 from paddler_trio.system.llama_library import lib
 from paddler_trio.system.machine import available_memory_bytes
@@ -46,17 +45,31 @@ def count_streams(slots: int, *, unified: bool) -> int:
     return min(MAX_STREAMS, 2 * slots + SPARE_STREAMS) if unified else slots
 
 
-def set_batch_sizes(
-    params: Any, n_batch: int, settings: EngineSettings, *, attends_ahead: bool
-) -> None:
-    """Set how many tokens a pass has, and how many of them may ask for logits."""
-    num_streams = params.n_seq_max
+def generation_params(
+    context_size: int,
+    num_streams: int,
+    *,
+    n_batch: int,
+    cache_dtypes: tuple[str, str],
+    threads: int,
+    settings: EngineSettings,
+    attends_ahead: bool,
+) -> lib.llama_context_params:
+    """Return the parameters of a context that generates; ``cache_dtypes`` are those of K and V."""
+    params = lib.llama_context_default_params()
+    params.n_ctx, params.n_seq_max = context_size, num_streams
     # a pass must have room for one token of every sequence, or llama.cpp aborts the process
-    params.n_batch = max(num_streams, min(n_batch, params.n_ctx, MAX_BATCH))
+    params.n_batch = max(num_streams, min(n_batch, context_size, MAX_BATCH))
     params.n_ubatch = params.n_batch if attends_ahead else min(params.n_batch, params.n_ubatch)
     # no pass asks for more logits; without a limit llama.cpp reserves scratch for those of
     # every token, 300 MiB with a vocabulary of 150,000
     params.n_outputs_max = min(params.n_batch, num_streams * (1 + settings.max_drafts))
+    params.n_threads = params.n_threads_batch = threads
+    params.type_k, params.type_v = (CACHE_TYPES[name] for name in cache_dtypes)
+    set_context_options(params, settings)
+    params.kv_unified = settings.unified
+    params.no_perf = True
+    return params
 
 
 def check_size(context_size: int, *, slots: int, num_streams: int) -> None:
@@ -83,7 +96,23 @@ def check_size(context_size: int, *, slots: int, num_streams: int) -> None:
         raise EngineError(problem, permanent=True)
 
 
-def memory_rules(model: object, settings: EngineSettings, *, whole_images: bool) -> MemoryRules:
+def shape_of(
+    model: object, context: object, settings: EngineSettings, *, whole_images: bool
+) -> ContextShape:
+    """Return what a context was made with."""
+    return ContextShape(
+        cells=lib.llama_n_ctx_seq(context),
+        n_batch=lib.llama_n_batch(context),
+        n_ubatch=lib.llama_n_ubatch(context),
+        n_ctx_train=lib.llama_model_n_ctx_train(model),
+        n_vocab=lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)),
+        num_streams=lib.llama_n_seq_max(context),
+        is_unified=settings.unified,
+        rules=_memory_rules(model, settings, whole_images=whole_images),
+    )
+
+
+def _memory_rules(model: object, settings: EngineSettings, *, whole_images: bool) -> MemoryRules:
     """Return how the memory of a context can be cut and shared."""
     is_stateful = lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model)
     window = 0 if settings.swa_full else max(0, lib.llama_model_n_swa(model))
@@ -95,3 +124,9 @@ def memory_rules(model: object, settings: EngineSettings, *, whole_images: bool)
         window=window,
         whole_images=whole_images,
     )
+
+
+ENCODER_ONLY = (
+    "this model is an encoder or has one: it cannot generate text here; set enable_embeddings to "
+    "embed with it"
+)

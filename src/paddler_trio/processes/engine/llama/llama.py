@@ -1,9 +1,8 @@
 """llama.cpp behind a small typed surface: one model and one context.
 
 Few files of the engine touch ctypes: this one, ``batch.py``, those that sample, and
-``embedding_context.py``.
-Every call is one that the pinned llama-cpp-python was checked with; its C API moves with each
-release.
+``embedding_context.py``. Every call is one that the pinned llama-cpp-python was checked with; its C
+API moves with each release.
 """
 
 from __future__ import annotations
@@ -18,17 +17,16 @@ import numpy as np
 from paddler_trio.errors import EngineError
 from paddler_trio.processes.engine.llama.batch import Batch, EmbeddingBatch
 from paddler_trio.processes.engine.llama.context_shape import (
+    ENCODER_ONLY,
     ContextShape,
     check_size,
     count_streams,
-    memory_rules,
-    set_batch_sizes,
+    generation_params,
+    shape_of,
 )
 from paddler_trio.processes.engine.llama.llama_options import (
-    CACHE_TYPES,
     apply_loras,
     model_params,
-    set_context_options,
 )
 from paddler_trio.processes.engine.rpc.rpc_devices import TURNS
 from paddler_trio.processes.engine.sampling.sampler_prototypes import SamplerPrototypes
@@ -45,12 +43,6 @@ _BYTES = ctypes.POINTER(ctypes.c_uint8)
 # GIL each time; the C library's strlen is one that answers from a flag in memory: true for any text
 # but the empty one.
 _IS_TEXT = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
-
-
-ENCODER_ONLY = (
-    "this model is an encoder or has one: it cannot generate text here; set enable_embeddings to "
-    "embed with it"
-)
 
 
 class Llama:
@@ -176,19 +168,18 @@ class Llama:
         ``attends_ahead``: each part of it looks at all of it, for which llama.cpp's inner batch
         must be as large as the outer one, or it aborts.
         """
-        unified = settings.unified
-        num_streams = count_streams(slots, unified=unified)
+        num_streams = count_streams(slots, unified=settings.unified)
         wanted = context_size if context_size > 0 else self.n_ctx_train * slots
         check_size(wanted, slots=slots, num_streams=num_streams)
-        params = lib.llama_context_default_params()
-        params.n_ctx, params.n_seq_max = wanted, num_streams
-        set_batch_sizes(params, n_batch, settings, attends_ahead=attends_ahead)
-        params.n_threads = params.n_threads_batch = threads
-        params.type_k = CACHE_TYPES[k_cache_dtype]
-        params.type_v = CACHE_TYPES[v_cache_dtype]
-        set_context_options(params, settings)
-        params.kv_unified = unified
-        params.no_perf = True
+        params = generation_params(
+            wanted,
+            num_streams,
+            n_batch=n_batch,
+            cache_dtypes=(k_cache_dtype, v_cache_dtype),
+            threads=threads,
+            settings=settings,
+            attends_ahead=attends_ahead,
+        )
         params.abort_callback = _IS_TEXT
         params.abort_callback_data = ctypes.addressof(self._abort)
         self._context = lib.llama_init_from_model(self._model, params)
@@ -202,17 +193,8 @@ class Llama:
         apply_loras(self._model, self._context, settings)
         if not self._memory:
             raise EngineError(ENCODER_ONLY, permanent=True)
-        shape = ContextShape(
-            cells=lib.llama_n_ctx_seq(self._context),
-            n_batch=lib.llama_n_batch(self._context),
-            n_ubatch=lib.llama_n_ubatch(self._context),
-            n_ctx_train=self.n_ctx_train,
-            n_vocab=self.n_vocab,
-            num_streams=num_streams,
-            is_unified=unified,
-            rules=memory_rules(self._model, settings, whole_images=whole_images),
-        )
-        self._is_unified = unified
+        shape = shape_of(self._model, self._context, settings, whole_images=whole_images)
+        self._is_unified = shape.is_unified
         self._attends_ahead = attends_ahead
         self._batch = Batch(shape.n_batch)
         return shape

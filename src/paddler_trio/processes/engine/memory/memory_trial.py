@@ -20,13 +20,14 @@ import attrs
 from paddler_trio.errors import EngineError, MemoryUnknownError
 from paddler_trio.processes.engine.llama.context_shape import (
     CELL_BYTES,
+    ENCODER_ONLY,
     ContextShape,
     count_streams,
 )
 from paddler_trio.processes.engine.llama.draft_model import DraftModel
 from paddler_trio.processes.engine.llama.embedding_context import EmbeddingContext
 from paddler_trio.processes.engine.llama.gguf_header import GgufHeader
-from paddler_trio.processes.engine.llama.llama import ENCODER_ONLY, Llama
+from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.llama.llama_options import read_loras
 from paddler_trio.processes.engine.memory.memory_breakdown import (
     BufferSizes,
