@@ -43,8 +43,9 @@ from paddler_trio.scheduler.batching.image_tokens import (
     run_length,
 )
 from paddler_trio.scheduler.batching.prefill_controller import PrefillController
+from paddler_trio.scheduler.batching.resident_tokens import Cut
 from paddler_trio.scheduler.batching.sequences import Sequence
-from paddler_trio.scheduler.batching.streams import Cut, Placement, Streams
+from paddler_trio.scheduler.batching.streams import Placement, Streams
 from paddler_trio.scheduler.batching.thread_count import ThreadCount
 from paddler_trio.system.machine import paged_in
 from paddler_trio.wire.engine.crash_record import Activity, ActivityCells, CrashRecord

@@ -16,9 +16,10 @@ from paddler_trio.processes.engine.memory.host_memory import HostMemory
 from paddler_trio.scheduler.batching.image_tokens import Positions
 from paddler_trio.scheduler.batching.prefill_controller import PrefillController
 from paddler_trio.scheduler.batching.prefix_store import Found, PrefixStore
+from paddler_trio.scheduler.batching.resident_tokens import Resident
 from paddler_trio.scheduler.batching.save_budget import SaveBudget
 from paddler_trio.scheduler.batching.sequences import Sequence
-from paddler_trio.scheduler.batching.streams import Resident, Streams
+from paddler_trio.scheduler.batching.streams import Streams
 
 WORTH_RESTORING = 32
 """Tokens more than the cache has by itself; fewer are computed as quickly."""

@@ -14,7 +14,6 @@ failed pass leaves a state that can simply be planned again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -22,80 +21,31 @@ import attrs
 from paddler_trio.scheduler.batching.batch_plan import PrefillBudget, ScheduledChunk, plan_batch
 from paddler_trio.scheduler.batching.cells import Cells
 from paddler_trio.scheduler.batching.checkpoints import checkpoint_places
-from paddler_trio.scheduler.batching.image_tokens import is_image, run_length, whole_images
-from paddler_trio.scheduler.batching.prefixes import MemoryRules, common_prefix
+from paddler_trio.scheduler.batching.image_tokens import is_image, run_length
+from paddler_trio.scheduler.batching.prefixes import MemoryRules
+from paddler_trio.scheduler.batching.resident_tokens import (
+    WORTH_COPYING,
+    Cut,
+    Match,
+    Resident,
+    ResidentTokens,
+    Stream,
+)
 from paddler_trio.scheduler.batching.sequences import Sequence
 
-WORTH_WAITING = 64
-"""Tokens a sequence would have to compute itself, for which it waits until another has."""
-WORTH_COPYING = 24
-"""Copying moves a whole stream's cells; fewer tokens than this are computed as quickly."""
-WORTH_STORING = 64
-"""Tokens that are copied to host memory, if there is room, before their cells are used again."""
-_SAVED_AHEAD = 1 / 4
-"""A part of the slots: as many streams as may be replaced at once find what they held saved."""
-GAP_COST = 256
-"""The price of a hole between running streams, in tokens: llama.cpp computes only neighbouring
-streams together."""
 HEADROOM = 8
 """Cells for each running sequence to grow into before another is let in."""
-
-
-@attrs.define(eq=False)
-class Stream:
-    """One of llama.cpp's sequences: ``tokens[:length]`` are in the cache, oldest first."""
-
-    id: int
-    tokens: list[int] = attrs.field(factory=list)
-    length: int = 0
-    salt: str | None = None
-    owner: Sequence | None = None
-    last_used: int = 0
-    is_saved: bool = True
-    """What it holds was copied to host memory, is nothing, or is not wanted there."""
-
-    def __repr__(self) -> str:
-        owner = "idle" if self.owner is None else f"sequence {self.owner.key}"
-        return f"<Stream {self.id}: {owner}, {self.length} tokens, last used {self.last_used}>"
-
-
-@attrs.frozen
-class Resident:
-    """Tokens that stand in a stream, under their salt."""
-
-    stream: int
-    tokens: list[int]
-    salt: str
 
 
 @attrs.frozen
 class Placement:
     """A sequence got a stream. The engine keeps ``kept`` tokens of ``source``: the same stream,
-    which is then cut, another one, which is copied, or none (None), and the stream is emptied.
-    """
+    which is then cut, another one, which is copied, or none (None), and the stream is emptied."""
 
     sequence: Sequence
     stream: int
     source: int | None
     kept: int
-
-
-@attrs.frozen
-class Cut:
-    """An order to the engine: only the first ``length`` tokens of ``stream`` stay."""
-
-    stream: int
-    length: int
-
-
-@attrs.frozen
-class _Match:
-    stream: Stream
-    length: int
-
-    @property
-    def is_idle(self) -> bool:
-        return self.stream.owner is None
 
 
 @attrs.define
@@ -120,17 +70,17 @@ class Streams:
     preemptions: int = attrs.field(default=0, init=False)
     _preempted: list[int] = attrs.field(factory=list, init=False)
     """Keys of those that were preempted since the last report."""
-    _streams: list[Stream] = attrs.field(init=False)
+    _resident: ResidentTokens = attrs.field(init=False)
     _waiting: list[Sequence] = attrs.field(factory=list, init=False)
     """Sequences in the order of arrival."""
     _running: dict[int, Sequence] = attrs.field(factory=dict, init=False)
     _leaders: dict[int, tuple[Sequence, int]] = attrs.field(factory=dict, init=False)
     """The sequence that a waiting one waits for, and until how many tokens of it are computed."""
-    _arrivals: int = attrs.field(default=0, init=False)
     _turn: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._streams = [Stream(number) for number in range(self.num_streams)]
+        streams = [Stream(number) for number in range(self.num_streams)]
+        self._resident = ResidentTokens(self.cells, self.rules, self.first_position, streams)
 
     def __repr__(self) -> str:
         return (
@@ -143,8 +93,8 @@ class Streams:
     def enqueue(self, sequence: Sequence) -> None:
         """Queue a sequence for a stream."""
         assert sequence.key not in self._running, f"sequence {sequence.key} runs already"
-        self._arrivals += 1
-        sequence.arrival = self._arrivals
+        self._resident.arrivals += 1
+        sequence.arrival = self._resident.arrivals
         self._waiting.append(sequence)
 
     def start_next(self) -> Placement | None:
@@ -156,22 +106,21 @@ class Streams:
         for sequence in self._waiting:
             if len(self._running) >= self.slots or self._must_wait(sequence):
                 continue
-            idle = [stream for stream in self._streams if stream.owner is None]
-            match = self._best_match(sequence)
-            leader = self._leader(sequence, match)
+            match = self._resident.best_match(sequence)
+            leader = self._resident.leader(sequence, match)
             if leader is not None:
                 self._leaders[sequence.key] = leader
                 continue
             if not self._has_room(sequence, match):
                 return None
             self._waiting.remove(sequence)
-            return self._place(sequence, match, idle)
+            return self._place(sequence, match)
         return None
 
     def lost_prefix(self, sequence: Sequence) -> None:
         """Note that llama.cpp could not keep the tokens of the placement: the stream is empty."""
         stream = self._stream_of(sequence)
-        self._cut(stream, 0)
+        self._resident.cut(stream, 0)
         sequence.num_computed = 0
         if sequence.num_cached is not None:
             sequence.num_cached = 0
@@ -201,7 +150,7 @@ class Streams:
         for_nothing = size - sequence.num_tokens  # cells of others, for tokens that are cut again
         if missing > 0 and for_nothing > length - sequence.num_computed:
             return None
-        return None if missing > self._evictable(None) else self._evict(missing)
+        return None if missing > self._resident.evictable(None) else self._resident.evict(missing)
 
     # --------------------------------------------------------------- passes
 
@@ -224,7 +173,7 @@ class Streams:
             )
             oldest = min(self._running.values(), key=lambda other: other.arrival)
             wanted = max(1, generating + self._indivisible(oldest))
-            cuts += self._evict(wanted - self.cells.num_free)
+            cuts += self._resident.evict(wanted - self.cells.num_free)
             if self.cells.num_free >= wanted:
                 break
             if any(sequence.drafts for sequence in self._running.values()):
@@ -236,7 +185,7 @@ class Streams:
             cuts.append(self._preempt(max(self._running.values(), key=lambda other: other.arrival)))
         largest = max(map(self._indivisible, self._running.values()), default=0)
         needed = max(min(prefill_budget.tokens, self.num_missing), largest)
-        return cuts + self._evict(needed - self.cells.num_free)
+        return cuts + self._resident.evict(needed - self.cells.num_free)
 
     def fit_drafts(self) -> None:
         """Drop drafts, before a pass, that no stream has a cell for."""
@@ -302,23 +251,19 @@ class Streams:
     # ------------------------------------------------------- host memory
 
     def next_unsaved(self, *, all_idle: bool) -> Resident | None:
-        """Return what to copy to host memory next: of idle streams those that are replaced soon, or
-        all of them; the least valuable first, since it is replaced first."""
-        if not [s for s in self._streams if s.owner is None and not s.is_saved]:
-            return None  # as between nearly all passes
-        idle = sorted((s for s in self._streams if s.owner is None), key=self._value)
-        if not all_idle:
-            idle = idle[: math.ceil(_SAVED_AHEAD * self.slots)]
-        for stream in idle:
-            if not stream.is_saved and stream.length >= WORTH_STORING and stream.salt is not None:
-                return Resident(stream.id, stream.tokens[: stream.length], stream.salt)
-        return None
+        """Return what to copy to host memory next; see :meth:`ResidentTokens.next_unsaved`."""
+        return self._resident.next_unsaved(self.slots, all_idle=all_idle)
 
     def saved(self, resident: Resident) -> None:
         """Note that it was copied, or is not to be."""
-        self._streams[resident.stream].is_saved = True
+        self._resident.saved(resident)
 
     # ------------------------------------------------------------ questions
+
+    @property
+    def num_resident(self) -> int:
+        """Tokens in the cache that no running sequence owns; shared ones counted each time."""
+        return self._resident.num_resident
 
     @property
     def is_idle(self) -> bool:
@@ -350,11 +295,6 @@ class Streams:
     def num_waiting(self) -> int:
         return len(self._waiting)
 
-    @property
-    def num_resident(self) -> int:
-        """Tokens in the cache that no running sequence owns; shared ones counted each time."""
-        return sum(stream.length for stream in self._streams if stream.owner is None)
-
     # -------------------------------------------------------------- private
 
     def _plan(
@@ -377,15 +317,14 @@ class Streams:
 
     def _stream_of(self, sequence: Sequence) -> Stream:
         assert sequence.stream is not None, f"sequence {sequence.key} has no stream"
-        return self._streams[sequence.stream]
+        return self._resident.streams[sequence.stream]
 
     def _indivisible(self, sequence: Sequence) -> int:
         """Return how many tokens it must compute in one pass next: an image, or 0 for no such
         thing."""
         start = sequence.num_computed
-        if not self.rules.whole_images or start >= sequence.num_tokens:
-            return 0
-        if not is_image(sequence.tokens[start]):
+        is_past = start >= sequence.num_tokens
+        if not self.rules.whole_images or is_past or not is_image(sequence.tokens[start]):
             return 0
         return run_length(sequence.tokens, start, sequence.num_missing)
 
@@ -399,60 +338,7 @@ class Streams:
         del self._leaders[sequence.key]
         return False
 
-    def _best_match(self, sequence: Sequence) -> _Match | None:
-        """Return the stream that has most of the sequence's tokens; one token is left to
-        compute."""
-        if sequence.salt is None:
-            return None
-        best: _Match | None = None
-        for stream in self._streams:
-            if stream.salt != sequence.salt or stream.length == 0:
-                continue
-            limit = min(stream.length, sequence.num_tokens - 1)
-            shared = common_prefix(sequence.tokens, stream.tokens, limit)
-            if self.rules.whole_images:
-                shared = whole_images(sequence.tokens, shared)
-            if shared == 0 or (best is not None and shared < best.length):
-                continue
-            shared = self.rules.usable(
-                shared, length=stream.length, first_position=self.first_position(stream.id)
-            )
-            if shared and (
-                best is None or (shared, stream.owner is None) > (best.length, best.is_idle)
-            ):
-                best = _Match(stream, shared)
-        return best
-
-    def _longest_shared(self, sequence: Sequence) -> int:
-        """Return how many of the sequence's tokens another prompt begins with, whether they can
-        serve or not."""
-        return max(
-            (
-                common_prefix(sequence.tokens, stream.tokens, sequence.num_prompt_tokens)
-                for stream in self._streams
-                if stream.salt == sequence.salt
-            ),
-            default=0,
-        )
-
-    def _leader(self, sequence: Sequence, match: _Match | None) -> tuple[Sequence, int] | None:
-        """Return a running sequence whose prompt, once computed, would serve much better."""
-        if sequence.salt is None or not self.rules.is_cut_anywhere:
-            return None
-        best, found = (0 if match is None else match.length) + WORTH_WAITING, None
-        for stream in self._streams:
-            leader = stream.owner
-            if leader is None or stream.salt != sequence.salt:
-                continue
-            if leader.num_computed >= leader.num_prompt_tokens:
-                continue
-            limit = min(leader.num_prompt_tokens, sequence.num_tokens - 1)
-            shared = common_prefix(sequence.tokens, leader.tokens, limit)
-            if shared >= best and shared > leader.num_computed:
-                best, found = shared, (leader, shared)
-        return found
-
-    def _has_room(self, sequence: Sequence, match: _Match | None) -> bool:
+    def _has_room(self, sequence: Sequence, match: Match | None) -> bool:
         """Return whether a pool has cells for what the sequence must compute, beside what others
         were promised."""
         if not self.cells.is_pooled or not self._running:
@@ -460,45 +346,28 @@ class Streams:
         promised = sum(other.num_missing for other in self._running.values())
         needed = sequence.num_tokens - (0 if match is None else match.length)
         headroom = HEADROOM * (len(self._running) + 1)
-        return needed + headroom + promised <= self.cells.num_free + self._evictable(match)
+        return needed + headroom + promised <= self.cells.num_free + self._resident.evictable(match)
 
-    def _evictable(self, match: _Match | None) -> int:
-        """Return how many cells only idle streams hold, without those the match needs."""
-        total = 0
-        for stream in self._streams:
-            if stream.owner is None:
-                kept = match.length if match is not None and match.stream is stream else 0
-                total += self.cells.freed_by(stream.id, kept)
-        return total
-
-    def _place(self, sequence: Sequence, match: _Match | None, idle: list[Stream]) -> Placement:
+    def _place(self, sequence: Sequence, match: Match | None) -> Placement:
         if match is not None and not match.is_idle and match.length < WORTH_COPYING:
             match = None
-        target = self._target(match, idle)
-        source: int | None = None
-        kept = 0
-        if match is not None:
-            source, kept = match.stream.id, match.length
+        target = self._resident.target(match)
+        source, kept = (None, 0) if match is None else (match.stream.id, match.length)
         if self.keeps_checkpoints and sequence.salt is not None:
             sequence.checkpoints = checkpoint_places(
                 sequence.tokens,
                 sequence.num_prompt_tokens,
                 start=kept,
-                parted=self._longest_shared(sequence),
+                parted=self._resident.longest_shared(sequence),
             )
         if source == target.id:
-            self._cut(target, kept)
+            self._resident.cut(target, kept)
         else:
-            self._cut(target, 0)
+            self._resident.cut(target, 0)
             if source is not None:
                 self.cells.copy(source, target.id, kept)
-                self._touch(self._streams[source])
-        target.owner = sequence
-        target.tokens = sequence.tokens
-        target.length = kept
-        target.salt = sequence.salt
-        target.is_saved = sequence.salt is None
-        self._touch(target)
+                self._resident.touch(self._resident.streams[source])
+        self._resident.give(target, sequence, kept)
         sequence.stream = target.id
         sequence.num_computed = kept
         if sequence.num_cached is None:
@@ -506,42 +375,9 @@ class Streams:
         self._running[sequence.key] = sequence
         return Placement(sequence, target.id, source, kept)
 
-    def _target(self, match: _Match | None, idle: list[Stream]) -> Stream:
-        """Return the idle stream whose use costs least: what is lost of it, the copy, a hole
-        left."""
-        busy = {stream.id for stream in self._streams if stream.owner is not None}
-
-        def cost(stream: Stream) -> tuple[float, int]:
-            lost = stream.length
-            extra = 0.0
-            if match is not None and match.stream is stream:
-                lost -= match.length
-            elif match is not None:
-                extra += WORTH_COPYING
-            if busy and not self.cells.is_pooled and not {stream.id - 1, stream.id + 1} & busy:
-                extra += GAP_COST
-            return lost * self._freshness(stream) + extra, stream.id
-
-        return min(idle, key=cost)
-
-    def _freshness(self, stream: Stream) -> float:
-        """Return 1 for what was used last, less with every sequence placed since."""
-        return 1.0 / (1 + self._arrivals - stream.last_used)
-
-    def _touch(self, stream: Stream) -> None:
-        stream.last_used = self._arrivals
-
-    def _cut(self, stream: Stream, length: int) -> None:
-        stream.length = min(stream.length, length)
-        self.cells.trim(stream.id, stream.length)
-
     def _release(self, sequence: Sequence) -> None:
-        stream = self._stream_of(sequence)
-        stream.owner = None
-        stream.tokens = stream.tokens[: stream.length]
+        self._resident.release(self._stream_of(sequence))
         sequence.stream = None
-        self._touch(stream)
-        self._cut(stream, 0 if sequence.salt is None else stream.length)
 
     def take_preempted(self) -> list[int]:
         """Return the keys of the sequences that were preempted since the last call."""
@@ -562,28 +398,3 @@ class Streams:
         self._waiting.append(sequence)
         self._waiting.sort(key=lambda other: other.arrival)
         return Cut(stream.id, stream.length)
-
-    def _evict(self, count: int) -> list[Cut]:
-        """Free up to ``count`` cells of idle streams, from the ends of the least valuable."""
-        cuts: list[Cut] = []
-        for stream in self._by_value():
-            if count <= 0:
-                break
-            length = max(0, stream.length - count) if self.rules.can_trim else 0
-            while length > 0 and self.cells.freed_by(stream.id, length) < count:
-                length = max(0, length - count)
-            if self.rules.whole_images:
-                length = whole_images(stream.tokens, length)
-            before = self.cells.num_free
-            self._cut(stream, length)
-            count -= self.cells.num_free - before
-            cuts.append(Cut(stream.id, length))
-        return cuts
-
-    def _by_value(self) -> Iterable[Stream]:
-        """Return idle streams that hold something, the least valuable first."""
-        idle = [stream for stream in self._streams if stream.owner is None and stream.length]
-        return sorted(idle, key=self._value)
-
-    def _value(self, stream: Stream) -> float:
-        return stream.length * self._freshness(stream)
