@@ -31,7 +31,7 @@ class Future(Generic[T]):
 
     @property
     def is_set(self) -> bool:
-        """Whether there is a value, which may be None."""
+        """Return whether there is a value, which may be None."""
         return bool(self._values)
 
     @property

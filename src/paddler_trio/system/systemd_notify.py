@@ -62,7 +62,7 @@ class SystemdNotifier:
 
     @property
     def is_listening(self) -> bool:
-        """Whether systemd runs this process and receives its notifications."""
+        """Return whether systemd runs this process and receives its notifications."""
         return self._address is not None
 
     @property

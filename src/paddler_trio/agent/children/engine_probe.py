@@ -58,7 +58,7 @@ class EngineProbe:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is a verdict."""
+        """Return whether there is a verdict."""
         return self.problem is not None or not (self._is_generating or self._is_embedding)
 
     def frames(self) -> list[StartSequence | EmbedDocuments]:

@@ -72,7 +72,7 @@ class PreparationServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended."""
+        """Return whether the process has not ended."""
         return self._process is not None and self._process.poll() is None
 
     async def run(self) -> None:

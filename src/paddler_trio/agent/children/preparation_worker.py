@@ -118,7 +118,7 @@ class PreparationWorker:
 
     @property
     def has_ended(self) -> bool:
-        """Whether somebody else ended it: the system, for want of memory, or an operator."""
+        """Return whether somebody else ended it: the system, for want of memory, or an operator."""
         poller = select.poll()
         poller.register(self.pidfd, select.POLLIN)
         return bool(poller.poll(0))

@@ -87,7 +87,7 @@ class AgentFolder:
 
     @property
     def has_joined(self) -> bool:
-        """Whether there is a credential."""
+        """Return whether there is a credential."""
         return self.credential.exists()
 
     def joined(self) -> Joined | None:

@@ -90,7 +90,7 @@ class AgentStatus:
 
     @property
     def slots_total(self) -> int:
-        """How many slots may be used now."""
+        """The number of slots that may be used now."""
         return self.slots if self.is_serving and not self.is_leaving else 0
 
     @property

@@ -33,7 +33,7 @@ class DialledStream(trio.abc.Stream):
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something was left: await a ``send_all`` soon, of nothing if need be."""
+        """Return whether something was left: await a ``send_all`` soon, of nothing if need be."""
         return bool(self._unsent)
 
     def write_now(self, data: bytes) -> bool:

@@ -25,7 +25,7 @@ class LinkModels(Protocol):
 
     @property
     def judges_beside(self) -> bool:
-        """Whether it can be asked whether it would load a model beside the one in force."""
+        """Return whether it can be asked whether it would load a model beside the one in force."""
         ...
 
     @property

@@ -158,7 +158,7 @@ class LoadedModel:
 
     @property
     def has_engine(self) -> bool:
-        """Whether the engine is up."""
+        """Return whether the engine is up."""
         return self._engine is not None
 
     @property

@@ -168,8 +168,8 @@ class ModelServer:
 
     @property
     def judges_beside(self) -> bool:
-        """Whether it can be asked whether it would load a model beside the one in force: it does so
-        where it knows that both fit."""
+        """Return whether it can be asked whether it would load a model beside the one in force: it
+        does so where it knows that both fit."""
         return self.loads_beside and self.checks_fit and self.fit is not None
 
     @property

@@ -21,7 +21,7 @@ class EmbeddingReply(Protocol):
 
     @property
     def speaks_trio(self) -> bool:
-        """Whether the balancer is ours: a request may be handed back instead of failed."""
+        """Return whether the balancer is ours: a request may be handed back instead of failed."""
         ...
 
     async def send_large(self, frame: bytes) -> None:

@@ -33,12 +33,12 @@ class Ejection:
 
     @property
     def is_ejected(self) -> bool:
-        """Whether it gets no requests."""
+        """Return whether it gets no requests."""
         return self.reason is not None
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last thing that happened was a failure."""
+        """Return whether the last thing that happened was a failure."""
         return self._num_failures > 0
 
     def request_failed(self, reason: str, now_s: float, random: float) -> None:

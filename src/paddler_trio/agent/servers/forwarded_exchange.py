@@ -63,7 +63,7 @@ class ForwardedExchange:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the server has answered, and all of it is on its way."""
+        """Return whether the server has answered, and all of it is on its way."""
         return self._is_answered and self.error is None
 
     async def run(self) -> bool:

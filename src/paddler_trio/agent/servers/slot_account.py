@@ -44,7 +44,7 @@ class SlotAccount:
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing of ours is there, and the last answer had nothing of others."""
+        """Return whether nothing of ours is there, and the last answer had nothing of others."""
         return not (self.in_flight or self.still_generating or self._excess_before)
 
     def started(self) -> None:

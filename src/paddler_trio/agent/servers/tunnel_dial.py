@@ -144,12 +144,12 @@ class AgentTunnel:
 
     @property
     def can_send_now(self) -> bool:
-        """Whether `send_now` may be called."""
+        """Return whether `send_now` may be called."""
         return isinstance(self.stream, trio.SocketStream)
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the system did not take all of the last `send_now`."""
+        """Return whether the system did not take all of the last `send_now`."""
         return bool(self._unsent)
 
     def send_now(self, frames: bytes) -> bool:

@@ -84,13 +84,13 @@ class UpstreamProber:
 
     @property
     def sees_slots(self) -> bool:
-        """Whether the server says how many of its slots are busy."""
+        """Return whether the server says how many of its slots are busy."""
         facts = self.facts
         return facts is not None and (not self._lacks_slots or facts.has_metrics is True)
 
     @property
     def has_slots_endpoint(self) -> bool:
-        """Whether ``/slots`` is on."""
+        """Return whether ``/slots`` is on."""
         return self.facts is not None and not self._lacks_slots
 
     async def probe(self) -> Found:

@@ -8,7 +8,7 @@ import attrs
 
 
 class Reachability(enum.Enum):
-    """Whether a server takes requests now, as a word."""
+    """The answers to whether a server takes requests now."""
 
     READY = "ready"
     LOADING = "loading"
@@ -37,7 +37,7 @@ class UpstreamModel:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether a request does not have to wait until it is loaded."""
+        """Return whether a request does not have to wait until it is loaded."""
         return self.status in {"", "loaded"}
 
 

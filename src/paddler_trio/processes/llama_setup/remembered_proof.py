@@ -34,12 +34,14 @@ class Marker:
 
     @property
     def is_our_choice(self) -> bool:
-        """Whether a recipe of ours was built, and not what somebody asked for in CMAKE_ARGS."""
+        """Return whether a recipe of ours was built, and not what somebody asked for in
+        CMAKE_ARGS."""
         return self.requested is None and not self.is_anybodys
 
     @property
     def is_anybodys(self) -> bool:
-        """Whether it was made elsewhere, or for elsewhere: kept only if it is good enough here."""
+        """Return whether it was made elsewhere, or for elsewhere: kept only if it is good enough
+        here."""
         return self.recipe == FOUND.name or self.recipe.startswith(PORTABLE)
 
 

@@ -51,7 +51,7 @@ class StoredModel:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all files that are here can be served."""
+        """Return whether all files that are here can be served."""
         return all(file.is_whole for file in self.files)
 
     def is_called(self, text: str) -> bool:

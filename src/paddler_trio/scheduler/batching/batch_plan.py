@@ -49,7 +49,7 @@ class ScheduledChunk:
 
     @property
     def wants_logits(self) -> bool:
-        """Whether the chunk ends with the sequence's newest token, so the next one can be
+        """Return whether the chunk ends with the sequence's newest token, so the next one can be
         sampled."""
         return self.start + self.count == self.sequence.num_tokens
 

@@ -26,7 +26,7 @@ class MemoryRules:
 
     @property
     def is_cut_anywhere(self) -> bool:
-        """Whether every beginning of what is in the cache can serve."""
+        """Return whether every beginning of what is in the cache can serve."""
         return self.can_trim and not self.window
 
     def usable(self, shared: int, *, length: int, first_position: int) -> int:

@@ -65,7 +65,7 @@ class Sequence:
 
     @property
     def is_generating(self) -> bool:
-        """Whether all that is missing is the newest token."""
+        """Return whether all that is missing is the newest token."""
         num_tokens = len(self.tokens)
         return num_tokens > self.num_prompt_tokens and num_tokens - self.num_computed == 1
 

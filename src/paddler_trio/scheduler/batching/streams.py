@@ -279,7 +279,7 @@ class Streams:
 
     @property
     def has_prompts(self) -> bool:
-        """Whether a running sequence has more to compute than its newest token."""
+        """Return whether a running sequence has more to compute than its newest token."""
         return not all(sequence.is_generating for sequence in self._running.values())
 
     @property

@@ -22,7 +22,7 @@ _STALE_ENTRIES: Final = 64
 
 @attrs.frozen(cache_hash=True)
 class AgentClass:
-    """What requests can ask of an agent.
+    """The facts that requests can ask of an agent.
 
     Args:
       kind: fingerprint of the model that it serves; None if it reports none.
@@ -37,7 +37,7 @@ class AgentClass:
 
 @attrs.frozen(cache_hash=True)
 class Constraint:
-    """What a request asks for; the default is any agent.
+    """The wishes of a request; the default is any agent.
 
     Args:
       kind, revision: the only ones that may have it; None for any.

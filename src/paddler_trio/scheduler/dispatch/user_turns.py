@@ -55,7 +55,7 @@ class Waiting:
 
 @attrs.define
 class _Line:
-    """As many places as requests, the n-th for the n-th."""
+    """A line of as many places as requests, the n-th for the n-th."""
 
     places: SortedPlaces[Place] = attrs.field(factory=SortedPlaces)
     requests: SortedPlaces[Place] = attrs.field(factory=SortedPlaces)

@@ -68,7 +68,7 @@ class HostState:
 
     @property
     def is_free(self) -> bool:
-        """Whether the host may get a step."""
+        """Return whether the host may get a step."""
         return self.step is None and self.moving is None and not self.host.is_drained
 
     def has(self, deployment: str) -> bool:

@@ -98,7 +98,7 @@ class HostChoice:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether no host could hold the deployment even if it were empty."""
+        """Return whether no host could hold the deployment even if it were empty."""
         return not any(self._could_hold(s) for tier in self._tiers for s in tier.states)
 
     def candidates_for_eviction(self) -> Iterator[HostState]:

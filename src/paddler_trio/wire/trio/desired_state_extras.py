@@ -215,7 +215,7 @@ class Extras:
 
     @property
     def is_empty(self) -> bool:
-        """Whether agents behave as without extras."""
+        """Return whether agents behave as without extras."""
         return (
             self.engine == NO_EXTRAS.engine
             and self.markers in (None, _NO_MARKERS)

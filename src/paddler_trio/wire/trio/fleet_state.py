@@ -71,7 +71,7 @@ RevisionNumber: TypeAlias = Annotated[int, IntRange(0, 2**53 - 1)]
 
 
 class OnFailure(StrEnum):
-    """What becomes of a rollout that fails: back to the last good state, or an operator decides."""
+    """The outcomes of a rollout that fails: back to the last good state, or an operator decides."""
 
     ROLLBACK = "rollback"
     PAUSE = "pause"
@@ -209,7 +209,7 @@ class DeploymentSpec:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no model."""
+        """Return whether it has no model."""
         return isinstance(self.model, NoModel)
 
     @property

@@ -216,7 +216,7 @@ class RequestFrame:
 
     @property
     def is_extended(self) -> bool:
-        """Whether the request is one of ours, and its results may be too."""
+        """Return whether the request is one of ours, and its results may be too."""
         return self.tag in ("Generate", "Embed", "Rank")
 
     @property

@@ -13,11 +13,10 @@ subprotocol, so it never sees one of these.
 * :class:`Instances` (balancer): which deployments beside ``default`` a host serves, each over a
   link of its own;
 * :class:`Report` (agent): which state it serves and what it is doing, beside every status update;
-* ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of
-  ``{"id", "tokens", "results"}``, once with ``prompt`` (see ``prompt_stages.py``), once with
-  ``model``, the fingerprint of what answers (see :class:`Start`), with ``preemptions``, how often
-  so far, when the engine preempts it and at the end; built and read as plain JSON, because it is
-  the hot path;
+* ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of ``{"id",
+  "tokens", "results"}``, once with ``prompt`` (see ``prompt_stages.py``), once with ``model``, the
+  fingerprint of what answers (see :class:`Start`), with ``preemptions``, how often so far, when the
+  engine preempts it and at the end; built and read as plain JSON, because it is the hot path;
 * :class:`HandBack` (agent): the agent will not finish this request; another one may;
 * :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree;
 * :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model;

@@ -69,7 +69,7 @@ class RequestHead:
 
     @property
     def upgrades(self) -> bool:
-        """Whether the request asks for another protocol."""
+        """Return whether the request asks for another protocol."""
         return any(name == b"upgrade" for name, _ in self.headers)
 
 
@@ -208,7 +208,7 @@ class FrameReader:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether nothing of another frame has come."""
+        """Return whether nothing of another frame has come."""
         return not self._data
 
     def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:

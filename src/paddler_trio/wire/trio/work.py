@@ -162,12 +162,12 @@ class ConversationPrompt:
 
     @property
     def may_call(self) -> bool:
-        """Whether the answer may have calls."""
+        """Return whether the answer may have calls."""
         return bool(self.tools) and self.tool_choice != "none"
 
     @property
     def reads_calls(self) -> bool:
-        """Whether calls are read: they are not wanted as the model writes them."""
+        """Return whether calls are read: they are not wanted as the model writes them."""
         return self.may_call and not self.raw_tool_calls
 
 

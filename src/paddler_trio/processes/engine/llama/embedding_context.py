@@ -122,7 +122,7 @@ class EmbeddingContext:
 
     @property
     def remembers(self) -> bool:
-        """Whether llama.cpp keeps earlier tokens of this model; it does not of encoders."""
+        """Return whether llama.cpp keeps earlier tokens of this model; it does not of encoders."""
         return self._memory is not None
 
     def use_threads(self, threads: int) -> None:

@@ -95,15 +95,15 @@ class Llama:
 
     @property
     def can_generate(self) -> bool:
-        """Whether the model is no encoder, alone or before a decoder: its attention looks back
-        only."""
+        """Return whether the model is no encoder, alone or before a decoder: its attention looks
+        back only."""
         architecture = self.metadata("general.architecture")
         is_causal = self.metadata(f"{architecture}.attention.causal") != "false"
         return is_causal and not lib.llama_model_has_encoder(self._model)
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model file has a default one."""
+        """Return whether the model file has a default one."""
         return lib.llama_model_chat_template(self._model, None) is not None
 
     def metadata(self, key: str) -> str:

@@ -68,7 +68,7 @@ class Projector:
 
     @property
     def whole_images(self) -> bool:
-        """Whether an image must be computed in one go."""
+        """Return whether an image must be computed in one go."""
         return self.attends_ahead or self.has_places
 
     @classmethod

@@ -138,7 +138,7 @@ class Sampler:
 
     @property
     def _is_in_character(self) -> bool:
-        """Whether the last token ends within a character: no marker can follow it."""
+        """Return whether the last token ends within a character: no marker can follow it."""
         return bool(self._characters.getstate()[0])
 
     def close(self) -> None:
