@@ -99,11 +99,11 @@ class AgentIndex:
     _members: dict[AgentClass, _Members] = attrs.field(factory=dict, init=False)
 
     def join(self, agents: AgentClass) -> None:
-        """Note that one agent more is of this class."""
+        """Count one agent more of this class."""
         self._members.setdefault(agents, _Members()).count += 1
 
     def leave(self, agents: AgentClass, agent: AgentKey) -> None:
-        """Note that this agent is not of this class any more."""
+        """Count this agent no more in this class."""
         members = self._members[agents]
         members.count -= 1
         members.free.pop(agent, None)

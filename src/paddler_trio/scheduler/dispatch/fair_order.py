@@ -77,6 +77,6 @@ class FairOrder:
             self._last_tags[client] = min(last, now)
 
     def _forget_the_served(self) -> None:
-        """Note that a client with nothing ahead of the current turn is as one that never asked."""
+        """Forget clients with nothing ahead of the current turn, as if they had never asked."""
         self._last_tags = {c: tag for c, tag in self._last_tags.items() if tag > self._turn}
         self._forget_at = max(_REMEMBERED_CLIENTS, 2 * len(self._last_tags))

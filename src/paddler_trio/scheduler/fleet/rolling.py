@@ -115,7 +115,7 @@ def go_over(
 
 
 def _settle(goal: Goal, rollout: Rollout, index: FleetIndex, placed: Sequence[Placed]) -> None:
-    """Note that no rollout runs: whatever is not told to serve the aim is, at once."""
+    """Tell whatever is not told to serve the aim to do so at once: no rollout runs."""
     aim = aim_of(rollout)
     for p in placed:
         if p.instance.assigned != aim:
@@ -260,7 +260,7 @@ def _cost(goal: Goal, placed: Placed, digest: str, index: FleetIndex) -> tuple[o
 
 
 def _return(goal: Goal, index: FleetIndex, candidates: Sequence[Placed]) -> None:
-    """Note that a host that came back and serves gets what it serves until its turn."""
+    """Give a host that came back and serves what it serves until its turn."""
     for p in candidates:
         if p.instance.assigned is None and p.instance.serving is not None:
             _assign(goal, p, p.instance.serving, index)
