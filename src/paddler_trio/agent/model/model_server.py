@@ -32,15 +32,15 @@ from paddler_trio.agent.children.engine_keeper import SuperviseEngine
 from paddler_trio.agent.children.preparation_keeper import SupervisePreparation
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.cache_answers import CacheView
-from paddler_trio.agent.model.fit_gate import FitGate, has_other_source
+from paddler_trio.agent.model.fit_gate import FitGate
 from paddler_trio.agent.model.loaded_model import (
     Children,
     EngineGone,
     LoadedModel,
-    WantedLoad,
 )
 from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.memory_promises import MemoryPromises
+from paddler_trio.agent.model.model_application import ModelApplication
 from paddler_trio.agent.model.model_errors import DoesNotFitError, ModelNotServableError
 from paddler_trio.agent.model.model_fetch import ModelFetch, ModelFetchError
 from paddler_trio.agent.model.model_file import (
@@ -55,16 +55,14 @@ from paddler_trio.agent.model.model_places import ModelPlaces
 from paddler_trio.agent.model.model_shown import ModelShown
 from paddler_trio.agent.model.serving import InForce, Serving
 from paddler_trio.agent.model.store_first import StoreAddress
-from paddler_trio.language.language_source import LanguageSource
 from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.models.hub.hub_settings import HubSettings
+from paddler_trio.processes.preparation.preparation_messages import LanguageFacts
 from paddler_trio.system.synchronization import Changes, returns_before
 from paddler_trio.wire.engine.engine_pipe import EmbeddingStep, EngineStats, Step
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.agent_issue import (
-    AgentIssue,
     ModelCannotBeLoaded,
-    MultimodalProjectionCannotBeLoaded,
 )
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, LocalToAgent, NoModel
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
@@ -119,6 +117,7 @@ class ModelServer:
     _fetch: ModelFetch = attrs.field(init=False)
     _shown: ModelShown = attrs.field(init=False)
     _places: ModelPlaces = attrs.field(init=False)
+    _application: ModelApplication = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._shown = ModelShown(self.status)
@@ -151,6 +150,16 @@ class ModelServer:
             self.gate,
             drain_s=self.drain_s,
             loads_beside=self.loads_beside,
+        )
+        self._application = ModelApplication(
+            self.status,
+            self._rules,
+            self._fetch,
+            self.gate,
+            self._shown,
+            self._places,
+            self.trusts_messages,
+            self._take_facts,
         )
 
     def __repr__(self) -> str:
@@ -241,7 +250,13 @@ class ModelServer:
             projection = describe(desired.multimodal_projection)
             projection_found = file_at(projection)
             try:
-                model = await self._apply(desired, extras, engines)
+                model = await self._application.apply(
+                    desired,
+                    extras,
+                    engines,
+                    keeps_model=self._keeps_model,
+                    serves=self.serving is not None,
+                )
                 if model is None:
                     await trio.sleep_forever()
                 retry_s = FIRST_RETRY_S
@@ -283,89 +298,8 @@ class ModelServer:
                 min(retry_s * 2, LONGEST_RETRY_S) if timeout.cancelled_caught else FIRST_RETRY_S
             )
 
-    async def _apply(
-        self, desired: AgentDesiredState, extras: Extras, engines: trio.Nursery
-    ) -> LoadedModel | None:
-        """Bring the desired state into force; return the model, or None if the state has none.
-
-        Cancellation: the next attempt reuses what was started, or ends it.
-
-        Raises:
-          ModelSourceError, ModelNotServableError: it cannot be.
-        """
-        stays_refused = self._keeps_model and self.status.phase == "failed"
-        if not stays_refused:
-            self.status.set(phase="resolving", progress=None)
-        before = None if self._in_force is None else self._in_force.desired
-        if self.gate is not None and has_other_source(desired, before):
-            if not stays_refused:  # the model in force gets work as long as headers are fetched
-                self.status.set(phase="downloading")
-            await self.gate.check_source(desired, extras, serves=self.serving is not None)
-            self.status.set(phase="resolving")
-        file = await self._fetch.model(desired)
-        projection, missing = await self._fetch.projection(desired)
-        if file is None:
-            await self._places.clear()
-            self._shown.nothing(desired, extended_digest(desired, extras))
-            return None
-        load = self._rules.load(
-            desired,
-            extras,
-            model_path=file.path,
-            projection_path=None if projection is None else projection.path,
-        )
-        wanted = WantedLoad(load, extras.automatic, (file, projection))
-        try:
-            model = await self._places.begun(wanted, desired, engines)
-            model.projection_error = missing
-            if projection is None:  # else the engine finds out first whether it can be used
-                source = self._language_of(model, desired, extras, sees=False)
-                model.start_language(source, engines)
-            await self._places.proved(model, desired, engines)
-        finally:
-            self._places.end_promise()
-        try:
-            await self._put_in_force(model, desired, extras, engines)
-        except ModelNotServableError:
-            await self._places.abandon_coming()  # the one in force goes on
-            raise
-        return model
-
-    async def _put_in_force(
-        self,
-        model: LoadedModel,
-        desired: AgentDesiredState,
-        extras: Extras,
-        engines: trio.Nursery,
-    ) -> None:
-        """Read its language, and let requests go to it from then on; ModelNotServableError."""
-        problem, missing = model.projection_problem, model.projection_error
-        issues: frozenset[AgentIssue] = frozenset()
-        if problem:
-            log.warning("the model sees no images", reason=problem)
-            name = describe(desired.multimodal_projection)
-            issues = frozenset(
-                {MultimodalProjectionCannotBeLoaded(name) if missing is None else missing.issue}
-            )
-        source = self._language_of(model, desired, extras, sees=not problem)
-        language, facts = await model.read_language(source, engines)
-        # no await from here on: there is no moment without a model to answer
-        self._places.offer(model, engines)
+    def _take_facts(self, facts: LanguageFacts) -> None:
         self.metadata = dict(facts.metadata)
-        self._shown.in_force(model, desired, issues, facts.fingerprint)
-        digest = extended_digest(desired, extras)
-        model.take_language(language, InForce(desired, digest, facts.fingerprint), engines)
-
-    def _language_of(
-        self, model: LoadedModel, desired: AgentDesiredState, extras: Extras, *, sees: bool
-    ) -> LanguageSource:
-        paths = [file.path for file in model.wanted.files if file is not None]
-        return LanguageSource(
-            paths=tuple(paths if sees else paths[:1]),
-            desired=desired,
-            markers=extras.markers,
-            trusts_messages=self.trusts_messages,
-        )
 
     def _fail(
         self, error: ModelSourceError | ModelNotServableError, desired: AgentDesiredState
