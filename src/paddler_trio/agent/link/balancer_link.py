@@ -202,7 +202,7 @@ class BalancerLink:
     async def _dial_and_exchange(
         self, share: SlotShare, over: Future[str | None], reasons: list[str]
     ) -> None:
-        """Connect, and exchange frames until the connection ends; then note the reason."""
+        """Connect, and exchange frames until the connection ends."""
         token = await self.authorization()
         with trio.fail_after(CONNECT_S) as timeout:
             async with (
@@ -224,7 +224,7 @@ class BalancerLink:
                 )
                 stream.is_agreed = True
                 timeout.deadline = math.inf  # connected: from here on the heartbeat watches
-                reasons.append(await self._exchange(socket, stream, share, over))
+                await self._exchange(socket, stream, share, over, reasons)
                 nursery.cancel_scope.cancel(reason="the connection has ended")
 
     async def _exchange(
@@ -233,8 +233,9 @@ class BalancerLink:
         stream: DialledStream,
         share: SlotShare,
         over: Future[str | None],
-    ) -> str:
-        """Run one connection, then close it; return why it ended."""
+        reasons: list[str],
+    ) -> None:
+        """Run one connection, note why it ended, then close it."""
         connection = BalancerConnection(
             socket,
             self.name,
@@ -252,7 +253,7 @@ class BalancerLink:
         )
         self._connections.append(connection)
         try:
-            return await connection.run(lambda: self._on_registered(connection))
+            reasons.append(await connection.run(lambda: self._on_registered(connection)))
         finally:
             self._connections.remove(connection)
             self.is_up = any(not each.is_left for each in self._connections)
