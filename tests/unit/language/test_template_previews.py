@@ -17,7 +17,7 @@ from paddler_trio.processes.preparation.preparation_messages import Answered, Jo
 from paddler_trio.processes.preparation.template_preview import previewed
 from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
-from paddler_trio.wire.trio.questions import PreviewTemplate
+from paddler_trio.wire.trio.model_questions import PreviewTemplate
 from paddler_trio.wire.trio.request_frame import read_head
 from vision_models import data_uri, encoded, picture
 

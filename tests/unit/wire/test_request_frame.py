@@ -14,7 +14,7 @@ from paddler_trio.wire.paddler.request_params import (
     ContinueFromRawPromptParams,
     GenerateEmbeddingBatchParams,
 )
-from paddler_trio.wire.trio.questions import Tokenize
+from paddler_trio.wire.trio.model_questions import Tokenize
 from paddler_trio.wire.trio.request_frame import RequestFrame, encode_work, read_head
 from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.trio_link import TAG, Ask, Start, parse_extension, render_extension

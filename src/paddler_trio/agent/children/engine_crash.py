@@ -24,7 +24,7 @@ _OWN_SIGNALS = {
     signal.SIGSYS,
     signal.SIGTRAP,
 }
-"""What a process that fails dies of; all others are sent to it."""
+"""The signals that a process which fails dies of; all others are sent to it."""
 _COMPUTES = {Activity.DECODING, Activity.SEEING, Activity.EMBEDDING}
 _TAKES_MEMORY = {Activity.ADMITTING, Activity.SEEING, Activity.SAMPLING}
 _MOST_BYTES = RECORD_BYTES + 256 * 1024

@@ -21,7 +21,7 @@ from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import client_digest
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
-from paddler_trio.wire.trio.questions import (
+from paddler_trio.wire.trio.model_questions import (
     Detokenize,
     PreviewTemplate,
     Question,

@@ -16,7 +16,7 @@ from paddler_trio.language.templates.token_escaping import unescaped
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.processes.preparation.template_preview import previewed
 from paddler_trio.wire.engine.engine_pipe import Ready
-from paddler_trio.wire.trio.questions import (
+from paddler_trio.wire.trio.model_questions import (
     DescribeModel,
     Detokenize,
     PreviewTemplate,

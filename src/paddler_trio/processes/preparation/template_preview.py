@@ -11,7 +11,7 @@ from paddler_trio.language.prompting import rendering_of, tokens_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.conversation import ModelTemplate
 from paddler_trio.language.templates.token_escaping import unescaped
-from paddler_trio.wire.trio.questions import PreviewTemplate
+from paddler_trio.wire.trio.model_questions import PreviewTemplate
 from paddler_trio.wire.trio.work import ConversationPrompt
 
 

@@ -13,7 +13,7 @@ from paddler_trio.scheduler.dispatch.fair_order import Place, Priority
 from paddler_trio.scheduler.dispatch.sorted_places import SortedPlaces
 
 _Crowd: TypeAlias = "tuple[int, Place, str]"
-"""How many requests could be displaced, negative; the first of them; whose they are."""
+"""The number of requests that could be displaced, negative; the first of them; whose they are."""
 
 
 @attrs.define

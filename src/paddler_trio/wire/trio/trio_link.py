@@ -44,8 +44,8 @@ from paddler_trio.wire.tags import external_tag, structs, tag_of
 from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, DeviceRoom, MemoryInForce
+from paddler_trio.wire.trio.model_questions import Question
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
-from paddler_trio.wire.trio.questions import Question
 from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Upstream
 from paddler_trio.wire.trio.work import Work
