@@ -1,1 +1,1 @@
-"""The agent's shells: the link to its balancer, the model it serves, everything about language."""
+"""An agent: its link to a balancer, requests, model, child processes, and servers it stands before."""
