@@ -1,1 +1,1 @@
-"""An agent: its link to a balancer, requests, model, child processes, and servers it stands before."""
+"""An agent: its link, requests, model and child processes, and servers whose slots it offers."""
