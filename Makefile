@@ -83,7 +83,7 @@ docs: $(DOCS_VENV)/installed
 # The pages that are written from the code.
 .PHONY: docs.reference
 docs.reference: setup
-	for name in cli metrics openai openapi; do $(BIN)/python tools/document_$$name.py || exit 1; done
+	for name in cli decisions metrics openai openapi; do $(BIN)/python tools/document_$$name.py || exit 1; done
 
 .PHONY: docs.serve
 docs.serve: $(DOCS_VENV)/installed

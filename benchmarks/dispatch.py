@@ -24,7 +24,8 @@ from reference_ledger import ReferenceLedger
 
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.scheduler.dispatch.slot_ledger import Granted, SlotLedger
+from paddler_trio.scheduler.dispatch.slot_decisions import Granted
+from paddler_trio.scheduler.dispatch.slot_ledger import SlotLedger
 
 SLOTS = 16
 CLIENTS = 1000

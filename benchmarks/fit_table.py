@@ -39,7 +39,6 @@ from paddler_trio.wire.engine.engine_pipe import (
     FromEngine,
     LoadModel,
     Ready,
-    Sampling,
     StartSequence,
     Step,
     ToEngine,
@@ -51,6 +50,7 @@ from paddler_trio.wire.engine.pipe_codec import (
     decode_from_engine,
     encode,
 )
+from paddler_trio.wire.engine.sampler_stages import Sampling
 
 MIB = 1 << 20
 PROMPT_TOKENS = 700

@@ -14,16 +14,14 @@ from paddler_trio.wire.paddler.desired_state import (
 from paddler_trio.wire.scalars import float32
 from paddler_trio.wire.trio.desired_state_extras import Automatic, EngineOverrides, Extras, Markers
 from paddler_trio.wire.trio.fleet_state import (
-    ALL_REPLICAS,
     DEFAULT,
-    MAX_REPLICAS,
     DeploymentSpec,
     FleetState,
     Mixed,
     OnFailure,
-    ReplicaRange,
     RolloutSpec,
 )
+from paddler_trio.wire.trio.replica_range import ALL_REPLICAS, MAX_REPLICAS, ReplicaRange
 
 NAMES = ("coder", "chat", "embed.small", "a")
 models = st.sampled_from(

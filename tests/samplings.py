@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddler_trio.wire.engine.engine_pipe import Sampling
+from paddler_trio.wire.engine.sampler_stages import Sampling
 
 GREEDY = Sampling(
     temperature=0.0,

@@ -26,7 +26,6 @@ from pathlib import Path
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL, prove_in_child
 from paddler_trio.processes.llama_setup.environment import FOLDER_FILE
 from paddler_trio.processes.llama_setup.installer import Pip
-from paddler_trio.processes.llama_setup.kept_wheels import find_kept, keep_wheel
 from paddler_trio.processes.llama_setup.recipes import (
     PORTABLE_FLAGS,
     VERSION,
@@ -34,7 +33,12 @@ from paddler_trio.processes.llama_setup.recipes import (
     portable_recipes,
     wheel_key,
 )
-from paddler_trio.processes.llama_setup.wheel_build import build_wheel, find_compiler
+from paddler_trio.processes.llama_setup.wheel_build import (
+    build_wheel,
+    find_compiler,
+    find_kept,
+    keep_wheel,
+)
 from paddler_trio.system.machine import read_cpu_flags
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -20,7 +20,8 @@ from paddler_trio.wire.paddler.request_params import ContentPart, MessageContent
 from paddler_trio.wire.scalars import IntRange
 from paddler_trio.wire.shape import WIRE_NAME
 from paddler_trio.wire.tags import EXTERNAL_TAGS, INTERNAL_TAGS, Variant
-from paddler_trio.wire.trio.fleet_state import PartialParameters, ReplicaRange
+from paddler_trio.wire.trio.fleet_state import PartialParameters
+from paddler_trio.wire.trio.replica_range import ReplicaRange
 
 Schema = dict[str, Any]
 

@@ -12,9 +12,7 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from site_text import foreign_loads, list_of_decisions, shown  # noqa: E402
-
-DECISIONS = "decisions/index.md"
+from site_text import foreign_loads, shown  # noqa: E402
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -26,8 +24,6 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """What readers see of a page."""
-    if page.file.src_uri == DECISIONS:
-        markdown += "\n" + list_of_decisions(Path(config.docs_dir) / "decisions")
     return shown(markdown)
 
 

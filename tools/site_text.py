@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 FENCE = re.compile(r"^(?P<fence> *```)(?P<language>sh) (?P<words>[^`\n]+)$", re.M)
 HIDDEN = re.compile(r"^<!-- run[^\n]*\n.*?^-->\n", re.M | re.S)
@@ -20,16 +19,6 @@ ONLY_NAMED = {"canonical", "prev", "next"}
 def shown(markdown: str) -> str:
     """A page without commands that only tests need, its blocks with titles."""
     return FENCE.sub(_titled, HIDDEN.sub("", markdown))
-
-
-def list_of_decisions(folder: Path) -> str:
-    """A table of all decisions, by their numbers."""
-    lines = ["| | decision |", "|---|---|"]
-    for path in sorted(folder.glob("[0-9]*.md")):
-        title = path.read_text(encoding="utf-8").partition("\n")[0]
-        number, _, name = title.removeprefix("# ").partition(". ")
-        lines.append(f"| {number} | [{name}]({path.name}) |")
-    return "\n".join([*lines, ""])
 
 
 def foreign_loads(html: str) -> list[str]:

@@ -25,7 +25,6 @@ from paddler_trio.wire.engine.engine_pipe import (
     Pong,
     Progress,
     SampledToken,
-    Sampling,
     StartSequence,
     Step,
     ToEngine,
@@ -36,6 +35,7 @@ from paddler_trio.wire.engine.pipe_codec import (
     decode_from_engine,
     encode,
 )
+from paddler_trio.wire.engine.sampler_stages import Sampling
 from samplings import GREEDY
 
 DICE = attrs.evolve(

@@ -16,11 +16,11 @@ from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.engine.engine_pipe import (
     LoadFailed,
     Ready,
-    Sampling,
     StartSequence,
     StopSequence,
 )
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.engine.sampler_stages import Sampling
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from effort import examples
 from paddler_trio.language.vocabulary import Vocabulary
-from paddler_trio.wire.engine.engine_pipe import Sampling
-from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES, sampling_problem
+from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES, Sampling, sampling_problem
 
 SPARE_BYTES = 512 * 1024 * 1024
 """So much more may a sampling make an engine map: threads reserve much that they never touch."""

@@ -23,7 +23,7 @@ from joining_place import PATIENCE_S, Place, place
 from trio_websocket import open_websocket_url
 
 from cli_in_process import invoke
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.wire.paddler.messages import RegisterAgent, render
 
 SOURCES = Path(__file__).parents[2] / "src" / "paddler_trio"

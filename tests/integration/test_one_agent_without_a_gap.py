@@ -19,7 +19,8 @@ from gguf import GGUFReader
 from distinct_models import write_model
 from paddler_trio import __version__
 from paddler_trio.agent.assembly.agent_daemon import serve_agent
-from paddler_trio.agent.children.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.children.engine_crash import LoadFailedError
+from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.model import model_server
 from paddler_trio.agent.model.serving import OTHER_MODEL
 from paddler_trio.system.config import AgentConfig

@@ -24,8 +24,8 @@ from paddler_trio.agent.children.preparation import Preparation
 from paddler_trio.agent.children.preparation_server import LanguageRefusedError, PreparationServer
 from paddler_trio.errors import PreparationError, leaves
 from paddler_trio.language.language_source import LanguageSource
-from paddler_trio.processes.preparation.limits import LOADING_BYTES, MAX_CPU_S, MEMORY_BYTES
-from paddler_trio.processes.preparation.messages import (
+from paddler_trio.processes.preparation.job_limits import LOADING_BYTES, MAX_CPU_S, MEMORY_BYTES
+from paddler_trio.processes.preparation.preparation_messages import (
     Answered,
     Job,
     LanguageFacts,
@@ -385,7 +385,7 @@ async def test_a_template_that_does_not_compile_is_an_issue() -> None:
 
 
 def test_the_limit_grows_with_the_request_and_ends() -> None:
-    from paddler_trio.processes.preparation.limits import cpu_limit_s
+    from paddler_trio.processes.preparation.job_limits import cpu_limit_s
 
     assert cpu_limit_s(100) < 1.1
     assert cpu_limit_s(100_000) == pytest.approx(6.0)

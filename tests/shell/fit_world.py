@@ -12,18 +12,19 @@ import trio
 
 from dry_run_double import DryRunDouble
 from hub_server import HubServer
+from paddler_trio.agent.children.engine_crash import LoadFailedError
 from paddler_trio.agent.children.engine_keeper import EngineKeeper
-from paddler_trio.agent.children.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.children.preparation import Preparation
 from paddler_trio.agent.children.preparation_keeper import PreparationKeeper
 from paddler_trio.agent.children.preparation_server import PreparationServer
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.model_fit import ModelFit
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.http_client import Timeouts
-from paddler_trio.processes.preparation.messages import LanguageFacts, LanguageRefused
+from paddler_trio.processes.preparation.preparation_messages import LanguageFacts, LanguageRefused
 from paddler_trio.scheduler.fit.reserves import MemoryLimits
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready

@@ -28,9 +28,9 @@ from paddler_trio.net.client.http_client import Timeouts
 from paddler_trio.net.server.router import Router, by_path
 from paddler_trio.processes.model_store.arrival import Arrivals
 from paddler_trio.processes.model_store.hub_metadata import HubMetadata
-from paddler_trio.processes.model_store.layout import StoreLayout
 from paddler_trio.processes.model_store.source_routes import SourceRoutes
 from paddler_trio.processes.model_store.store import ModelStore
+from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.processes.model_store.store_messages import (
     PREFIX,
     PassedRequest,

@@ -36,17 +36,8 @@ from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.system.config import BalancerConfig
 from paddler_trio.wire.codec import dumps, loads, unstructure
 from paddler_trio.wire.paddler.messages import StopRespondingTo
-from paddler_trio.wire.trio.trio_link import (
-    TAG,
-    Answer,
-    Ask,
-    DescribeModel,
-    Detokenize,
-    Question,
-    Start,
-    Tokenize,
-    parse_extension,
-)
+from paddler_trio.wire.trio.model_questions import DescribeModel, Detokenize, Question, Tokenize
+from paddler_trio.wire.trio.trio_link import TAG, Answer, Ask, Start, parse_extension
 from paddler_trio.wire.trio.work import ConversationPrompt
 
 TOKENS = 200_000

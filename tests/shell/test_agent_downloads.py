@@ -14,9 +14,9 @@ import trio
 import trio.testing
 
 from hub_server import HubServer, Misbehaviour, Repository, hub_server, sha256
+from paddler_trio.agent.children.engine_crash import LoadFailedError
 from paddler_trio.agent.children.engine_keeper import EngineKeeper
-from paddler_trio.agent.children.engine_process import LoadFailedError
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model import model_fetch
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.models.hub.hub_settings import HubSettings

@@ -10,7 +10,7 @@ import trio_websocket
 from dispatch_world import heard, world
 from http_world import serving
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.balancer.agents.agent_frames import AgentFrame, decode, take_step
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.errors import WireError

@@ -11,12 +11,12 @@ import structlog
 import trio
 import trio.testing
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.model.serving import Uses
 from paddler_trio.agent.requests.requests import AgentRequests
 from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult
-from paddler_trio.processes.preparation.messages import Job, PreparedGeneration
+from paddler_trio.processes.preparation.preparation_messages import Job, PreparedGeneration
 from paddler_trio.wire.engine.engine_pipe import SampledToken, Step, StopSequence, TokenLogprob
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.prompt_stages import PromptStages

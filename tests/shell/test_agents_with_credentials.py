@@ -12,7 +12,7 @@ import trio
 import trio_websocket
 from http_world import Served, serving, until
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.joining.agent_identity import AgentIdentity, put_identity
 from paddler_trio.errors import ConfigurationError

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from paddler_trio.agent.children.engine_crash import LoadFailedError
 from paddler_trio.agent.children.engine_keeper import EngineKeeper
-from paddler_trio.agent.children.engine_process import LoadFailedError
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model import model_server
 from paddler_trio.agent.model.model_errors import load_issues
 from paddler_trio.agent.model.model_fetch import ModelFetch

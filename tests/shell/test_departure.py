@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.slot_shares import SlotShare, SlotShares
 from paddler_trio.nursery_tree.departure import FOLLOW_S, Departure
 from paddler_trio.nursery_tree.dispatch_failures import MOVED

@@ -16,7 +16,7 @@ from encoder_models import write_bert
 from paddler_trio.agent.children.engine_crash import Suspects
 from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.children.preparation_turns import PreparationTurns
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.model.serving import Uses
 from paddler_trio.agent.requests.embedding_requests import PORTION_TOKENS, EmbeddingRequests
@@ -24,7 +24,7 @@ from paddler_trio.errors import EngineError
 from paddler_trio.language.model_language import Language
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.preparation.jobs import prepare
-from paddler_trio.processes.preparation.messages import Job, Prepared
+from paddler_trio.processes.preparation.preparation_messages import Job, Prepared
 from paddler_trio.wire.engine.engine_pipe import (
     Embedded,
     EmbeddingShape,

@@ -15,8 +15,9 @@ import pytest
 import trio
 
 from paddler_trio.agent.children import engine_keeper, engine_process, preparation_server
+from paddler_trio.agent.children.engine_crash import LoadFailedError
 from paddler_trio.agent.children.engine_keeper import EngineKeeper
-from paddler_trio.agent.children.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.children.preparation_server import PreparationServer
 from paddler_trio.errors import EngineError, PreparationError, leaves
 from paddler_trio.language.model_language import LanguageSource

@@ -18,8 +18,9 @@ from paddler_trio.nursery_tree.request import Request
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.messages import AgentRequest
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
+from paddler_trio.wire.trio.model_questions import RenderPrompt, Tokenize
 from paddler_trio.wire.trio.request_frame import encode_work
-from paddler_trio.wire.trio.trio_link import Answer, Ask, RenderPrompt, Start, Tokenize
+from paddler_trio.wire.trio.trio_link import Answer, Ask, Start
 from paddler_trio.wire.trio.work import Generate, InfillPrompt, OtherText, TextPrompt
 
 PLAIN = Generate(prompt=TextPrompt(text="Once"), max_tokens=5)

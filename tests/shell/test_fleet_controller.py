@@ -15,7 +15,8 @@ from paddler_trio.balancer.fleet.rollout_document import rollouts_document
 from paddler_trio.nursery_tree.request import Failure
 from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
 from paddler_trio.wire.paddler.desired_state import LocalToAgent
-from paddler_trio.wire.trio.fleet_state import DEFAULT, OnFailure, ReplicaRange, RolloutSpec
+from paddler_trio.wire.trio.fleet_state import DEFAULT, OnFailure, RolloutSpec
+from paddler_trio.wire.trio.replica_range import ReplicaRange
 
 A = LocalToAgent("a")
 

@@ -11,8 +11,8 @@ import trio
 from http_world import Served, serving, until
 
 from paddler_trio.agent.link import redial
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.requests.requests import AgentRequests
 from paddler_trio.balancer.agents.agent_socket import AgentSocket

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_connection import BalancerConnection
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.requests.requests import AgentRequests
 from paddler_trio.errors import LinkError

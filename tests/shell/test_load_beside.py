@@ -13,7 +13,7 @@ import trio.testing
 from fit_world import Agent, Languages, LivingEngines, state
 
 from dry_run_double import MIB, DryRunDouble
-from paddler_trio.agent.children.engine_process import LoadFailedError
+from paddler_trio.agent.children.engine_crash import LoadFailedError
 from paddler_trio.agent.model import model_server
 from paddler_trio.agent.model.memory_promises import MemoryPromises
 from paddler_trio.agent.model.model_fit import Held

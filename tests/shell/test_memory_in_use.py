@@ -10,7 +10,7 @@ from fit_world import Agent, LivingEngines, state
 
 from dry_run_double import MIB, DryRunDouble
 from paddler_trio.agent.children.engine_process import EngineProcess
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model import fit_gate, memory_in_use
 from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.model_fit import Held

@@ -16,7 +16,7 @@ from test_agent_downloads import Engines, reach, server_of
 from trio.testing import MockClock
 
 from hub_server import HubServer, Misbehaviour, Repository, hub_server
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model import cache_tasks
 from paddler_trio.agent.model.cache_tasks import CacheTasks
 from paddler_trio.wire.paddler.agent_issue import HuggingFaceModelDoesNotExist

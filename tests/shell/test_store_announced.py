@@ -13,8 +13,8 @@ import trio_websocket
 from http_world import Served, serving, until
 
 from paddler_trio.agent.link import redial
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.agent.requests.requests import AgentRequests

@@ -13,7 +13,7 @@ import trio
 from store_world import StoreWorld, hub_path, store_world, url_path
 
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server, sha256
-from paddler_trio.processes.model_store.layout import StoreLayout
+from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.processes.model_store.store_messages import PassedRequest
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 

@@ -12,7 +12,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from paddler_trio.balancer.front.template_routes import TemplateRoutes
 from paddler_trio.net.server.asgi import Message
 from paddler_trio.net.server.router import Router
-from paddler_trio.wire.trio.trio_link import Answer, Ask, PreviewTemplate
+from paddler_trio.wire.trio.model_questions import PreviewTemplate
+from paddler_trio.wire.trio.trio_link import Answer, Ask
 
 HELLO = {"role": "user", "content": "Hello!"}
 

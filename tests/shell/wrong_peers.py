@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from paddler_trio.agent.link import balancer_connection, balancer_link, redial
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.requests.requests import AgentRequests
 from paddler_trio.net.tls.address import BalancerAddress

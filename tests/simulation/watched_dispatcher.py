@@ -22,7 +22,8 @@ from paddler_trio.nursery_tree.lease import SLOW_READER, Lease
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import Buffered, Failure, Phase, Request, Stopping
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.scheduler.dispatch.slot_ledger import Granted, RequestKey
+from paddler_trio.scheduler.dispatch.slot_decisions import Granted
+from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
 

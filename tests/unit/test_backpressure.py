@@ -62,7 +62,7 @@ from paddler_trio.nursery_tree.agent_connection import (
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
 from paddler_trio.processes.engine.pipe import OUTBOX_FRAMES
 from paddler_trio.processes.model_store import arrival, store_connection, upload_file, upload_routes
-from paddler_trio.processes.preparation.limits import (
+from paddler_trio.processes.preparation.job_limits import (
     BASE_CPU_S,
     CPU_S_PER_MB,
     MAX_CPU_S,

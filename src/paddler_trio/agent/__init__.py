@@ -1,1 +1,1 @@
-"""The agent's shells: the link to its balancer, the model it serves, everything about language."""
+"""An agent: its link, requests, model and child processes, and servers whose slots it offers."""

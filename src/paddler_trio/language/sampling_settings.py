@@ -14,12 +14,12 @@ import attrs
 
 from paddler_trio.language.refusal import bad_request
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
-from paddler_trio.wire.engine.engine_pipe import Sampling
 from paddler_trio.wire.engine.sampler_stages import (
     MAX_BIASED_TOKENS,
     MAX_BREAKER_CHARS,
     PARAMETERS,
     STAGES,
+    Sampling,
     breakers_problem,
 )
 from paddler_trio.wire.paddler.desired_state import InferenceParameters

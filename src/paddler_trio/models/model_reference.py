@@ -56,7 +56,7 @@ class HubRepository:
 
 
 def reference_of(text: str) -> DesiredModel | HubRepository:
-    """What ``text`` names; UnknownSourceError.
+    """Return what ``text`` names; UnknownSourceError.
 
     A path is returned as it is: whether a relative one makes sense is the caller's question.
     """
@@ -79,7 +79,7 @@ def reference_of(text: str) -> DesiredModel | HubRepository:
 
 
 def text_of(model: DesiredModel | HubRepository) -> str:
-    """The text that names ``model``."""
+    """Return the text that names ``model``."""
     match model:
         case NoModel():
             return NONE

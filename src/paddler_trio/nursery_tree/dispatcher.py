@@ -56,14 +56,8 @@ from paddler_trio.nursery_tree.request_log import log_end, shown
 from paddler_trio.scheduler.dispatch.continuation import Loss, refusal
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.scheduler.dispatch.slot_ledger import (
-    BufferFull,
-    Granted,
-    LedgerStatistics,
-    Priority,
-    Queued,
-    RequestKey,
-)
+from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Granted, Queued
+from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics, Priority, RequestKey
 from paddler_trio.system.printed_tree import explain_this_task
 from paddler_trio.system.synchronization import ChangedItems, Changes
 from paddler_trio.wire.trace_parent import TraceContext

@@ -20,7 +20,7 @@ from paddler_trio.nursery_tree.request import (
     Results,
     Stopping,
 )
-from paddler_trio.scheduler.dispatch.slot_ledger import Choice
+from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_trace import RequestTrace
 

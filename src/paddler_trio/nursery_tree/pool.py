@@ -19,7 +19,8 @@ from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.request import Buffered, Request
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.service_rate import ServiceRate
-from paddler_trio.scheduler.dispatch.slot_ledger import Granted, RequestKey, SlotLedger
+from paddler_trio.scheduler.dispatch.slot_decisions import Granted
+from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey, SlotLedger
 
 
 @attrs.frozen(kw_only=True)

@@ -1,1 +1,1 @@
-"""What both daemons need around their trees: signals, logs, systemd, the printed tree."""
+"""Services that both daemons need around their trees: signals, logs, systemd, the printed tree."""

@@ -11,13 +11,14 @@ import structlog
 log = structlog.get_logger("priority")
 
 SESSION_NICENESS: Final = 5
-"""Of its group; see autogroup in sched(7). A third of the share of another session: running streams
-do not notice it, and who leads it still answers where all processors are busy."""
+"""The niceness of its group; see autogroup in sched(7). It has a third of the share of another
+session: running streams do not notice it, and who leads it still answers where all processors are
+busy."""
 
 
 def go_behind_tokens(pid: int | None = None) -> None:
-    """Tokens go before bytes: this process, or a child with ``pid`` that has just begun, runs when
-    nobody else on the machine wants the processor; so does every thread that it will have.
+    """Let tokens go before bytes: this process, or a child with ``pid`` that has just begun, runs
+    when nobody else on the machine wants the processor; so does every thread that it will have.
 
     That counts among the processes of a session; where Linux schedules sessions as groups, the one
     that the process leads is made a light one.

@@ -1,4 +1,4 @@
-"""What the operator decides, validated once: one frozen value a daemon. Times in seconds."""
+"""Settings of the operator, validated once: one frozen value a daemon. Times in seconds."""
 
 from __future__ import annotations
 
@@ -39,23 +39,25 @@ class BalancerConfig:
     """Names under which ports that ask for no key answer too; see ``allowed_hosts.py``."""
     metrics_prefix: str = "paddler_"
     statsd_addr: str | None = None
-    """Where gauges are sent by StatsD; None for nowhere."""
+    """The address to which gauges are sent by StatsD; None for nowhere."""
     statsd_interval_s: float = attrs.field(default=10.0, validator=ge(0.001))
     statsd_v1_names: bool = False
     """The names of Paddler 1.x."""
     drain_timeout_s: float = attrs.field(default=30.0, validator=ge(0))
     takes_over: bool = False
-    """From the balancer that listens at ``hot_restart_path``, if there is one."""
+    """Take over from the balancer that listens at ``hot_restart_path``, if there is one."""
     hot_restart_path: Path | None = None
-    """Where another process may take over; None for beside the state file. See ``hot_restart/``."""
+    """The socket where another process may take over; None for beside the state file. See
+    ``hot_restart/``."""
     hot_restart_drain_s: float = attrs.field(default=3600.0, validator=ge(0))
-    """How long requests may take once another process has taken over."""
+    """The time that requests may take once another process has taken over."""
     max_continuations: int = attrs.field(default=2, validator=ge(0))
     continuation_wait_s: float = attrs.field(default=3.0, validator=ge(0))
     agent_silence_s: float = attrs.field(default=5.0, validator=ge(0.1))
     max_connections: int = attrs.field(default=4096, validator=ge(1))
     input_memory_bytes: int = attrs.field(default=256 * 1024**2, validator=ge(1024**2))
-    """What all requests and messages together may hold; see ``net/server/input_budget.py``."""
+    """The bytes that all requests and messages together may hold; see
+    ``net/server/input_budget.py``."""
     api_key_file: Path | None = None
     """Keys that clients must come with; see ``balancer/keys/api_keys.py``."""
     agents_file: Path | None = None
@@ -68,7 +70,8 @@ class BalancerConfig:
     insecure_management: bool = False
     """Whoever reaches the management port may manage, keys or not."""
     tls_cert: Path | None = None
-    """With ``tls_key``, TLS on every port; see ``net/tls/server_context.py``."""
+    """The certificate, with ``tls_key``, of TLS on every port; see
+    ``net/tls/server_context.py``."""
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     tls_client_auth: str | None = None
@@ -91,24 +94,25 @@ class BalancerConfig:
     normalise_prompts: bool = True
     """Stamps that change with each request are taken out of conversations."""
     rollout_min_ready_s: float = attrs.field(default=10.0, validator=[ge(0), le(86_400)])
-    """How long the first agent serves a new state before others follow; of a ``default`` that
+    """The time that the first agent serves a new state before others follow; of a ``default`` that
     Paddler's API brought into being."""
     capture_prompts: bool = False
     """Operators see the beginnings of prompts and answers; otherwise no text is ever kept."""
     model_store: Path | None = None
     """The folder of the model store; None for no store."""
     model_store_size_bytes: int = attrs.field(default=0, validator=ge(0))
-    """What the store may take of the disk."""
+    """The bytes that the store may take of the disk."""
     audit_log: Path | None = None
-    """Where management actions are appended; None: they are in the log and in memory only."""
+    """The file to which management actions are appended; None: they are in the log and in memory
+    only."""
     otlp_endpoint: str | None = None
-    """Where spans of requests are sent; None for no traces."""
+    """The address to which spans of requests are sent; None for no traces."""
     trace_sample_ratio: float = attrs.field(default=1.0, validator=[ge(0), le(1)])
-    """Of the traces that begin here; those of a caller follow its flag."""
+    """The part of the traces that begin here; those of a caller follow its flag."""
     access_log: Literal["text", "json"] | None = None
     """The form of a line for each request of a client; None for no access log."""
     access_log_file: Path | None = None
-    """Where they go; None for standard output."""
+    """The file of the access log; None for standard output."""
     openai_limits: tuple[str, ...] = ()
     """``name=value`` each; the names are those of ``balancer/apis/limits.py``."""
 
@@ -155,7 +159,7 @@ class AgentConfig:
     trusts_messages: bool = False
     """Control tokens that messages spell become control tokens, as in Paddler."""
     otlp_endpoint: str | None = None
-    """Where spans of requests are sent; None for no traces."""
+    """The address to which spans of requests are sent; None for no traces."""
     has_tls: bool = False
     """The balancer is dialled over TLS, and verified as the next four say; see
     ``net/tls/client_tls.py``."""
@@ -166,8 +170,8 @@ class AgentConfig:
     token_file: Path | None = None
     """Holds the API key this agent shows to its balancer; read anew at every dialling."""
     has_credential: bool = False
-    """What ``token_file`` holds is the credential of this agent alone; its secret is replaced once
-    a day."""
+    """``token_file`` holds the credential of this agent alone; its secret is replaced once a
+    day."""
     hf_token_file: Path | None = None
     """Holds the token for the hub that models come from; read anew for every download."""
     checks_fit: bool = True
@@ -178,18 +182,18 @@ class AgentConfig:
     labels: Mapping[str, str] = attrs.field(
         factory=dict, validator=lambda *given: _labels(given[2])
     )
-    """What deployments choose this host by."""
+    """The labels that deployments choose this host by."""
     metrics_addr: str | None = None
     """``host:port`` where the agent shows its own metrics; None for nowhere."""
     metrics_tls_cert: Path | None = None
-    """With ``metrics_tls_key``, TLS on that port, as on a balancer's."""
+    """The certificate, with ``metrics_tls_key``, of TLS on that port, as on a balancer's."""
     metrics_tls_key: Path | None = None
     metrics_tls_client_ca: Path | None = None
     """Authorities of the scrapers' certificates, which are then required."""
 
 
 def parse_labels(texts: Sequence[str]) -> dict[str, str]:
-    """Labels from ``KEY=VALUE``; ConfigurationError names the one that is wrong."""
+    """Return labels from ``KEY=VALUE``; ConfigurationError names the one that is wrong."""
     labels: dict[str, str] = {}
     for text in texts:
         key, separator, value = text.partition("=")
@@ -202,8 +206,8 @@ def parse_labels(texts: Sequence[str]) -> dict[str, str]:
 
 
 def check_display_name(name: str) -> None:
-    """ConfigurationError if people could not tell an agent by it, or balancers refuse it. Those
-    that join with a token have stricter rules."""
+    """Raise ConfigurationError if people could not tell an agent by it, or balancers refuse it.
+    Those that join with a token have stricter rules."""
     if not name or name.isspace():
         raise ConfigurationError(f"{name[:80]!r} is no name: give one, or leave the option out")
     if len(name) > MAX_AGENT_NAME_CHARS:
@@ -220,13 +224,14 @@ def _labels(labels: Mapping[str, str]) -> None:
 
 
 def default_threads() -> int:
-    """One a physical core: threads give way where event loops or other programs need a core."""
+    """Return one thread for each physical core: threads give way where event loops or other
+    programs need a core."""
     return granted_physical_cores()
 
 
 def default_prefix_cache_bytes() -> int:
-    """A tenth of the memory that is available now, 4 GiB at most: prefixes are worth less than
-    room for a model."""
+    """Return a tenth of the memory that is available now, 4 GiB at most: prefixes are worth less
+    than room for a model."""
     available = available_memory_bytes() or 0
     return min(available // 10, 4 * 1024**3)
 
@@ -252,8 +257,8 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def _can_be_looked_up(host: str) -> bool:
-    """Whether the resolver takes the name: it crashes on empty labels and on those over 63 bytes,
-    also where a name that is not found would only be tried again."""
+    """Return whether the resolver takes the name: it crashes on empty labels and on those over 63
+    bytes, also where a name that is not found would only be tried again."""
     try:
         host.encode("idna")
     except UnicodeError:
@@ -262,7 +267,7 @@ def _can_be_looked_up(host: str) -> bool:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether only this machine has what this name or address means."""
+    """Return whether only this machine has what this name or address means."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:

@@ -14,7 +14,7 @@ from typing import Final
 _SYNC_FILE_RANGE_WRITE: Final = 2
 _FRESH: Final = ".fresh"
 _LEFT_S: Final = 3600.0
-"""So old is no file that is still to be renamed."""
+"""No file that is still to be renamed is so old."""
 
 
 def durably_replace(source: Path, target: Path) -> None:
@@ -43,8 +43,8 @@ def _fresh(path: Path, writer: str) -> Path:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Of processes that are no more, and old: the number of one in another container says nothing
-    here, but it has renamed its file long ago."""
+    """Remove old files of processes that are no more: the number of one in another container says
+    nothing here, but it has renamed its file long ago."""
     start = _fresh(path, "").name.removesuffix(_FRESH)
     with os.scandir(path.parent) as entries:
         for entry in entries:
@@ -69,7 +69,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def sync(path: Path) -> None:
-    """fsync a file or a folder."""
+    """Write a file's or folder's content to the disk. or a folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -89,7 +89,8 @@ def begin_write_back(descriptor: int, start: int, count: int) -> None:
 
 
 def _found_sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Of the C library: Python has no name for it. None where there is none."""
+    """Return the function of the C library, for which Python has no name; None where there is
+    none."""
     function = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if function is not None:
         function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]

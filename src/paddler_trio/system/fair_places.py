@@ -19,7 +19,7 @@ from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Place, Priorit
 from paddler_trio.scheduler.dispatch.sorted_places import SortedPlaces
 
 _Turn: TypeAlias = "tuple[Place, str]"
-"""Of the first that waits of a client, and whose it is."""
+"""The turn of the first that waits of a client, and whose it is."""
 
 
 @attrs.frozen(eq=False)
@@ -30,7 +30,7 @@ class _Waiting:
 
     @property
     def tag(self) -> int:
-        """Its turn."""
+        """The number of its turn."""
         return self.place[0] - Priority.NORMAL.value
 
 
@@ -48,11 +48,12 @@ class FairPlaces:
     _held: Counter[str] = attrs.field(factory=Counter, init=False)
     _num_held: int = attrs.field(default=0, init=False)
     _waiting: dict[str, OrderedDict[_Waiting, None]] = attrs.field(factory=dict, init=False)
-    """Of each client, in the order of their turns; a client that waits for nothing is not there."""
+    """Those that wait of each client, in the order of their turns; a client that waits for nothing
+    is not there."""
     _next: dict[str, _Turn] = attrs.field(factory=dict, init=False)
-    """Of each client that waits and holds less than its share."""
+    """The turn of each client that waits and holds less than its share."""
     _turns: SortedPlaces[_Turn] = attrs.field(factory=SortedPlaces, init=False)
-    """The same in order."""
+    """The same turns in order."""
     _order: FairOrder = attrs.field(factory=FairOrder, init=False)
     _numbers: itertools.count[int] = attrs.field(factory=itertools.count, init=False)
 
@@ -102,7 +103,7 @@ class FairPlaces:
             del self._waiting[own.client]
 
     def _set_turn(self, client: str) -> None:
-        """What waits of ``client``, or what it holds, is another now."""
+        """Note that what waits of ``client``, or what it holds, is another now."""
         before = self._next.pop(client, None)
         if before is not None:
             self._turns.remove(before)

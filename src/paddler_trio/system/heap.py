@@ -40,7 +40,7 @@ def freeze_heap() -> None:
 
 
 def give_back_large_blocks() -> None:
-    """From now on; nothing happens where the C library is not glibc."""
+    """Give large blocks back from now on; nothing happens where the C library is not glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)

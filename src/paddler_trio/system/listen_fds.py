@@ -23,7 +23,7 @@ MOST: Final = 64
 def passed_sockets(
     names: frozenset[str], environment: MutableMapping[str, str] | None = None
 ) -> dict[str, list[socket.socket]]:
-    """The sockets by their names; empty without systemd.
+    """Return the sockets by their names; empty without systemd.
 
     Raises:
       ConfigurationError: one has none of these ``names``, or does not listen for streams.

@@ -23,7 +23,7 @@ _PACKAGE: Final = "llama_cpp"
 
 @contextmanager
 def _empty_package() -> Iterator[None]:
-    """The package without its ``__init__``, unless somebody has imported it already."""
+    """Give the package without its ``__init__``, unless somebody has imported it already."""
     spec = None if _PACKAGE in sys.modules else find_spec(_PACKAGE)
     if spec is None:
         yield  # a library that is not installed fails where it is imported

@@ -1,4 +1,4 @@
-"""Which process holds a lock, in the locked file itself: for people, and for nothing else."""
+"""Write into a locked file which process holds the lock: for people, and for nothing else."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def note_holder(descriptor: int, path: Path) -> None:
 
 
 def holder_of(descriptor: int) -> str:
-    """The number of the process that locked the file last, or ``unknown``."""
+    """Return the number of the process that locked the file last, or ``unknown``."""
     return os.pread(descriptor, _MAX_PID_CHARS, 0).decode(errors="replace").strip() or "unknown"

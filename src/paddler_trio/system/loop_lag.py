@@ -1,4 +1,4 @@
-"""How late the event loop is: measured by a task that sleeps and looks at the clock.
+"""Measure how late the event loop is, by a task that sleeps and looks at the clock.
 
 Whatever keeps the loop from turning makes that task late: a callback that computes too long, a
 thread that holds the interpreter, a machine without a core to spare.
@@ -21,25 +21,25 @@ INTERVAL_S = 0.1
 STALL_S = 0.25
 """Later than this is logged."""
 WINDOW_S = 60.0
-"""For which the worst is remembered."""
+"""The time for which the worst is remembered."""
 LOG_EVERY_S = 5.0
-"""At most; a line is about all stalls since the one before."""
+"""A line is logged so often at most; it is about all stalls since the one before."""
 
 
 def _ignore(late_s: float) -> None:
-    """Nothing counts them."""
+    """Count nothing."""
 
 
 @attrs.define(eq=False)
 class LoopLag:
-    """What was measured. Times in seconds."""
+    """Measurements of the lag. Times in seconds."""
 
     stalls: int = attrs.field(default=0, init=False)
-    """How often the loop was later than ``STALL_S``."""
+    """The number of times that the loop was later than ``STALL_S``."""
     on_late: Callable[[float], None] = attrs.field(default=_ignore, init=False)
     """Called with each measure, in seconds."""
     stalled_s: float = attrs.field(default=0.0, init=False)
-    """How late it was, those times, together."""
+    """The time that it was late, those times, together."""
     _told_stalls: int = attrs.field(default=0, init=False)
     _told_s: float = attrs.field(default=-math.inf, init=False)
     _worst_s: float = attrs.field(default=0.0, init=False)
@@ -62,7 +62,7 @@ class LoopLag:
             self.note(trio.current_time() - due_s, trio.current_time())
 
     def note(self, late_s: float, now_s: float) -> None:
-        """The loop was so late now."""
+        """Note that the loop was so late now."""
         self.on_late(late_s)
         if now_s - self._window_began_s > WINDOW_S:
             self._worst_before_s, self._worst_s = self._worst_s, 0.0

@@ -1,4 +1,4 @@
-"""What this machine grants the process: cores, memory, CPU features.
+"""Find what this machine grants the process: cores, memory, CPU features.
 
 Three answers differ from what is written on the box: a scheduler mask may leave fewer cores, a
 control group may give a share of them, and memory may be capped far below what is installed.
@@ -24,7 +24,8 @@ _SIZE_LINE = re.compile(r"^((?:Vm|Rss)\w+):\s+(\d+) kB$", re.MULTILINE)
 
 
 def parse_cpu_flags(cpuinfo: str) -> frozenset[str]:
-    """The features every core has, from the text of ``/proc/cpuinfo``; empty if it lists none."""
+    """Return the features every core has, from the text of ``/proc/cpuinfo``; empty if it lists
+    none."""
     cores = [
         frozenset(line.partition(":")[2].split())
         for line in cpuinfo.splitlines()
@@ -34,7 +35,7 @@ def parse_cpu_flags(cpuinfo: str) -> frozenset[str]:
 
 
 def read_cpu_flags(proc: Path = PROC) -> frozenset[str]:
-    """The features of this machine's cores; empty where there is no ``/proc`` (macOS)."""
+    """Return the features of this machine's cores; empty where there is no ``/proc`` (macOS)."""
     try:
         return parse_cpu_flags((proc / "cpuinfo").read_text(errors="replace"))
     except OSError:
@@ -42,12 +43,13 @@ def read_cpu_flags(proc: Path = PROC) -> frozenset[str]:
 
 
 def paged_in() -> int:
-    """How many pages this process had to wait for so far, because they were on a disk."""
+    """Return how many pages this process had to wait for so far, because they were on a disk."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def granted_cores(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
-    """Cores this process may keep busy: the affinity mask, cut by the tightest quota above it."""
+    """Return how many cores this process may keep busy: the affinity mask, cut by the tightest
+    quota above it."""
     mask = getattr(os, "sched_getaffinity", None)
     cores = float(len(mask(0))) if mask is not None else float(os.cpu_count() or 1)
     for text in _read_upwards("cpu.max", proc=proc, cgroups=cgroups):
@@ -60,8 +62,8 @@ def granted_cores(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> float:
 def granted_physical_cores(
     *, proc: Path = PROC, cgroups: Path = CGROUPS, devices: Path = DEVICES
 ) -> int:
-    """Physical cores this process may keep busy, at least one; performance cores only where there
-    are two kinds.
+    """Return how many physical cores this process may keep busy, at least one; performance cores
+    only where there are two kinds.
 
     Two hardware threads of a core share what multiplies, and an efficiency core keeps the faster
     ones waiting. Where the system tells of neither, every core counts.
@@ -81,7 +83,7 @@ def granted_physical_cores(
 
 
 def parse_cpu_list(text: str) -> set[int]:
-    """The numbers in a list such as ``0-3,8``, as the kernel writes it."""
+    """Return the numbers in a list such as ``0-3,8``, as the kernel writes it."""
     cpus: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
@@ -91,7 +93,8 @@ def parse_cpu_list(text: str) -> set[int]:
 
 
 def available_memory_bytes(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> int | None:
-    """Memory a new model could take before something is swapped or killed; None where unknown.
+    """Return how much memory a new model could take before something is swapped or killed; None
+    where unknown.
 
     What the page cache holds counts as available, in a control group too: a model that was read
     once would otherwise look like memory in use.
@@ -118,14 +121,14 @@ def available_memory_bytes(*, proc: Path = PROC, cgroups: Path = CGROUPS) -> int
 
 
 def process_memory(pid: int | None = None, *, proc: Path = PROC) -> tuple[int, int]:
-    """Bytes of a process, this one by default, that are in memory: pages of its own, and pages of
-    files that it maps. Both 0 where there is no ``/proc`` or no such process."""
+    """Return the bytes of a process, this one by default, that are in memory: pages of its own, and
+    pages of files that it maps. Both 0 where there is no ``/proc`` or no such process."""
     sizes = _process_sizes(pid, proc)
     return sizes.get("RssAnon", 0), sizes.get("RssFile", 0)
 
 
 def held_memory_bytes(pid: int, *, proc: Path = PROC) -> int | None:
-    """Memory that the end of this process gives back; None where that is unknown.
+    """Return the memory that the end of this process gives back; None where that is unknown.
 
     Pages of mapped files are left out: they are page cache, which counts as available while they
     are in use. Those that are locked are not, so they are counted here.
@@ -138,7 +141,7 @@ def held_memory_bytes(pid: int, *, proc: Path = PROC) -> int | None:
 
 
 def _process_sizes(pid: int | None, proc: Path) -> dict[str, int]:
-    """The sizes in a process's status by name, in bytes; empty where there is none."""
+    """Return the sizes in a process's status by name, in bytes; empty where there is none."""
     try:
         text = (proc / ("self" if pid is None else str(pid)) / "status").read_text(errors="replace")
     except OSError:
@@ -147,7 +150,7 @@ def _process_sizes(pid: int | None, proc: Path) -> dict[str, int]:
 
 
 def _text_of(path: Path) -> str:
-    """What a file of the kernel says; empty where there is none."""
+    """Return what a file of the kernel says; empty where there is none."""
     try:
         return path.read_text().strip()
     except OSError:
@@ -155,7 +158,7 @@ def _text_of(path: Path) -> str:
 
 
 def _cgroup_folders(*, proc: Path, cgroups: Path) -> Iterator[Path]:
-    """The process's control group (version 2) and every one above it, innermost first."""
+    """Yield the process's control group (version 2) and every one above it, innermost first."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:

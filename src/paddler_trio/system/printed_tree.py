@@ -19,14 +19,14 @@ import trio
 
 @attrs.define
 class ChildHistory:
-    """What a supervisor remembers of one child."""
+    """The history of one child, as its supervisor remembers it."""
 
     restarts: int = 0
     last_crash: str | None = None
 
 
 ROOT = "main"
-"""What the root is called: the task that ``trio.run`` started."""
+"""The name of the root: the task that ``trio.run`` started."""
 _TRIO = Path(trio.__file__).parent
 _PRIMITIVES = "synchronization.py"
 """All tasks wait in there; the frame that called it shows what for."""
@@ -37,7 +37,7 @@ _histories: trio.lowlevel.RunVar[dict[trio.lowlevel.Task, ChildHistory]] = trio.
 
 
 def history_of_this_task() -> ChildHistory:
-    """The record of the supervisor running in the current task; gone with the trio run."""
+    """Return the record of the supervisor running in the current task; gone with the trio run."""
     try:
         histories = _histories.get()
     except LookupError:
@@ -46,18 +46,18 @@ def history_of_this_task() -> ChildHistory:
 
 
 def forget_this_task() -> None:
-    """The supervisor ends; its record is no longer needed."""
+    """Forget the record of a supervisor that ends."""
     _histories.get().pop(trio.lowlevel.current_task(), None)
 
 
 _reasons: weakref.WeakKeyDictionary[trio.lowlevel.Task, Callable[[], str]] = (
     weakref.WeakKeyDictionary()
 )
-"""By task, hence by run: a task that is gone takes its entry with it."""
+"""The reasons by task, hence by run: a task that is gone takes its entry with it."""
 
 
 def explain_this_task(reason: Callable[[], str]) -> None:
-    """From now on the tree shows ``reason()`` for the current task instead of a line of code."""
+    """Show ``reason()`` in the tree from now on for the current task, instead of a line of code."""
     _reasons[trio.lowlevel.current_task()] = reason
 
 
@@ -73,7 +73,7 @@ class TreeNode:
 
 
 def running_tree() -> TreeNode:
-    """The tree from this daemon's main task down; call it inside the trio run."""
+    """Return the tree from this daemon's main task down; call it inside the trio run."""
     daemon, histories = main_task()
     return attrs.evolve(_node(daemon, histories), name=ROOT)
 
@@ -82,7 +82,7 @@ Histories: TypeAlias = dict[trio.lowlevel.Task, ChildHistory]
 
 
 def main_task() -> tuple[trio.lowlevel.Task, Histories]:
-    """The task that ``trio.run`` started, and what supervisors remember."""
+    """Return the task that ``trio.run`` started, and what supervisors remember."""
     root = trio.lowlevel.current_root_task()
     assert root is not None, "no trio run here"
     main = [task for nursery in root.child_nurseries for task in nursery.child_tasks]
@@ -95,7 +95,7 @@ def main_task() -> tuple[trio.lowlevel.Task, Histories]:
 
 
 def alone(task: trio.lowlevel.Task, histories: Histories) -> TreeNode:
-    """One task without its children."""
+    """Return one task without its children."""
     history = histories.get(task, ChildHistory())
     return TreeNode(_plain(task.name), _waits_for(task), history.restarts, history.last_crash, [])
 
@@ -110,19 +110,19 @@ def _node(task: trio.lowlevel.Task, histories: Histories) -> TreeNode:
 
 
 def _plain(name: str) -> str:
-    """A given name as it is; of a function's own dotted one the last two parts suffice."""
+    """Return a given name as it is; of a function's own dotted one the last two parts suffice."""
     if re.fullmatch(r"[\w.<>]+", name) is None:
         return name
     return ".".join(name.replace(".<locals>", "").split(".")[-2:])
 
 
 def natural(name: str) -> str:
-    """A key that sorts ``connection 9`` before ``connection 10``."""
+    """Return a key that sorts ``connection 9`` before ``connection 10``."""
     return re.sub(r"[0-9]+", lambda digits: digits[0].zfill(20), name)
 
 
 def _waits_for(task: trio.lowlevel.Task) -> str:
-    """Where it stands, e.g. ``serve (dispatcher.py:91)``.
+    """Return where the task stands, e.g. ``serve (dispatcher.py:91)``.
 
     That is the innermost frame of ours; without one, of the library whose task it is.
     """
@@ -142,8 +142,8 @@ def _waits_for(task: trio.lowlevel.Task) -> str:
 
 @lru_cache(maxsize=1024)
 def _source(filename: str) -> tuple[str, bool, bool]:
-    """The name of a file, and whether its frames are ours, and Trio's. Remembered: there are few
-    files, and thousands of tasks stand in them."""
+    """Return the name of a file, and whether its frames are ours, and Trio's. Remembered: there are
+    few files, and thousands of tasks stand in them."""
     file = Path(filename)
     is_ours = "paddler_trio" in file.parts and file.name != _PRIMITIVES
     return file.name, is_ours, file.is_relative_to(_TRIO)

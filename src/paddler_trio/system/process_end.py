@@ -1,4 +1,4 @@
-"""How a child ends: with a moment to do it by itself, then killed, and reaped in any case."""
+"""End a child: give it a moment to do it by itself, then kill it, and reap it in any case."""
 
 from __future__ import annotations
 

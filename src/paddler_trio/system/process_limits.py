@@ -6,8 +6,8 @@ import resource
 
 
 def limit_myself(which: int, soft: int, hard: int = resource.RLIM_INFINITY) -> None:
-    """As :func:`resource.setrlimit`, where a limit above the hard one in force (``ulimit``, or
-    ``Limit…=`` of a unit) means that one: nothing but it would be refused."""
+    """Set a limit as :func:`resource.setrlimit` does, where a limit above the hard one in force
+    (``ulimit``, or ``Limit…=`` of a unit) means that one: nothing but it would be refused."""
     _, most = resource.getrlimit(which)
     resource.setrlimit(which, (_lower(soft, most), _lower(hard, most)))
 

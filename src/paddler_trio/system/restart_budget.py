@@ -1,4 +1,4 @@
-"""How often a child may crash, decided without a clock of its own."""
+"""Decide how often a child may crash, without a clock of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _MAX_DOUBLINGS = 64
 
 @attrs.define
 class RestartBudget:
-    """At most ``max_restarts`` within ``period_s``; in between, back off exponentially.
+    """A budget of at most ``max_restarts`` within ``period_s``; restarts in between back off
+    exponentially.
 
     (OTP calls the two intensity and period.) A child that stayed up for ``period_s`` starts
     again with the shortest pause.
@@ -33,7 +34,7 @@ class RestartBudget:
         return min(pause_s, self.longest_pause_s)
 
     def refilled_in_s(self, now_s: float) -> float:
-        """How long until a crash would be forgiven again; 0 if it would be now."""
+        """Return how long it takes until a crash would be forgiven again; 0 if it would be now."""
         self._forget_before(now_s - self.period_s)
         if len(self._crashes_s) < self.max_restarts:
             return 0.0

@@ -13,7 +13,7 @@ MAX_SECRET_CHARS = 512
 
 
 def read_secret(path: Path) -> str:
-    """The key in a client's or agent's own file; ConfigurationError if it holds none.
+    """Return the key in a client's or agent's own file; ConfigurationError if it holds none.
 
     The error never contains any of the file.
     """

@@ -17,7 +17,7 @@ _AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
 def reset_on_close(sock: socket.socket | trio.socket.SocketType) -> None:
-    """The close of this socket resets its connection; what was not taken by then is lost. Nothing
-    changes for one that is closed."""
+    """Make the close of this socket reset its connection; what was not taken by then is lost.
+    Nothing changes for one that is closed."""
     if sock.fileno() >= 0:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)

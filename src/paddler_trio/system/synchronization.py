@@ -1,7 +1,11 @@
-"""Two ways for one task to inform another; both are synchronous for the task that informs."""
+"""Ways for one task to inform another, and to wait for the first of several.
+
+To inform is synchronous.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 import attrs
@@ -27,7 +31,7 @@ class Future(Generic[T]):
 
     @property
     def is_set(self) -> bool:
-        """Whether there is a value, which may be None."""
+        """Return whether there is a value, which may be None."""
         return bool(self._values)
 
     @property
@@ -36,7 +40,7 @@ class Future(Generic[T]):
         return self._values[0] if self._values else None
 
     async def wait(self) -> T:
-        """The value, once there is one."""
+        """Return the value, once there is one."""
         await self._is_set.wait()
         return self._values[0]
 
@@ -64,7 +68,7 @@ class Changes:
 
 @attrs.define(eq=False)
 class ChangedItems(Generic[T]):
-    """What has changed since it was asked for last, each item once, in the order of its first
+    """Items that changed since they were asked for last, each once, in the order of their first
     change: for a reader whose work shall follow what changed, and not what there is."""
 
     _items: dict[T, None] = attrs.field(factory=dict, init=False)
@@ -73,7 +77,7 @@ class ChangedItems(Generic[T]):
         self._items[item] = None
 
     def take(self) -> list[T]:
-        """All of them; they have not changed from now on."""
+        """Return all of them; they have not changed from now on."""
         items, self._items = list(self._items), {}
         return items
 
@@ -88,3 +92,31 @@ async def wait_any(*events: trio.Event) -> None:
 
         for event in events:
             nursery.start_soon(wait, event)
+
+
+async def returns_before(
+    ended: trio.Event, wait: Callable[..., Awaitable[None]], *args: object
+) -> bool:
+    """Wait for ``wait(*args)`` or the event; True if it was the first alone."""
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            await wait(*args)
+            nursery.cancel_scope.cancel(reason="it returned")
+
+        nursery.start_soon(watch, name="watch")
+        await ended.wait()
+        nursery.cancel_scope.cancel(reason="it ended")
+    return not ended.is_set()
+
+
+async def wait_first(*waits: Callable[[], Awaitable[object]]) -> None:
+    """Return when one of them does; the others are cancelled."""
+    async with trio.open_nursery() as nursery:
+
+        async def watch(wait: Callable[[], Awaitable[object]]) -> None:
+            await wait()
+            nursery.cancel_scope.cancel(reason="another one returned")
+
+        for wait in waits:
+            nursery.start_soon(watch, wait, name="watch")

@@ -62,7 +62,7 @@ class SystemdNotifier:
 
     @property
     def is_listening(self) -> bool:
-        """Whether systemd runs this process and receives its notifications."""
+        """Return whether systemd runs this process and receives its notifications."""
         return self._address is not None
 
     @property
@@ -104,8 +104,8 @@ class SystemdNotifier:
         self._address = None
 
     def variables(self) -> dict[str, str]:
-        """What a process needs in its environment to speak in our place, once it is the main one;
-        whom the watchdog watches is left out, so that it is that process."""
+        """Return what a process needs in its environment to speak in our place, once it is the main
+        one; whom the watchdog watches is left out, so that it is that process."""
         if self._address is None:
             return {}
         address = os.fsdecode(self._address)
@@ -126,7 +126,8 @@ class SystemdNotifier:
             await trio.sleep(self._watchdog_s / 2)
 
     def _send(self, *assignments: str) -> None:
-        """One datagram now or never. A socket each time: a few a minute, and nothing to close."""
+        """Send one datagram now or never. A socket each time: a few a minute, and nothing to
+        close."""
         if self._address is None:
             return
         message = "\n".join(assignments)
@@ -149,7 +150,8 @@ def _status_line(text: str) -> str:
 
 
 def _parse_address(text: str) -> bytes | None:
-    """A path, or ``@name`` for Linux's abstract sockets; None for none and for other families."""
+    """Return a path, or ``@name`` for Linux's abstract sockets; None for none and for other
+    families."""
     if text.startswith("@"):
         return b"\0" + os.fsencode(text[1:])
     if text.startswith("/"):

@@ -35,7 +35,8 @@ def give_way(niceness: int) -> None:
 
 
 def run_loading(work: Callable[[], T], *, gives_way: bool) -> T:
-    """The result of ``work``, or what it raised; if it gives way, from a thread of its own."""
+    """Return the result of ``work``, or what it raised; if it gives way, from a thread of its
+    own."""
     if not gives_way:
         return work()
     results: list[T] = []
@@ -57,5 +58,5 @@ def run_loading(work: Callable[[], T], *, gives_way: bool) -> T:
 
 
 def imported(name: str, *, gives_way: bool) -> ModuleType:
-    """A module. What processes import takes them up to half a second of a processor."""
+    """Return a module. What processes import takes them up to half a second of a processor."""
     return run_loading(partial(importlib.import_module, name), gives_way=gives_way)

@@ -18,7 +18,7 @@ import trio
 from paddler_trio.system.printed_tree import ROOT, Histories, alone, main_task, natural
 
 PIECE_S = 0.001
-"""After so long other tasks have their turn."""
+"""Other tasks have their turn after so long."""
 RUN_TASKS = 256
 """Sorted at once."""
 
@@ -26,7 +26,7 @@ Task = trio.lowlevel.Task
 
 
 async def running_tree_json(now: Callable[[], float] = time.perf_counter) -> bytes:
-    """The tree from this daemon's main task down: the shape of ``TreeNode``.
+    """Return the tree from this daemon's main task down: the shape of ``TreeNode``.
 
     Args:
       now: a clock in seconds, of the time that passes while nothing is awaited.
@@ -61,7 +61,8 @@ class _Pause:
 
 
 async def _children(task: Task, pause: _Pause) -> Iterator[Task]:
-    """Of all its nurseries, outermost first, each sorted by name: runs now, merged when read."""
+    """Yield the tasks of all its nurseries, outermost first, each sorted by name: runs now, merged
+    when read."""
     merged: list[Iterator[tuple[str, int, Task]]] = []
     for nursery in task.child_nurseries:
         runs: list[list[tuple[str, int, Task]]] = [[]]
@@ -88,5 +89,5 @@ def _beginning(task: Task, histories: Histories, name: str | None = None) -> str
 
 
 def _has_ended(task: Task) -> bool:
-    """Its coroutine holds no frame any more."""
+    """Return whether the coroutine of a task holds no frame any more."""
     return getattr(task.coro, "cr_frame", task) is None

@@ -1,1 +1,1 @@
-"""What is measured, and how it leaves: metrics, traces and the access log."""
+"""Metrics, traces and the access log: what is measured, and how it leaves."""

@@ -20,7 +20,8 @@ MAX_AGENTS: Final = 16
 
 @attrs.frozen(kw_only=True)
 class AccessEntry:
-    """In the order of a line; None where there is nothing to show. Times are seconds.
+    """One line of the access log, its fields in their order; None where there is nothing to show.
+    Times are seconds.
 
     Attributes:
       time: when it ended, Unix time.
@@ -58,7 +59,7 @@ class AccessEntry:
     trace: str
 
     def line(self, form: Form) -> bytes:
-        """With its line feed."""
+        """Return the line with its line feed."""
         fields = self._fields()
         if form == "json":
             return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
@@ -89,7 +90,7 @@ _PLAIN: Final = frozenset("!#$%&'()*+-./:;<>?@[]^_`{|}~,") | frozenset(
 
 
 def _shown(value: object) -> str:
-    """As in logfmt: ``-`` for nothing, quotes where it would not be one word."""
+    """Return a value as logfmt has it: ``-`` for nothing, quotes where it would not be one word."""
     match value:
         case None | "" | []:
             return "-"

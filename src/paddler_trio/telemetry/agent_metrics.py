@@ -1,4 +1,4 @@
-"""What ``GET /metrics`` of an agent shows (``--metrics-addr``).
+"""The metrics that ``GET /metrics`` of an agent shows (``--metrics-addr``).
 
 The measures that a balancer has too have the names that they have there, with ``deployment`` for
 ``agent``.
@@ -29,7 +29,7 @@ from paddler_trio.telemetry.shared_metrics import BUILD_INFO, LOOP_LAG_SECONDS, 
 
 
 def _on_agent(balancers: MetricDefinition, *labels: str) -> MetricDefinition:
-    """The same, as the agent itself measures it."""
+    """Return the same metric as the agent itself measures it."""
     return attrs.evolve(balancers, labels=labels, where="agent")
 
 
@@ -217,4 +217,4 @@ AGENT_METRICS: Final = (
     AGENTS_DOWNLOAD_BYTES,
     CACHE_FREE_BYTES,
 )
-"""What ``GET /metrics`` of an agent shows (``--metrics-addr``), in this order."""
+"""The metrics that ``GET /metrics`` of an agent shows (``--metrics-addr``), in this order."""

@@ -19,9 +19,9 @@ from paddler_trio.telemetry.metric_kind import MetricDefinition
 Severity: TypeAlias = Literal["critical", "warning"]
 
 PREFIX: Final = "paddler_"
-"""What is generated uses the default of ``--statsd-prefix``."""
+"""The default of ``--statsd-prefix``, which what is generated uses."""
 TTFT_TARGET_S: Final = 10
-"""What the alert calls slow; an operator's own target replaces it."""
+"""The time that the alert calls slow; an operator's own target replaces it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -38,20 +38,27 @@ class Alert:
 
 
 def prefixed(metric: MetricDefinition) -> str:
-    """The name of a metric as Prometheus has it."""
+    """Return the name of a metric as Prometheus has it."""
     return f"{PREFIX}{metric.name}"
 
 
 def alerts() -> Sequence[Alert]:
-    """All of them, the worst first."""
+    """Return all alerts, the worst first."""
+    return (
+        *_alerts_of_queues(),
+        *_alerts_of_latency(),
+        *_alerts_of_connections(),
+        *_alerts_of_the_balancer(),
+        *_alerts_of_the_store(),
+        *_alerts_of_agents(),
+    )
+
+
+def _alerts_of_queues() -> Sequence[Alert]:
     buffered, processing = prefixed(of_both.REQUESTS_BUFFERED), prefixed(of_both.SLOTS_PROCESSING)
-    total, usable = prefixed(of_both.SLOTS_TOTAL), prefixed(of_balancer.SLOTS_USABLE)
+    usable = prefixed(of_balancer.SLOTS_USABLE)
     limit = prefixed(of_balancer.REQUESTS_BUFFERED_LIMIT)
     waiting = prefixed(of_balancer.DEPLOYMENT_REQUESTS_BUFFERED)
-    ttft = prefixed(of_balancer.TIME_TO_FIRST_TOKEN)
-    between = prefixed(of_balancer.INTER_TOKEN_LATENCY)
-    lag = prefixed(of_both.LOOP_LAG_SECONDS)
-    restarts = prefixed(of_balancer.ENGINE_RESTARTS)
     return (
         Alert(
             name="PaddlerNoUsableSlot",
@@ -83,6 +90,13 @@ def alerts() -> Sequence[Alert]:
             description="Soon requests get 503. Add slots or agents, or raise "
             "--max-buffered-requests if clients may wait longer.",
         ),
+    )
+
+
+def _alerts_of_latency() -> Sequence[Alert]:
+    ttft = prefixed(of_balancer.TIME_TO_FIRST_TOKEN)
+    between = prefixed(of_balancer.INTER_TOKEN_LATENCY)
+    return (
         Alert(
             name="PaddlerSlowFirstToken",
             expression=f"histogram_quantile(0.95, sum by (instance, deployment, le) "
@@ -105,6 +119,12 @@ def alerts() -> Sequence[Alert]:
             description="An agent may be throttled, swapping, or shared with something else: "
             "compare decode tokens/s of the agents.",
         ),
+    )
+
+
+def _alerts_of_connections() -> Sequence[Alert]:
+    restarts = prefixed(of_balancer.ENGINE_RESTARTS)
+    return (
         Alert(
             name="PaddlerAgentGone",
             expression=f"{prefixed(of_balancer.AGENT_UP)} == 0",
@@ -140,6 +160,13 @@ def alerts() -> Sequence[Alert]:
             description="The agent's log has the last words of each. A request that kills "
             "engines is isolated after its second one; a machine that runs out of memory is not.",
         ),
+    )
+
+
+def _alerts_of_the_balancer() -> Sequence[Alert]:
+    buffered, processing = prefixed(of_both.REQUESTS_BUFFERED), prefixed(of_both.SLOTS_PROCESSING)
+    total, lag = prefixed(of_both.SLOTS_TOTAL), prefixed(of_both.LOOP_LAG_SECONDS)
+    return (
         Alert(
             name="PaddlerRolloutStalled",
             expression=f"{prefixed(of_balancer.ROLLOUT_STALLED_SECONDS)} > 900",
@@ -177,8 +204,6 @@ def alerts() -> Sequence[Alert]:
             description="The signal to add agents by. Use it together with waiting requests, "
             "which also say that there is demand when there is no slot at all.",
         ),
-        *_alerts_of_the_store(),
-        *_alerts_of_agents(),
     )
 
 

@@ -1,4 +1,4 @@
-"""What ``GET /metrics`` of a balancer shows."""
+"""The metrics that ``GET /metrics`` of a balancer shows."""
 
 from __future__ import annotations
 
@@ -296,4 +296,4 @@ BALANCER_METRICS: Final = (
     ROLLOUT_STALLED_SECONDS,
     *STORE_METRICS,
 )
-"""What ``GET /metrics`` of a balancer shows, in this order."""
+"""The metrics that ``GET /metrics`` of a balancer shows, in this order."""

@@ -1,4 +1,4 @@
-"""How fast an agent's engine works, from what it counted over the last seconds. Pure."""
+"""Compute how fast an agent's engine works, from what it counted over the last seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EngineRates:
     _samples: deque[tuple[float, Counts]] = attrs.field(factory=deque, init=False)
 
     def sample(self, now_s: float, engine: Mapping[str, object] | None) -> None:
-        """What the newest report of the agent says, as it stands there."""
+        """Note what the newest report of the agent says, as it stands there."""
         samples = self._samples
         if samples and now_s - samples[-1][0] < SAMPLE_S:
             return
@@ -37,7 +37,7 @@ class EngineRates:
             samples.popleft()
 
     def view(self) -> Mapping[str, float | None] | None:
-        """The rates as plain JSON; None before there are any."""
+        """Return the rates as plain JSON; None before there are any."""
         if len(self._samples) < 2:
             return None
         (began_s, before), (ended_s, after) = self._samples[0], self._samples[-1]

@@ -28,7 +28,7 @@ from paddler_trio.telemetry.recording import Family, Sample
 from paddler_trio.telemetry.shared_metrics import PADDLERS
 
 PROMETHEUS: Final = b"text/plain; version=0.0.4; charset=utf-8; escaping=values"
-"""As Paddler answers."""
+"""The type of the content, as Paddler answers."""
 OPENMETRICS: Final = b"application/openmetrics-text; version=1.0.0; charset=utf-8"
 KEPT_S: Final = 1.0
 PIECE: Final = 100
@@ -38,7 +38,8 @@ _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_:]")
 
 
 def metric_prefix(prefix: str) -> str:
-    """``prefix`` with ``_`` for what Prometheus takes in no name: a prefix for StatsD has dots."""
+    """Return ``prefix`` with ``_`` for what Prometheus takes in no name: a prefix for StatsD has
+    dots."""
     safe = _NOT_IN_NAMES.sub("_", prefix)
     return f"_{safe}" if safe[:1].isdigit() else safe
 
@@ -77,7 +78,7 @@ class Exposition:
         routes.http("HEAD", "/metrics", self._answer_head)
 
     async def text(self, *, openmetrics: bool = False) -> bytes:
-        """As it was at most a second ago.
+        """Return the text as it was at most a second ago.
 
         Cancellation: the next waiter for this rendering begins its own.
         """
@@ -171,7 +172,7 @@ class _One:
 
 
 def _without_header(text: bytes) -> bytes:
-    """The lines of samples alone."""
+    """Return the lines of samples alone."""
     start = 0
     while text.startswith(b"# ", start):
         start = text.index(b"\n", start) + 1
@@ -179,7 +180,8 @@ def _without_header(text: bytes) -> bytes:
 
 
 def accepts_openmetrics(accept: bytes | None) -> bool:
-    """Whether an ``Accept`` header names OpenMetrics: any other is answered as Paddler does."""
+    """Return whether an ``Accept`` header names OpenMetrics: any other is answered as Paddler
+    does."""
     for part in (accept or b"").split(b","):
         kind, *parameters = (each.strip().lower() for each in part.split(b";"))
         if kind == b"application/openmetrics-text" and b"q=0" not in parameters:

@@ -26,9 +26,9 @@ log = structlog.get_logger("access_log")
 MAX_WAITING: Final = 8192
 """Lines, most of them 300 to 600 bytes long."""
 LINGER_S: Final = 0.05
-"""How long the first line waits for others."""
+"""The time that the first line waits for others."""
 FLUSH_S: Final = 1.5
-"""For what waits when the daemon ends."""
+"""The time for what waits when the daemon ends."""
 REOPEN_S: Final = 5.0
 REPORT_S: Final = 60.0
 """Losses are logged at most so often."""
@@ -52,14 +52,14 @@ class LineWriter:
     _waiting: deque[bytes] = attrs.field(factory=deque, init=False)
     _news: trio.Event = attrs.field(factory=trio.Event, init=False)
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    """Of all users of the descriptor."""
+    """The turn of all users of the descriptor."""
     _thread: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
     _problem: str = attrs.field(default="", init=False)
     _num_reported: int = attrs.field(default=0, init=False)
     _report_after_s: float = attrs.field(default=0.0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """ConfigurationError if the file cannot be opened."""
+        """Raise ConfigurationError if the file cannot be opened."""
         try:
             if self.path is None:
                 self._descriptor = STANDARD_OUTPUT
@@ -155,7 +155,7 @@ class LineWriter:
 
 
 def _opened(path: Path) -> tuple[int, bool]:
-    """The descriptor, and whether the file ends in half of a line.
+    """Return the descriptor, and whether the file ends in half of a line.
 
     Non-blocking only to open it: a pipe that has no reader is an error, not a wait.
     """
@@ -177,7 +177,8 @@ def _ends_in_half_a_line(path: Path, size_bytes: int) -> bool:
 
 
 def _write(descriptor: int, data: bytes) -> tuple[bytes, str]:
-    """What of it was written, and why not all; empty if it was. In a thread."""
+    """Write in a thread; return how much was written, and why not all; the reason is empty if it
+    was."""
     left = memoryview(data)
     problem = ""
     try:

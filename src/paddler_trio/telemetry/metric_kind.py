@@ -17,7 +17,7 @@ MAX_LABEL_VALUES: Final = 1000
 OTHER: Final = "other"
 """The value of a label for everything beyond the bound."""
 AGENT_PREFIX: Final = "paddler_"
-"""Before the names of an agent's metrics."""
+"""The prefix of the names of an agent's metrics."""
 
 
 def doubling(first: float, number: int) -> tuple[float, ...]:
@@ -33,7 +33,7 @@ INTER_TOKEN_BUCKETS_S: Final = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
     *(1.0, 2.5, 5.0, 10.0),
 )
-"""The same of ``time_per_output_token``, and shorter ones: several tokens a step."""
+"""The buckets of ``time_per_output_token``, and shorter ones: several tokens a step."""
 DURATION_BUCKETS_S: Final = doubling(0.01, 17)
 QUEUE_BUCKETS_S: Final = (
     *(0.001, 0.01, 0.05, 0.1, 0.25, 0.5),

@@ -30,7 +30,8 @@ TRACES_PATH: Final = "/v1/traces"
 GRPC_PORT: Final = 4317
 MAX_REASON_CHARS: Final = 300
 MAX_ANSWER_BYTES: Final = 65_536
-"""Of a collector; more of it is not read. One says a few bytes, or why it takes nothing."""
+"""The bytes of a collector's answer; more of it is not read. One says a few bytes, or why it takes
+nothing."""
 MISSING: Final = (
     "--otlp-endpoint needs OpenTelemetry, which is not installed: "
     "pip install 'paddler-trio[tracing]'"
@@ -38,8 +39,8 @@ MISSING: Final = (
 
 
 def traces_url(endpoint: str) -> str:
-    """The URL that spans are sent to, from that of a collector: ``http://host:4318``, or with a
-    path of its own.
+    """Return the URL that spans are sent to, from that of a collector: ``http://host:4318``, or
+    with a path of its own.
 
     Errors:
       ConfigurationError: it is not one, or has a password in it, which a process list would show.
@@ -68,7 +69,7 @@ def traces_url(endpoint: str) -> str:
 
 
 def open_exporter(endpoint: str, *, service: str, instance: str) -> OtlpExporter:
-    """An exporter to the collector at ``endpoint``; nothing is sent yet.
+    """Return an exporter to the collector at ``endpoint``; nothing is sent yet.
 
     Args:
       service, instance: ``service.name`` and ``service.instance.id``, unless the environment has
@@ -96,7 +97,8 @@ def open_exporter(endpoint: str, *, service: str, instance: str) -> OtlpExporter
 
 
 def _bounded_session() -> requests.Session:
-    """One that reads no more of an answer than ``MAX_ANSWER_BYTES``: requests holds all of it."""
+    """Return a session that reads no more of an answer than ``MAX_ANSWER_BYTES``: requests holds
+    all of it."""
     import requests
     from requests.adapters import HTTPAdapter
 

@@ -32,7 +32,7 @@ class BoundedValues:
         return len(self._known)
 
     def bounded(self, value: str) -> str:
-        """``value`` if it has a place or gets one, else ``other``."""
+        """Return ``value`` if it has a place or gets one, else ``other``."""
         known = self._known.get(value)
         if known is not None:
             return known
@@ -42,7 +42,7 @@ class BoundedValues:
         return value
 
     def forget(self, value: str) -> None:
-        """Its place is free."""
+        """Free the place of a value."""
         self._known.pop(value, None)
 
 
@@ -56,7 +56,7 @@ class Counts:
 
     definition: MetricDefinition
     values: dict[tuple[str, ...], float] = attrs.field(factory=dict, init=False)
-    """By label values."""
+    """The counts by label values."""
     _bounds: tuple[BoundedValues, ...] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -80,7 +80,8 @@ class Counts:
 
 @attrs.define(eq=False, repr=False)
 class Buckets:
-    """How often values fell between the bounds of a histogram, and their sum; one series of it.
+    """Counts of how often values fell between the bounds of a histogram, and their sum; one series
+    of it.
 
     A value that equals a bound is below it, as Prometheus has it.
     """
@@ -99,12 +100,12 @@ class Buckets:
         return f"<Buckets with {sum(self.counts)} values>"
 
     def add(self, value: float, times: int = 1) -> None:
-        """One more value, or several equal ones."""
+        """Count one more value, or several equal ones."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
     def exemplify(self, value: float, label: str, of: str) -> None:
-        """``of`` is an example of what had this value."""
+        """Note that ``of`` is an example of what had this value."""
         self.exemplars[bisect_left(self.bounds, value)] = (label, of, value, time.time())
 
 
@@ -114,7 +115,7 @@ class Histogram:
 
     definition: MetricDefinition
     series: dict[str, Buckets] = attrs.field(factory=dict, init=False)
-    """By the value of the label; by the empty string without one."""
+    """The series by the value of the label; by the empty string without one."""
 
     def __attrs_post_init__(self) -> None:
         assert len(self.definition.labels) <= 1, f"{self.definition.name} has several labels"
@@ -125,7 +126,7 @@ class Histogram:
         return f"<Histogram {self.definition.name} of {len(self.series)} series>"
 
     def of(self, label: str = "") -> Buckets:
-        """The series of this value, or of ``other`` when there are too many; keep it."""
+        """Return the series of this value, or of ``other`` when there are too many; keep it."""
         found = self.series.get(label)
         if found is not None:
             return found
@@ -157,12 +158,12 @@ class Family:
 
 
 def counted(counts: Counts) -> Family:
-    """A counter as it is now."""
+    """Return a counter as it is now."""
     return family(counts.definition, dict(counts.values))
 
 
 def family(definition: MetricDefinition, values: dict[tuple[str, ...], float]) -> Family:
-    """A counter or gauge with these values, by label values."""
+    """Return a counter or gauge with these values, by label values."""
     names = definition.labels
     return Family(
         definition,
@@ -171,12 +172,12 @@ def family(definition: MetricDefinition, values: dict[tuple[str, ...], float]) -
 
 
 def single(definition: MetricDefinition, value: float) -> Family:
-    """A counter or gauge without labels."""
+    """Return a counter or gauge without labels."""
     return Family(definition, iter((Sample((), value),)))
 
 
 def distributed(histogram: Histogram) -> Family:
-    """A histogram as it is now."""
+    """Return a histogram as it is now."""
     copies = [
         (label, list(buckets.counts), buckets.sum, dict(buckets.exemplars))
         for label, buckets in histogram.series.items()
@@ -199,5 +200,5 @@ def _lines(
 
 
 def _le(bound: float) -> str:
-    """As Prometheus's own clients write it: ``1.0``, not ``1``."""
+    """Return a bound as Prometheus's own clients write it: ``1.0``, not ``1``."""
     return repr(float(bound))

@@ -1,10 +1,12 @@
-"""What both daemons measure."""
+"""The metrics that both daemons have."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
+from paddler_trio import __version__
 from paddler_trio.telemetry.metric_kind import LAG_BUCKETS_S, histogram, metric
+from paddler_trio.telemetry.recording import Family, family
 
 SLOTS_PROCESSING: Final = metric(
     "gauge", "slots_processing", "Number of processing slots", where="both"
@@ -25,3 +27,8 @@ LOOP_LAG_SECONDS: Final = histogram(
     buckets=LAG_BUCKETS_S,
     where="both",
 )
+
+
+def build_info(component: Literal["balancer", "agent"]) -> Family:
+    """Return the version that runs as a metric: its value is 1, its labels say the rest."""
+    return family(BUILD_INFO, {(component, __version__): 1})

@@ -57,7 +57,7 @@ MakeSpans: TypeAlias = Callable[[], list[SpanData]]
 
 
 def filled(**attributes: Attribute | None) -> dict[str, Attribute]:
-    """Those that have a value; ``a__b`` stands for ``a.b``, and texts are cut."""
+    """Return the attributes that have a value; ``a__b`` stands for ``a.b``, and texts are cut."""
     return {
         name.replace("__", "."): value[:MAX_ATTRIBUTE_CHARS] if isinstance(value, str) else value
         for name, value in attributes.items()

@@ -25,14 +25,14 @@ log = structlog.get_logger("tracing")
 MAX_WAITING: Final = 2048
 """Requests, of which each is a few kilobytes."""
 LINGER_S: Final = 0.5
-"""How long the first of a batch waits for others."""
+"""The time that the first of a batch waits for others."""
 BATCH: Final = 32
 """Requests whose spans are sent at once."""
 SWITCH_S: Final = 0.0005
-"""How long the event loop waits for the interpreter at most while spans are encoded, which takes
-eight milliseconds for a batch; Python's own limit is five."""
+"""The time that the event loop waits for the interpreter at most while spans are encoded, which
+takes eight milliseconds for a batch; Python's own limit is five."""
 FLUSH_S: Final = 1.5
-"""For what waits when the daemon ends."""
+"""The time for what waits when the daemon ends."""
 REPORT_S: Final = 60.0
 """Failures are logged at most so often."""
 
@@ -41,8 +41,8 @@ class SpanExporter(Protocol):
     """Sends spans; both are called in a thread, ``close`` perhaps during an ``export``."""
 
     def export(self, spans: Sequence[SpanData], *, wall_offset_s: float) -> str | None:
-        """Why they were not taken; None if they were. ``wall_offset_s`` added to a time of Trio's
-        clock is a Unix time."""
+        """Export spans; return why they were not taken, None if they were. ``wall_offset_s`` added
+        to a time of Trio's clock is a Unix time."""
         ...
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class SpanExport:
             self._report()
 
     def _send(self, batch: Sequence[MakeSpans], wall_offset_s: float) -> tuple[int, str]:
-        """How many spans were sent, and why none were; in a thread."""
+        """Send a batch in a thread; return how many spans were sent, and why none were."""
         usual_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
         try:

@@ -30,7 +30,7 @@ FULL: Final = frozenset({errno.EAGAIN, errno.ENOBUFS})
 
 
 def current_gauges(statistics: LedgerStatistics) -> Mapping[str, int]:
-    """By their names since Paddler 2.0."""
+    """Return the gauges by their names since Paddler 2.0."""
     return {
         "slots_processing": statistics.slots_processing,
         "slots_total": statistics.slots_total,
@@ -39,8 +39,8 @@ def current_gauges(statistics: LedgerStatistics) -> Mapping[str, int]:
 
 
 def gauges_of_paddler_1(statistics: LedgerStatistics) -> Mapping[str, int]:
-    """By their names up to Paddler 1.2: idle slots instead of all. While an agent that offers none
-    any more finishes what it has, more may be busy than there are."""
+    """Return the gauges by their names up to Paddler 1.2: idle slots instead of all. While an agent
+    that offers none any more finishes what it has, more may be busy than there are."""
     return {
         "slots_idle": max(0, statistics.slots_total - statistics.slots_processing),
         "slots_processing": statistics.slots_processing,
@@ -49,8 +49,8 @@ def gauges_of_paddler_1(statistics: LedgerStatistics) -> Mapping[str, int]:
 
 
 def datagrams(prefix: str, gauges: Mapping[str, int]) -> list[bytes]:
-    """``prefix.name:value|g`` each; none at all if a value is negative: a sign would make a gauge
-    relative. Dots at the end of ``prefix`` count as one."""
+    """Return ``prefix.name:value|g`` each; none at all if a value is negative: a sign would make a
+    gauge relative. Dots at the end of ``prefix`` count as one."""
     if any(value < 0 for value in gauges.values()):
         return []
     stem = prefix.rstrip(".")
@@ -61,8 +61,8 @@ def datagrams(prefix: str, gauges: Mapping[str, int]) -> list[bytes]:
 
 
 def check_statsd(address: str, prefix: str) -> tuple[str, int]:
-    """Host and port; ConfigurationError if it is no address that can be sent to, or the prefix
-    would be read as something else."""
+    """Return host and port; ConfigurationError if it is no address that can be sent to, or the
+    prefix would be read as something else."""
     host, port = split_address(address)
     if port == 0:
         raise ConfigurationError(f"--statsd-addr {address!r} has port 0; StatsD servers use 8125")
@@ -96,7 +96,7 @@ class StatsdExporter:
     def of(
         cls, config: BalancerConfig, statistics: Callable[[], LedgerStatistics]
     ) -> StatsdExporter | None:
-        """None if metrics are sent nowhere; ConfigurationError."""
+        """Return None if metrics are sent nowhere; ConfigurationError."""
         if config.statsd_addr is None:
             return None
         host, port = check_statsd(config.statsd_addr, config.metrics_prefix)
@@ -110,7 +110,7 @@ class StatsdExporter:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send until cancelled."""
         explain_this_task(lambda: f"{self.sent} datagrams sent, {self.failures} reports failed")
         next_s = trio.current_time()
         while True:
@@ -129,7 +129,7 @@ class StatsdExporter:
             await trio.sleep_until(next_s)
 
     async def _connected(self) -> socket.socket:
-        """A socket that sends there; OSError, trio.TooSlowError."""
+        """Return a socket that sends there; OSError, trio.TooSlowError."""
         with trio.fail_after(LOOK_UP_S):
             found = await trio.socket.getaddrinfo(self.host, self.port, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, address = found[0]
@@ -143,7 +143,8 @@ class StatsdExporter:
         return sock
 
     def _send(self, sock: socket.socket, report: Iterable[bytes]) -> None:
-        """OSError for an answer that nobody listens there, to this report or the one before."""
+        """Send a report; OSError for an answer that nobody listens there, to this report or the one
+        before."""
         for datagram in report:
             try:
                 sock.send(datagram)

@@ -1,4 +1,4 @@
-"""What ``GET /metrics`` of a balancer with a model store shows of it.
+"""The metrics that ``GET /metrics`` of a balancer with a model store shows of it.
 
 The store is a process of its own, which reports once a second; its totals begin anew with it.
 """
@@ -70,4 +70,4 @@ STORE_METRICS: Final = (
     STORE_DOWNLOADS_RUNNING,
     STORE_DOWNLOADS,
 )
-"""In this order, and only of a balancer with a store."""
+"""The metrics in this order, and only of a balancer with a store."""

@@ -1,4 +1,4 @@
-"""Which trace a request of a client belongs to: its caller's, or a new one.
+"""Find the trace that a request of a client belongs to: its caller's, or a new one.
 
 Every request has one, whether spans are exported or not: its id is in all lines of the log. Where
 nothing is exported here, the caller's span is passed on as it came, so that a trace has no span
@@ -25,7 +25,7 @@ _SPACE: Final = 1 << 64
 
 @attrs.frozen
 class Sampling:
-    """Which traces are exported here.
+    """Rules for which traces are exported here.
 
     Args:
       exports: any at all.
@@ -36,7 +36,7 @@ class Sampling:
     ratio: float = 1.0
 
     def begins(self) -> TraceContext:
-        """A new trace."""
+        """Return a new trace."""
         trace_id = secrets.token_hex(16)
         if not self.exports:
             return TraceContext(trace_id, trace_id[:16])  # nothing is ever below this span
@@ -45,7 +45,7 @@ class Sampling:
         return TraceContext(trace_id, secrets.token_hex(8), is_sampled, is_exported=is_sampled)
 
     def continues(self, caller: TraceContext | None) -> TraceContext:
-        """A request of ``caller``, or without one."""
+        """Return the trace of a request of ``caller``, or without one."""
         if caller is None:
             return self.begins()
         if not self.exports:
@@ -62,7 +62,7 @@ NO_EXPORT: Final = Sampling()
 
 
 def caller_of(scope: Scope) -> TraceContext | None:
-    """The trace of the caller, from exactly one valid ``traceparent``; None without."""
+    """Return the trace of the caller, from exactly one valid ``traceparent``; None without."""
     parents: list[bytes] = []
     states: list[bytes] = []
     for name, value in scope["headers"]:
@@ -83,18 +83,19 @@ class Messages(Protocol):
     """Sees the requests on one WebSocket."""
 
     def began(self, scope: Scope, trace: TraceContext) -> None:
-        """One with this trace is submitted next."""
+        """Note that a request with this trace is submitted next."""
         ...
 
     def refused(self, scope: Scope, trace: TraceContext, request: str, status: int) -> None:
-        """The one with the id ``request`` was not even submitted; ``status`` is as in HTTP."""
+        """Note that the request with the id ``request`` was not even submitted; ``status`` is as in
+        HTTP."""
         ...
 
 
 @attrs.frozen(eq=False)
 class TraceEntry:
-    """How a request came in: its trace, that of its caller, if it has one, and what is exported;
-    of a WebSocket also what sees the requests on it, if anything does."""
+    """The beginning of a request: its trace, that of its caller, if it has one, and what is
+    exported; of a WebSocket also what sees the requests on it, if anything does."""
 
     trace: TraceContext
     caller: TraceContext | None
@@ -102,7 +103,7 @@ class TraceEntry:
     messages: Messages | None = None
 
     def of_message(self) -> TraceContext:
-        """For the next request on the WebSocket."""
+        """Return the context for the next request on the WebSocket."""
         return self.sampling.continues(self.caller)
 
 
@@ -115,13 +116,14 @@ def enter_trace(scope: Scope, sampling: Sampling, messages: Messages | None = No
 
 
 def trace_of(scope: Scope) -> TraceContext:
-    """The trace of this request; of an application that nothing is in front of, not exported."""
+    """Return the trace of this request; of an application that nothing is in front of, not
+    exported."""
     return _entry_of(scope).trace
 
 
 def begin_message(scope: Scope) -> TraceContext:
-    """The trace of a request on a WebSocket, which is submitted next: of the caller who opened the
-    WebSocket, or one of its own."""
+    """Return the trace of a request on a WebSocket, which is submitted next: of the caller who
+    opened the WebSocket, or one of its own."""
     entry = _entry_of(scope)
     trace = entry.of_message()
     if entry.messages is not None:
@@ -130,7 +132,7 @@ def begin_message(scope: Scope) -> TraceContext:
 
 
 def refuse_message(scope: Scope, request: str, status: int) -> None:
-    """A request on a WebSocket is answered with an error and not submitted."""
+    """Note that a request on a WebSocket is answered with an error and not submitted."""
     entry = _entry_of(scope)
     if entry.messages is not None:
         entry.messages.refused(scope, entry.of_message(), request, status)

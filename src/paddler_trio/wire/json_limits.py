@@ -1,4 +1,4 @@
-"""How much JSON a text may hold, counted before anything of it is decoded.
+"""Count how much JSON a text holds, before anything of it is decoded.
 
 The cost of decoding grows with the values, not the bytes: three bytes, ``[],``, become a list of
 56 bytes. So a text is counted first, at the speed of reading memory, and a text over a limit costs
@@ -31,7 +31,7 @@ class JsonLimitError(WireError):
 
 @attrs.frozen(kw_only=True)
 class JsonLimits:
-    """What one text may hold.
+    """Limits of one text.
 
     Attributes:
       max_values: scalars, containers and names of members together. A prompt as token ids is one
@@ -50,7 +50,7 @@ UNCOUNTED_BYTES: Final = 16_384
 """A text this short holds 5,461 values at the most: counting it would change nothing."""
 
 ESTIMATED_BYTES: Final = 65_536
-"""For a text this short the bound estimates its memory well enough."""
+"""The bound estimates the memory of a text this short well enough."""
 VALUE_BYTES: Final = 48
 """An integer, or the head of a string, and its place in a list."""
 CONTAINER_BYTES: Final = 128
@@ -75,8 +75,8 @@ class JsonCount:
 
 
 def bound_of(text: bytes | bytearray, limits: JsonLimits | None = None) -> JsonCount:
-    """At least as many values and containers as decoding ``text`` could make, as far as it is
-    within ``limits``."""
+    """Return at least as many values and containers as decoding ``text`` could make, as far as it
+    is within ``limits``."""
     count = JsonCount(1, 0)
     for start in range(0, len(text), SLICE_BYTES):
         end = start + SLICE_BYTES
@@ -89,7 +89,7 @@ def bound_of(text: bytes | bytearray, limits: JsonLimits | None = None) -> JsonC
 
 
 def count_of(text: bytes | bytearray, limits: JsonLimits | None = None) -> JsonCount:
-    """The same without strings; exact if ``text`` is JSON, and linear if it is not."""
+    """Return the count without strings; exact if ``text`` is JSON, and linear if it is not."""
     count = JsonCount(1, 0, is_exact=True)
     for separators, containers in _structure(text):
         values = count.values + separators + containers
@@ -122,7 +122,8 @@ def check_count(text: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) ->
 
 
 def _structure(text: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Of each slice, without strings: how many commas and colons, and how many opening brackets."""
+    """Yield for each slice, without strings, how many commas and colons it has, and how many
+    opening brackets."""
     whole = np.frombuffer(text, dtype=np.uint8)
     is_inside = False  # of a string, at the beginning of the slice
     is_escaped = False  # its first byte, by a backslash at the end of the slice before
@@ -142,7 +143,8 @@ def _structure(text: bytes | bytearray) -> Iterator[tuple[int, int]]:
 
 
 def escaped_bytes(slashes: Bools, *, is_escaped: bool) -> tuple[Bools, bool]:
-    """Which bytes of a slice a backslash escapes, and whether the first of the next slice.
+    """Return which bytes of a slice a backslash escapes, and whether it escapes the first of the
+    next slice.
 
     A byte is escaped after an odd number of backslashes: in a run of them the first escapes the
     second, the third the fourth.
@@ -155,7 +157,8 @@ def escaped_bytes(slashes: Bools, *, is_escaped: bool) -> tuple[Bools, bool]:
 
 
 def decoded_bytes(text: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) -> int:
-    """What ``text`` takes once it is decoded, estimated from above; of a short one, its length.
+    """Return what ``text`` takes once it is decoded, estimated from above; the length of a short
+    one.
 
     Raises:
       JsonLimitError: as ``check_count``.
@@ -170,7 +173,8 @@ def decoded_bytes(text: bytes | bytearray, limits: JsonLimits = DEFAULT_LIMITS) 
 
 
 def weight_bytes_of(text: bytes) -> int:
-    """The same of a text of ours, of any length, which no limits hold for."""
+    """Return what a text of ours takes once it is decoded; it has any length, and no limits hold
+    for it."""
     return _estimated_bytes(text, count_of(text))
 
 

@@ -37,7 +37,7 @@ RUN_VALUES = 2_048
 """Scalars that are written with the interpreter held: five milliseconds of the slowest floats."""
 
 RUN_CHARS = 262_144
-"""Of one string, likewise."""
+"""The characters of one string, likewise."""
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -142,9 +142,9 @@ def dumps(value: object) -> bytes:
 
 
 def one_text(value: object) -> str | None:
-    """An object with one member that is a text, as ``dumps`` writes it, and in a tenth of the time
-    of an encoder, which builds itself anew for each value; None for everything else. That is a
-    token, nearly always."""
+    """Return an object with one member that is a text, as ``dumps`` writes it, and in a tenth of
+    the time of an encoder, which builds itself anew for each value; None for everything else. That
+    is a token, nearly always."""
     if type(value) is not dict or len(value) != 1:
         return None
     ((name, text),) = value.items()
@@ -154,7 +154,8 @@ def one_text(value: object) -> str | None:
 
 
 def one_text_within(value: object) -> str | None:
-    """As :func:`one_text`, of an object whose one member is such an object."""
+    """Return the one text within an object whose one member is an object as :func:`one_text` takes
+    it."""
     if type(value) is not dict or len(value) != 1:
         return None
     ((name, inner),) = value.items()
@@ -165,7 +166,8 @@ def one_text_within(value: object) -> str | None:
 
 
 def dumps_in_runs(value: object) -> bytes:
-    """As ``dumps``, slower, and never long with the interpreter held; for a worker thread.
+    """Return what ``dumps`` does, slower, and never long with the interpreter held; for a worker
+    thread.
 
     Raises:
       WireError: as ``dumps``; or more than a run is nested deeper than ``MAX_DEPTH``.
@@ -189,7 +191,8 @@ def runs_of(value: object) -> Iterator[bytes]:
 
 
 def beginning_of(value: object, num_chars: int) -> str:
-    """So much of what ``dumps`` writes; costs no more than a run, however long the rest is.
+    """Return the beginning of what ``dumps`` writes; costs no more than a run, however long the
+    rest is.
 
     Raises:
       WireError: as ``dumps``, if it is in what was written.
@@ -253,13 +256,14 @@ def _members_in_runs(members: dict[str, object], depth: int) -> Iterator[bytes]:
 
 
 def is_long(value: object) -> bool:
-    """Whether ``value`` is more than is written at once in runs; costs no more than a run."""
+    """Return whether ``value`` is more than is written at once in runs; costs no more than a
+    run."""
     return _left_after(value, RUN_VALUES) < 0
 
 
 def _left_after(value: object, left: int) -> int:
-    """What a run has left for more values once ``value`` is in it, of ``left``; below zero if it
-    does not fit. Costs no more than a run."""
+    """Return what a run has left, of ``left``, for more values once ``value`` is in it; below zero
+    if it does not fit. Costs no more than a run."""
     nodes = [value]
     while nodes and left >= 0:
         node = nodes.pop()
@@ -276,7 +280,8 @@ def _left_after(value: object, left: int) -> int:
 
 
 def canonical(value: object) -> bytes:
-    """As ``dumps``, keys sorted: equal values give equal bytes, so these can be digested."""
+    """Return what ``dumps`` does with keys sorted: equal values give equal bytes, so these can be
+    digested."""
     return _encode(_SORTED_ENCODER, value)
 
 
@@ -309,7 +314,7 @@ def _too_deep() -> WireError:
 
 
 def is_deeper(value: object, limit: int) -> bool:
-    """Whether containers nest more than ``limit`` deep; level by level, no recursion."""
+    """Return whether containers nest more than ``limit`` deep; level by level, no recursion."""
     level: list[object] = [value]
     for _ in range(limit):
         children: list[object] = []

@@ -48,7 +48,8 @@ Float32: TypeAlias = Annotated[float, SinglePrecision()]
 
 
 def float32(value: float) -> float:
-    """Round to 32 bits; the result is the double its shortest decimal names (``0.8``).
+    """Return ``value`` rounded to 32 bits; the result is the double its shortest decimal names
+    (``0.8``).
 
     Raises:
       WireError: NaN, infinite, or beyond the largest 32-bit float.
@@ -68,7 +69,7 @@ def float32(value: float) -> float:
 
 
 def float32s(values: Sequence[float] | npt.NDArray[np.floating[Any]]) -> tuple[float, ...]:
-    """``float32`` of each value, thirty times as fast: embeddings have thousands of them.
+    """Return ``float32`` of each value, thirty times as fast: embeddings have thousands of them.
 
     An integer below 2**53 divided by an exact power of ten rounds once, to the very double the
     decimal names. Each candidate is checked against the 32-bit value it must name; the few that
@@ -104,5 +105,5 @@ def float32s(values: Sequence[float] | npt.NDArray[np.floating[Any]]) -> tuple[f
 
 
 def rfc3339(moment: datetime) -> str:
-    """RFC 3339, in UTC and whole seconds."""
+    """Return a time as RFC 3339 has it, in UTC and whole seconds."""
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -38,12 +38,13 @@ OMITTED: Final[Mapping[object, object]] = MappingProxyType({"omitted": True})
 CONVERTER: Final = cattrs.Converter()
 
 MAX_SHOWN_BITS: Final = 4096
-"""Of a number. TOML has hexadecimal ones of any length, which Python does not write in digits."""
+"""The bits of a number. TOML has hexadecimal ones of any length, which Python does not write in
+digits."""
 _ABSENT: Final = object()
 
 
 def describe(value: object) -> str:
-    """What a JSON value is, briefly enough for an error text."""
+    """Say in a few words what a JSON value is, for the text of an error."""
     match value:
         case None:
             return "null"
@@ -70,12 +71,12 @@ def register(
 
 
 def reader_of(shape: object) -> Reader:
-    """The hook that reads ``shape``; hold on to it rather than asking again."""
+    """Return the hook that reads ``shape``; hold on to it rather than asking again."""
     return CONVERTER.get_structure_hook(shape)
 
 
 def writer_of(shape: object) -> Writer:
-    """The hook that writes ``shape``."""
+    """Return the hook that writes ``shape``."""
     return CONVERTER.get_unstructure_hook(shape)
 
 
@@ -232,7 +233,8 @@ def _array_reader(shape: object) -> Reader:
 
 
 def _are_within(value: list[object], bounds: IntRange) -> bool:
-    """Whether all are integers within ``bounds``; quick for a prompt of a million token ids."""
+    """Return whether all are integers within ``bounds``; quick for a prompt of a million token
+    ids."""
     if {*map(type, value)} != {int}:
         return False
     numbers = cast("list[int]", value)
@@ -240,7 +242,7 @@ def _are_within(value: list[object], bounds: IntRange) -> bool:
 
 
 def _bounds_of(shape: object) -> IntRange | None:
-    """Of an integer shape, such as ``Int32``; None for all others."""
+    """Return the bounds of an integer shape, such as ``Int32``; None for all others."""
     bounds = _metadata_of(shape)
     return bounds if isinstance(bounds, IntRange) else None
 
@@ -277,7 +279,7 @@ def _is_optional(shape: object) -> bool:
 
 
 def _inner(shape: object) -> object:
-    """``X`` of ``X | None``."""
+    """Return ``X`` of ``X | None``."""
     return Union[tuple(member for member in get_args(shape) if member is not NoneType)]  # noqa: UP007
 
 

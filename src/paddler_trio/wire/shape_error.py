@@ -1,4 +1,4 @@
-"""What is wrong with a JSON value, and where."""
+"""An error that says what is wrong with a JSON value, and where."""
 
 from __future__ import annotations
 

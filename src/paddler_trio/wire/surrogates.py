@@ -14,12 +14,12 @@ import numpy.typing as npt
 from paddler_trio.wire.json_limits import SLICE_BYTES, Bools, escaped_bytes
 
 ESCAPE_BYTES: Final = 6
-"""Of one escape, such as ``\\ud83d``."""
+"""The bytes of one escape, such as ``\\ud83d``."""
 
 
 def has_half_pair(text: bytes | bytearray) -> bool:
-    """Whether ``text``, which must be valid JSON, escapes a high surrogate without a low one right
-    behind it, or a low one without a high one before it."""
+    """Return whether ``text``, which must be valid JSON, escapes a high surrogate without a low one
+    right behind it, or a low one without a high one before it."""
     whole = np.frombuffer(text, dtype=np.uint8)
     is_escaped = False  # the first byte of the slice, by a backslash at the end of the one before
     open_high = np.array([], dtype=np.intp)  # where a high one ended what was looked at
@@ -41,7 +41,7 @@ def has_half_pair(text: bytes | bytearray) -> bool:
 def _surrogates(
     whole: npt.NDArray[np.uint8], escapes: npt.NDArray[np.intp]
 ) -> tuple[npt.NDArray[np.intp], Bools]:
-    """Those of the ``escapes`` that are surrogates, and which of them are high ones."""
+    """Return the ``escapes`` that are surrogates, and which of them are high ones."""
     escapes = escapes[whole[escapes + 1] == ord("u")]
     lower = 0x20  # what makes a letter small, and leaves a digit as it is
     escapes = escapes[(whole[escapes + 2] | lower) == ord("d")]

@@ -59,12 +59,12 @@ class Variant:
 
 
 def unit(cls: AttrsClass, tag: str | None = None) -> Variant:
-    """A variant that carries nothing: ``"Done"``."""
+    """Return a variant that carries nothing: ``"Done"``."""
     return Variant(tag or cls.__name__, (cls,), None, carries="nothing")
 
 
 def newtype(cls: AttrsClass, tag: str | None = None) -> Variant:
-    """A variant that is its class's only field: ``{"ContentToken": "hi"}``."""
+    """Return a variant that is its class's only field: ``{"ContentToken": "hi"}``."""
 
     def payload() -> tuple[Reader, Writer]:
         attrs.resolve_types(cls)
@@ -79,17 +79,17 @@ def newtype(cls: AttrsClass, tag: str | None = None) -> Variant:
 
 
 def struct(cls: AttrsClass, tag: str | None = None) -> Variant:
-    """A variant that carries its class's fields by name: ``{"Url": {"url": "..."}}``."""
+    """Return a variant that carries its class's fields by name: ``{"Url": {"url": "..."}}``."""
     return Variant(tag or cls.__name__, (cls,), lambda: (record_reader(cls), record_writer(cls)))
 
 
 def structs(union: object) -> tuple[Variant, ...]:
-    """A :func:`struct` for each class of ``union``."""
+    """Return a :func:`struct` for each class of ``union``."""
     return tuple(map(struct, get_args(union)))
 
 
 def through(tag: str, shape: object) -> Variant:
-    """A tag of this place around another shape: ``{"Notification": <Notification>}``."""
+    """Return a tag of this place around another shape: ``{"Notification": <Notification>}``."""
 
     def payload() -> tuple[Reader, Writer]:
         read = reader_of(shape)
@@ -102,8 +102,8 @@ def through(tag: str, shape: object) -> Variant:
 def through_known(
     tag: str, shape: object, variants: tuple[Variant, ...], unknown: Callable[[str], object]
 ) -> Variant:
-    """As :func:`through` with an external tag of these variants; the name of any other is read by
-    ``unknown`` instead of refused."""
+    """Make a variant as :func:`through` does, with an external tag of these variants; the name of
+    any other is read by ``unknown`` instead of refused."""
     known = frozenset(variant.tag for variant in variants)
     outer = through(tag, shape)
     assert outer.payload is not None
@@ -122,7 +122,7 @@ def through_known(
 
 
 def tag_of(value: object) -> str | None:
-    """The variant of an externally tagged enum that this names; None if it is no enum."""
+    """Return the variant of an externally tagged enum that this names; None if it is no enum."""
     match value:
         case str():
             return value

@@ -12,7 +12,7 @@ import tomllib
 from typing import Final
 
 MAX_KEY_PARTS: Final = 32
-"""Of one dotted key, or of the name of one table."""
+"""The parts of one dotted key, or of the name of one table."""
 
 _TOKEN: Final = re.compile(
     r'"""(?:[^"\\]|\\.|""?(?!"))*+"{3,5}'

@@ -19,9 +19,9 @@ from typing import Final
 import attrs
 
 TRACEPARENT_CHARS: Final = 55
-"""Of version 00, which is the one that is written."""
+"""The length of version 00, which is the one that is written."""
 MAX_LATER_CHARS: Final = 256
-"""Of a later version, whose further fields are unknown and not passed on."""
+"""The length of a later version, whose further fields are unknown and not passed on."""
 MAX_STATE_CHARS: Final = 512
 MAX_STATE_MEMBERS: Final = 32
 LONG_MEMBER_CHARS: Final = 128
@@ -57,18 +57,18 @@ class TraceContext:
     state: str = ""
 
     def traceparent(self, span_id: str | None = None) -> str:
-        """The header for the next one; ``span_id`` for one of the spans below this one."""
+        """Return the header for the next one; ``span_id`` for one of the spans below this one."""
         return f"00-{self.trace_id}-{span_id or self.span_id}-{self.is_sampled:02x}"
 
     def span_below(self, name: str) -> str:
-        """The id of a span below this one, the same for the same name: it can be sent to an agent
-        long before the span itself is made."""
+        """Return the id of a span below this one, the same for the same name: it can be sent to an
+        agent long before the span itself is made."""
         digest = hashlib.blake2s(f"{self.span_id}/{name}".encode(), digest_size=8)
         return digest.hexdigest()
 
 
 def parse_traceparent(text: str) -> TraceContext | None:
-    """The caller's trace and, as ``span_id``, its span; None if ``text`` is malformed."""
+    """Return the caller's trace and, as ``span_id``, its span; None if ``text`` is malformed."""
     found = _TRACEPARENT.match(text)
     if found is None or len(text) > MAX_LATER_CHARS:
         return None
@@ -82,7 +82,7 @@ def parse_traceparent(text: str) -> TraceContext | None:
 
 
 def parse_tracestate(headers: Sequence[str]) -> str:
-    """The members of all ``tracestate`` headers as one, at most ``MAX_STATE_CHARS`` long.
+    """Return the members of all ``tracestate`` headers as one, at most ``MAX_STATE_CHARS`` long.
 
     Empty if one of them is malformed or there are too many: half a list would be a wrong one. Of a
     list that is too long the members above ``LONG_MEMBER_CHARS`` are left out, then the last ones.

@@ -19,12 +19,12 @@ _SIZE_64: Final = 127
 
 
 def frame_header(size_bytes: int, *, opcode: int = TEXT, is_last: bool = True) -> bytes:
-    """Of a frame that is not masked, as servers send them."""
+    """Return the header of a frame that is not masked, as servers send them."""
     return _header(size_bytes, opcode | (_FINAL if is_last else 0), 0)
 
 
 def masked_frame(text: bytes, mask: bytes) -> bytes:
-    """A whole text message from a client.
+    """Return a whole text message from a client.
 
     Args:
       text: UTF-8.
@@ -34,7 +34,7 @@ def masked_frame(text: bytes, mask: bytes) -> bytes:
 
 
 def masked(data: bytes, mask: bytes) -> bytes:
-    """``data`` under a mask of 4 bytes, or without it if it was."""
+    """Return ``data`` under a mask of 4 bytes, or without it if it was."""
     size = len(data)
     repeated = (mask * (size // MASK_BYTES + 1))[:size]
     number = int.from_bytes(data, "little") ^ int.from_bytes(repeated, "little")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 from paddler_trio.agent.children.preparation_worker import PreparationWorker
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.requests.embedding_in_flight import EmbeddingInFlight, Portion
-from paddler_trio.agent.requests.requests import AgentRequests, RunningRequest
+from paddler_trio.agent.requests.requests import AgentRequests
+from paddler_trio.agent.requests.running_request import RunningRequest
 from paddler_trio.net.tls.address import BalancerAddress
 
 NOTHING = cast("Any", None)

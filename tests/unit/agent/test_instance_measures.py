@@ -6,7 +6,7 @@ import attrs
 import trio
 from trio.testing import MockClock
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.requests.instance_measures import InstanceMeasures
 from paddler_trio.models.download.download_progress import DownloadProgress
 from paddler_trio.system.loop_lag import LoopLag

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.slot_shares import SlotShare, SlotShares
 from paddler_trio.scheduler.dispatch.slots_kept import slots_kept
 

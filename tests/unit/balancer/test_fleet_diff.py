@@ -25,7 +25,8 @@ from paddler_trio.wire.trio.desired_state_extras import (
     Extras,
     Markers,
 )
-from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState, ReplicaRange, RolloutSpec
+from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState, RolloutSpec
+from paddler_trio.wire.trio.replica_range import ReplicaRange
 
 SPEC = DeploymentSpec(name="coder", model=LocalToAgent("/m.gguf"))
 NONE, IN_PLACE, CONTEXT, WEIGHTS = Change

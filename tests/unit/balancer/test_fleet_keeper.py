@@ -36,12 +36,8 @@ from paddler_trio.wire.paddler.desired_state import (
 )
 from paddler_trio.wire.paddler.status import ChatTemplate
 from paddler_trio.wire.trio.desired_state_extras import EngineOverrides, Extras, extended_digest
-from paddler_trio.wire.trio.fleet_state import (
-    DEFAULT,
-    DeploymentSpec,
-    FleetState,
-    ReplicaRange,
-)
+from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetState
+from paddler_trio.wire.trio.replica_range import ReplicaRange
 
 CODER = DeploymentSpec(name="coder", model=UrlModel("https://host/c.gguf"))
 CHAT = DeploymentSpec(

@@ -18,7 +18,8 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
-from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, ReplicaRange
+from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec
+from paddler_trio.wire.trio.replica_range import ReplicaRange
 from paddler_trio.wire.trio.trio_link import Report
 
 MODEL = LocalToAgent("/m.gguf")

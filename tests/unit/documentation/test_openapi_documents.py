@@ -33,7 +33,7 @@ from paddler_trio.wire.tags import EXTERNAL_TAGS
 from paddler_trio.wire.trio.cache_commands import Pull, Verify
 from paddler_trio.wire.trio.desired_state_extras import ExtendedDesiredState, Extras
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState
-from paddler_trio.wire.trio.trio_link import Tokenize
+from paddler_trio.wire.trio.model_questions import Tokenize
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate, RegexGrammar
 
 sys.path.insert(0, str(ROOT / "tools"))

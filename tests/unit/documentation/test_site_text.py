@@ -11,7 +11,7 @@ from documented_blocks import DOCS, ROOT, blocks
 
 sys.path.insert(0, str(ROOT / "tools"))
 
-from site_text import foreign_loads, list_of_decisions, shown
+from site_text import foreign_loads, shown
 
 
 def test_a_block_of_a_machine_gets_a_title_and_reasons_are_not_shown() -> None:
@@ -25,15 +25,6 @@ def test_commands_that_only_tests_need_are_not_shown() -> None:
     assert hidden
     for page in hidden:
         assert "<!-- run" not in shown(page.read_text(encoding="utf-8"))
-
-
-def test_every_decision_is_in_the_list_under_its_number() -> None:
-    lines = list_of_decisions(DOCS / "decisions").splitlines()[2:]
-    files = sorted((DOCS / "decisions").glob("[0-9]*.md"))
-    assert len(lines) == len(files)
-    for line, path in zip(lines, files, strict=True):
-        assert line.startswith(f"| {int(path.name[:4])} | [")
-        assert path.name in line
 
 
 @pytest.mark.parametrize(

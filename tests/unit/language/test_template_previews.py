@@ -13,12 +13,12 @@ from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.chat_template import MAX_SOURCE_CHARS
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.preparation.jobs import prepare
-from paddler_trio.processes.preparation.messages import Answered, Job
+from paddler_trio.processes.preparation.preparation_messages import Answered, Job
 from paddler_trio.processes.preparation.template_preview import previewed
 from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
+from paddler_trio.wire.trio.model_questions import PreviewTemplate
 from paddler_trio.wire.trio.request_frame import read_head
-from paddler_trio.wire.trio.trio_link import PreviewTemplate
 from vision_models import data_uri, encoded, picture
 
 READY = Ready(cells=2048, n_batch=512, n_ctx_train=2048, n_vocab=1536)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paddler_trio.agent.link.agent_id import new_agent_id
+from paddler_trio.agent.link.balancer_link import new_agent_id
 from paddler_trio.system.logs.log_ring import HIDDEN, MAX_RECORDS, LogRing, redacted
 
 KEY = "pt-" + "a1B2" * 10

@@ -9,7 +9,7 @@ import pytest
 
 GIB = 1024**3
 JOB = (
-    "from paddler_trio.processes.preparation.limits import cpu_limited\n"
+    "from paddler_trio.processes.preparation.job_limits import cpu_limited\n"
     "def ours():\n"
     "    with cpu_limited(1): pass\n"
 )
@@ -25,7 +25,7 @@ DRY_RUN = (
         (
             "RLIMIT_AS",
             GIB,
-            "from paddler_trio.processes.preparation.limits import limit_memory as ours",
+            "from paddler_trio.processes.preparation.job_limits import limit_memory as ours",
         ),
         ("RLIMIT_CPU", 3600, JOB),
         (

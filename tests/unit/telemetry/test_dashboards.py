@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from paddler_trio.telemetry.alerts import PREFIX, alerts
-from paddler_trio.telemetry.dashboard import WIDTH, dashboard, queries
+from paddler_trio.telemetry.dashboard import dashboard, queries
+from paddler_trio.telemetry.grafana_panels import WIDTH
 from paddler_trio.telemetry.metric_definitions import (
     AGENT_METRICS,
     BALANCER_METRICS,

@@ -18,13 +18,8 @@ from paddler_trio.wire.paddler.desired_state import (
 from paddler_trio.wire.paddler.status import ChatTemplate
 from paddler_trio.wire.trio.default_deployment import desired_of, with_default
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras
-from paddler_trio.wire.trio.fleet_state import (
-    ALL_REPLICAS,
-    DEFAULT,
-    DeploymentSpec,
-    FleetState,
-    ReplicaRange,
-)
+from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetState
+from paddler_trio.wire.trio.replica_range import ALL_REPLICAS, ReplicaRange
 
 NEW = BalancerDesiredState.default()
 paddler_states = values_of(BalancerDesiredState)

@@ -21,14 +21,13 @@ from paddler_trio.wire.paddler.desired_state import (
 from paddler_trio.wire.trio.default_deployment import desired_of, fleet_fault, fleet_problem
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, extended_digest
 from paddler_trio.wire.trio.fleet_state import (
-    ALL_REPLICAS,
     DEFAULT,
     DeploymentSpec,
     FleetRevision,
     FleetState,
-    ReplicaRange,
     RolloutSpec,
 )
+from paddler_trio.wire.trio.replica_range import ALL_REPLICAS, ReplicaRange
 
 CODER: dict[str, Any] = {"name": "coder", "model": {"LocalToAgent": "/m.gguf"}}
 

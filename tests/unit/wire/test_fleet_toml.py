@@ -13,14 +13,9 @@ from paddler_trio.wire.paddler.desired_state import (
     NoModel,
 )
 from paddler_trio.wire.trio.desired_state_extras import Automatic, EngineOverrides, Extras
-from paddler_trio.wire.trio.fleet_state import (
-    DeploymentSpec,
-    FleetState,
-    Mixed,
-    ReplicaRange,
-    RolloutSpec,
-)
+from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState, Mixed, RolloutSpec
 from paddler_trio.wire.trio.fleet_toml import MAX_TOML_BYTES, FleetFile, fleet_of_toml
+from paddler_trio.wire.trio.replica_range import ReplicaRange
 
 WHOLE = """
 note = "a larger context"

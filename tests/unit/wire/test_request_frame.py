@@ -14,16 +14,10 @@ from paddler_trio.wire.paddler.request_params import (
     ContinueFromRawPromptParams,
     GenerateEmbeddingBatchParams,
 )
+from paddler_trio.wire.trio.model_questions import Tokenize
 from paddler_trio.wire.trio.request_frame import RequestFrame, encode_work, read_head
 from paddler_trio.wire.trio.request_trace import RequestTrace
-from paddler_trio.wire.trio.trio_link import (
-    TAG,
-    Ask,
-    Start,
-    Tokenize,
-    parse_extension,
-    render_extension,
-)
+from paddler_trio.wire.trio.trio_link import TAG, Ask, Start, parse_extension, render_extension
 from paddler_trio.wire.trio.work import (
     ConversationPrompt,
     Embed,

@@ -24,10 +24,10 @@ from paddler_trio.wire.paddler.messages import (
     parse_agent_message,
     parse_balancer_message,
     parse_inference_server_message,
-    recover_request_id,
     render,
     response_line,
 )
+from paddler_trio.wire.paddler.recovered_id import recover_request_id
 
 
 @settings(max_examples=examples(60), deadline=None)

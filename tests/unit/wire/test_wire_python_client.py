@@ -33,6 +33,7 @@ from paddler_trio.wire.paddler.messages import (
     error_line,
     render,
 )
+from paddler_trio.wire.paddler.raw_results import ends_stream, result_tag
 from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
@@ -44,8 +45,6 @@ from paddler_trio.wire.paddler.results import (
     EmbeddingProduced,
     TokenPiece,
     ToolCallParsed,
-    ends_stream,
-    result_tag,
 )
 from paddler_trio.wire.paddler.status import (
     ChatTemplate,

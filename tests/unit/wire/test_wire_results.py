@@ -8,6 +8,7 @@ from effort import examples
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.paddler.messages import AgentResponseBody
+from paddler_trio.wire.paddler.raw_results import ends_stream, result_tag
 from paddler_trio.wire.paddler.results import (
     ALL_EMBEDDING_TAGS,
     ALL_GENERATION_TAGS,
@@ -19,8 +20,6 @@ from paddler_trio.wire.paddler.results import (
     GeneratedTokenResult,
     GenerationFailure,
     TokenPiece,
-    ends_stream,
-    result_tag,
 )
 
 NOT_ENDING = {

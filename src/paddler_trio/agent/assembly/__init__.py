@@ -1,1 +1,1 @@
-"""Where the parts of an agent are made and wired together."""
+"""Make the parts of an agent and wire them together."""

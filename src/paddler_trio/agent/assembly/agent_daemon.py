@@ -12,10 +12,9 @@ import trio
 
 from paddler_trio.agent.assembly.upstream_agent import upstream_agent_parts
 from paddler_trio.agent.link.agent_folder import in_use
-from paddler_trio.agent.link.agent_id import new_agent_id
-from paddler_trio.agent.link.balancer_link import BalancerLink
+from paddler_trio.agent.link.agent_status import AgentStatus
+from paddler_trio.agent.link.balancer_link import BalancerLink, new_agent_id
 from paddler_trio.agent.link.credential_rotation import CredentialRotation
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.disk_space import DiskSpace
 from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.model_fit import ModelFit
@@ -120,7 +119,7 @@ def agent_parts(config: AgentConfig, open_metrics: OpenMetrics | None = None) ->
 
 @attrs.define(eq=False)
 class _Host:
-    """What all instances of one agent share.
+    """The things that all instances of one agent share.
 
     Args:
       id: of its first link.
@@ -131,7 +130,7 @@ class _Host:
     spans: SpanExport | None = attrs.field(default=None, init=False)
     """Takes the spans of the requests of all instances."""
     statuses: dict[str, AgentStatus] = attrs.field(factory=dict, init=False)
-    """Of the newest instance of each deployment."""
+    """The status of the newest instance of each deployment."""
     _hub: HubSettings = attrs.field(init=False)
     _fit: ModelFit = attrs.field(init=False)
     """One dry run at a time."""
@@ -141,7 +140,7 @@ class _Host:
     _memory: MemoryInUse = attrs.field(factory=MemoryInUse, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """ConfigurationError for a bad endpoint of traces, or without OpenTelemetry."""
+        """Raise ConfigurationError for a bad endpoint of traces, or without OpenTelemetry."""
         if (endpoint := self.config.otlp_endpoint) is not None:
             instance = self.config.name or self.id
             self.spans = SpanExport(
@@ -156,7 +155,7 @@ class _Host:
     def services(
         self, open_metrics: OpenMetrics | None, instances: Instances[InstanceWanted]
     ) -> dict[str, Run]:
-        """What runs beside the instances, by the names of the tasks."""
+        """Return what runs beside the instances, by the names of the tasks."""
         services: dict[str, Run] = {}
         if self.spans is not None:
             services["span export"] = self.spans.run
@@ -172,7 +171,7 @@ class _Host:
         return CredentialRotation(config.token_file)
 
     def instance_parts(self, wanted: InstanceWanted) -> InstanceParts:
-        """Of a deployment beside the first link's."""
+        """Return the parts of a deployment beside the first link's."""
         name = f"{self.config.name or self.id}.{wanted.deployment}"
         placement = Placement(host=self.id, deployment=wanted.deployment, labels=self.config.labels)
         return self.parts(
@@ -194,25 +193,11 @@ class _Host:
         placement: Callable[[], Placement | None],
         instances: Instances[InstanceWanted] | None,
     ) -> InstanceParts:
-        """Of one instance; only the first link hears which ``instances`` there shall be."""
+        """Return the parts of one instance; only the first link hears which ``instances`` there
+        shall be."""
         config = self.config
         requests = AgentRequests(status, name or link_id, self.spans)
-        models = ModelServer(
-            status,
-            threads=config.threads,
-            settings=config.engine,
-            drain_s=config.drain_timeout_s,
-            supervise=keep_engine,
-            supervise_preparation=keep_preparation,
-            on_step=requests.on_step,
-            on_engine_gone=requests.on_engine_gone,
-            trusts_messages=config.trusts_messages,
-            hub=self._hub,
-            fit=self._fit,
-            checks_fit=config.checks_fit,
-            loads_beside=config.loads_beside,
-            memory=self._memory,
-        )
+        models = self._models(status, requests)
         link = BalancerLink(
             BalancerAddress(config.management_host, config.management_port, config.has_tls),
             name,
@@ -246,4 +231,23 @@ class _Host:
             open_requests=partial(requests.open, models=models),
             offer_nothing=offer_nothing,
             drain_timeout_s=config.drain_timeout_s,
+        )
+
+    def _models(self, status: AgentStatus, requests: AgentRequests) -> ModelServer:
+        config = self.config
+        return ModelServer(
+            status,
+            threads=config.threads,
+            settings=config.engine,
+            drain_s=config.drain_timeout_s,
+            supervise=keep_engine,
+            supervise_preparation=keep_preparation,
+            on_step=requests.on_step,
+            on_engine_gone=requests.on_engine_gone,
+            trusts_messages=config.trusts_messages,
+            hub=self._hub,
+            fit=self._fit,
+            checks_fit=config.checks_fit,
+            loads_beside=config.loads_beside,
+            memory=self._memory,
         )

@@ -31,7 +31,8 @@ MAX_CONNECTIONS: Final = 64
 
 
 def bind_metrics(address: str | None) -> list[socket.socket]:
-    """The sockets of the port, none without an address; ConfigurationError if it cannot be had."""
+    """Return the sockets of the port, none without an address; ConfigurationError if it cannot be
+    had."""
     if address is None:
         return []
     sockets = listen(address)
@@ -45,7 +46,7 @@ def bind_metrics(address: str | None) -> list[socket.socket]:
 
 
 def tls_of(config: AgentConfig) -> ServerTls | None:
-    """The TLS of the port, None for none; ConfigurationError."""
+    """Return the TLS of the port, None for none; ConfigurationError."""
     files = TlsFiles.of(
         config.metrics_tls_cert,
         config.metrics_tls_key,

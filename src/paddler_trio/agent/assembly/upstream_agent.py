@@ -7,9 +7,8 @@ from typing import Final
 
 import trio
 
-from paddler_trio.agent.link.agent_id import new_agent_id
-from paddler_trio.agent.link.balancer_link import BalancerLink
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
+from paddler_trio.agent.link.balancer_link import BalancerLink, new_agent_id
 from paddler_trio.agent.model.server_files import ServerFiles
 from paddler_trio.agent.servers.forwarded_streams import ForwardedStreams
 from paddler_trio.agent.servers.upstream_monitor import MonitorSettings, UpstreamMonitor
@@ -17,7 +16,7 @@ from paddler_trio.agent.servers.upstream_parts import NoModels, UpstreamRequests
 from paddler_trio.agent.servers.upstream_shown import UpstreamShown
 from paddler_trio.agent.servers.upstream_tunnels import UpstreamTunnels
 from paddler_trio.net.client.upstream_address import parse_upstream_address
-from paddler_trio.net.client.upstream_client import make_upstream_client
+from paddler_trio.net.client.upstream_client import UpstreamClient, make_upstream_client
 from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_tls import ClientTls
@@ -27,7 +26,8 @@ from paddler_trio.system.config import AgentConfig, UpstreamConfig
 from paddler_trio.wire.trio.trio_link import Placement
 
 LONGEST_SILENCE_S: Final = 6 * 3600.0
-"""Of a server in a request: the balancer, which knows its clients' patience, gives up before."""
+"""The silence of a server in a request: the balancer, which knows its clients' patience, gives up
+before."""
 
 
 def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentParts:
@@ -36,28 +36,9 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
     Errors:
       ConfigurationError: no address of a server, or a file that cannot be read.
     """
-    files = ServerFiles.read(server.key_file, server.ca)
-    upstream = parse_upstream_address(server.url)
-    client = make_upstream_client(
-        upstream,
-        timeouts=UpstreamTimeouts(first_byte_s=LONGEST_SILENCE_S, idle_s=LONGEST_SILENCE_S),
-        bearer=files.bearer,
-        ca_file=server.ca,
-    )
-    settings = MonitorSettings(
-        slots=server.slots,
-        busy_s=server.interval_s,
-        idle_s=server.interval_s,
-    )
-    has_files = server.key_file is not None or server.ca is not None
-    monitor = UpstreamMonitor(
-        client,
-        settings,
-        server.key_file is not None,
-        renew=partial(files.renew, client) if has_files else None,
-    )
+    client, monitor = _monitored(server)
     status = AgentStatus(server.slots or 1)
-    shown = UpstreamShown(status, monitor, server.external_address or upstream.authority)
+    shown = UpstreamShown(status, monitor, server.external_address or client.address.authority)
     host = new_agent_id()
     address = BalancerAddress(config.management_host, config.management_port, config.has_tls)
     tls = ClientTls(
@@ -104,6 +85,31 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
     return AgentParts(first, _no_instances)
 
 
+def _monitored(server: UpstreamConfig) -> tuple[UpstreamClient, UpstreamMonitor]:
+    """Return a client of the server, and what looks after the server with it."""
+    files = ServerFiles.read(server.key_file, server.ca)
+    upstream = parse_upstream_address(server.url)
+    client = make_upstream_client(
+        upstream,
+        timeouts=UpstreamTimeouts(first_byte_s=LONGEST_SILENCE_S, idle_s=LONGEST_SILENCE_S),
+        bearer=files.bearer,
+        ca_file=server.ca,
+    )
+    settings = MonitorSettings(
+        slots=server.slots,
+        busy_s=server.interval_s,
+        idle_s=server.interval_s,
+    )
+    has_files = server.key_file is not None or server.ca is not None
+    monitor = UpstreamMonitor(
+        client,
+        settings,
+        server.key_file is not None,
+        renew=partial(files.renew, client) if has_files else None,
+    )
+    return client, monitor
+
+
 async def _no_instances(stop: trio.Event) -> None:
-    """A server is what it is: nothing else is served beside it."""
+    """Wait: nothing else is served beside it."""
     await stop.wait()

@@ -44,7 +44,7 @@ from paddler_trio.system.behind_tokens import go_behind_tokens
 log = structlog.get_logger("download")
 
 LENGTH_BYTES: Final = 4
-"""Of a job, in front of it."""
+"""The bytes of a job's length, in front of it."""
 MAX_LINE_BYTES: Final = 64 * 1024
 MAX_CAUSE_CHARS: Final = 4000
 _ERRORS: Final[dict[str, type[DownloadError]]] = {
@@ -65,13 +65,13 @@ _ERRORS: Final[dict[str, type[DownloadError]]] = {
         TransferInterruptedError,
     )
 }
-"""Of a transfer."""
+"""The errors of a transfer."""
 _COMMAND: Final = (sys.executable, "-P", "-m", "paddler_trio.agent.children.download_child")
 _RECEIVE_BYTES: Final = 16 * 1024
 
 
 async def fetch_apart(job: TransferJob, meter: ProgressMeter) -> Fetched:
-    """Have a child process do ``job``; DownloadError. A ``CarryOut``.
+    """Let a child process do ``job``; DownloadError. A ``CarryOut``.
 
     Cancellation: the child is killed. What is on its way is lost, at most 4 MiB of each request.
     """
@@ -143,13 +143,13 @@ def _fields(line: bytes) -> dict[str, object]:
 
 
 def encoded(job: TransferJob) -> bytes:
-    """As the child reads it."""
+    """Return a job as the child reads it."""
     data = pickle.dumps(job)
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 def fields_of(error: DownloadError) -> dict[str, object]:
-    """What ``error_of`` makes the same error of."""
+    """Return the fields of which ``error_of`` makes the same error."""
     retry_after_s = error.retry_after_s if isinstance(error, ServerFailedError) else None
     return {
         "error": type(error).__name__,
@@ -160,7 +160,7 @@ def fields_of(error: DownloadError) -> dict[str, object]:
 
 
 def error_of(fields: dict[str, object], subject: Subject) -> DownloadError:
-    """The error that the child met."""
+    """Return the error that the child met."""
     error = _ERRORS[str(fields["error"])](subject, str(fields["cause"]))
     error.is_from_store = fields["is_from_store"] is True
     retry_after_s = fields["retry_after_s"]

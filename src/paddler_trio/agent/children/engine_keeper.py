@@ -13,8 +13,8 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.children.engine_crash import Suspects
-from paddler_trio.agent.children.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.children.engine_crash import LoadFailedError, Suspects
+from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.errors import EngineError
 from paddler_trio.system.synchronization import Future
 from paddler_trio.wire.engine.engine_pipe import EmbeddingStep, EngineStats, LoadModel, Ready, Step
@@ -61,11 +61,11 @@ class EngineKeeper:
     current: EngineProcess | None = attrs.field(default=None, init=False)
     """The life that it has now, up or not yet."""
     load_s: float | None = attrs.field(default=None, init=False)
-    """From the start of the newest life that came up until it was proved."""
+    """The time from the start of the newest life that came up until it was proved."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     async def run(self) -> None:
-        """Live until stopped, or until the model cannot be loaded any more."""
+        """Run until stopped, or until the model cannot be loaded any more."""
         try:
             with self._scope:
                 await self.supervise(self._live, self.on_crash)
@@ -78,7 +78,7 @@ class EngineKeeper:
         await self.ended.wait()
 
     async def _live(self) -> None:
-        """One life; EngineError if it ends by itself."""
+        """Run one life; EngineError if it ends by itself."""
         is_up = False
         reason, suspects = "the engine was stopped", None
         began_s = trio.current_time()

@@ -21,10 +21,10 @@ from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     EmbedDocuments,
     Ready,
-    Sampling,
     StartSequence,
     Step,
 )
+from paddler_trio.wire.engine.sampler_stages import Sampling
 
 PROMPT_TOKENS: Final = 2
 GENERATED_TOKENS: Final = 2
@@ -44,7 +44,7 @@ _GREEDY: Final = Sampling(
 
 @attrs.define(eq=False)
 class EngineProbe:
-    """Of one life of an engine that has just greeted with ``ready``."""
+    """The probe of one life of an engine that has just greeted with ``ready``."""
 
     ready: Ready
     problem: str | None = attrs.field(default=None, init=False)
@@ -58,11 +58,11 @@ class EngineProbe:
 
     @property
     def is_over(self) -> bool:
-        """There is a verdict."""
+        """Return whether there is a verdict."""
         return self.problem is not None or not (self._is_generating or self._is_embedding)
 
     def frames(self) -> list[StartSequence | EmbedDocuments]:
-        """What the engine is to compute; nothing if it can do nothing."""
+        """Return what the engine is to compute; nothing if it can do nothing."""
         frames: list[StartSequence | EmbedDocuments] = []
         if self._is_generating:
             count = max(1, min(PROMPT_TOKENS, self.ready.cells - GENERATED_TOKENS))
@@ -85,7 +85,7 @@ class EngineProbe:
         return frames
 
     def take(self, step: Step | EmbeddingStep) -> None:
-        """What one pass produced."""
+        """Note what one pass produced."""
         if isinstance(step, EmbeddingStep):
             for embedded in step.embedded:
                 self._is_embedding = False
@@ -108,5 +108,5 @@ class EngineProbe:
         self.problem = self.problem or problem
 
     def _prompt(self, count: int) -> list[int]:
-        """Token ids of the vocabulary, ``count`` of them."""
+        """Return token ids of the vocabulary, ``count`` of them."""
         return [self.ready.n_vocab * place // (count + 1) for place in range(1, count + 1)]

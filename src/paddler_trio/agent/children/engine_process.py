@@ -20,7 +20,13 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.children.engine_crash import Suspects, crash_record_file, suspects_in
+from paddler_trio.agent.children.engine_crash import (
+    LoadFailedError,
+    Suspects,
+    crash_record_file,
+    how_it_ended,
+    suspects_in,
+)
 from paddler_trio.agent.children.engine_probe import EngineProbe
 from paddler_trio.errors import EngineError
 from paddler_trio.system.process_end import end_process
@@ -60,23 +66,24 @@ HUNG_AFTER_S = 15.0
 """An engine answers pings in a thread of its own, however long a pass takes: one that does not is
 stopped, swapped out or dead-locked, and its answers go on elsewhere sooner than it comes back."""
 STOP_S = 300.0
-"""After a stop, for any pass to end: they take seconds, the first one of a huge model on a slow
-machine minutes. The thread that answers pings sees nothing of one that never ends, since a lent
-device stands still, or a GPU hangs."""
+"""The time after a stop for any pass to end: they take seconds, the first one of a huge model on a
+slow machine minutes. The thread that answers pings sees nothing of one that never ends, since a
+lent device stands still, or a GPU hangs."""
 EMBEDDING_STOP_S = 1800.0
-"""The same of documents: a pass has a whole one, and beside generation few cores."""
+"""The time for documents: a pass has a whole one, and beside generation few cores."""
 STILL_S = 600.0
 """While a model is loaded over RPC servers: without a word of llama.cpp's and without progress, of
 which it tells every few seconds as long as tensors go out. It waits without a limit for a server
 that has fallen silent."""
 PROBE_S = 60.0
-"""For the first decode, on whatever machine; an engine that takes longer serves no one."""
+"""The time for the first decode, on whatever machine; an engine that takes longer serves no one."""
 THREAD_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
-"""How threads that compute wait for each other, unless the operator's environment sets it: a little
-spinning, then sleep. See docs/decisions/0008-prefill-budget.md for what was measured."""
+"""The way in which threads that compute wait for each other, unless the operator's environment sets
+it: a little spinning, then sleep. See docs/decisions/0008-prefill-budget.md for what was
+measured."""
 PATIENT_WAITING = THREAD_WAITING | {"GOMP_SPINCOUNT": "100000"}
-"""The same of an engine that computes on the CPU alone and gives way to busy programs: it spins
-for some milliseconds, in which an event loop has had its turn on the core of another thread."""
+"""The way of an engine that computes on the CPU alone and gives way to busy programs: it spins for
+some milliseconds, in which an event loop has had its turn on the core of another thread."""
 _READ_BYTES = 65536
 _CAUSE_LINES = 12
 _ENGINE_COMMAND = (sys.executable, "-P", "-m", "paddler_trio.processes.engine")
@@ -107,21 +114,22 @@ class EngineProcess:
     _frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
     _outgoing: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
     ready: Ready | None = attrs.field(default=None, init=False)
-    """Its greeting; None before it is loaded."""
+    """The engine's greeting; None before it is loaded."""
     pid: int | None = attrs.field(default=None, init=False)
     suspects: Suspects = attrs.field(factory=Suspects, init=False)
     """Whom it was working for when it died."""
     _is_loaded: trio.Event = attrs.field(factory=trio.Event, init=False)
     _probe: EngineProbe | None = attrs.field(default=None, init=False)
-    """As long as it is being proved."""
+    """The probe, as long as the engine is being proved."""
     _is_proved: trio.Event = attrs.field(factory=trio.Event, init=False)
     _pong: trio.Event = attrs.field(factory=trio.Event, init=False)
     _moved_s: float = attrs.field(default=-math.inf, init=False)
-    """When it last told something."""
+    """The time at which it last told something."""
     _stop_asked_s: float = attrs.field(default=math.inf, init=False)
-    """When a sequence was stopped after the last pass; infinite if none was."""
+    """The time at which a sequence was stopped after the last pass; infinite if none was."""
     _embedding_stop_asked_s: float = attrs.field(default=math.inf, init=False)
-    """The same of documents."""
+    """The time at which documents were stopped after the last pass of documents; infinite if none
+    were."""
     _was_hung: bool = attrs.field(default=False, init=False)
     """It was killed because it did not answer."""
     _last_words: deque[str] = attrs.field(factory=lambda: deque(maxlen=_CAUSE_LINES), init=False)
@@ -139,7 +147,7 @@ class EngineProcess:
             self._embedding_stop_asked_s = min(self._embedding_stop_asked_s, now_s)
 
     def send_encoded(self, frame: bytes) -> None:
-        """As ``send``, of a whole frame."""
+        """Send a whole frame as ``send`` does."""
         try:
             self._frames.send_nowait(frame)
         except trio.WouldBlock as error:
@@ -148,7 +156,7 @@ class EngineProcess:
             raise EngineError("the engine is gone") from error
 
     async def run(self) -> None:
-        """Live until cancelled; raise EngineError when the engine fails or dies.
+        """Run until cancelled; raise EngineError when the engine fails or dies.
 
         Cancellation: the pipe is closed, which ends the engine at once; a process that is still
         there after two seconds is killed.
@@ -199,7 +207,8 @@ class EngineProcess:
                 self.suspects = suspects_in(record, status)
                 when = "" if self._probe is None else " at its first decode"
                 failure = EngineError(
-                    f"the engine died{when} ({_how(status)}); its last words: {self._cause()}",
+                    f"the engine died{when} ({how_it_ended(status)}); "
+                    f"its last words: {self._cause()}",
                     kind=self._kind_of_death(status),
                 )
             nursery.cancel_scope.cancel(reason="the engine has ended")
@@ -384,30 +393,7 @@ class EngineProcess:
         return " | ".join(self._last_words) or "nothing"
 
 
-class LoadFailedError(EngineError):
-    """The engine cannot serve this model with these settings.
-
-    ``stage``: as in :class:`~paddler_trio.wire.engine.engine_pipe.LoadFailed`, or ``probe`` (its
-    first decode is wrong) or ``crash`` (it died before it was proved).
-    """
-
-    def __init__(self, stage: str, reason: str, last_words: str = "") -> None:
-        said = f"; llama.cpp said: {last_words}" if last_words else ""
-        super().__init__(reason + said, permanent=True, kind="load_failed")
-        self.stage = stage
-        self.reason = reason
-
-
 def _thread_waiting(load: LoadModel) -> dict[str, str]:
     if os.environ.keys() & THREAD_WAITING.keys():
         return {}
     return THREAD_WAITING if load.n_gpu_layers else PATIENT_WAITING
-
-
-def _how(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"signal {signal.Signals(-status).name}"
-    except ValueError:
-        return f"signal {-status}"

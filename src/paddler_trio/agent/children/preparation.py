@@ -17,8 +17,12 @@ import trio
 from paddler_trio.agent.children.preparation_server import PreparationServer
 from paddler_trio.agent.children.preparation_worker import PreparationWorker, WorkerDiedError
 from paddler_trio.errors import PreparationError, WireError
-from paddler_trio.processes.preparation.messages import Job, LanguageFacts, Prepared
-from paddler_trio.processes.preparation.refused_jobs import refused
+from paddler_trio.processes.preparation.preparation_messages import (
+    Job,
+    LanguageFacts,
+    Prepared,
+    refused,
+)
 from paddler_trio.system.fair_places import FairPlaces
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
@@ -28,7 +32,8 @@ log = structlog.get_logger("preparation")
 
 REQUEST_PLACES = 10
 RENDERED_PLACES = 8
-"""Of these, for what a template may render: a slow one leaves places to prompts that need none."""
+"""The part of these places for what a template may render: a slow one leaves places to prompts that
+need none."""
 QUESTION_PLACES = 2
 IDLE_WORKERS = 4
 LOWER_PRIORITY_AFTER_S = 0.1
@@ -63,7 +68,8 @@ class Preparation:
         return self.facts.parameters
 
     async def prepare(self, job: Job, *, client: str) -> Prepared:
-        """The input of the engine, or an answer; PreparationError if the fork server is gone.
+        """Return the input of the engine, or an answer; PreparationError if the fork server is
+        gone.
 
         Cancellation: the worker is killed at once.
         """
@@ -78,7 +84,7 @@ class Preparation:
             self._jobs_changed.notify()
 
     def close(self) -> None:
-        """The fork server has ended: release its workers."""
+        """Release the workers of a fork server that has ended."""
         while self._idle:
             self._idle.pop().kill()
 
@@ -113,7 +119,8 @@ class Preparation:
         return prepared
 
     def _idle_worker(self) -> PreparationWorker | None:
-        """One that lives, if there is any: no request is to blame for one that ended before it."""
+        """Return a worker that lives, if there is any: no request is to blame for one that ended
+        before it."""
         while self._idle:
             worker = self._idle.pop()
             if not worker.has_ended:
@@ -136,7 +143,7 @@ class Preparation:
         )
 
     def _places(self, frame: RequestFrame) -> Sequence[FairPlaces]:
-        """Of each of these it needs one, in this order."""
+        """Return the places of which it needs one each, in this order."""
         if frame.kind == "question":
             return (self._questions,)
         return (self._requests,) if frame.is_raw else (self._rendered, self._requests)

@@ -12,7 +12,7 @@ from paddler_trio.agent.children.preparation import Preparation
 from paddler_trio.agent.children.preparation_server import LanguageRefusedError, PreparationServer
 from paddler_trio.errors import PreparationError, leaves
 from paddler_trio.language.language_source import LanguageSource
-from paddler_trio.processes.preparation.messages import LanguageFacts, LanguageRefused
+from paddler_trio.processes.preparation.preparation_messages import LanguageFacts, LanguageRefused
 from paddler_trio.system.synchronization import Future
 
 SupervisePreparation: TypeAlias = Callable[
@@ -43,7 +43,7 @@ class PreparationKeeper:
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     async def run(self) -> None:
-        """Live until stopped, or until the language cannot be read any more."""
+        """Run until stopped, or until the language cannot be read any more."""
         try:
             with self._scope:
                 await self.supervise(self._live, self.on_crash)
@@ -58,7 +58,7 @@ class PreparationKeeper:
         await self.ended.wait()
 
     async def _live(self) -> None:
-        """One life; PreparationError if it ends by itself."""
+        """Run one life; PreparationError if it ends by itself."""
 
         def up(server: PreparationServer, facts: LanguageFacts) -> None:
             self.current = Preparation(server, facts)

@@ -19,7 +19,7 @@ import trio
 from paddler_trio.agent.children.preparation_worker import PreparationWorker, WorkerDiedError
 from paddler_trio.errors import PaddlerError, PreparationError, WireError
 from paddler_trio.language.language_source import LanguageSource
-from paddler_trio.processes.preparation.messages import (
+from paddler_trio.processes.preparation.preparation_messages import (
     LENGTH,
     LanguageFacts,
     LanguageRefused,
@@ -37,7 +37,7 @@ LOAD_S = 120.0
 _SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """A process that forks must not have threads."""
 _NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
-"""Its driver has threads, and takes half a gigabyte of the GPU for each process that asks."""
+"""A GPU's driver has threads, and takes half a gigabyte of the GPU for each process that asks."""
 _COMMAND = (sys.executable, "-P", "-m", "paddler_trio.processes.preparation")
 
 
@@ -72,11 +72,11 @@ class PreparationServer:
 
     @property
     def is_running(self) -> bool:
-        """The process has not ended."""
+        """Return whether the process has not ended."""
         return self._process is not None and self._process.poll() is None
 
     async def run(self) -> None:
-        """Live until cancelled.
+        """Run until cancelled.
 
         Errors:
           LanguageRefusedError: there is nothing to prepare with; permanent.
@@ -118,7 +118,7 @@ class PreparationServer:
                 await end_process(process, name="preparation")
 
     async def fork(self) -> PreparationWorker:
-        """A new worker; PreparationError.
+        """Return a new worker; PreparationError.
 
         Cancellation: the worker ends.
         """
@@ -150,7 +150,7 @@ class PreparationServer:
             raise PreparationError(str(error)) from error
 
     async def _converse(self, control: trio.SocketStream) -> None:
-        """Until the server closes its end."""
+        """Talk to the server until it closes its end."""
         try:
             with trio.fail_after(LOAD_S):
                 await control.send_all(frame_of(self.source))

@@ -13,7 +13,7 @@ from paddler_trio.wire.trio.request_frame import RequestFrame
 
 
 class TurnReply(Protocol):
-    """Where a turn is announced: the connection that the request came in on."""
+    """The connection that a request came in on, where its turn is announced."""
 
     def acknowledge(self, wire_id: str) -> None: ...
 

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from paddler_trio.errors import PaddlerError
-from paddler_trio.processes.preparation.messages import (
+from paddler_trio.processes.preparation.preparation_messages import (
     LENGTH,
     Job,
     JobDone,
@@ -35,10 +35,11 @@ class WorkerDiedError(PaddlerError):
 
 @attrs.define(eq=False)
 class PreparationWorker:
-    """Does one job after the other; after an error or a cancellation it must be killed.
+    """A child that does one job after the other; after an error or a cancellation it must be
+    killed.
 
     Args:
-      shared: see :mod:`paddler_trio.processes.preparation.messages`.
+      shared: see :mod:`paddler_trio.processes.preparation.preparation_messages`.
     """
 
     connection: trio.SocketStream
@@ -81,7 +82,7 @@ class PreparationWorker:
             raise WorkerDiedError("the preparation process ended") from error
 
     async def take(self) -> JobDone:
-        """The result of the job; may be cancelled and called again.
+        """Return the result of the job; may be cancelled and called again.
 
         Errors:
           WorkerDiedError: the worker ended.
@@ -117,7 +118,7 @@ class PreparationWorker:
 
     @property
     def has_ended(self) -> bool:
-        """Somebody else ended it: the system, for want of memory, or an operator."""
+        """Return whether somebody else ended it: the system, for want of memory, or an operator."""
         poller = select.poll()
         poller.register(self.pidfd, select.POLLIN)
         return bool(poller.poll(0))
@@ -133,7 +134,7 @@ class PreparationWorker:
         self.connection.socket.close()
 
     def _pid(self) -> int:
-        """Of the living process; ProcessLookupError if it has ended."""
+        """Return the id of the living process; ProcessLookupError if it has ended."""
         signal.pidfd_send_signal(self.pidfd, 0)
         fields = dict(
             line.split(":", 1)

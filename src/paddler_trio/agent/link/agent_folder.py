@@ -1,4 +1,4 @@
-"""What a machine keeps that has joined: its credential, and where it leads.
+"""Keep what a machine has that has joined: its credential, and where it leads.
 
     credential         one line, as it is shown to the balancer; there when the machine has joined
     joined.json        {"version": 1, "address", "name", "fingerprint", "joined"}
@@ -33,7 +33,7 @@ MAX_FILE_BYTES: Final = 65_536
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """systemd's ``StateDirectory`` if there is one, else below the user's state."""
+    """Return systemd's ``StateDirectory`` if there is one, else below the user's state."""
     of_unit = environment.get("STATE_DIRECTORY", "").partition(":")[0]
     if of_unit:
         return Path(of_unit)
@@ -44,7 +44,7 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 @attrs.frozen
 class Joined:
-    """Where the credential leads.
+    """The balancer to which the credential leads.
 
     Args:
       address: of the management service; ``https://`` before it if there is TLS.
@@ -73,11 +73,11 @@ class AgentFolder:
 
     @property
     def new_ca(self) -> Path:
-        """Where it is while the machine joins."""
+        """The path of the new authority while the machine joins."""
         return self.path / "joining-ca.pem"
 
     def make(self) -> None:
-        """The folder itself; ConfigurationError."""
+        """Make the folder itself; ConfigurationError."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -87,11 +87,11 @@ class AgentFolder:
 
     @property
     def has_joined(self) -> bool:
-        """Whether there is a credential."""
+        """Return whether there is a credential."""
         return self.credential.exists()
 
     def joined(self) -> Joined | None:
-        """None if this machine has not joined; ConfigurationError for a broken file."""
+        """Return None if this machine has not joined; ConfigurationError for a broken file."""
         path = self.path / "joined.json"
         content = read_private(path, limit_bytes=MAX_FILE_BYTES)
         if content is None or not self.has_joined:
@@ -118,7 +118,8 @@ class AgentFolder:
     # ------------------------------------------------------------- while joining
 
     def pending_secret(self, token_id: str) -> str | None:
-        """The secret that was made for a credential with this token, and was not answered for."""
+        """Return the secret that was made for a credential with this token, and was not answered
+        for."""
         content = read_private(self.path / "joining.json", limit_bytes=MAX_FILE_BYTES)
         try:
             found = json.loads(content or b"{}")
@@ -130,12 +131,13 @@ class AgentFolder:
         return secret if isinstance(secret, str) and SECRET.fullmatch(secret) else None
 
     def keep_pending(self, token_id: str, secret: str) -> None:
-        """Before it is sent: a lost answer can be asked for again. ConfigurationError."""
+        """Keep a secret before it is sent: a lost answer can be asked for again.
+        ConfigurationError."""
         content = json.dumps({"token": token_id, "secret": secret}).encode() + b"\n"
         replace_private(self.path / "joining.json", content)
 
     def forget_pending(self) -> None:
-        """There is an answer."""
+        """Forget the pending secret: there is an answer."""
         (self.path / "joining.json").unlink(missing_ok=True)
         self.new_ca.unlink(missing_ok=True)
 
@@ -168,7 +170,7 @@ def in_use(credential: Path) -> Iterator[None]:
 
 
 def age_s(credential: Path) -> float:
-    """How long ago the secret was stored; 0 for a time to come, or without a file."""
+    """Return how long ago the secret was stored; 0 for a time to come, or without a file."""
     try:
         return max(0.0, time.time() - credential.stat().st_mtime)
     except OSError:

@@ -6,7 +6,6 @@ and a heartbeat.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -15,13 +14,13 @@ import structlog
 import trio
 import trio_websocket
 
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.credential_rotation import CredentialRotation
 from paddler_trio.agent.link.dialled_stream import DialledStream
 from paddler_trio.agent.link.link_parts import LinkModels, LinkRequests
+from paddler_trio.agent.link.link_reply import LinkReply
 from paddler_trio.agent.link.link_writer import LinkWriter
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.errors import LinkError, WireError
-from paddler_trio.language.answers.output_processor import RawResult
 from paddler_trio.system.logs.logs import FirstTimes
 from paddler_trio.system.printed_tree import running_tree
 from paddler_trio.wire.codec import loads
@@ -38,26 +37,19 @@ from paddler_trio.wire.paddler.messages import (
     UpdateAgentStatus,
     Version,
     parse_agent_message,
-    recover_request_id,
     render,
-    response_line,
 )
+from paddler_trio.wire.paddler.recovered_id import recover_request_id
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
-from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.fit_messages import AskFit
-from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
-from paddler_trio.wire.trio.step_frame import step_entry, step_frame
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
     SUBPROTOCOL,
     TAG,
-    Answer,
     Ask,
     Cache,
-    Followed,
     GetTree,
-    HandBack,
     Instances,
     InstanceWanted,
     Leaving,
@@ -81,15 +73,15 @@ STATUS_INTERVAL_S = 1.0
 HEARTBEAT_S = 2.0
 HEARTBEAT_DEADLINE_S = 5.0
 DEREGISTRATION_S = 5.0
-"""For everything queued to be sent, before an agent that leaves closes anyway."""
+"""The time for everything queued to be sent, before an agent that leaves closes anyway."""
 FORWARDING_S = 0.5
-"""When an agent deregisters, a balancer of Paddler's drops the results that it has read and not
-forwarded yet. It does not report when it has forwarded them; that takes moments."""
+"""A balancer of Paddler's drops the results that it has read and not forwarded yet when an agent
+deregisters. It does not report when it has forwarded them; that takes moments."""
 
 
 @attrs.define(eq=False)
 class BalancerConnection:
-    """One connection; also the ``Reply`` of its requests.
+    """One connection; its requests answer on ``reply``.
 
     Args:
       on_store: called with the path at which the balancer keeps models, if it does.
@@ -115,28 +107,23 @@ class BalancerConnection:
     slots: Callable[[], int] | None = None
     on_leaving: Callable[[int], None] = lambda slots: None
     speaks_trio: bool = attrs.field(init=False)
+    reply: LinkReply = attrs.field(init=False)
     is_left: bool = attrs.field(default=False, init=False)
     """The balancer leaves: what is desired is what its successor says."""
     _rotating: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _offered: Upstream | None = attrs.field(default=None, init=False)
     _writer: LinkWriter = attrs.field(init=False)
-    _large_frames: trio.MemorySendChannel[bytes] = attrs.field(init=False)
-    _outgoing_large: trio.MemoryReceiveChannel[bytes] = attrs.field(init=False)
-    _step: list[bytes] = attrs.field(factory=list, init=False)
-    """What one pass of the engine produced so far: entries of one frame, or frames."""
     _published: int = attrs.field(default=-1, init=False)
     _unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _reason: str = attrs.field(default="the balancer closed the connection", init=False)
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _result_queued_s: float = attrs.field(default=-math.inf, init=False)
-    """When the newest result for Paddler's balancer was queued."""
 
     def __attrs_post_init__(self) -> None:
         self.speaks_trio = self.socket.subprotocol == SUBPROTOCOL
         full = partial(self._end, "the balancer does not read")
         self._writer = LinkWriter(self.socket, self.stream, full)
-        self._large_frames, self._outgoing_large = trio.open_memory_channel[bytes](0)
+        self.reply = LinkReply(self._writer, self.speaks_trio, self._publish)
 
     async def run(self, on_registered: Callable[[], None]) -> str:
         """Register, then exchange frames until either side ends it; returns why.
@@ -160,7 +147,9 @@ class BalancerConnection:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._writer.run, name="writer to balancer")
-                    nursery.start_soon(self._write_large, name="writer of large frames to balancer")
+                    nursery.start_soon(
+                        self.reply.write_large, name="writer of large frames to balancer"
+                    )
                     nursery.start_soon(self._publish_changes, name="status publisher")
                     nursery.start_soon(self._beat, name="heartbeat")
                     if self.rotation is not None and self.speaks_trio:
@@ -195,89 +184,22 @@ class BalancerConnection:
         self._writer.close()
 
     async def _until_forwarded(self) -> None:
-        """A pong means that everything before the ping was read; its delay shows the load."""
-        await self.sent()
+        """Wait until results were forwarded. A pong means that everything before the ping was read;
+        its delay shows the load."""
+        await self.reply.sent()
         pinged_s = trio.current_time()
         try:
             await self.socket.ping()
         except trio_websocket.ConnectionClosed:
             return
         round_trip_s = trio.current_time() - pinged_s
-        await trio.sleep_until(self._result_queued_s + FORWARDING_S + 4 * round_trip_s)
-
-    # ---------------------------------------------------------------- Reply
-
-    def results(
-        self,
-        wire_id: str,
-        tokens: list[int],
-        results: list[RawResult],
-        prompt: PromptStages | None = None,
-        preemptions: int = 0,
-    ) -> None:
-        if self.speaks_trio:
-            self._step.append(step_entry(wire_id, tokens, results, prompt, preemptions))
-        else:
-            self._result_queued_s = trio.current_time()
-            for result in results:
-                self._step.append(response_line(None, wire_id, {"GeneratedToken": result}))
-
-    def flush(self) -> None:
-        if self._step:
-            entries, self._step = self._step, []
-            if self.speaks_trio:
-                self._writer.send(step_frame(entries))
-            else:
-                self._writer.send(*entries)
-
-    def respond(self, wire_id: str, response: object) -> None:
-        """Paddler's response, as one frame of its own."""
-        self._result_queued_s = trio.current_time()
-        self._send(response_line(None, wire_id, response))
-
-    def answer(self, answer: Answer) -> None:
-        """Queue the answer to a question or a command."""
-        self._send(render_extension(answer))
-
-    def progress(self, progress: CacheProgress) -> None:
-        """Queue how far a command about the cache is."""
-        self._send(render_extension(progress))
-
-    async def send_large(self, frame: bytes) -> None:
-        """Send a frame that is large, or one of many; waits for those before it, so that embeddings
-        never fill the queue that all requests share."""
-        await self._large_frames.send(frame)
-        self._result_queued_s = trio.current_time()
-
-    def acknowledge(self, wire_id: str, model: str | None = None) -> None:
-        """Send an entry without tokens and results; nothing to a balancer of Paddler's."""
-        if self.speaks_trio:
-            self._step.append(step_entry(wire_id, [], [], model=model))
-            self.flush()
-
-    def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None:
-        """The status goes first: the balancer must learn that there are no slots now."""
-        self._publish()
-        died = suspects is not None
-        self._send(render_extension(HandBack(wire_id, reason, died, suspects)))
-
-    def followed(self) -> None:
-        """The agent is registered with the successor of this balancer."""
-        self._send(render_extension(Followed()))
-
-    async def sent(self) -> None:
-        """Wait until every frame queued before this call was sent."""
-        await self._writer.sent()
+        await trio.sleep_until(self.reply.last_result_s + FORWARDING_S + 4 * round_trip_s)
 
     # ---------------------------------------------------------------- tasks
 
-    async def _write_large(self) -> None:
-        async with self._outgoing_large:
-            async for frame in self._outgoing_large:
-                await self.socket.send_message(frame.decode())
-
     async def _publish_changes(self) -> None:
-        """After every change, and once a second: a balancer takes a silent agent for dead."""
+        """Publish the status after every change, and once a second: a balancer takes a silent agent
+        for dead."""
         while True:
             with trio.move_on_after(STATUS_INTERVAL_S):
                 await self.status.changes.wait_beyond(self._published)
@@ -311,7 +233,7 @@ class BalancerConnection:
     # ------------------------------------------------------------- messages
 
     def _handle(self, text: str) -> None:
-        """One frame; an unreadable one that names a request is answered (W17)."""
+        """Handle one frame; an unreadable one that names a request is answered."""
         frame: object = None
         try:
             if self.speaks_trio and text.startswith('{"Trio":'):
@@ -323,8 +245,7 @@ class BalancerConnection:
             wire_id = recover_request_id(text) or recover_extension_id(frame)
             log.error("a frame cannot be understood", reason=str(error), id=wire_id)
             if wire_id is not None:
-                self.results(wire_id, [], [{"SamplerError": f"malformed request: {error}"}])
-                self.flush()
+                self.reply.refuse(wire_id, error)
             return
         match message:
             case SetState() if self.is_left:
@@ -337,7 +258,7 @@ class BalancerConnection:
             case AgentRequest(wire_id) as work:  # its members are in another order
                 self._on_reordered(wire_id, render(work))
             case StopRespondingTo(wire_id):
-                self.requests.stop(wire_id, self)
+                self.requests.stop(wire_id, self.reply)
             case Version(version):
                 log.debug("balancer version", version=version)
             case UnknownNotification(name):
@@ -347,15 +268,14 @@ class BalancerConnection:
 
     def _on_work(self, frame: RequestFrame) -> None:
         """Pass a request on unread: it may be large, and is parsed where it is prepared."""
-        self.requests.work(frame, self)
+        self.requests.work(frame, self.reply)
 
     def _on_reordered(self, wire_id: str, text: bytes) -> None:
-        """A request whose frame does not begin as ours and Paddler's do."""
+        """Take a request whose frame does not begin as ours and Paddler's do."""
         frame = read_head(text.decode(), speaks_trio=self.speaks_trio)
         if frame is None:
             problem = f"a request's id has 1 to {MAX_ID_CHARS} characters and no quotes"
-            self.results(wire_id, [], [{"SamplerError": f"malformed request: {problem}"}])
-            self.flush()
+            self.reply.refuse(wire_id, problem)
         else:
             self._on_work(frame)
 
@@ -364,12 +284,12 @@ class BalancerConnection:
             case GetModelMetadata():
                 metadata = self.models.metadata
                 value = None if metadata is None else {"metadata": metadata}
-                self.respond(wire_id, {"ModelMetadata": value})
+                self.reply.respond(wire_id, {"ModelMetadata": value})
             case GetChatTemplateOverride():
                 desired = self.models.desired
                 override = None if desired is None else desired.chat_template_override
                 template = None if override is None else {"content": override.content}
-                self.respond(wire_id, {"ChatTemplateOverride": template})
+                self.reply.respond(wire_id, {"ChatTemplateOverride": template})
 
     def _on_extension(self, frame: object) -> None:
         if not isinstance(frame, dict) or frame.keys() != {TAG}:
@@ -387,9 +307,9 @@ class BalancerConnection:
                 self.models.set_desired(desired, extras)
                 self._publish()
             case AskFit() as question:
-                self.requests.ask_fit(question, self)
+                self.requests.ask_fit(question, self.reply)
             case Cache() as command:
-                self.requests.command_cache(command, self)
+                self.requests.command_cache(command, self.reply)
             case Store(path):
                 self.on_store(path)
             case Instances(instances=wanted):
@@ -397,7 +317,7 @@ class BalancerConnection:
                     raise WireError(f"instances are listed on a host's first link @ $.{TAG}")
                 self.on_instances(wanted)
             case OpenTunnel(secret):
-                self.requests.open_tunnel(secret, self)
+                self.requests.open_tunnel(secret, self.reply)
             case Rotated(sha256):
                 if self.rotation is not None:
                     self.rotation.confirmed(sha256)
@@ -417,7 +337,7 @@ class BalancerConnection:
             await rotation.run(self._rotate)
 
     def _snapshot(self) -> SlotAggregatedStatusSnapshot:
-        """The status as it is offered here."""
+        """Return the status as it is offered here."""
         status = self.status.snapshot()
         return status if self.slots is None else attrs.evolve(status, slots_total=self.slots())
 
@@ -455,6 +375,6 @@ class BalancerConnection:
 
 
 def closed_reason(closed: trio_websocket.ConnectionClosed) -> str:
-    """The same words whichever task met the end first."""
+    """Return why a connection closed, in the same words whichever task met the end first."""
     code = None if closed.reason is None else closed.reason.code
     return f"the connection closed (code {code})"

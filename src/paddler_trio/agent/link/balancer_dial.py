@@ -14,8 +14,9 @@ from paddler_trio.net.tls.client_tls import ClientTls
 
 
 async def dial(address: BalancerAddress, tls: ClientTls) -> trio.abc.Stream:
-    """A stream to the balancer. With TLS the handshake is over, and the balancer is verified: what
-    is written then goes to no one else. The files of ``tls`` are read for each dialling.
+    """Return a stream to the balancer. With TLS the handshake is over, and the balancer is
+    verified: what is written then goes to no one else. The files of ``tls`` are read for each
+    dialling.
 
     Errors:
       OSError: no connection.
@@ -44,8 +45,8 @@ async def dial(address: BalancerAddress, tls: ClientTls) -> trio.abc.Stream:
 
 
 async def _connected(address: BalancerAddress) -> trio.SocketStream:
-    """OSError, with what the system said of each address that the host has: Trio's own text leaves
-    that to its cause."""
+    """Return a connected stream; OSError with what the system said of each address that the host
+    has: Trio's own text leaves that to its cause."""
     try:
         return await trio.open_tcp_stream(address.host, address.port)
     except OSError as error:

@@ -1,7 +1,7 @@
 """The agent's link to its balancer: one connection after the other, for the life of the agent.
 
 When a connection ends, its requests are stopped; the model stays loaded. Redialling backs off with
-jitter (``redial.py``), so that not all agents dial a restarted balancer in the same instant (W37).
+jitter (``redial.py``), so that not all agents dial a restarted balancer in the same instant.
 
 A balancer that leaves, because another process takes over at its address, keeps its connection
 until it has no request left; the agent dials again at once, and reaches the other process.
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 import random
+import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import attrs
 import h11
@@ -23,14 +24,13 @@ import trio
 import trio_websocket
 import wsproto.utilities
 
-from paddler_trio.agent.link.agent_id import new_agent_id
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_connection import BalancerConnection, closed_reason
 from paddler_trio.agent.link.balancer_dial import dial
 from paddler_trio.agent.link.credential_rotation import CredentialRotation
 from paddler_trio.agent.link.dialled_stream import DialledStream
 from paddler_trio.agent.link.link_parts import LinkModels, LinkRequests
 from paddler_trio.agent.link.redial import Redial
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.slot_shares import SlotShare, SlotShares
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.errors import ConfigurationError, LinkError, leaves
@@ -60,8 +60,16 @@ log = structlog.get_logger("link")
 CONNECT_S = 10.0
 CLOSE_S = 1.0
 CUT_S = 0.05
-"""To say that it closes, when cancelled: so is the task that would read the answer."""
+"""The time to say that it closes, when cancelled: so is the task that would read the answer."""
 READ_AHEAD_FRAMES = 64
+ID_BYTES: Final = 11
+"""Enough that no two are ever the same; no id is a secret."""
+
+
+def new_agent_id() -> str:
+    """Return 22 hexadecimal digits, new for each start: no option of a command line begins so, and
+    no secret looks like it."""
+    return secrets.token_hex(ID_BYTES)
 
 
 @attrs.define(eq=False)
@@ -97,11 +105,11 @@ class BalancerLink:
     is_up: bool = attrs.field(default=False, init=False)
     """Registered with the balancer now."""
     num_connections: int = attrs.field(default=0, init=False)
-    """How often it was registered."""
+    """The number of times that it was registered."""
     _connections: list[BalancerConnection] = attrs.field(factory=list, init=False)
     """The oldest first; of all but the newest the balancer leaves."""
     _linked_at_s: float | None = attrs.field(default=None, init=False)
-    """When the newest connection was registered."""
+    """The time at which the newest connection was registered."""
     _shares: SlotShares = attrs.field(init=False)
     _leaving: trio.Event = attrs.field(factory=trio.Event, init=False)
 
@@ -157,7 +165,7 @@ class BalancerLink:
                 goodbyes.start_soon(connection.deregister, name="goodbye")
 
     async def _connect_once(self, over: Future[str | None]) -> None:
-        """One connection, from dialling to its end.
+        """Run one connection, from dialling to its end.
 
         ``over`` is set when there shall be another one: to the reason why this one ended, or to
         None when the balancer leaves.
@@ -170,54 +178,7 @@ class BalancerLink:
         reasons: list[str] = []
         share = self._shares.open()
         try:
-            token = await self.authorization()
-            with trio.fail_after(CONNECT_S) as timeout:
-                async with (
-                    DialledStream(await dial(self.address, self.tls)) as stream,
-                    trio.open_nursery() as nursery,
-                ):
-                    socket = await trio_websocket.wrap_client_stream(
-                        nursery,
-                        cast("trio.SocketStream", stream),  # any stream will do
-                        self.address.authority,
-                        f"/api/v1/agent_socket/{self.id}",
-                        subprotocols=[SUBPROTOCOL],
-                        extra_headers=[
-                            (FEATURES_HEADER, b",".join(self._features())),
-                            *([] if token is None else [(b"authorization", token)]),
-                        ],
-                        message_queue_size=READ_AHEAD_FRAMES,
-                        max_message_size=MAX_FRAME_BYTES,
-                    )
-                    stream.is_agreed = True
-                    timeout.deadline = math.inf  # connected: from here on the heartbeat watches
-                    connection = BalancerConnection(
-                        socket,
-                        self.name,
-                        self.status,
-                        self.models,
-                        self.requests,
-                        on_store=self._on_store,
-                        placement=self.placement(),
-                        offer=self.offer,
-                        on_instances=self.on_instances,
-                        rotation=self.rotation,
-                        stream=stream,
-                        slots=partial(self._shares.offered, share),
-                        on_leaving=partial(self._on_leaving, share, over),
-                    )
-                    self._connections.append(connection)
-                    try:
-                        ended = await connection.run(lambda: self._on_registered(connection))
-                        reasons.append(ended)
-                    finally:
-                        self._connections.remove(connection)
-                        self.is_up = any(not each.is_left for each in self._connections)
-                        self.requests.stop_all_of(connection)
-                        is_cancelled = trio.current_effective_deadline() == -math.inf
-                        with trio.move_on_after(CUT_S if is_cancelled else CLOSE_S, shield=True):
-                            await socket.aclose()
-                        nursery.cancel_scope.cancel(reason="the connection has ended")
+            await self._dial_and_exchange(share, over, reasons)
         except* (
             OSError,
             trio.BrokenResourceError,
@@ -238,6 +199,69 @@ class BalancerLink:
             self._shares.close(share)
             over.set("; ".join(reasons))
 
+    async def _dial_and_exchange(
+        self, share: SlotShare, over: Future[str | None], reasons: list[str]
+    ) -> None:
+        """Connect, and exchange frames until the connection ends."""
+        token = await self.authorization()
+        with trio.fail_after(CONNECT_S) as timeout:
+            async with (
+                DialledStream(await dial(self.address, self.tls)) as stream,
+                trio.open_nursery() as nursery,
+            ):
+                socket = await trio_websocket.wrap_client_stream(
+                    nursery,
+                    cast("trio.SocketStream", stream),  # any stream will do
+                    self.address.authority,
+                    f"/api/v1/agent_socket/{self.id}",
+                    subprotocols=[SUBPROTOCOL],
+                    extra_headers=[
+                        (FEATURES_HEADER, b",".join(self._features())),
+                        *([] if token is None else [(b"authorization", token)]),
+                    ],
+                    message_queue_size=READ_AHEAD_FRAMES,
+                    max_message_size=MAX_FRAME_BYTES,
+                )
+                stream.is_agreed = True
+                timeout.deadline = math.inf  # connected: from here on the heartbeat watches
+                await self._exchange(socket, stream, share, over, reasons)
+                nursery.cancel_scope.cancel(reason="the connection has ended")
+
+    async def _exchange(
+        self,
+        socket: trio_websocket.WebSocketConnection,
+        stream: DialledStream,
+        share: SlotShare,
+        over: Future[str | None],
+        reasons: list[str],
+    ) -> None:
+        """Run one connection, note why it ended, then close it."""
+        connection = BalancerConnection(
+            socket,
+            self.name,
+            self.status,
+            self.models,
+            self.requests,
+            on_store=self._on_store,
+            placement=self.placement(),
+            offer=self.offer,
+            on_instances=self.on_instances,
+            rotation=self.rotation,
+            stream=stream,
+            slots=partial(self._shares.offered, share),
+            on_leaving=partial(self._on_leaving, share, over),
+        )
+        self._connections.append(connection)
+        try:
+            reasons.append(await connection.run(lambda: self._on_registered(connection)))
+        finally:
+            self._connections.remove(connection)
+            self.is_up = any(not each.is_left for each in self._connections)
+            self.requests.stop_all_of(connection.reply)
+            is_cancelled = trio.current_effective_deadline() == -math.inf
+            with trio.move_on_after(CUT_S if is_cancelled else CLOSE_S, shield=True):
+                await socket.aclose()
+
     def _on_leaving(self, share: SlotShare, over: Future[str | None], slots: int) -> None:
         self._shares.leave(share, slots)
         over.set(None)
@@ -250,7 +274,7 @@ class BalancerLink:
         self.models.set_store(None)  # until this balancer announces one
         for each in self._connections:
             if each.is_left:
-                each.followed()
+                each.reply.followed()
         log.info(
             "linked to the balancer",
             host=self.address.host,
@@ -265,7 +289,7 @@ class BalancerLink:
         log.info("the balancer has a model store", url=url)
 
     async def authorization(self) -> bytes | None:
-        """The header that this agent shows; ConfigurationError if the file holds no key."""
+        """Return the header that this agent shows; ConfigurationError if the file holds no key."""
         if self.token_file is None:
             return None
         return f"Bearer {await trio.to_thread.run_sync(read_secret, self.token_file)}".encode()

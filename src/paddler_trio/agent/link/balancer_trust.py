@@ -1,4 +1,4 @@
-"""Is this the balancer that the token means? Asked before its secret is sent.
+"""Verify that this is the balancer that the token means, before its secret is sent.
 
 With the hash of a certificate in the token, the balancer's certificates are fetched over a
 connection that is not verified; one of them has to have that hash. Then it counts: an authority
@@ -36,7 +36,7 @@ PATH: Final = "/api/v2/join"
 
 
 def trust_in(token: JoinToken, ca_file: Path, given: ClientTls) -> ClientTls | None:
-    """What makes a connection one to the balancer; None for one without TLS.
+    """Return what makes a connection one to the balancer; None for one without TLS.
 
     Args:
       ca_file: where the authority is written, if it is not one of the system's.
@@ -75,13 +75,15 @@ def trust_in(token: JoinToken, ca_file: Path, given: ClientTls) -> ClientTls | N
 
 @contextmanager
 def connected(token: JoinToken, tls: ClientTls | None) -> Iterator[http.client.HTTPConnection]:
-    """A connection that is verified; ConfigurationError if it is not, OSError if there is none."""
+    """Yield a connection that is verified; ConfigurationError if it is not, OSError if there is
+    none."""
     with _open(token, None if tls is None else tls.context()) as connection:
         yield connection
 
 
 def read_answer(response: http.client.HTTPResponse) -> bytes:
-    """Its body; ConfigurationError if it is longer than any that a balancer gives."""
+    """Return the body of an answer; ConfigurationError if it is longer than any that a balancer
+    gives."""
     body = response.read(MAX_ANSWER_BYTES + 1)
     if len(body) > MAX_ANSWER_BYTES:
         raise ConfigurationError(f"an answer of more than {MAX_ANSWER_BYTES} bytes: no balancer's")
@@ -106,7 +108,7 @@ def _open(token: JoinToken, context: ssl.SSLContext | None) -> Iterator[http.cli
 
 
 def _certificates(token: JoinToken, given: ClientTls) -> tuple[bytes, Sequence[bytes]]:
-    """The balancer's own certificate, and those that it says it shows."""
+    """Return the balancer's own certificate, and those that it says it shows."""
     context = unverified_context()
     if given.cert_file is not None:
         context.load_cert_chain(given.cert_file, given.key_file)

@@ -55,12 +55,12 @@ class CacheView:
     loaded: tuple[str, ...]
 
     def patterns(self) -> list[SourcePattern]:
-        """What selects the models that are desired."""
+        """Return what selects the models that are desired."""
         return [SourcePattern.of(m) for m in self.desired if not isinstance(m, NoModel)]
 
 
 def pull_answer(request: Pull, fetched: Sequence[FetchedModel], hub: HubSettings) -> object:
-    """What has been fetched, or was here; it counts as used now."""
+    """Return the answer about what has been fetched, or was here; it counts as used now."""
     files = []
     for model, found in zip(request.models, fetched, strict=True):
         place = place_of(found.path, hub)
@@ -78,7 +78,7 @@ def pull_answer(request: Pull, fetched: Sequence[FetchedModel], hub: HubSettings
 
 
 def list_answer(view: CacheView, check: Callable[[], None]) -> object:
-    """All models that are here."""
+    """Return all models that are here."""
     inventory = take_inventory(view.hub, check)
     desired = view.patterns()
     models = [_listed(model, view, desired) for model in inventory.models]
@@ -146,7 +146,7 @@ def verify_answer(
 
 @attrs.define
 class _Hashing:
-    """How far the hash of one file is."""
+    """The progress of the hash of one file."""
 
     check: Callable[[], None]
     show: Callable[[CacheProgress], None]
@@ -203,7 +203,7 @@ def prune_answer(request: Prune, view: CacheView, check: Callable[[], None]) -> 
 
 
 def shown_source(model: DesiredModel) -> str:
-    """The text of a source, of a URL without what may be secret."""
+    """Return the text of a source, of a URL without what may be secret."""
     return url_text_for_logs(model.url) if isinstance(model, UrlModel) else text_of(model)
 
 

@@ -40,11 +40,11 @@ class CredentialRotation:
 
     path: Path
     _sha256: str | None = attrs.field(default=None, init=False)
-    """Of the secret that was sent and not confirmed yet."""
+    """The hash of the secret that was sent and not confirmed yet."""
     _is_confirmed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     async def run(self, send: Callable[[Rotate], None]) -> None:
-        """Until cancelled; ``send`` queues a message to the balancer."""
+        """Rotate until cancelled; ``send`` queues a message to the balancer."""
         while True:
             age = await trio.to_thread.run_sync(age_s, self.path)
             await trio.sleep(max(0.0, LIFE_S - age))
@@ -52,7 +52,7 @@ class CredentialRotation:
                 await trio.sleep(AGAIN_S)
 
     def confirmed(self, sha256: str) -> None:
-        """The balancer has stored this hash."""
+        """Note that the balancer has stored this hash."""
         if sha256 == self._sha256:
             self._is_confirmed.set()
 

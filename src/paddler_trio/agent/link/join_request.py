@@ -55,23 +55,7 @@ def join(
       ConfigurationError: refused, unreachable, or not the balancer that the token means; what is
         stored is as it was.
     """
-    host, port = token.host_and_port
-    if not (token.has_tls or is_insecure or is_loopback_host(host)):
-        raise ConfigurationError(
-            f"the token leads to {token.address} without TLS: its secret, and later the agent's "
-            "credential, all prompts and all answers would cross the network as they are. Start "
-            "the balancer with --tls-cert and --tls-key and make a new token, or say --insecure if "
-            "everybody on this network is trusted. Nothing was sent"
-        )
-    if name is not None:
-        check_agent_name(name)
-    if folder.has_joined and not is_replacing:
-        before = folder.joined()
-        called = "" if before is None else f" as {before.name!r} at {before.address}"
-        raise ConfigurationError(
-            f"this machine has joined already{called} ({folder.credential}): say --replace to give "
-            "that up, or give another --state-dir for another agent"
-        )
+    _check(token, folder, name=name, is_replacing=is_replacing, is_insecure=is_insecure)
     folder.make()
     secret = folder.pending_secret(token.id) or new_secret()
     folder.keep_pending(token.id, secret)
@@ -84,17 +68,7 @@ def join(
             "host": host_name,
         }
     )
-    try:
-        trust = trust_in(token, folder.new_ca, tls)
-        status, text = _answer(token, trust, body)
-    except ssl.SSLError as error:
-        raise ConfigurationError(tls_problem(error, parse_address(token.address))) from error
-    except (OSError, http.client.HTTPException) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ConfigurationError(
-            f"cannot join at {host}, port {port}: {reason or type(error).__name__}; try again with "
-            "the same token"
-        ) from error
+    trust, status, text = _asked(token, folder, tls, body)
     if status not in (200, 201):
         if status in (400, 401, 404, 409):  # this secret will never be answered for
             folder.forget_pending()
@@ -111,6 +85,55 @@ def join(
     has_ca = trust is not None and trust.ca_file is not None
     folder.keep(joined, credential, has_new_ca=has_ca)
     return JoinResult(joined, labels, credential_id)
+
+
+def _check(
+    token: JoinToken,
+    folder: AgentFolder,
+    *,
+    name: str | None,
+    is_replacing: bool,
+    is_insecure: bool,
+) -> None:
+    """Raise ConfigurationError if nothing may be sent."""
+    if not (token.has_tls or is_insecure or is_loopback_host(token.host_and_port[0])):
+        raise ConfigurationError(
+            f"the token leads to {token.address} without TLS: its secret, and later the agent's "
+            "credential, all prompts and all answers would cross the network as they are. Start "
+            "the balancer with --tls-cert and --tls-key and make a new token, or say --insecure if "
+            "everybody on this network is trusted. Nothing was sent"
+        )
+    if name is not None:
+        check_agent_name(name)
+    if folder.has_joined and not is_replacing:
+        before = folder.joined()
+        called = "" if before is None else f" as {before.name!r} at {before.address}"
+        raise ConfigurationError(
+            f"this machine has joined already{called} ({folder.credential}): say --replace to give "
+            "that up, or give another --state-dir for another agent"
+        )
+
+
+def _asked(
+    token: JoinToken, folder: AgentFolder, tls: ClientTls, body: str
+) -> tuple[ClientTls | None, int, str]:
+    """Return how the balancer was verified, the status of its answer and its text.
+
+    Raises:
+      ConfigurationError: it cannot be reached, or is not the one that the token means.
+    """
+    host, port = token.host_and_port
+    try:
+        trust = trust_in(token, folder.new_ca, tls)
+        return trust, *_answer(token, trust, body)
+    except ssl.SSLError as error:
+        raise ConfigurationError(tls_problem(error, parse_address(token.address))) from error
+    except (OSError, http.client.HTTPException) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigurationError(
+            f"cannot join at {host}, port {port}: {reason or type(error).__name__}; try again with "
+            "the same token"
+        ) from error
 
 
 def _answer(token: JoinToken, trust: ClientTls | None, body: str) -> tuple[int, str]:

@@ -1,11 +1,12 @@
-"""What a link to a balancer needs of an agent, whether that runs models or stands in front of a
-server that does."""
+"""Protocols of what a link to a balancer needs of an agent, whether that runs models or stands in
+front of a server that does."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from paddler_trio.agent.link.link_reply import LinkReply
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.trio.desired_state_extras import Extras
@@ -13,21 +14,18 @@ from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Cache
 
-if TYPE_CHECKING:
-    from paddler_trio.agent.link.balancer_connection import BalancerConnection
-
 
 class LinkModels(Protocol):
     """Follows the desired state."""
 
     @property
     def metadata(self) -> Mapping[str, str] | None:
-        """Of the model that is served."""
+        """The metadata of the model that is served."""
         ...
 
     @property
     def judges_beside(self) -> bool:
-        """It can be asked whether it would load a model beside the one in force."""
+        """Return whether it can be asked whether it would load a model beside the one in force."""
         ...
 
     @property
@@ -39,18 +37,19 @@ class LinkModels(Protocol):
 
 
 class LinkRequests(Protocol):
-    """Does what the balancer asks, and answers on the connection that it was asked over."""
+    """The part of an agent that does what the balancer asks, and answers on the connection that it
+    was asked over."""
 
-    def work(self, frame: RequestFrame, reply: BalancerConnection) -> None:
-        """A generation, an embedding or a question."""
+    def work(self, frame: RequestFrame, reply: LinkReply) -> None:
+        """Work on a generation, an embedding or a question."""
         ...
 
-    def ask_fit(self, question: AskFit, reply: BalancerConnection) -> None: ...
+    def ask_fit(self, question: AskFit, reply: LinkReply) -> None: ...
 
-    def command_cache(self, command: Cache, reply: BalancerConnection) -> None: ...
+    def command_cache(self, command: Cache, reply: LinkReply) -> None: ...
 
-    def open_tunnel(self, secret: str, reply: BalancerConnection) -> None: ...
+    def open_tunnel(self, secret: str, reply: LinkReply) -> None: ...
 
-    def stop(self, wire_id: str, reply: BalancerConnection) -> None: ...
+    def stop(self, wire_id: str, reply: LinkReply) -> None: ...
 
-    def stop_all_of(self, reply: BalancerConnection) -> None: ...
+    def stop_all_of(self, reply: LinkReply) -> None: ...

@@ -1,4 +1,4 @@
-"""What balancers ask over a link and a task answers: few at once, each with an end.
+"""Run what balancers ask over a link and a task answers: few at once, each with an end.
 
 A task ends with its answer, with a stop, and with the link it was asked over.
 """
@@ -16,7 +16,7 @@ from paddler_trio.wire.trio.trio_link import Answer
 
 
 class AnswerReply(Protocol):
-    """Where answers go: the connection the question came in on."""
+    """The connection that a question came in on, where the answer goes."""
 
     def answer(self, answer: Answer) -> None:
         """Queue a short answer."""
@@ -37,7 +37,7 @@ class LinkTasks:
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], trio.CancelScope] = attrs.field(factory=dict, init=False)
-    """By the identity of the connection and the task's id on it."""
+    """The tasks by the identity of the connection and the task's id on it."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {len(self._running)} {self.what}>"
@@ -76,7 +76,7 @@ class LinkTasks:
             scope.cancel(reason="the balancer asked to stop")
 
     def stop_all_of(self, reply: object) -> None:
-        """The connection has ended: drop its tasks."""
+        """Drop the tasks of a connection that has ended."""
         for (connection, _), scope in self._running.items():
             if connection == id(reply):
                 scope.cancel(reason="the link is gone")

@@ -1,4 +1,4 @@
-"""What one connection to a balancer sends: at once where nothing is in the way, else in a queue.
+"""Send frames to a balancer: at once where nothing is in the way, else through a queue.
 
 A frame that goes through a queue costs a wake-up and a turn of the event loop, which is more than
 all else that an agent does for a token. So as long as the balancer reads, the results of a pass are
@@ -45,7 +45,7 @@ class LinkWriter:
     _num_queued: int = attrs.field(default=0, init=False)
     """Frames queued so far; ``_written`` counts those sent."""
     _masks: bytes = attrs.field(default=b"", init=False, repr=False)
-    """From the kernel: each is used once."""
+    """Masks from the kernel: each is used once."""
     _num_masked: int = attrs.field(default=0, init=False)
     _written: Changes = attrs.field(factory=Changes, init=False)
 
@@ -82,7 +82,7 @@ class LinkWriter:
             self._written.notify()
 
     def _write_now(self, frames: tuple[bytes, ...]) -> bool:
-        """Whether these are on their way, together."""
+        """Return whether these are on their way, together."""
         stream = self.stream
         if (
             stream is None

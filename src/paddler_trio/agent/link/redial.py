@@ -1,4 +1,4 @@
-"""When an agent that has no link to its balancer dials again.
+"""Decide when an agent that has no link to its balancer dials again.
 
 The pause doubles with each attempt that led to no link, up to ``LONGEST_PAUSE_S``; between a
 quarter of it and all of it is waited. So a balancer that is back is dialled by every agent within
@@ -19,7 +19,7 @@ FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 8.0
 """A fleet is back within ten seconds of its balancer: two are left to register."""
 LEAST_SHARE = 0.25
-"""Of a pause, which is waited at least."""
+"""The part of a pause which is waited at least."""
 LASTING_S = 10.0
 """A link that was up for so long did not end because of what it was dialled with."""
 
@@ -31,7 +31,7 @@ class Redial:
     _failures: int = attrs.field(default=0, init=False)
 
     def pause_s(self, linked_s: float, chance: float) -> float:
-        """How long to wait after an attempt that has ended.
+        """Return how long to wait after an attempt that has ended.
 
         Args:
           linked_s: for how long it was registered with the balancer; 0 if it never was.
@@ -45,5 +45,5 @@ class Redial:
         return bound_s * (LEAST_SHARE + (1 - LEAST_SHARE) * chance)
 
     def begin_anew(self) -> None:
-        """The next attempt is the first one: the balancer itself asked for it."""
+        """Note that the next attempt is the first one: the balancer itself asked for it."""
         self._failures = 0

@@ -19,13 +19,13 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.cache_answers import (
     list_answer,
     prune_answer,
     pull_answer,
     verify_answer,
 )
-from paddler_trio.agent.link.status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.model.store_first import StoreFirst
 from paddler_trio.errors import leaves, one_line
@@ -61,11 +61,11 @@ MAX_PULLS: Final = 4
 MAX_HASHING: Final = 1
 """Commands that read whole files; a second one would only make both slower."""
 PULL_RETRIES: Final = 5
-"""After errors that pass; a download has retries of its own for each part besides."""
+"""The retries after errors that pass; a download has retries of its own for each part besides."""
 MARK_INTERVAL_S: Final = 3600.0
 ISSUE_S: Final = 120.0
-"""How long it is shown that files could not be fetched; before a rollout that is tried again once a
-minute."""
+"""The time for which it is shown that files could not be fetched; before a rollout that is tried
+again once a minute."""
 _CODES: Final = (
     (SourceMalformedError, 400),
     (AccessDeniedError, 403),
@@ -77,7 +77,7 @@ _CODES: Final = (
 
 
 class CommandReply(Protocol):
-    """Where answers go: the connection that the command came in on."""
+    """The connection that a command came in on, where the answers go."""
 
     def answer(self, answer: Answer) -> None: ...
 
@@ -102,7 +102,7 @@ class CacheTasks:
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], _Running] = attrs.field(factory=dict, init=False)
-    """By the identity of the connection and the command's id on it."""
+    """The commands by the identity of the connection and the command's id on it."""
     _pulls: list[object] = attrs.field(factory=list, init=False)
     """Those that fetch, oldest first."""
     _issue_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -146,13 +146,14 @@ class CacheTasks:
             found.scope.cancel(reason="the balancer asked to stop")
 
     def stop_all_of(self, reply: object) -> None:
-        """The connection has ended: its commands have nobody to answer to."""
+        """Stop the commands of a connection that has ended: they have nobody to answer to."""
         for running in self._running.values():
             if running.reply is reply:
                 running.scope.cancel(reason="the link is gone")
 
     def leave(self) -> None:
-        """The agent is leaving: end all with an answer, which is queued when this returns."""
+        """End all commands, since the agent is leaving, with an answer, which is queued when this
+        returns."""
         nursery, self._nursery = self._nursery, None
         for (_, wire_id), running in self._running.items():
             running.reply.answer(Answer(wire_id, None, "this agent is leaving", 503))
@@ -179,7 +180,7 @@ class CacheTasks:
             del self._running[id(reply), command.id]
 
     async def _answer(self, command: Cache, reply: CommandReply) -> bytes | Answer:
-        """The frame of the answer, or why there is none."""
+        """Return the frame of the answer, or why there is none."""
         try:
             value = await self._value(command, reply)
             return await trio.to_thread.run_sync(
@@ -268,7 +269,7 @@ class CacheTasks:
         return await _in_thread(lambda: pull_answer(request, fetched, models.hub))
 
     async def _show_issue(self, status: AgentStatus, request: Pull, issue: AgentIssue) -> None:
-        """For a while, one at a time."""
+        """Show an issue for a while, one at a time."""
         self._issue_scope.cancel(reason="there is a newer one")
         with trio.move_on_after(ISSUE_S) as self._issue_scope:
             self._issue_of = request.models
@@ -320,12 +321,12 @@ class CacheTasks:
 
 
 def _check() -> None:
-    """Raises Cancelled in a worker thread when its command has been stopped."""
+    """Raise Cancelled in a worker thread when its command has been stopped."""
     trio.from_thread.check_cancelled()
 
 
 async def _in_thread(work: Callable[[], object]) -> object:
-    """In a thread that looks at every file whether it is still wanted."""
+    """Run ``work`` in a thread that looks at every file whether it is still wanted."""
     return await trio.to_thread.run_sync(work)
 
 

@@ -1,4 +1,4 @@
-"""How much room there is on the disk of the model cache."""
+"""Measure how much room there is on the disk of the model cache."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ DISK_LOOK_S: Final = 10.0
 
 @attrs.define(eq=False)
 class DiskSpace:
-    """How much is free where a folder is, or will be."""
+    """The free space where a folder is, or will be."""
 
     folder: Path
     free_bytes: int | None = attrs.field(default=None, init=False)
-    """As it was last asked; None if it is not known."""
+    """The free space as it was last asked; None if it is not known."""
 
     async def run(self) -> None:
         """Look every ten seconds until cancelled; a disk that does not answer holds up a thread."""

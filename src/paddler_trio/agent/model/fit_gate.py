@@ -1,4 +1,4 @@
-"""Nothing is loaded that cannot fit: asked before the model in force is let go.
+"""Load nothing that cannot fit: it is asked before the model in force is let go.
 
 A model that does not fit is refused with the numbers and with what would fit, and is looked at
 again while memory is freed. Where it cannot be known (no dry run on this machine, a hub that does
@@ -16,21 +16,21 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.model.file_watch import wait_first
 from paddler_trio.agent.model.memory_promises import MemoryPromises
 from paddler_trio.agent.model.model_errors import (
     DoesNotFitError,
     ModelNotServableError,
     slot_issues,
 )
+from paddler_trio.agent.model.model_file import describe
 from paddler_trio.agent.model.model_fit import UNLOADABLE, Held, Judged, ModelFit, rooms_of
 from paddler_trio.agent.model.model_load import LoadRules
-from paddler_trio.agent.model.model_source import describe
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.scheduler.fit.fit_suggestions import Change
 from paddler_trio.scheduler.fit.fit_values import HOST, Room, shortages
 from paddler_trio.system.machine import available_memory_bytes
+from paddler_trio.system.synchronization import wait_first
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelCannotBeLoaded
 from paddler_trio.wire.paddler.desired_state import (
@@ -52,8 +52,8 @@ MAY_BE_A_PAGE: Final = frozenset({"not_gguf", "truncated"})
 
 
 class HeldMemory(Protocol):
-    """What a model in the file ``path`` finds held; with ``keeps_own``, the model in force stays
-    beside it."""
+    """A function that returns what a model in the file ``path`` finds held; with ``keeps_own``, the
+    model in force stays beside it."""
 
     async def __call__(self, path: str, *, keeps_own: bool = False) -> Held: ...
 
@@ -81,16 +81,16 @@ class FitGate:
     )
     _gpu_pause_s: float = attrs.field(default=0.0, init=False)
     _waited_for: LoadModel | None = attrs.field(default=None, init=False)
-    """What did not fit a GPU when it was waited for last, for ``_gpu_pause_s``."""
+    """The load that did not fit a GPU when it was waited for last, for ``_gpu_pause_s``."""
 
     def judges(self, auto: Automatic) -> bool:
-        """Is there a verdict on what is loaded?"""
+        """Return whether there is a verdict on what is loaded."""
         return self.refuses or auto != NOTHING_AUTOMATIC
 
     async def judge(
         self, desired: AgentDesiredState, extras: Extras, *, slots: int | None = None
     ) -> Judged:
-        """Whether this state would fit when the model in force is gone; nothing is changed.
+        """Judge whether this state would fit when the model in force is gone; nothing is changed.
 
         Args:
           slots: None for as many as this agent has.
@@ -122,7 +122,7 @@ class FitGate:
         )
 
     def _load_anywhere(self, desired: AgentDesiredState, extras: Extras) -> LoadModel:
-        """Of files that need not be here: dry runs find them, or their headers."""
+        """Return a load of files that need not be here: dry runs find them, or their headers."""
         name = describe(desired.model)
         return self.rules.load(desired, extras, model_path=name, projection_path=None)
 
@@ -136,7 +136,7 @@ class FitGate:
         serves: bool,
         loads_now: bool,
     ) -> Judged | None:
-        """The verdict on a model that fits, or is loaded anyway; None where there is none.
+        """Return the verdict on a model that fits, or is loaded anyway; None where there is none.
 
         Args:
           serves: another model is in force, and kept if this one cannot be loaded.
@@ -177,8 +177,8 @@ class FitGate:
         )
 
     async def beside(self, judged: Judged) -> Judged | None:
-        """The same with the rooms that are there while the model in force stays; None if it does
-        not fit beside that one, or if it is not known whether it does.
+        """Return the judgement with the rooms that are there while the model in force stays; None
+        if it does not fit beside that one, or if it is not known whether it does.
 
         Before a load call it after :meth:`check`, which has promised the memory to it.
         """
@@ -198,11 +198,13 @@ class FitGate:
         return attrs.evolve(judged, rooms=rooms)
 
     def loaded(self) -> None:
-        """The engine has its memory, or never will: what was promised to it is taken, or free."""
+        """Note that the engine has its memory, or never will: what was promised to it is taken, or
+        free."""
         self.promises.drop()
 
     async def _promise(self, judged: Judged) -> None:
-        """DoesNotFitError if another agent of this machine is loading into the same memory."""
+        """Promise memory to a load; DoesNotFitError if another agent of this machine is loading
+        into the same memory."""
         need, before = judged.verdict.need, judged.rooms
 
         def fits(others: Mapping[str, int]) -> bool:
@@ -230,10 +232,9 @@ class FitGate:
             await wait_first(partial(self._wait_room, error), file_changes)
 
     async def _wait_room(self, error: DoesNotFitError) -> None:
-        """The memory of the host is looked at after a second, and then ever more rarely, up to a
-        minute. What is free on GPUs only a new dry run shows: the first after half a minute, of the
-        same load ever more rarely.
-        """
+        """Wait for room. The memory of the host is looked at after a second, and then ever more
+        rarely, up to a minute. What is free on GPUs only a new dry run shows: the first after half
+        a minute, of the same load ever more rarely."""
         if {short.device for short in error.judged.verdict.shortages} != {HOST}:
             is_again = self._waited_for == error.judged.load
             self._gpu_pause_s = 2 * self._gpu_pause_s if is_again else GPU_LOOK_S
@@ -263,7 +264,7 @@ class FitGate:
     async def _judge(
         self, load: LoadModel, model: DesiredModel, projection: DesiredModel, auto: Automatic
     ) -> Judged:
-        """MemoryUnknownError."""
+        """Judge a load; MemoryUnknownError."""
         held = await self.held(load.model_path)
         try:
             return await self.fit.judge(load, model, projection, held=held, auto=auto)
@@ -275,8 +276,8 @@ class FitGate:
 
 
 def has_other_source(desired: AgentDesiredState, before: AgentDesiredState | None) -> bool:
-    """The model may have to be fetched: it is not of this machine, nor that of the state
-    ``before``, whose files are here."""
+    """Return whether the model may have to be fetched: it is not of this machine, nor that of the
+    state ``before``, whose files are here."""
     if isinstance(desired.model, LocalToAgent | NoModel):
         return False
     source = (desired.model, desired.multimodal_projection)
@@ -284,7 +285,7 @@ def has_other_source(desired: AgentDesiredState, before: AgentDesiredState | Non
 
 
 def _without(rooms: Mapping[str, Room], taken: Mapping[str, int]) -> dict[str, Room]:
-    """The rooms with less free memory."""
+    """Return the rooms with less free memory."""
     return {
         device: room
         if room.free_bytes is None
@@ -294,8 +295,8 @@ def _without(rooms: Mapping[str, Room], taken: Mapping[str, int]) -> dict[str, R
 
 
 def _issues(judged: Judged, name: str) -> list[AgentIssue]:
-    """Paddler has no word for it. Slots that cannot start carry the reason; if no context is small
-    enough, it is the model that cannot be loaded."""
+    """Return the issues of a state that does not fit. Paddler has no word for it. Slots that cannot
+    start carry the reason; if no context is small enough, it is the model that cannot be loaded."""
     changes = {change for each in judged.suggestions for change in each.changes}
     if changes <= {Change.GPU_LAYERS}:
         return [ModelCannotBeLoaded(name)]

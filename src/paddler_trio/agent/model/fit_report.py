@@ -12,7 +12,7 @@ from paddler_trio.wire.trio.fit_messages import DeviceFit, FitOption, FitReport
 
 
 def fit_report(judged: Judged, *, beside: bool | None = None) -> FitReport:
-    """Everything about the verdict; ``beside``: see :class:`FitReport`."""
+    """Return everything about the verdict; ``beside``: see :class:`FitReport`."""
     verdict, need = judged.verdict, judged.need
     unknown = [
         device

@@ -28,7 +28,7 @@ UNPROCESSABLE = 422
 BAD_GATEWAY = 502
 """It cannot be said."""
 FIT_ANSWER_S = 90.0
-"""From the question to the answer; headers of large models come over slow links."""
+"""The time from the question to the answer; headers of large models come over slow links."""
 
 
 @attrs.define(eq=False)

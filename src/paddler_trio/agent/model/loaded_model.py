@@ -18,20 +18,20 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.children.engine_crash import Suspects
+from paddler_trio.agent.children.engine_crash import LoadFailedError, Suspects
 from paddler_trio.agent.children.engine_keeper import EngineKeeper, SuperviseEngine
-from paddler_trio.agent.children.engine_process import EngineProcess, LoadFailedError
+from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.children.preparation import Preparation
 from paddler_trio.agent.children.preparation_keeper import PreparationKeeper, SupervisePreparation
 from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.memory_status import memory_in_force
 from paddler_trio.agent.model.model_errors import ModelNotServableError
+from paddler_trio.agent.model.model_file import ModelFile, ModelSourceError
 from paddler_trio.agent.model.model_fit import Judged
-from paddler_trio.agent.model.model_source import ModelFile, ModelSourceError
 from paddler_trio.agent.model.serving import InForce, Serving, Uses
 from paddler_trio.errors import EngineError, leaves
 from paddler_trio.language.language_source import LanguageSource
-from paddler_trio.processes.preparation.messages import LanguageFacts, LanguageRefused
+from paddler_trio.processes.preparation.preparation_messages import LanguageFacts, LanguageRefused
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     EngineStats,
@@ -54,7 +54,7 @@ class EngineGone(Protocol):
 
 @attrs.frozen(eq=False)
 class Children:
-    """What every model of an agent is given.
+    """Callables and settings that every model of an agent is given.
 
     Args:
       supervise, supervise_preparation: run a child again when it crashes; the nursery tree's.
@@ -74,23 +74,24 @@ class ModelOwner(Protocol):
     """Hears what happens to its models; synchronous."""
 
     def model_changed(self, model: LoadedModel) -> None:
-        """It answers now, or does not any more."""
+        """Note that a model answers now, or does not any more."""
 
     def model_progressed(self, model: LoadedModel, progress: float | None) -> None:
-        """This part of it is in memory, 0..1; None while the engine is proved."""
+        """Note that this part of a model is in memory, 0..1; None while the engine is proved."""
 
     def model_crashed(self, model: LoadedModel, reason: str, kind: str) -> None:
-        """Its engine will be started again."""
+        """Note that a model's engine died and will be started again."""
 
     def language_crashed(self, model: LoadedModel, reason: str) -> None:
-        """The language could not be read, and will be tried again."""
+        """Note that the language could not be read, and will be tried again."""
 
     def engine_counted(self, model: LoadedModel, stats: EngineStats) -> None: ...
 
 
 @attrs.frozen
 class WantedLoad:
-    """What an engine is asked for, before anything is chosen: the same again is not loaded again.
+    """The load that an engine is asked for, before anything is chosen: the same again is not loaded
+    again.
 
     ``files`` are those of the model and of its projection.
     """
@@ -121,7 +122,7 @@ class LoadedModel:
     serving: Serving | None = attrs.field(default=None, init=False)
     """None while it cannot answer."""
     in_force: InForce | None = attrs.field(default=None, init=False)
-    """What its language was read for."""
+    """The state that its language was read for."""
     projection_error: ModelSourceError | None = attrs.field(default=None, init=False)
     """Why there is no file of a projection that should be there."""
     is_remembered: bool = attrs.field(default=False, init=False)
@@ -157,18 +158,19 @@ class LoadedModel:
 
     @property
     def has_engine(self) -> bool:
-        """The engine is up."""
+        """Return whether the engine is up."""
         return self._engine is not None
 
     @property
     def memory(self) -> MemoryInForce | None:
-        """What its engine takes; None while there is none."""
+        """The memory that its engine takes; None while there is none."""
         ready = None if self._engine is None else self._engine.ready
         return None if ready is None else memory_in_force(self.load, self.judged, ready.memory)
 
     @property
     def projection_problem(self) -> str:
-        """Why a model that should see images does not; empty if it does, or shall not."""
+        """The reason why a model that should see images does not; empty if it does, or shall
+        not."""
         if self.projection_error is not None:
             return str(self.projection_error)
         outcome = self.keeper.first_start.value
@@ -177,11 +179,11 @@ class LoadedModel:
         return outcome.projection_problem
 
     def is_the(self, wanted: WantedLoad) -> bool:
-        """It was asked for this, and has not ended."""
+        """Return whether the model was asked for this, and has not ended."""
         return self.wanted == wanted and not (self._is_stopping or self.keeper.ended.is_set())
 
     async def run(self) -> None:
-        """All lives of the engine; returns when it was stopped or cannot be loaded any more."""
+        """Run all lives of the engine; return when it was stopped or cannot be loaded any more."""
         await self.keeper.run()
 
     async def loaded(self) -> LoadFailedError | None:
@@ -200,8 +202,8 @@ class LoadedModel:
     # ------------------------------------------------------------- language
 
     def start_language(self, source: LanguageSource, nursery: trio.Nursery) -> PreparationKeeper:
-        """The processes that read ``source``, started in ``nursery`` unless they run already. Those
-        of another state that was not put in force end."""
+        """Return the processes that read ``source``, started in ``nursery`` unless they run
+        already. Those of another state that was not put in force end."""
         waiting, current = self._next_language, self._language
         if waiting is not None and not _reads(waiting, source):
             self._next_language = None
@@ -224,8 +226,8 @@ class LoadedModel:
     async def read_language(
         self, source: LanguageSource, nursery: trio.Nursery
     ) -> tuple[PreparationKeeper, LanguageFacts]:
-        """The same processes, when they have read it, and what they found. Those in force prepare
-        requests until :meth:`take_language`.
+        """Return the same processes, when they have read the language, and what they found. Those
+        in force prepare requests until :meth:`take_language`.
 
         Cancellation: the next call uses what was started, or ends it.
 
@@ -253,7 +255,8 @@ class LoadedModel:
         self._refresh()
 
     def _prepared(self, preparation: Preparation) -> None:
-        """Up again after a crash; the first start is awaited in :meth:`read_language`."""
+        """Note that the processes are up again after a crash; the first start is awaited in
+        :meth:`read_language`."""
         language = self._language
         if language is not None and language.current is preparation:
             self._preparation = preparation
@@ -265,7 +268,7 @@ class LoadedModel:
             self._refresh()
 
     def _preparation_crashed(self, crash: BaseException) -> None:
-        """The processes will be started again; those that never came up are an issue."""
+        """Note that the processes will be started again; those that never came up are an issue."""
         reason = flat(crash)
         log.error("preparation crashed", reason=reason)
         language = self._next_language
@@ -285,7 +288,7 @@ class LoadedModel:
         self.children.on_engine_gone(engine, reason, suspects)
 
     def _refresh(self) -> None:
-        """It answers while there are a living engine and preparation processes."""
+        """Offer the model while there are a living engine and preparation processes."""
         engine, preparation, in_force = self._engine, self._preparation, self.in_force
         self.serving = (
             None
@@ -300,10 +303,10 @@ def _reads(language: PreparationKeeper, source: LanguageSource) -> bool:
 
 
 def kind_of_death(crash: BaseException) -> str:
-    """Of the engine's death, as :class:`~paddler_trio.errors.EngineError` has it."""
+    """Return the kind of an engine's death, as :class:`~paddler_trio.errors.EngineError` has it."""
     return next((each.kind for each in leaves(crash) if isinstance(each, EngineError)), "crash")
 
 
 def flat(crash: BaseException) -> str:
-    """The words of all errors in it."""
+    """Return the words of all errors in it."""
     return "; ".join(map(str, leaves(crash)))

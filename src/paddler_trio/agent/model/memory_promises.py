@@ -27,14 +27,14 @@ MAX_NOTES: Final = 64
 MAX_NOTE_BYTES: Final = 16 * 1024
 FOLDER_LOCK: Final = "lock"
 LOCK_S: Final = 5.0
-"""For the others' looks, which take moments."""
+"""The time for the others' looks, which take moments."""
 LOCK_LOOK_S: Final = 0.01
 
 
 @attrs.define(eq=False)
 class MemoryPromises:
-    """Of one agent, in the ``folder`` that it shares with the others. Blocking; one call at a
-    time, but :meth:`drop` may be called whenever no other call is made.
+    """The promises of one agent, in the ``folder`` that it shares with the others. Calls block; one
+    is made at a time, but :meth:`drop` may be called whenever no other call is made.
 
     Where the folder cannot be used, or another process keeps its lock, everything is promised and
     nothing is noted.
@@ -58,7 +58,7 @@ class MemoryPromises:
         return True
 
     def of_others(self) -> Mapping[str, int]:
-        """What other agents are loading, in bytes by device."""
+        """Return what other agents are loading, in bytes by device."""
         try:
             with self._alone():
                 return self._others()
@@ -66,7 +66,8 @@ class MemoryPromises:
             return {}
 
     def drop(self) -> None:
-        """The memory is taken, or is not needed any more. The file is left to the next look."""
+        """Note that the memory is taken, or is not needed any more. The file is left to the next
+        look."""
         if self._note is not None:
             self._note.close()
             self._note = None
@@ -107,8 +108,8 @@ class MemoryPromises:
 
 
 def _lock(file: BinaryIO) -> None:
-    """BlockingIOError if another process keeps it: one that was stopped in its look must not stop
-    the others, and no signal ends a thread that waits."""
+    """Lock the folder; BlockingIOError if another process keeps it: one that was stopped in its
+    look must not stop the others, and no signal ends a thread that waits."""
     give_up_s = time.monotonic() + LOCK_S
     while True:
         try:
@@ -122,7 +123,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _sizes(data: bytes) -> dict[str, int]:
-    """Of a note; nothing if it is none of ours."""
+    """Return the sizes in a note; nothing if it is none of ours."""
     try:
         value = json.loads(data)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is reported about the memory of the model in force: predicted, and as it was allocated."""
+"""Report the memory of the model in force: predicted, and as it was allocated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paddler_trio.wire.trio.fit_messages import DeviceMemory, MemoryInForce
 def memory_in_force(
     load: LoadModel, judged: Judged | None, use: MemoryUse | None
 ) -> MemoryInForce | None:
-    """Of an engine that is up; None if nothing is known and nothing was chosen.
+    """Return the memory of an engine that is up; None if nothing is known and nothing was chosen.
 
     Actual memory of the host is what the process has, mapped pages of files included; of another
     device it is what llama.cpp allocated there. Buffers of devices that are the host's memory, an
@@ -45,7 +45,7 @@ def memory_in_force(
 
 
 def _buffers(name: str, use: MemoryUse) -> dict[str, int]:
-    """What the buffers of a device hold, and what it has left if it reports that."""
+    """Return what the buffers of a device hold, and what it has left if it reports that."""
     devices = [
         device
         for device in use.devices

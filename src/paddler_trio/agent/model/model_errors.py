@@ -1,10 +1,10 @@
-"""Why a model is not served: what operators see of it, and what is done about it."""
+"""Describe why a model is not served: what operators see of it, and what is done about it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paddler_trio.agent.children.engine_process import LoadFailedError
+from paddler_trio.agent.children.engine_crash import LoadFailedError
 from paddler_trio.agent.model.model_fit import Judged
 from paddler_trio.errors import PaddlerError
 from paddler_trio.wire.engine.engine_pipe import LoadModel
@@ -48,7 +48,8 @@ class DoesNotFitError(ModelNotServableError):
 def load_issues(
     failure: LoadFailedError, load: LoadModel, *, has_override: bool
 ) -> list[AgentIssue]:
-    """An engine refused to load this. ``has_override``: a chat template is stored with it."""
+    """Return the issues of a load that an engine refused. ``has_override``: a chat template is
+    stored with it."""
     if failure.stage == "context":
         return slot_issues(load, failure.reason)
     if failure.stage == "encoder" and not has_override:
@@ -57,5 +58,5 @@ def load_issues(
 
 
 def slot_issues(load: LoadModel, reason: str) -> list[AgentIssue]:
-    """No slot can start."""
+    """Return the issues of slots that cannot start."""
     return [SlotCannotStart(reason, slot) for slot in range(min(load.slots, MAX_SLOT_ISSUES))]

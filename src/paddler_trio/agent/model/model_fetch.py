@@ -10,7 +10,7 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.model.model_source import ModelFile, ModelSourceError, file_at, local_file
+from paddler_trio.agent.model.model_file import ModelFile, ModelSourceError, file_at, local_file
 from paddler_trio.agent.model.model_uses import ModelUses
 from paddler_trio.agent.model.store_first import StoreAddress, StoreFirst
 from paddler_trio.models.cache.cache_verification import verified
@@ -56,23 +56,23 @@ class ModelFetch:
     publish: Callable[[DownloadProgress | None], None]
     uses: ModelUses = attrs.field(init=False)
     store: StoreAddress | None = attrs.field(default=None, init=False)
-    """Of the balancer that this agent is linked to, or was last; None if it has none."""
+    """The store of the balancer that this agent is linked to, or was last; None if it has none."""
     _retry: RetryDelay = attrs.field(factory=RetryDelay, init=False)
     _hashed: ModelFile | None = attrs.field(default=None, init=False)
-    """What was hashed last because it would not load."""
+    """The file that was hashed last because it would not load."""
 
     def __attrs_post_init__(self) -> None:
         self.uses = ModelUses(self.hub)
 
     async def model(self, state: AgentDesiredState) -> ModelFile | None:
-        """The model's file, the first of several; None when no model is desired.
+        """Return the model's file, the first of several; None when no model is desired.
         ModelSourceError."""
         return await self._file(state.model, ModelFileDoesNotExist)
 
     async def projection(
         self, state: AgentDesiredState
     ) -> tuple[ModelFile | None, ModelSourceError | None]:
-        """The projection's file, or its problem: without it the model still serves text."""
+        """Return the projection's file, or its problem: without it the model still serves text."""
         try:
             return (
                 await self._file(state.multimodal_projection, MultimodalProjectionCannotBeLoaded),
@@ -86,8 +86,8 @@ class ModelFetch:
         await wait_for_retry(self.hub, error.retry_s, error.token_fingerprint)
 
     async def is_refused_as_announced(self, path: str) -> bool:
-        """A file would not load: hash it again, once. True if its content is what its source
-        announced, so that fetching it anew would not help; False if it was quarantined."""
+        """Hash a file again that would not load, once. Return True if its content is what its
+        source announced, so that fetching it anew would not help; False if it was quarantined."""
         file = await trio.to_thread.run_sync(file_at, path)
         if file is None or file == self._hashed:
             return True

@@ -1,4 +1,4 @@
-"""Does a model fit this machine: dry runs are made, and the pure judgement decides.
+"""Decide whether a model fits this machine: dry runs are made, and the pure judgement decides.
 
     dry run of what is asked -> rooms of the devices -> verdict (more dry runs, where context or
     layers are to be chosen) -> what would fit instead, if it does not
@@ -62,7 +62,7 @@ class Questions(Protocol):
     """About the memory that one model takes; one at a time."""
 
     async def need(self, load: LoadModel) -> MemoryNeed:
-        """What ``load`` would take; its paths are not read. MemoryUnknownError."""
+        """Return what ``load`` would take; its paths are not read. MemoryUnknownError."""
         ...
 
 
@@ -74,7 +74,8 @@ OpenQuestions: TypeAlias = Callable[
 
 @attrs.frozen
 class Held:
-    """What the model in force holds, by device, and on all ``others``; None where it is unknown.
+    """The memory that the model in force holds, by device, and on all ``others``; None where it is
+    unknown.
 
     Args:
       beside: what models hold that stay, by device.
@@ -92,7 +93,7 @@ class Held:
 
 @attrs.frozen(kw_only=True)
 class Judged:
-    """What was found out about one load.
+    """The findings about one load.
 
     Args:
       load: with what was chosen.
@@ -110,13 +111,13 @@ class Judged:
 
     @property
     def words(self) -> str:
-        """Why it does not fit, and what would."""
+        """The reason why it does not fit, and what would, in words."""
         return refusal_words(
             self.verdict.shortages, self.suggestions, n_layers=self.verdict.need.n_layers
         )
 
     def with_caches_cut(self) -> LoadModel:
-        """The load, with caches no larger than what it leaves free on the host."""
+        """Return the load, with caches no larger than what it leaves free on the host."""
         room, settings = self.rooms.get(HOST), self.load.settings
         available = None if room is None else room.available_bytes
         if available is None:
@@ -163,7 +164,7 @@ class ModelFit:
         held: Held,
         auto: Automatic = NOTHING_AUTOMATIC,
     ) -> Judged:
-        """Whether ``load`` fits, with the context and the layers that ``auto`` leaves to us.
+        """Judge whether ``load`` fits, with the context and the layers that ``auto`` leaves to us.
 
         Errors:
           MemoryUnknownError: it cannot be said, and why.
@@ -190,7 +191,7 @@ class ModelFit:
         held: Held,
         auto: Automatic,
     ) -> Judged:
-        """MemoryUnknownError."""
+        """Judge a load that was asked for; MemoryUnknownError."""
         failure: MemoryUnknownError
         try:
             async with self.open_questions(model, projection, hub) as questions:
@@ -204,7 +205,7 @@ class ModelFit:
         raise failure
 
     async def _judged(self, runs: _DryRuns, held: Held, auto: Automatic) -> Judged:
-        """MemoryUnknownError."""
+        """Judge a load; MemoryUnknownError."""
         asked = shape_of(runs.load)
         try:
             first = await runs.measured(_with_all(asked, auto))
@@ -240,7 +241,7 @@ class ModelFit:
     async def _with_suggestion(
         self, refused: MemoryUnknownError, runs: _DryRuns, held: Held
     ) -> MemoryUnknownError:
-        """The same error with a context that fits, if one does."""
+        """Return the same error with a context that fits, if one does."""
         asked = shape_of(runs.load)
         try:
             with trio.move_on_after(self.suggesting_s):
@@ -258,7 +259,7 @@ class ModelFit:
 
 @attrs.define(eq=False)
 class _DryRuns:
-    """Of one load in many shapes, each made once."""
+    """The dry runs of one load in many shapes, each made once."""
 
     load: LoadModel
     questions: Questions
@@ -266,7 +267,7 @@ class _DryRuns:
     """None where llama.cpp refuses it."""
 
     async def measured(self, shape: LoadShape) -> MemoryNeed:
-        """MemoryUnknownError, also if llama.cpp refuses it."""
+        """Return what a dry run measured; MemoryUnknownError, also if llama.cpp refuses it."""
         need = await self.questions.need(load_with(self.load, shape))
         self._known[shape] = required(need), need
         return need
@@ -276,7 +277,7 @@ class _DryRuns:
         return next(known[1] for known in self._known.values() if known and known[0] is need)
 
     async def drive(self, judging: Generator[LoadShape, Need | None, T]) -> T:
-        """What the generator returns, given what it asks for; MemoryUnknownError."""
+        """Return what the generator returns, given what it asks for; MemoryUnknownError."""
         try:
             shape = next(judging)
             while True:
@@ -311,7 +312,7 @@ async def _suggest(
 
 
 def shape_of(load: LoadModel) -> LoadShape:
-    """What the judgement may change of a load."""
+    """Return the part of a load that the judgement may change."""
     return LoadShape(
         context_size=load.context_size,
         slots=load.slots,
@@ -322,12 +323,12 @@ def shape_of(load: LoadModel) -> LoadShape:
 
 
 def load_with(load: LoadModel, shape: LoadShape) -> LoadModel:
-    """The load in this shape."""
+    """Return the load in this shape."""
     return attrs.evolve(load, **attrs.asdict(shape))
 
 
 def required(need: MemoryNeed) -> Need:
-    """What must be there, by device: all but caches, which take what is left over."""
+    """Return what must be there, by device: all but caches, which take what is left over."""
     host = need.host_needed - need.host.prefixes - need.host.images
     host += sum(device.needed for device in need.devices if _shares_host(device))
     devices = {device.name: device.needed for device in need.devices if device.kind not in OF_HOST}
@@ -339,7 +340,7 @@ def required(need: MemoryNeed) -> Need:
 
 
 def rooms_of(need: MemoryNeed, limits: MemoryLimits, held: Held) -> dict[str, Room]:
-    """The rooms of all devices that a dry run saw, when it looked."""
+    """Return the rooms of all devices that a dry run saw, when it looked."""
     rooms = {}
     for device in need.devices:
         if device.kind != "cpu" and device.kind in OF_HOST:
@@ -363,7 +364,7 @@ def _shares_host(device: DeviceNeed) -> bool:
 
 
 def _with_all(asked: LoadShape, auto: Automatic) -> LoadShape:
-    """What the judgement asks for first."""
+    """Return the shape that the judgement asks for first."""
     return attrs.evolve(
         asked,
         context_size=0 if auto.context_size else asked.context_size,
@@ -372,7 +373,7 @@ def _with_all(asked: LoadShape, auto: Automatic) -> LoadShape:
 
 
 def _chosen(verdict: Verdict) -> dict[str, Any]:
-    """What was chosen, by name."""
+    """Return what was chosen, by name."""
     chosen: dict[str, Any] = {}
     if verdict.context_is_chosen:
         chosen["context_size"] = verdict.shape.context_size

@@ -1,4 +1,4 @@
-"""What an engine is asked to load, from the desired state and this agent's own settings."""
+"""Make the load of an engine from the desired state and this agent's own settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from paddler_trio.wire.trio.desired_state_extras import Extras
 
 @attrs.frozen(kw_only=True)
 class LoadRules:
-    """Of one agent: its slots, its engine's threads and settings; extras win over the settings."""
+    """The settings of one agent: its slots, its engine's threads and options; extras win over
+    these."""
 
     slots: int
     threads: int
@@ -28,7 +29,7 @@ class LoadRules:
         model_path: str,
         projection_path: str | None,
     ) -> LoadModel:
-        """What serves ``desired``; its numbers, also where agents are to choose."""
+        """Return the load that serves ``desired``; its numbers, also where agents are to choose."""
         parameters = desired.inference_parameters
         return LoadModel(
             model_path=model_path,

@@ -16,14 +16,13 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.agent.model.file_watch import wait_first
 from paddler_trio.agent.model.fit_gate import FitGate
 from paddler_trio.agent.model.loaded_model import Children, LoadedModel, ModelOwner, WantedLoad
 from paddler_trio.agent.model.model_errors import ModelNotServableError, load_issues
 from paddler_trio.agent.model.model_shown import ModelShown
 from paddler_trio.agent.model.model_uses import ModelUses
 from paddler_trio.models.memory.memory_prediction import remember_load
-from paddler_trio.system.synchronization import Changes
+from paddler_trio.system.synchronization import Changes, wait_first
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, NoModel
@@ -35,7 +34,7 @@ class PlacesOwner(ModelOwner, Protocol):
     """Hears what becomes of what is offered, too."""
 
     def offer_changed(self) -> None:
-        """Another model is offered, or none."""
+        """Note that another model is offered, or none."""
 
 
 @attrs.frozen(eq=False)
@@ -71,18 +70,18 @@ class ModelPlaces:
     _leaving: LoadedModel | None = attrs.field(default=None, init=False)
     _has_left: Changes = attrs.field(factory=Changes, init=False)
     _departure: _Departure | None = attrs.field(default=None, init=False)
-    """Of the one that leaves, also while it is wanted again and not offered yet."""
+    """The departure of the one that leaves, also while it is wanted again and not offered yet."""
     _promised: LoadedModel | None = attrs.field(default=None, init=False)
     """The one that takes the memory which was promised to it."""
 
     @property
     def newest(self) -> LoadedModel | None:
-        """What began last."""
+        """The model that began last."""
         return self._coming or self.current
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Of the files of all models that are here."""
+        """The paths of the files of all models that are here."""
         models = (self.current, self._coming, self._leaving)
         return tuple(
             file.path
@@ -95,8 +94,8 @@ class ModelPlaces:
     async def begun(
         self, wanted: WantedLoad, desired: AgentDesiredState, engines: trio.Nursery
     ) -> LoadedModel:
-        """A model that is here, or one that begins in ``engines``. One that leaves comes back if it
-        is wanted again.
+        """Return a model that is here, or one that begins in ``engines``. One that leaves comes
+        back if it is wanted again.
 
         Cancellation: the next call uses what was begun, or ends it.
 
@@ -142,7 +141,7 @@ class ModelPlaces:
             )
 
     def offer(self, model: LoadedModel, engines: trio.Nursery) -> None:
-        """Requests go to this one from now on; the one before ends with its last request.
+        """Let requests go to this one from now on; the one before ends with its last request.
         ModelNotServableError if it came and died."""
         if model is self._coming:
             if not model.has_engine:
@@ -159,13 +158,14 @@ class ModelPlaces:
         self.offered = model
 
     async def clear(self) -> None:
-        """No model is wanted: running answers may finish for a while, then all is ended."""
+        """Note that no model is wanted: running answers may finish for a while, then all is
+        ended."""
         await self.abandon_coming()
         await self._drain_and_stop()
 
     async def abandon_coming(self) -> None:
-        """What is loaded beside the current one is not wanted any more. One that was called back
-        goes on leaving: requests still run on it."""
+        """Abandon what is loaded beside the current model. One that was called back goes on
+        leaving: requests still run on it."""
         coming = self._coming
         if coming is None:
             return
@@ -226,13 +226,13 @@ class ModelPlaces:
         return model
 
     def end_promise(self) -> None:
-        """An effort has ended. What an engine takes at this moment stays promised to it: it goes on
-        loading though the effort was broken off."""
+        """Note that an effort has ended. What an engine takes at this moment stays promised to it:
+        it goes on loading though the effort was broken off."""
         if self.gate is not None and self._promised is None:
             self.gate.loaded()
 
     async def _until_taken(self, model: LoadedModel) -> None:
-        """Its engine has its memory, or never will."""
+        """Wait until a model's engine has its memory, or never will."""
         try:
             await wait_first(model.loaded, model.keeper.ended.wait)
         finally:
@@ -241,9 +241,9 @@ class ModelPlaces:
                 self.end_promise()
 
     def may_stay(self, load: LoadModel, desired: AgentDesiredState) -> bool:
-        """The current model may stay while ``load`` is done, if both fit. One that answers
-        another kind of requests is of no use to those that come now, and a server of llama.cpp's
-        RPC talks to one engine at a time."""
+        """Return whether the current model may stay while ``load`` is done, if both fit. One that
+        answers another kind of requests is of no use to those that come now, and a server of
+        llama.cpp's RPC talks to one engine at a time."""
         current = self.offered
         return (
             self.loads_beside
@@ -257,7 +257,7 @@ class ModelPlaces:
         )
 
     async def _let_go(self, departure: _Departure) -> None:
-        """Requests that began on it finish there, for a while; then it ends."""
+        """Let requests that began on a model finish there, for a while; then end it."""
         model = departure.model
         with departure.draining:
             await self._drain(model)
@@ -275,7 +275,7 @@ class ModelPlaces:
         self._has_left.notify()
 
     async def _until_left(self) -> None:
-        """Two models at most are in memory."""
+        """Wait until a model has left: two at most are in memory."""
         ordinal = self._has_left.ordinal
         while self._leaving is not None:
             ordinal = await self._has_left.wait_beyond(ordinal)

@@ -6,15 +6,16 @@ r"""The model an agent serves: follows the desired state.
                                                            -> failed -> (a change, or time) -> again
 
 A newer desired state interrupts the one that is being applied. Changes that need neither other
-weights nor another context (sampling, template) happen in place; an identical state changes nothing
-(W32). The old model serves while the new one is downloaded, and as long as the new one does not fit
-(``fit_gate.py``). No desired state ends the agent: a state that cannot be applied becomes an issue.
-Issues stay while the same state is tried again, until it is served or fails for another reason.
+weights nor another context (sampling, template) happen in place; an identical state changes
+nothing. The old model serves while the new one is downloaded, and as long as the new one does not
+fit (``fit_gate.py``). No desired state ends the agent: a state that cannot be applied becomes an
+issue. Issues stay while the same state is tried again, until it is served or fails for another
+reason.
 
 Where the memory holds both, the new model is loaded and proved *beside* the old one: that one gets
 all requests until the new one serves, and ends with its last request. Elsewhere the agent offers no
 slots while models are swapped; running answers finish on the old model first. Both are bounded by a
-deadline (W16). After an engine crash its requests are handed back and it starts again; a model
+deadline. After an engine crash its requests are handed back and it starts again; a model
 that cannot be loaded stays an issue until its file or the desired state changes.
 """
 
@@ -29,37 +30,39 @@ import trio
 
 from paddler_trio.agent.children.engine_keeper import SuperviseEngine
 from paddler_trio.agent.children.preparation_keeper import SupervisePreparation
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.cache_answers import CacheView
-from paddler_trio.agent.link.status import AgentStatus
-from paddler_trio.agent.model.file_watch import returns_before, wait_file_changes
-from paddler_trio.agent.model.fit_gate import FitGate, has_other_source
+from paddler_trio.agent.model.fit_gate import FitGate
 from paddler_trio.agent.model.loaded_model import (
     Children,
     EngineGone,
     LoadedModel,
-    WantedLoad,
 )
 from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.memory_promises import MemoryPromises
+from paddler_trio.agent.model.model_application import ModelApplication
 from paddler_trio.agent.model.model_errors import DoesNotFitError, ModelNotServableError
 from paddler_trio.agent.model.model_fetch import ModelFetch, ModelFetchError
+from paddler_trio.agent.model.model_file import (
+    ModelSourceError,
+    describe,
+    file_at,
+    wait_file_changes,
+)
 from paddler_trio.agent.model.model_fit import Held, Judged, ModelFit
 from paddler_trio.agent.model.model_load import LoadRules
 from paddler_trio.agent.model.model_places import ModelPlaces
 from paddler_trio.agent.model.model_shown import ModelShown
-from paddler_trio.agent.model.model_source import ModelSourceError, describe, file_at
 from paddler_trio.agent.model.serving import InForce, Serving
 from paddler_trio.agent.model.store_first import StoreAddress
-from paddler_trio.language.language_source import LanguageSource
 from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.models.hub.hub_settings import HubSettings
-from paddler_trio.system.synchronization import Changes
+from paddler_trio.processes.preparation.preparation_messages import LanguageFacts
+from paddler_trio.system.synchronization import Changes, returns_before
 from paddler_trio.wire.engine.engine_pipe import EmbeddingStep, EngineStats, Step
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.agent_issue import (
-    AgentIssue,
     ModelCannotBeLoaded,
-    MultimodalProjectionCannotBeLoaded,
 )
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, LocalToAgent, NoModel
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
@@ -104,7 +107,7 @@ class ModelServer:
     memory: MemoryInUse = attrs.field(factory=MemoryInUse, kw_only=True)
     gate: FitGate | None = attrs.field(default=None, init=False)
     serving: Serving | None = attrs.field(default=None, init=False)
-    """Where new requests go."""
+    """The model to which new requests go."""
     metadata: dict[str, str] | None = attrs.field(default=None, init=False)
     desired: AgentDesiredState | None = attrs.field(default=None, init=False)
     _extras: Extras = attrs.field(default=NO_EXTRAS, init=False)
@@ -114,6 +117,7 @@ class ModelServer:
     _fetch: ModelFetch = attrs.field(init=False)
     _shown: ModelShown = attrs.field(init=False)
     _places: ModelPlaces = attrs.field(init=False)
+    _application: ModelApplication = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._shown = ModelShown(self.status)
@@ -147,6 +151,16 @@ class ModelServer:
             drain_s=self.drain_s,
             loads_beside=self.loads_beside,
         )
+        self._application = ModelApplication(
+            self.status,
+            self._rules,
+            self._fetch,
+            self.gate,
+            self._shown,
+            self._places,
+            self.trusts_messages,
+            self._take_facts,
+        )
 
     def __repr__(self) -> str:
         return f"<ModelServer {self.status.phase}: {self._places.offered or 'no model'}>"
@@ -163,29 +177,29 @@ class ModelServer:
 
     @property
     def judges_beside(self) -> bool:
-        """It can be asked whether it would load a model beside the one in force: it does so where
-        it knows that both fit."""
+        """Return whether it can be asked whether it would load a model beside the one in force: it
+        does so where it knows that both fit."""
         return self.loads_beside and self.checks_fit and self.fit is not None
 
     @property
     def store(self) -> StoreAddress | None:
-        """Where models are asked for first."""
+        """The store where models are asked for first."""
         return self._fetch.store
 
     def cache_view(self) -> CacheView:
-        """What of the caches it serves and wants to serve, as it is now."""
+        """Return what of the caches it serves and wants to serve, as it is now."""
         desired = self.desired
         wanted = () if desired is None else (desired.model, desired.multimodal_projection)
         return CacheView(self.hub, wanted, self._places.paths)
 
     async def touch_uses(self) -> None:
-        """What is served is in use still."""
+        """Note that what is served is in use still."""
         await self._fetch.uses.touch()
 
     async def would_load_beside(
         self, judged: Judged, desired: AgentDesiredState, extras: Extras
     ) -> bool | None:
-        """Whether the model in force would go on serving while ``judged``, of this state, is
+        """Return whether the model in force would go on serving while ``judged``, of this state, is
         loaded, as the memory is now; None if nothing is in force."""
         gate = self.gate
         if self.serving is None or gate is None:
@@ -195,13 +209,14 @@ class ModelServer:
         return await gate.beside(judged) is not None
 
     def set_store(self, store: StoreAddress | None) -> None:
-        """Where models are asked for first, from the next download on; None for their sources."""
+        """Set the store where models are asked for first, from the next download on; None for their
+        sources."""
         self._fetch.store = store
         if self.fit is not None:
             self.fit.store = store
 
     async def wait_serving(self) -> Serving:
-        """The model in force, as soon as there is one."""
+        """Return the model in force, as soon as there is one."""
         ordinal = 0
         while self.serving is None:
             ordinal = await self.status.changes.wait_beyond(ordinal)
@@ -220,7 +235,7 @@ class ModelServer:
                     await self._follow(engines)
 
     async def _watch_newer(self, ordinal: int, effort: trio.CancelScope) -> None:
-        """Cancel ``effort`` when there is a newer state (W33)."""
+        """Cancel ``effort`` when there is a newer state."""
         await self._desired_changes.wait_beyond(ordinal)
         effort.cancel(reason="a newer desired state")
 
@@ -235,7 +250,13 @@ class ModelServer:
             projection = describe(desired.multimodal_projection)
             projection_found = file_at(projection)
             try:
-                model = await self._apply(desired, extras, engines)
+                model = await self._application.apply(
+                    desired,
+                    extras,
+                    engines,
+                    keeps_model=self._keeps_model,
+                    serves=self.serving is not None,
+                )
                 if model is None:
                     await trio.sleep_forever()
                 retry_s = FIRST_RETRY_S
@@ -277,89 +298,8 @@ class ModelServer:
                 min(retry_s * 2, LONGEST_RETRY_S) if timeout.cancelled_caught else FIRST_RETRY_S
             )
 
-    async def _apply(
-        self, desired: AgentDesiredState, extras: Extras, engines: trio.Nursery
-    ) -> LoadedModel | None:
-        """From the desired state to a model in force; None if it is none.
-
-        Cancellation: the next attempt reuses what was started, or ends it.
-
-        Raises:
-          ModelSourceError, ModelNotServableError: it cannot be.
-        """
-        stays_refused = self._keeps_model and self.status.phase == "failed"
-        if not stays_refused:
-            self.status.set(phase="resolving", progress=None)
-        before = None if self._in_force is None else self._in_force.desired
-        if self.gate is not None and has_other_source(desired, before):
-            if not stays_refused:  # the model in force gets work as long as headers are fetched
-                self.status.set(phase="downloading")
-            await self.gate.check_source(desired, extras, serves=self.serving is not None)
-            self.status.set(phase="resolving")
-        file = await self._fetch.model(desired)
-        projection, missing = await self._fetch.projection(desired)
-        if file is None:
-            await self._places.clear()
-            self._shown.nothing(desired, extended_digest(desired, extras))
-            return None
-        load = self._rules.load(
-            desired,
-            extras,
-            model_path=file.path,
-            projection_path=None if projection is None else projection.path,
-        )
-        wanted = WantedLoad(load, extras.automatic, (file, projection))
-        try:
-            model = await self._places.begun(wanted, desired, engines)
-            model.projection_error = missing
-            if projection is None:  # else the engine finds out first whether it can be used
-                source = self._language_of(model, desired, extras, sees=False)
-                model.start_language(source, engines)
-            await self._places.proved(model, desired, engines)
-        finally:
-            self._places.end_promise()
-        try:
-            await self._put_in_force(model, desired, extras, engines)
-        except ModelNotServableError:
-            await self._places.abandon_coming()  # the one in force goes on
-            raise
-        return model
-
-    async def _put_in_force(
-        self,
-        model: LoadedModel,
-        desired: AgentDesiredState,
-        extras: Extras,
-        engines: trio.Nursery,
-    ) -> None:
-        """Read its language, and let requests go to it from then on; ModelNotServableError."""
-        problem, missing = model.projection_problem, model.projection_error
-        issues: frozenset[AgentIssue] = frozenset()
-        if problem:
-            log.warning("the model sees no images", reason=problem)
-            name = describe(desired.multimodal_projection)
-            issues = frozenset(
-                {MultimodalProjectionCannotBeLoaded(name) if missing is None else missing.issue}
-            )
-        source = self._language_of(model, desired, extras, sees=not problem)
-        language, facts = await model.read_language(source, engines)
-        # no await from here on: there is no moment without a model to answer
-        self._places.offer(model, engines)
+    def _take_facts(self, facts: LanguageFacts) -> None:
         self.metadata = dict(facts.metadata)
-        self._shown.in_force(model, desired, issues, facts.fingerprint)
-        digest = extended_digest(desired, extras)
-        model.take_language(language, InForce(desired, digest, facts.fingerprint), engines)
-
-    def _language_of(
-        self, model: LoadedModel, desired: AgentDesiredState, extras: Extras, *, sees: bool
-    ) -> LanguageSource:
-        paths = [file.path for file in model.wanted.files if file is not None]
-        return LanguageSource(
-            paths=tuple(paths if sees else paths[:1]),
-            desired=desired,
-            markers=extras.markers,
-            trusts_messages=self.trusts_messages,
-        )
 
     def _fail(
         self, error: ModelSourceError | ModelNotServableError, desired: AgentDesiredState
@@ -395,7 +335,7 @@ class ModelServer:
 
     @property
     def _in_force(self) -> InForce | None:
-        """What the model is for that requests go to."""
+        """The model that requests go to, and what its language was read for."""
         offered = self._places.offered
         return None if offered is None else offered.in_force
 
@@ -436,6 +376,7 @@ class ModelServer:
             self.status.stats = stats
 
     def _is_shown(self, model: LoadedModel) -> bool:
-        """The phase is about this model: not about one that another is to take the place of."""
+        """Return whether the phase is about this model: not about one that another is to take the
+        place of."""
         is_kept = model is self._places.offered and self._keeps_model
         return model is self._places.newest and not is_kept and self.status.phase != "draining"

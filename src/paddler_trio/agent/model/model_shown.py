@@ -1,14 +1,14 @@
-"""What is shown of the model that an agent follows: phase, issues, what it serves and why not."""
+"""Show the model that an agent follows: phase, issues, what it serves and why not."""
 
 from __future__ import annotations
 
 import attrs
 import structlog
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.loaded_model import LoadedModel
 from paddler_trio.agent.model.model_errors import ModelNotServableError
-from paddler_trio.agent.model.model_source import ModelSourceError
+from paddler_trio.agent.model.model_file import ModelSourceError
 from paddler_trio.models.download.download_progress import DownloadProgress
 from paddler_trio.wire.paddler.agent_issue import AgentIssue, ModelCannotBeLoaded
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
@@ -29,7 +29,7 @@ class ModelShown:
     status: AgentStatus
 
     def wanted(self, *, kept: str | None) -> None:
-        """Another state is to be served; ``kept`` is what is served until then."""
+        """Note that another state is to be served; ``kept`` is what is served until then."""
         self.status.set(
             served_state=kept,
             application=AgentStateApplicationStatus.FRESH,
@@ -46,11 +46,11 @@ class ModelShown:
             self.status.set(download=None, phase="resolving")
 
     def draining(self) -> None:
-        """Nothing is offered any more."""
+        """Show that nothing is offered any more."""
         self.status.set(is_serving=False, served_state=None, phase="draining", memory=None)
 
     def loading(self, *, beside: bool) -> None:
-        """An engine starts; ``beside``: the model before it goes on serving."""
+        """Note that an engine starts; ``beside``: the model before it goes on serving."""
         self.status.set(phase="loading", progress=0.0)
         if not beside:
             self.status.set(model_path=None)
@@ -58,11 +58,12 @@ class ModelShown:
             self.status.set(issues=frozenset())  # they were another state's
 
     def crashed(self, reason: str) -> None:
-        """The engine died and will be started again."""
+        """Note that the engine died and will be started again."""
         self.status.set(phase="loading", detail=reason, progress=0.0)
 
     def language_crashed(self, model: LoadedModel, reason: str) -> None:
-        """What reads the language died before it had read it, and will be started again."""
+        """Show that what reads the language died before it had read it, and will be started
+        again."""
         self.status.set(
             detail=reason,
             issues=frozenset({ModelCannotBeLoaded(model.load.model_path)}),
@@ -70,7 +71,7 @@ class ModelShown:
         )
 
     def failed(self, error: ModelSourceError | ModelNotServableError, *, has_engine: bool) -> None:
-        """The desired state cannot be served (yet)."""
+        """Note that the desired state cannot be served (yet)."""
         issues = (
             error.issues if isinstance(error, ModelNotServableError) else frozenset({error.issue})
         )
@@ -87,7 +88,7 @@ class ModelShown:
         )
 
     def nothing(self, desired: AgentDesiredState, digest: str) -> None:
-        """No model is wanted, and none is there."""
+        """Note that no model is wanted, and none is there."""
         self.status.set(
             phase="waiting",
             detail=None,
@@ -105,7 +106,8 @@ class ModelShown:
         issues: frozenset[AgentIssue],
         fingerprint: str,
     ) -> None:
-        """The desired state is applied; whether it answers now is shown by :meth:`serving`."""
+        """Note that the desired state is applied; whether it answers now is shown by
+        :meth:`serving`."""
         self.status.model_fingerprint = fingerprint
         self.status.set(
             issues=issues,
@@ -116,7 +118,7 @@ class ModelShown:
         log.info("model in force", model=model.load.model_path)
 
     def serving(self, model: LoadedModel | None, *, is_wanted: bool, kept: str | None) -> None:
-        """Requests go to ``model``, if it answers; None for none."""
+        """Note that requests go to ``model``, if it answers; None for none."""
         if model is None or model.serving is None:
             self.status.set(is_serving=False, served_state=None)
             return

@@ -14,7 +14,8 @@ from paddler_trio.models.hub.hub_settings import HubSettings
 
 @attrs.define(eq=False)
 class ModelUses:
-    """What is marked, by the path of the model's first file. The process's end ends the marks."""
+    """Marks of files in use, by the path of the model's first file. The process's end ends the
+    marks."""
 
     hub: HubSettings
     _marks: dict[str, UseMark] = attrs.field(factory=dict, init=False)
@@ -40,7 +41,7 @@ class ModelUses:
             await trio.to_thread.run_sync(_close, over, limiter=self._one)
 
     async def touch(self) -> None:
-        """They are in use still."""
+        """Note that these files are in use still."""
         marks = list(self._marks.values())
         await trio.to_thread.run_sync(_touch, marks, limiter=self._one)
 

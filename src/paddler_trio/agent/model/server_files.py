@@ -35,13 +35,13 @@ class ServerFiles:
     ca_file: Path | None
     bearer: bytes | None = attrs.field(repr=False)
     _seen: Signature
-    """Of the files when they were read last, with success."""
+    """The identity of the files when they were read last, with success."""
     _problem: tuple[Signature, str] | None = attrs.field(default=None, init=False)
     """Why they were not read the last time, and what they were then; it is logged once."""
 
     @classmethod
     def read(cls, key_file: Path | None, ca_file: Path | None) -> ServerFiles:
-        """The key; authorities are read by `make_upstream_client`. ConfigurationError."""
+        """Read the key; authorities are read by `make_upstream_client`. ConfigurationError."""
         seen = signature(_given(key_file, ca_file))  # before the files: what changes now is seen
         return cls(key_file, ca_file, _key_in(key_file), seen)
 

@@ -19,15 +19,15 @@ OTHER_MODEL: Final = "another model is in force by now"
 
 @attrs.define(eq=False)
 class Uses:
-    """How many requests are bound to one engine: from before they are prepared for it until
-    nothing of them is left there."""
+    """The number of requests that are bound to one engine: from before they are prepared for it
+    until nothing of them is left there."""
 
     count: int = attrs.field(default=0, init=False)
     _changes: Changes = attrs.field(factory=Changes, init=False)
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """One use, for the length of the block."""
+        """Count one use, for the length of the block."""
         self.count += 1
         try:
             yield
@@ -44,7 +44,7 @@ class Uses:
 
 @attrs.frozen
 class InForce:
-    """What a language was read for.
+    """The state that a language was read for.
 
     Args:
       digest: of the state with its extras.
@@ -67,5 +67,5 @@ class Serving:
     uses: Uses = attrs.field(factory=Uses)
 
     def may_answer(self, frame: RequestFrame) -> bool:
-        """Not what is bound to another model, which was in force when it was sent."""
+        """Return False for what is bound to another model, which was in force when it was sent."""
         return frame.bound in ("", self.in_force.digest, self.in_force.fingerprint)

@@ -1,4 +1,4 @@
-"""Where an agent fetches a model: at its balancer's model store, else at the source itself.
+"""Fetch a model at the balancer's model store, else at the source itself.
 
 store answers                           it is fetched there
 store starts, is gone, or is full of    asked again for a while, then the source
@@ -49,7 +49,7 @@ from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 log = structlog.get_logger("model")
 
 PATIENCE_S: Final = 15.0
-"""With a store that does not answer; a restart takes it one or two seconds."""
+"""The patience with a store that does not answer; a restart takes it one or two seconds."""
 FIRST_PAUSE_S: Final = 0.25
 LONGEST_PAUSE_S: Final = 4.0
 _HERE = (CacheFullError, CacheNotWritableError, CacheBrokenError, LockHeldError)
@@ -85,7 +85,7 @@ class StoreFirst:
     publish: Callable[[DownloadProgress | None], None]
 
     async def fetch(self, model: HuggingFaceModel | UrlModel) -> FetchedModel:
-        """The model's files; DownloadError. Cancellation: as :meth:`ModelDownload.fetch`."""
+        """Return the model's files; DownloadError. Cancellation: as :meth:`ModelDownload.fetch`."""
         if self.store is None:
             return await self._download(self.hub).fetch(model)
         settings = self.hub.through_store(self.store.url, self.store.key_file, self.store.tls)
@@ -109,7 +109,7 @@ class StoreFirst:
     async def _from_store(
         self, download: ModelDownload, model: HuggingFaceModel | UrlModel
     ) -> FetchedModel:
-        """As often as it takes, while the store is away for a moment."""
+        """Fetch from the store, as often as it takes, while that is away for a moment."""
         pause_s = FIRST_PAUSE_S
         give_up_s: float | None = None
         while True:
@@ -132,7 +132,7 @@ class StoreFirst:
 
 
 def may_try_source(error: DownloadError, *, has_token: bool) -> bool:
-    """Whether the source may give what the store did not."""
+    """Return whether the source may give what the store did not."""
     if isinstance(error, (*_HERE, RemoteFileChangedError, PushedModelMissingError)):
         return False
     if not error.is_from_store:

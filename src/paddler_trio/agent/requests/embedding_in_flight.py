@@ -17,11 +17,11 @@ _LISTED_PROBLEMS = 3
 
 
 class EmbeddingReply(Protocol):
-    """Where a request's results go: the connection it came in on."""
+    """The connection that a request came in on, where its results go."""
 
     @property
     def speaks_trio(self) -> bool:
-        """The balancer is ours: a request may be handed back instead of failed."""
+        """Return whether the balancer is ours: a request may be handed back instead of failed."""
         ...
 
     async def send_large(self, frame: bytes) -> None:
@@ -81,7 +81,7 @@ class EmbeddingInFlight:
     engine: EngineProcess | None = None
     """The engine that computes it; None before and after."""
     portions: dict[int, Portion] = attrs.field(factory=dict)
-    """What that engine has of it, by key."""
+    """The documents that the engine has of it, by key."""
     arrived: list[Embedded] = attrs.field(factory=list)
     news: trio.Event = attrs.field(factory=trio.Event)
     lost: EngineLostError | None = None
@@ -94,7 +94,7 @@ class EmbeddingInFlight:
         return f"<EmbeddingInFlight {self.wire_id}: {state}, {self.num_results} results>"
 
     async def next_embedded(self) -> list[Embedded]:
-        """What the engine sent since the last time; waits for some."""
+        """Return what the engine sent since the last time; waits for some."""
         while not self.arrived:
             if self.lost is not None:
                 raise self.lost
@@ -104,7 +104,7 @@ class EmbeddingInFlight:
         return arrived
 
     def ending(self) -> RawEmbeddingResult:
-        """The ending result, from the results so far."""
+        """Return the ending result, from the results so far."""
         if self.problems:
             more = len(self.problems) - _LISTED_PROBLEMS
             listed = "; ".join(self.problems[:_LISTED_PROBLEMS])

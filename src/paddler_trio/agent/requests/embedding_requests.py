@@ -2,7 +2,7 @@
 
 tokenise (preparation process) -> engine -> average, norm, JSON (worker thread) -> link. Documents
 come back from the engine in any order and go out in the order of the request: first those that
-are too long, then the vectors, then exactly one ending (W17).
+are too long, then the vectors, then exactly one ending.
 
 The engine is given a request a portion at a time, and the next one only after vectors of those
 before were sent: behind a slow link the engine stays free for others, and few vectors wait.
@@ -21,7 +21,7 @@ import trio
 from paddler_trio.agent.children.engine_crash import Suspects
 from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.children.preparation_turns import PreparationTurns
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.model.serving import OTHER_MODEL, Serving
 from paddler_trio.agent.requests.embedding_in_flight import (
@@ -42,7 +42,7 @@ from paddler_trio.language.embedding_results import (
     refused_result,
     result_of,
 )
-from paddler_trio.processes.preparation.messages import Job, PreparedEmbedding, Refused
+from paddler_trio.processes.preparation.preparation_messages import Job, PreparedEmbedding, Refused
 from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.engine.engine_pipe import (
@@ -57,7 +57,8 @@ log = structlog.get_logger("embeddings")
 
 RENDERING_THREADS = 2
 PORTION_TOKENS = 4096
-"""What the engine is given of a request at once: some passes, so that it need not wait for more."""
+"""The tokens that the engine is given of a request at once: some passes, so that it need not wait
+for more."""
 RENDERED_AT_ONCE = 16
 """Documents that one visit to a worker thread turns into frames."""
 
@@ -118,7 +119,7 @@ class EmbeddingRequests:
             running.scope.cancel(reason="the balancer asked to stop")
 
     def stop_all_of(self, reply: object) -> None:
-        """The connection has ended: stop its requests and send nothing more."""
+        """Stop the requests of a connection that has ended and send nothing more."""
         for running in self._running.values():
             if running.reply is reply:
                 running.is_disconnected = True
@@ -127,7 +128,7 @@ class EmbeddingRequests:
     # ----------------------------------------------------- from the engine
 
     def on_step(self, step: EmbeddingStep) -> None:
-        """One embedding pass of the engine."""
+        """Take in one embedding pass of the engine."""
         for embedded in step.embedded:
             running = self._by_key.get(embedded.key)
             if running is not None:  # else it was stopped meanwhile
@@ -135,7 +136,7 @@ class EmbeddingRequests:
                 running.news.set()
 
     def on_engine_gone(self, engine: EngineProcess, reason: str, suspects: Suspects | None) -> None:
-        """Everything that ran on it is lost."""
+        """Note that everything that ran on an engine is lost."""
         for running in self._running.values():
             if running.engine is engine:
                 running.engine = None
@@ -148,7 +149,7 @@ class EmbeddingRequests:
     # -------------------------------------------------- the life of a request
 
     async def _serve(self, running: EmbeddingInFlight, frame: RequestFrame) -> None:
-        """One request, until nothing of it is left in the engine or on the connection."""
+        """Serve one request, until nothing of it is left in the engine or on the connection."""
         running.times.log_begin(frame)
         try:
             ending: RawEmbeddingResult | None = None
@@ -168,7 +169,7 @@ class EmbeddingRequests:
             self._forget(running)
 
     async def _embed(self, running: EmbeddingInFlight, frame: RequestFrame) -> RawEmbeddingResult:
-        """Everything up to the ending, which is returned."""
+        """Send everything up to the ending, which is returned."""
         serving = await self._serving(running)
         if not serving.may_answer(frame):
             raise EngineError(OTHER_MODEL)
@@ -178,7 +179,7 @@ class EmbeddingRequests:
     async def _embed_on(
         self, serving: Serving, running: EmbeddingInFlight, frame: RequestFrame
     ) -> RawEmbeddingResult:
-        """All of it on this model, also when another one is put in force meanwhile."""
+        """Embed all of it on this model, also when another one is put in force meanwhile."""
         if not serving.preparation.parameters.enable_embeddings:
             return "EmbeddingsDisabled"
         ready = serving.engine.ready
@@ -218,7 +219,7 @@ class EmbeddingRequests:
         return running.ending()
 
     async def _serving(self, running: EmbeddingInFlight) -> Serving:
-        """The model in force; for a Paddler balancer it is waited for."""
+        """Return the model in force; for a Paddler balancer it is waited for."""
         assert self._models is not None
         if self._models.serving is None:
             if running.reply.speaks_trio:
@@ -246,7 +247,7 @@ class EmbeddingRequests:
             self._by_key[key] = running
 
     def _chunk_of(self, running: EmbeddingInFlight, embedded: Embedded) -> int:
-        """Which chunk of the request this is; a portion that is back is forgotten."""
+        """Return which chunk of the request this is; a portion that is back is forgotten."""
         portion = running.portions[embedded.key]
         portion.num_left -= 1
         if not portion.num_left:
@@ -277,7 +278,8 @@ class EmbeddingRequests:
         running.is_over = True
 
     def _forget(self, running: EmbeddingInFlight) -> None:
-        """Synchronous, so cancellation cannot interrupt it; the engine drops the rest."""
+        """Forget a request; synchronous, so cancellation cannot interrupt it; the engine drops the
+        rest."""
         running.return_unfinished("this agent is stopping")
         for key in running.portions:
             del self._by_key[key]
@@ -298,7 +300,8 @@ class EmbeddingRequests:
         times.export(self.spans)
 
     def _count(self) -> None:
-        """A request that waits for a model does not count: the swap must not wait for it (W16)."""
+        """Count running requests. One that waits for a model does not count: the swap must not wait
+        for it."""
         running = sum(not request.waits_for_model for request in self._running.values())
         self.status.set_running(embeddings=running)
 
@@ -316,7 +319,7 @@ def _frame(wire_id: str, result: RawEmbeddingResult) -> bytes:
 
 
 def _render(wire_id: str, gathered: Gathered, form: Form) -> bytes | EmbeddingRefusedError:
-    """The frame of a document's result, or why there is none."""
+    """Return the frame of a document's result, or why there is none."""
     if gathered.problem:
         return EmbeddingRefusedError(f"document {gathered.document.id!r}: {gathered.problem}")
     try:

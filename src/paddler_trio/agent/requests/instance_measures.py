@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeAlias
 import attrs
 import trio
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.telemetry.agent_metrics import (
     AGENT_LINK_CONNECTIONS,
@@ -46,7 +46,6 @@ from paddler_trio.telemetry.agent_metrics import (
     PREFIX_STORE_HITS,
     PREFIX_STORE_TOKENS,
 )
-from paddler_trio.telemetry.build_info import build_info
 from paddler_trio.telemetry.engine_rates import EngineRates
 from paddler_trio.telemetry.label_values import KV_KINDS, RESTART_REASONS
 from paddler_trio.telemetry.metric_kind import MetricDefinition
@@ -56,6 +55,7 @@ from paddler_trio.telemetry.shared_metrics import (
     REQUESTS_BUFFERED,
     SLOTS_PROCESSING,
     SLOTS_TOTAL,
+    build_info,
 )
 from paddler_trio.wire.engine.engine_pipe import EngineStats
 
@@ -63,7 +63,7 @@ SAMPLE_S: Final = 1.0
 
 
 class Link(Protocol):
-    """What is shown of the link to the balancer."""
+    """The link to the balancer, as metrics show it."""
 
     is_up: bool
     num_connections: int
@@ -74,7 +74,7 @@ Values: TypeAlias = Iterable[tuple[tuple[str, ...], float]]
 
 @attrs.define(eq=False)
 class _Instance:
-    """Of one deployment."""
+    """The measurements of one deployment."""
 
     status: AgentStatus
     link: Link
@@ -110,7 +110,7 @@ class InstanceMeasures:
     free_bytes: Callable[[], int | None] = lambda: None
     deployments: Callable[[], Iterable[str]] | None = None
     _instances: dict[str, _Instance] = attrs.field(factory=dict, init=False)
-    """By deployment, the first link's first."""
+    """The instances by deployment, the first link's first."""
     _lags: Histogram = attrs.field(factory=lambda: Histogram(LOOP_LAG_SECONDS), init=False)
     _loads: Histogram = attrs.field(factory=lambda: Histogram(AGENTS_MODEL_LOAD), init=False)
 
@@ -121,7 +121,7 @@ class InstanceMeasures:
         return f"<InstanceMeasures of {', '.join(self._instances)}>"
 
     def add(self, deployment: str, status: AgentStatus, link: Link) -> None:
-        """This instance of it is the one that is shown from now on."""
+        """Add the instance of a deployment that is shown from now on."""
         self._instances[deployment] = _Instance(status, link)
 
     async def run(self) -> None:
@@ -133,7 +133,7 @@ class InstanceMeasures:
             await trio.sleep(SAMPLE_S)
 
     def collect(self) -> Iterator[Family]:
-        """In the order of ``AGENT_METRICS``."""
+        """Yield the families in the order of ``AGENT_METRICS``."""
         self._forget()
         statuses = [each.status for each in self._instances.values()]
         yield single(SLOTS_PROCESSING, sum(each.requests_running for each in statuses))
@@ -178,7 +178,7 @@ class InstanceMeasures:
             yield single(CACHE_FREE_BYTES, free_bytes)
 
     def _forget(self) -> None:
-        """Those that are not served any more."""
+        """Forget instances that are not served any more."""
         if self.deployments is not None:
             served = set(self.deployments())
             for name in [each for each in self._instances if each not in served]:

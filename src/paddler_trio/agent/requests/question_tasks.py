@@ -14,7 +14,7 @@ import trio
 
 from paddler_trio.agent.link.link_tasks import AnswerReply, LinkTasks
 from paddler_trio.errors import PreparationError
-from paddler_trio.processes.preparation.messages import Answered, Job
+from paddler_trio.processes.preparation.preparation_messages import Answered, Job
 from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Answer, render_extension
 

@@ -29,7 +29,7 @@ log = structlog.get_logger("requests")
 
 @attrs.define(eq=False)
 class RequestTimes:
-    """What is noted of one request, never its text; seconds of Trio's clock.
+    """The times that are noted of one request, never its text; seconds of Trio's clock.
 
     Args:
       id: on its link.
@@ -56,12 +56,12 @@ class RequestTimes:
 
     @classmethod
     def of(cls, frame: RequestFrame, agent: str) -> RequestTimes:
-        """A request that has just come in."""
+        """Return the times of a request that has just come in."""
         return cls(frame.id, frame.kind, frame.tag, frame.trace, agent)
 
     def computed(self, report: Progress | None) -> PromptStages | None:
-        """There are results; how the prompt was computed, once, if the engine has reported it:
-        after a preemption it is computed again."""
+        """Note that there are results; return how the prompt was computed, once, if the engine has
+        reported it: after a preemption it is computed again."""
         now_s = trio.current_time()
         if self.first_s is None:
             self.first_s = now_s
@@ -78,12 +78,12 @@ class RequestTimes:
         return self.stages
 
     def log_begin(self, frame: RequestFrame) -> None:
-        """One line; from here on the context of this task names the request in each of them."""
+        """Log one line; from here on the context of this task names the request in each of them."""
         structlog.contextvars.bind_contextvars(**frame.log_fields)
         log.debug("request begins", id=self.id, work=self.tag)
 
     def log_end(self) -> None:
-        """One line."""
+        """Log one line."""
         assert self.ended_s is not None
         log.info(
             "request ended",
@@ -139,7 +139,7 @@ def _spans(times: RequestTimes, trace: TraceContext) -> list[SpanData]:
 
 
 def _parts(times: RequestTimes) -> Iterator[tuple[str, float, float]]:
-    """Each with its beginning and its end."""
+    """Yield each part with its beginning and its end."""
     ended_s, prepared_s, first_s = times.ended_s, times.prepared_s, times.first_s
     assert ended_s is not None
     yield "prepare", times.began_s, prepared_s or ended_s

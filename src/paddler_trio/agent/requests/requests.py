@@ -1,14 +1,13 @@
 """The requests an agent works on: one task each, from its frame to its ending.
 
 prompt (preparation process) -> engine -> results, step by step, straight from the engine's reader
-to the link -> one ending. A request ends with exactly one frame (W17): an ending result, or, to a
+to the link -> one ending. A request ends with exactly one frame: an ending result, or, to a
 balancer of ours, a ``HandBack``, so that another agent takes it.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import structlog
@@ -17,7 +16,8 @@ import trio
 from paddler_trio.agent.children.engine_crash import Suspects
 from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.children.preparation_turns import PreparationTurns
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
+from paddler_trio.agent.link.link_reply import LinkReply
 from paddler_trio.agent.model.cache_tasks import CacheTasks
 from paddler_trio.agent.model.fit_tasks import FitTasks
 from paddler_trio.agent.model.model_server import ModelServer
@@ -25,6 +25,7 @@ from paddler_trio.agent.model.serving import OTHER_MODEL, Serving
 from paddler_trio.agent.requests.embedding_requests import EmbeddingRequests
 from paddler_trio.agent.requests.question_tasks import QuestionTasks
 from paddler_trio.agent.requests.request_spans import RequestTimes
+from paddler_trio.agent.requests.running_request import RunningRequest
 from paddler_trio.errors import EngineError, PreparationError
 from paddler_trio.language.answers.output_processor import (
     OutputProcessor,
@@ -32,125 +33,20 @@ from paddler_trio.language.answers.output_processor import (
     done,
     extended_done,
 )
-from paddler_trio.processes.preparation.messages import Job, PreparedGeneration, Refused
-from paddler_trio.system.synchronization import Future
+from paddler_trio.processes.preparation.preparation_messages import Job, PreparedGeneration, Refused
 from paddler_trio.telemetry.span_export import SpanExport
 from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     Ending,
-    Progress,
     SampledToken,
     Step,
     StopSequence,
 )
 from paddler_trio.wire.trio.fit_messages import AskFit
-from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Cache
 
-if TYPE_CHECKING:
-    from paddler_trio.agent.link.balancer_connection import BalancerConnection
-
 log = structlog.get_logger("requests")
-
-
-class Reply(Protocol):
-    """Where a request's results go: the connection it came in on."""
-
-    @property
-    def speaks_trio(self) -> bool:
-        """The balancer is ours: a request may be handed back instead of failed."""
-        ...
-
-    def results(
-        self,
-        wire_id: str,
-        tokens: list[int],
-        results: list[RawResult],
-        prompt: PromptStages | None = None,
-        preemptions: int = 0,
-    ) -> None:
-        """``prompt``: how it was computed, once, with the first results; ``preemptions``: how many
-        so far, alone when there is one more, and with the ending."""
-        ...
-
-    def acknowledge(self, wire_id: str, model: str | None = None) -> None:
-        """Send the empty entry that :class:`paddler_trio.wire.trio.trio_link.Start` describes, at
-        once; with the fingerprint of ``model`` when it is prepared."""
-        ...
-
-    def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None:
-        """``suspects``: see :class:`paddler_trio.wire.trio.trio_link.HandBack`; None if no engine
-        died."""
-        ...
-
-    async def sent(self) -> None:
-        """Wait until everything queued was sent."""
-        ...
-
-    def flush(self) -> None:
-        """Send everything of one engine pass as one frame."""
-        ...
-
-
-@attrs.define(eq=False)
-class RunningRequest:
-    """One request. ``over`` is set once nothing more is sent for it."""
-
-    wire_id: str
-    reply: Reply
-    times: RequestTimes
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
-    is_stopped: bool = False
-    is_over: bool = False
-    waits_for_model: bool = False
-    key: int | None = None
-    engine: EngineProcess | None = None
-    """The engine that computes it; None before it started and after it ended there."""
-    output: OutputProcessor | None = None
-    prompt: Progress | None = None
-    """How far its prompt was, at the last report; None once the balancer was informed."""
-    over: Future[None] = attrs.field(factory=Future)
-    preemptions: int = 0
-    """How often the engine preempted it so far."""
-
-    def __repr__(self) -> str:
-        if self.is_over:
-            state = "over"
-        elif self.engine is None:
-            state = "waits for a model" if self.waits_for_model else "in preparation"
-        else:
-            state = f"sequence {self.key} on the engine"
-        return f"<RunningRequest {self.wire_id}: {state}{', stopped' if self.is_stopped else ''}>"
-
-    def prompt_stages(self) -> PromptStages | None:
-        """With the first results: how the prompt was computed. None later, or without a report."""
-        if self.prompt is None and self.times.first_s is not None:
-            return None  # as with nearly every token
-        report, self.prompt = self.prompt, None
-        return self.times.computed(report)
-
-    def finish(self, tokens: list[int], results: list[RawResult], *, preemptions: int = 0) -> None:
-        """Queue the last results; the caller flushes."""
-        if not self.is_over:
-            self.is_over = True
-            self.times.preemptions = preemptions
-            stages = self.prompt_stages()
-            self.reply.results(self.wire_id, tokens, results, stages, preemptions)
-            self.over.set(None)
-
-    def return_unfinished(self, reason: str, *, suspects: int | None = None) -> None:
-        """Hand it back for another agent to take; to a Paddler balancer, fail it."""
-        if self.is_over:
-            return
-        self.is_over = True
-        self.times.ending = "handed back"
-        if self.reply.speaks_trio:
-            self.reply.hand_back(self.wire_id, reason, suspects=suspects)
-        else:
-            self.reply.results(self.wire_id, [], [{"SamplerError": reason}])
-            self.reply.flush()
-        self.over.set(None)
 
 
 @attrs.define(eq=False)
@@ -172,7 +68,8 @@ class AgentRequests:
     questions: QuestionTasks = attrs.field(init=False)
     fits: FitTasks = attrs.field(factory=FitTasks, init=False)
     cache: CacheTasks = attrs.field(factory=CacheTasks, init=False)
-    """Not opened with the others: what it does is not waited for when the agent stops."""
+    """The commands about the cache. It is not opened with the others: what it does is not waited
+    for when the agent stops."""
     _models: ModelServer | None = attrs.field(default=None, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], RunningRequest] = attrs.field(factory=dict, init=False)
@@ -196,7 +93,7 @@ class AgentRequests:
 
     # ------------------------------------------------------- from the link
 
-    def work(self, frame: RequestFrame, reply: BalancerConnection) -> None:
+    def work(self, frame: RequestFrame, reply: LinkReply) -> None:
         """Work on what has come; every failure is answered on ``reply``."""
         match frame.kind:
             case "generation":
@@ -206,20 +103,20 @@ class AgentRequests:
             case "question":
                 self.questions.ask(frame, reply)
 
-    def ask_fit(self, question: AskFit, reply: BalancerConnection) -> None:
+    def ask_fit(self, question: AskFit, reply: LinkReply) -> None:
         self.fits.ask(question, reply)
 
-    def command_cache(self, command: Cache, reply: BalancerConnection) -> None:
+    def command_cache(self, command: Cache, reply: LinkReply) -> None:
         self.cache.start(command, reply)
 
-    def open_tunnel(self, secret: str, reply: BalancerConnection) -> None:
-        """Only agents in front of a server have tunnels."""
+    def open_tunnel(self, secret: str, reply: LinkReply) -> None:
+        """Refuse: only agents in front of a server have tunnels."""
         log.warning("a tunnel is asked for, and there is no server to lead to")
 
     def start(
         self,
         frame: RequestFrame,
-        reply: Reply,
+        reply: LinkReply,
     ) -> None:
         """Work on a request; every failure is answered on ``reply``."""
         wire_id = frame.id
@@ -235,7 +132,7 @@ class AgentRequests:
         self._count()
         self._nursery.start_soon(self._serve, running, frame, name=f"request {wire_id}")
 
-    def stop(self, wire_id: str, reply: Reply) -> None:
+    def stop(self, wire_id: str, reply: LinkReply) -> None:
         """End a request early, with its results so far and a ``Done``."""
         self.embeddings.stop(wire_id, reply)
         self.questions.stop(wire_id, reply)
@@ -249,8 +146,8 @@ class AgentRequests:
             else:
                 running.scope.cancel(reason="the balancer asked to stop")
 
-    def stop_all_of(self, reply: Reply) -> None:
-        """The connection has ended: stop its requests and send nothing more."""
+    def stop_all_of(self, reply: LinkReply) -> None:
+        """Stop the requests of a connection that has ended and send nothing more."""
         self.embeddings.stop_all_of(reply)
         self.questions.stop_all_of(reply)
         self.fits.stop_all_of(reply)
@@ -266,11 +163,11 @@ class AgentRequests:
     # ----------------------------------------------------- from the engine
 
     def on_step(self, step: Step | EmbeddingStep) -> None:
-        """One pass of the engine: results go straight to the links, one frame for each."""
+        """Pass on one pass of the engine: results go straight to the links, one frame for each."""
         if isinstance(step, EmbeddingStep):
             self.embeddings.on_step(step)
             return
-        replies: dict[int, Reply] = {}
+        replies: dict[int, LinkReply] = {}
         sampled: dict[int, list[SampledToken]] = {}
         for token in step.sampled:
             sampled.setdefault(token.key, []).append(token)
@@ -330,8 +227,8 @@ class AgentRequests:
             _send(running.engine, StopSequence(running.key))
 
     def on_engine_gone(self, engine: EngineProcess, reason: str, suspects: Suspects | None) -> None:
-        """Everything that ran on it is lost; other agents may still answer. ``suspects``: the
-        requests that may have caused a crash; None if the engine was stopped."""
+        """Note that everything that ran on an engine is lost; other agents may still answer.
+        ``suspects``: the requests that may have caused a crash; None if the engine was stopped."""
         self.embeddings.on_engine_gone(engine, reason, suspects)
         for key, running in list(self._by_key.items()):
             if running.engine is not engine:
@@ -347,7 +244,7 @@ class AgentRequests:
         running: RunningRequest,
         frame: RequestFrame,
     ) -> None:
-        """One request, until nothing of it is left in the engine or on the connection."""
+        """Serve one request, until nothing of it is left in the engine or on the connection."""
         running.times.log_begin(frame)
         try:
             with running.scope:
@@ -376,7 +273,7 @@ class AgentRequests:
     async def _generate_on(
         self, serving: Serving, running: RunningRequest, frame: RequestFrame
     ) -> None:
-        """All of it on this model, also when another one is put in force meanwhile."""
+        """Generate all of it on this model, also when another one is put in force meanwhile."""
         if not frame.is_extended and serving.preparation.parameters.enable_embeddings:
             reason = "Token generation is disabled while the cluster is configured for embeddings"
             running.finish([], [{"TokenGenerationDisabled": reason}])
@@ -408,7 +305,7 @@ class AgentRequests:
         await running.over.wait()
 
     async def _serving(self, running: RunningRequest) -> Serving | None:
-        """The model in force, or None; for a Paddler balancer it is waited for."""
+        """Return the model in force, or None; for a Paddler balancer it is waited for."""
         assert self._models is not None
         serving = self._models.serving
         if serving is None and not running.reply.speaks_trio:
@@ -420,7 +317,8 @@ class AgentRequests:
         return serving
 
     def _forget(self, running: RunningRequest) -> None:
-        """Synchronous, so cancellation cannot interrupt it; a sequence still running is ended."""
+        """Forget a request; synchronous, so cancellation cannot interrupt it; a sequence still
+        running is ended."""
         if running.key is not None:
             del self._by_key[running.key]
             if running.engine is not None and not running.is_stopped:
@@ -435,7 +333,8 @@ class AgentRequests:
         times.export(self.spans)
 
     def _count(self) -> None:
-        """A request that waits for a model does not count: the swap must not wait for it (W16)."""
+        """Count running requests. One that waits for a model does not count: the swap must not wait
+        for it."""
         running = sum(not request.waits_for_model for request in self._running.values())
         self.status.set_running(generations=running)
 
@@ -451,7 +350,7 @@ def _give_up(running: RunningRequest) -> None:
 
 
 def _nothing_done(frame: RequestFrame) -> RawResult:
-    """The ending of a request that was stopped before the engine started it."""
+    """Return the ending of a request that was stopped before the engine started it."""
     ending = Ending(0, "stopped", 0, 0)
     return extended_done(ending, {}) if frame.is_extended else done(ending, {})
 

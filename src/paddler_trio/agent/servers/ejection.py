@@ -1,4 +1,4 @@
-"""When a server that fails gets no requests, and when it is tried again. Pure."""
+"""Decide when a server that fails gets no requests, and when it is tried again."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class Ejection:
     reason: str | None = attrs.field(default=None, init=False)
     """Why the server is ejected; None while it is not."""
     next_probe_s: float | None = attrs.field(default=None, init=False)
-    """When it is probed again."""
+    """The time at which it is probed again."""
     _num_failures: int = attrs.field(default=0, init=False)
     _num_bad_probes: int = attrs.field(default=0, init=False)
     _has_request_failed: bool = attrs.field(default=False, init=False)
-    """Since the last probe."""
+    """A request has failed since the last probe."""
 
     @property
     def is_ejected(self) -> bool:
-        """Whether it gets no requests."""
+        """Return whether it gets no requests."""
         return self.reason is not None
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the last thing that happened was a failure."""
+        """Return whether the last thing that happened was a failure."""
         return self._num_failures > 0
 
     def request_failed(self, reason: str, now_s: float, random: float) -> None:
-        """A request got no answer, or one that says that the server is broken."""
+        """Note that a request got no answer, or one that says that the server is broken."""
         if self._has_request_failed:
             return
         self._has_request_failed = True
@@ -51,12 +51,12 @@ class Ejection:
             self._eject(reason, now_s, random)
 
     def request_succeeded(self) -> None:
-        """A request was answered."""
+        """Note that a request was answered."""
         if self.reason is None:
             self._num_failures = 0
 
     def probe_failed(self, reason: str, now_s: float, random: float, *, is_final: bool) -> None:
-        """A probe got no good answer; a final one ejects alone: nobody listens there.
+        """Note that a probe got no good answer; a final one ejects alone: nobody listens there.
 
         Args:
           random: in [0, 1), a new one each time: servers that failed together are not probed
@@ -68,7 +68,7 @@ class Ejection:
             self._eject(reason, now_s, random)
 
     def probe_succeeded(self) -> None:
-        """The server is well."""
+        """Note that the server is well."""
         self.reason = self.next_probe_s = None
         self._num_failures = self._num_bad_probes = 0
         self._has_request_failed = False

@@ -54,7 +54,7 @@ class ForwardedExchange:
     _is_ending: bool = attrs.field(default=False, init=False)
     """The last of the answer is on its way: what comes now is the next request."""
     _is_answered: bool = attrs.field(default=False, init=False)
-    """By the server, or by its failure."""
+    """It is answered by the server, or by its failure."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _is_switched: bool = attrs.field(default=False, init=False)
     """The server left HTTP: what comes now goes to it."""
@@ -63,11 +63,12 @@ class ForwardedExchange:
 
     @property
     def is_whole(self) -> bool:
-        """The server has answered, and all of it is on its way."""
+        """Return whether the server has answered, and all of it is on its way."""
         return self._is_answered and self.error is None
 
     async def run(self) -> bool:
-        """Until the answer was sent, or nobody wants it; True if there may be another exchange.
+        """Forward until the answer was sent, or nobody wants it; return True if there may be
+        another exchange.
 
         Errors:
           WireError: the balancer sent something that is no request; in a group if the request's
@@ -93,7 +94,8 @@ class ForwardedExchange:
         return self._is_answered and self._is_read and not self._is_switched
 
     async def _answer_while_reading(self, early: list[bytes]) -> None:
-        """The end of the tunnel would not be read behind what the server does not take."""
+        """Send the answer while reading: the end of the tunnel would not be read behind what the
+        server does not take."""
         pieces, body = trio.open_memory_channel[bytes](0)
         async with trio.open_nursery() as watching:
             watching.start_soon(self._end_with_tunnel, name="end of the tunnel")
@@ -105,7 +107,7 @@ class ForwardedExchange:
             watching.cancel_scope.cancel(reason="all of the request was read")
 
     async def _read_end(self) -> None:
-        """Of a request without a body, which may come a read later than its head."""
+        """Read the end of a request without a body, which may come a read later than its head."""
         while not self._is_read:
             frame = await self.tunnel.next_frame()
             if frame is None:
@@ -114,7 +116,8 @@ class ForwardedExchange:
             self._take(frame, [])
 
     def _look(self) -> None:
-        """Nothing comes before the answer is out, but the end: nobody wants it any more.
+        """Look for the end of the tunnel: nothing else comes before the answer is out, and nobody
+        wants it then.
 
         The balancer may have read the last of the answer, and have sent the next request, before
         the task that wrote the answer runs again. That request stays in the tunnel.
@@ -130,7 +133,7 @@ class ForwardedExchange:
             self._scope.cancel(reason="the balancer closed the tunnel")
 
     def _read_early(self) -> list[bytes]:
-        """Of the body, what has come with the head."""
+        """Return what has come of the body with the head."""
         pieces: list[bytes] = []
         while not self._is_read and (here := self.tunnel.frame_here()) is not None:
             self._take(here, pieces)
@@ -191,7 +194,8 @@ class ForwardedExchange:
         self._is_answered = True
 
     async def _pass_both_ways(self, response: UpstreamResponse) -> None:
-        """Until the server ends it, and the balancer has closed the tunnel upon that."""
+        """Pass bytes both ways until the server ends it, and the balancer has closed the tunnel
+        upon that."""
         self._is_switched = True
         problem: UpstreamError | LinkError | None = None
         async with trio.open_nursery() as nursery:
@@ -208,7 +212,8 @@ class ForwardedExchange:
             pass  # what was on its way to the server
 
     async def _end_with_tunnel(self) -> None:
-        """Also while nothing is read of it, because the server takes nothing."""
+        """End with the tunnel, also while nothing is read of it, because the server takes
+        nothing."""
         await self.tunnel.wait_given_up()
         self._scope.cancel(reason="the balancer closed the tunnel")
 
@@ -227,7 +232,7 @@ class ForwardedExchange:
                 return
 
     async def _pass_on(self, response: UpstreamResponse) -> None:
-        """What has come goes out in one write: a small answer is one piece on its whole way."""
+        """Pass on what has come in one write: a small answer is one piece on its whole way."""
         self._has_begun = True
         body = response.body()
         frames = response_frame(_head_of(response))
@@ -246,7 +251,8 @@ class ForwardedExchange:
         await self.tunnel.send(frames + end_frame(tuple(response.trailers)))
 
     async def _pass_on_as_read(self, response: UpstreamResponse, stream: ForwardedStream) -> bytes:
-        """Until the tunnel is full or the body has ended; returns what is to be sent first."""
+        """Pass on what is read until the tunnel is full or the body has ended; return what is to be
+        sent first."""
 
         def pass_on(parts: list[BodyPart]) -> bool:
             if parts:

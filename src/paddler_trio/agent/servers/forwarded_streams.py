@@ -18,12 +18,12 @@ from paddler_trio.errors import LinkError
 from paddler_trio.scheduler.batching.stream_interval import StreamInterval
 
 MAX_HELD_BYTES: Final = 16_384
-"""Of one stream. Where more comes within an interval, deliveries are not what costs."""
+"""The bytes of one stream. Where more comes within an interval, deliveries are not what costs."""
 _STREAMS: Final = frozenset({b"text/event-stream", b"application/x-ndjson", b"application/jsonl"})
 
 
 def is_stream(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether the body is events, one after the other, for a reader that follows them."""
+    """Return whether the body is events, one after the other, for a reader that follows them."""
     types = [value for name, value in headers if name.lower() == b"content-type"]
     return bool(types) and types[0].partition(b";")[0].strip().lower() in _STREAMS
 
@@ -45,18 +45,18 @@ class ForwardedStream:
 
     @property
     def due_s(self) -> float:
-        """When what is held goes out, whatever comes until then."""
+        """The time at which what is held goes out, whatever comes until then."""
         assert self._interval is not None, "nothing is held"
         return self._interval.due_s
 
     def hold(self, frames: bytes) -> None:
-        """They go out with what comes next, or when they are due."""
+        """Hold pieces: they go out with what comes next, or when they are due."""
         self._held.append(frames)
         self._num_held_bytes += len(frames)
 
     def pass_on(self) -> bool:
-        """Something was read. What is held is sent if it is time, without waiting; False if the
-        tunnel did not take all of it. LinkError."""
+        """Note that something was read. What is held is sent if it is time, without waiting; False
+        if the tunnel did not take all of it. LinkError."""
         if not self._held:
             return True
         if self._tunnel.has_unsent:
@@ -70,8 +70,8 @@ class ForwardedStream:
         return True
 
     def pass_on_overdue(self, now_s: float) -> None:
-        """Nothing has come in time with which it could go. If the tunnel does not take it, the
-        block of `until_full` ends."""
+        """Pass on what is held: nothing has come in time with which it could go. If the tunnel does
+        not take it, the block of `until_full` ends."""
         try:
             is_sent = self._send(now_s)
         except LinkError:
@@ -81,13 +81,13 @@ class ForwardedStream:
 
     @contextmanager
     def until_full(self) -> Iterator[None]:
-        """Pieces are passed on in this block by who reads them."""
+        """Let who reads pieces pass them on in this block."""
         with trio.CancelScope() as self._passing_on:
             yield
         self._passing_on = None
 
     def take_held(self) -> bytes:
-        """The caller sends it, behind what the tunnel did not take."""
+        """Return what is held; the caller sends it, behind what the tunnel did not take."""
         self._waiting.discard(self)
         held = b"".join(self._held)
         self._held.clear()
@@ -116,14 +116,14 @@ class _Waiting:
         self.streams.discard(stream)
 
     async def wait(self) -> None:
-        """Until there is one."""
+        """Wait until there is one."""
         while not self.streams:
             await self._arrived.park()
 
 
 @attrs.define(eq=False)
 class ForwardedStreams:
-    """All of an agent.
+    """All forwarded streams of an agent.
 
     Args:
       interval_s: no piece is held longer than this; 0 for none at all.
@@ -136,8 +136,8 @@ class ForwardedStreams:
     def forward(
         self, headers: Sequence[tuple[bytes, bytes]], tunnel: AgentTunnel
     ) -> Iterator[ForwardedStream]:
-        """For the body of an answer with these headers. What is still held at the end of the block
-        is nobody's any more."""
+        """Forward the body of an answer with these headers. What is still held at the end of the
+        block is nobody's any more."""
         holds = self._interval_s > 0 and is_stream(headers)
         interval = StreamInterval(self._interval_s) if holds else None
         stream = ForwardedStream(tunnel, interval, self._waiting)

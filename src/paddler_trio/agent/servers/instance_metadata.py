@@ -1,4 +1,4 @@
-"""What a machine of EC2's says of itself, where an operator writes ``aws:metadata:ITEM``.
+"""Ask EC2 what a machine is, where an operator writes ``aws:metadata:ITEM``.
 
     --upstream http://aws:metadata:local-ipv4:8080     is http://10.0.3.17:8080 there
 
@@ -30,7 +30,7 @@ ENDPOINT_VARIABLE: Final = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 TRIES: Final = 3
 TRY_S: Final = 1.0
 PAUSE_S: Final = 0.2
-"""After the first try; twice as long after the second."""
+"""The pause after the first try; it is twice as long after the second."""
 TOKEN_TTL_S: Final = 60
 MAX_TOKEN_BYTES: Final = 1024
 MAX_VALUE_BYTES: Final = 253
@@ -40,7 +40,8 @@ _BUSY: Final = frozenset({429, 500, 502, 503, 504})
 
 
 def metadata_endpoint(environment: Mapping[str, str]) -> UpstreamAddress:
-    """Where the service is. ConfigurationError for a variable that is no address of it."""
+    """Return the address of the service. ConfigurationError for a variable that is no address of
+    it."""
     text = environment.get(ENDPOINT_VARIABLE) or ENDPOINT
     try:
         address = parse_upstream_address(text)
@@ -59,7 +60,8 @@ def metadata_endpoint(environment: Mapping[str, str]) -> UpstreamAddress:
 async def resolved_text(
     text: str, environment: Mapping[str, str], *, is_address: bool = True
 ) -> str:
-    """``text`` with what the machine says in the place of each item; as it is if it has none.
+    """Return ``text`` with what the machine says in the place of each item; as it is if it has
+    none.
 
     Args:
       environment: of the process.
@@ -90,7 +92,7 @@ class _MetadataService:
     _needs_none: bool = attrs.field(default=False, init=False)
 
     async def value(self, item: str) -> str:
-        """ConfigurationError; see `resolved_text`."""
+        """Return the value of an item; ConfigurationError, see `resolved_text`."""
         if self._token is None and not self._needs_none:
             await self._fetch_token(item)
         headers = [] if self._token is None else [(b"x-aws-ec2-metadata-token", self._token)]
@@ -126,7 +128,7 @@ class _MetadataService:
         headers: list[tuple[bytes, bytes]],
         limit_bytes: int,
     ) -> tuple[int, bytes]:
-        """Status and body, tried again while nobody answers or the service is busy."""
+        """Return status and body, tried again while nobody answers or the service is busy."""
         reason = ""
         for number in range(TRIES):
             if number:
@@ -175,7 +177,7 @@ class _MetadataService:
 
 
 def _words(error: UpstreamError, service: UpstreamAddress) -> str:
-    """What went wrong, without the words that are for servers of models."""
+    """Return what went wrong, without the words that are for servers of models."""
     match error.kind:
         case FailureKind.CONNECT:
             return f"no connection: {dial_cause(error.__cause__ or error, service)}"

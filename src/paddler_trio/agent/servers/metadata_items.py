@@ -27,12 +27,13 @@ _IP_ITEMS: Final = {"local-ipv4": 4, "public-ipv4": 4, "ipv6": 6}
 
 
 def items_in(text: str) -> list[str]:
-    """The items that ``text`` asks for, in their order."""
+    """Return the items that ``text`` asks for, in their order."""
     return [found["item"] for found in _WRITTEN.finditer(text)]
 
 
 def check_item(item: str, *, is_address: bool) -> None:
-    """ConfigurationError for an item that is none, or no host where a host is to be."""
+    """Check an item; ConfigurationError for one item that is none, or no host where a host is to
+    be."""
     allowed = HOSTS if is_address else NAMES
     if item not in allowed:
         kind = "host" if is_address else "name"
@@ -43,7 +44,7 @@ def check_item(item: str, *, is_address: bool) -> None:
 
 
 def stood_in(text: str, *, is_address: bool = True) -> str:
-    """``text`` with something plausible for each item, to be judged before any is asked for.
+    """Return ``text`` with something plausible for each item, to be judged before any is asked for.
 
     ConfigurationError for an item that `check_item` refuses.
     """
@@ -54,7 +55,8 @@ def stood_in(text: str, *, is_address: bool = True) -> str:
 
 
 def is_value_of(item: str, value: str) -> bool:
-    """An IP address of the item's version; or else a host's or an instance's name."""
+    """Return whether this is an IP address of the item's version; or else a host's or an instance's
+    name."""
     version = _IP_ITEMS.get(item)
     if version is None:
         return _VALUE.fullmatch(value) is not None and ":" not in value
@@ -65,7 +67,7 @@ def is_value_of(item: str, value: str) -> bool:
 
 
 def filled_in(text: str, values: Mapping[str, str], *, is_address: bool) -> str:
-    """``text`` with a value for each item; in an address an IPv6 one gets brackets."""
+    """Return ``text`` with a value for each item; in an address an IPv6 one gets brackets."""
 
     def value(found: re.Match[str]) -> str:
         told = values[found["item"]]

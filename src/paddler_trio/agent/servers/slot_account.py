@@ -1,4 +1,4 @@
-"""Whose requests keep the slots of an upstream server busy: ours, or somebody else's. Pure.
+"""Tell whose requests keep the slots of an upstream server busy: ours, or somebody else's.
 
 What we sent and what has not ended is counted here; the server says how many of its slots are busy.
 Both are true at different moments: while the server's answer is on its way, requests of ours start
@@ -19,7 +19,7 @@ from typing import Final
 import attrs
 
 LONGEST_AFTERLIFE_S: Final = 30.0
-"""Of a cancelled request; a slot that is busy after that is somebody else's to us."""
+"""The afterlife of a cancelled request; a slot that is busy after that is somebody else's to us."""
 
 
 @attrs.define(eq=False)
@@ -38,22 +38,22 @@ class SlotAccount:
     _excess_before: int = attrs.field(default=0, init=False)
     _is_reading: bool = attrs.field(default=False, init=False)
     _cancelled: deque[float] = attrs.field(factory=deque, init=False)
-    """When those in ``still_generating`` were cancelled, the oldest first."""
+    """The times at which those in ``still_generating`` were cancelled, the oldest first."""
     _num_readable: int = attrs.field(default=0, init=False)
-    """Of these, those that were cancelled before the read began."""
+    """The number of these that were cancelled before the read began."""
 
     @property
     def is_calm(self) -> bool:
-        """Nothing of ours is there, and the last answer had nothing of others."""
+        """Return whether nothing of ours is there, and the last answer had nothing of others."""
         return not (self.in_flight or self.still_generating or self._excess_before)
 
     def started(self) -> None:
-        """A request is about to be sent."""
+        """Note that a request is about to be sent."""
         self.in_flight += 1
         self._largest = max(self._largest, self.in_flight)
 
     def ended(self, now_s: float, *, was_cancelled: bool) -> None:
-        """A request came to its end, or its connection was closed before."""
+        """Note that a request came to its end, or its connection was closed before."""
         assert self.in_flight, "more requests ended than were started"
         self.in_flight -= 1
         self._least = min(self._least, self.in_flight)
@@ -62,13 +62,13 @@ class SlotAccount:
             self.still_generating += 1
 
     def read_begins(self) -> None:
-        """The server is about to be asked."""
+        """Note that the server is about to be asked."""
         self._is_reading = True
         self._largest = self._least = self.in_flight
         self._num_readable = len(self._cancelled)
 
     def read_ended(self, num_busy: int) -> None:
-        """The server answered that so many of its slots are busy."""
+        """Note that the server answered that so many of its slots are busy."""
         assert self._is_reading, "an answer without a question"
         self._is_reading = False
         num_free = self._num_readable - max(0, num_busy - self._least)
@@ -80,12 +80,13 @@ class SlotAccount:
         self._excess_before = excess
 
     def read_failed(self) -> None:
-        """There was no answer: what was known stays, and proves nothing with the next."""
+        """Note that there was no answer: what was known stays, and proves nothing with the next."""
         self._is_reading = False
         self._excess_before = self.busy_elsewhere
 
     def forget(self) -> None:
-        """The server tells nothing any more, or is a new process: only our count is left."""
+        """Note that the server tells nothing any more, or is a new process: only our count is
+        left."""
         self._is_reading = False
         self.busy_elsewhere = self.still_generating = self._excess_before = 0
         self._cancelled.clear()

@@ -71,8 +71,8 @@ class AgentTunnel:
             self._received(data)
 
     async def _read_socket(self, descriptor: int) -> None:
-        """While there is room, in the step in which something comes: only the task that takes the
-        frames has a turn for them."""
+        """Read the socket while there is room, in the step in which something comes: only the task
+        that takes the frames has a turn for them."""
 
         def read() -> bool:
             try:
@@ -94,7 +94,7 @@ class AgentTunnel:
         return self._unread_bytes <= AHEAD_BYTES
 
     def _received(self, data: bytes) -> None:
-        """Empty at the end, whatever it is. WireError."""
+        """Take in received bytes, empty at the end, whatever it is. WireError."""
         if data:
             self.feed(data)
         else:
@@ -118,7 +118,7 @@ class AgentTunnel:
         return None if self._is_leaving else self.frame_here()
 
     def leave(self) -> None:
-        """No exchange begins any more; the one that is under way goes on."""
+        """Note that no exchange begins any more; the one that is under way goes on."""
         self._is_leaving = True
         self._arrived.unpark_all()
 
@@ -128,7 +128,7 @@ class AgentTunnel:
         return bool(self._frames)
 
     def frame_here(self) -> tuple[Kind, bytes] | None:
-        """The next one, if it has come already."""
+        """Return the next frame, if it has come already."""
         if not self._frames:
             return None
         frame = self._frames.popleft()
@@ -137,19 +137,19 @@ class AgentTunnel:
         return frame
 
     def feed(self, data: bytes) -> None:
-        """Bytes that were received; WireError."""
+        """Take in bytes that were received; WireError."""
         for frame in self._reader.feed(data):
             self._frames.append(frame)
             self._unread_bytes += len(frame[1])
 
     @property
     def can_send_now(self) -> bool:
-        """`send_now` may be called."""
+        """Return whether `send_now` may be called."""
         return isinstance(self.stream, trio.SocketStream)
 
     @property
     def has_unsent(self) -> bool:
-        """The system did not take all of the last `send_now`."""
+        """Return whether the system did not take all of the last `send_now`."""
         return bool(self._unsent)
 
     def send_now(self, frames: bytes) -> bool:
@@ -167,8 +167,8 @@ class AgentTunnel:
         return not self._unsent
 
     async def wait_given_up(self) -> None:
-        """Until the balancer has closed it, unread frames before that or not: it never closes one
-        side only. OSError where no descriptor is left to notice it."""
+        """Wait until the balancer has closed the tunnel, unread frames before that or not: it never
+        closes one side only. OSError where no descriptor is left to notice it."""
         stream = self.stream
         if isinstance(stream, trio.SSLStream):
             stream = stream.transport_stream
@@ -178,7 +178,7 @@ class AgentTunnel:
             await trio.lowlevel.wait_readable(hang_ups.fileno())
 
     async def send(self, frames: bytes) -> None:
-        """LinkError if the balancer has closed it."""
+        """Send a frame; LinkError if the balancer has closed the tunnel."""
         if self._unsent:
             frames, self._unsent = self._unsent + frames, b""
         try:

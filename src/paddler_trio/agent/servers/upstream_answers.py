@@ -1,4 +1,4 @@
-"""What upstream servers answer to questions about themselves, as values. Pure.
+"""Parse answers of upstream servers to questions about themselves.
 
 llama-server: ``/props``, ``/slots``, ``/metrics``, ``/v1/models`` and, of a router, ``/models``.
 Others have ``/v1/models``; vLLM says ``max_model_len`` there. Whatever is missing or has another
@@ -27,7 +27,7 @@ class UnusableAnswerError(Exception):
 
 
 def parse_props(body: bytes) -> ServerFacts:
-    """``/props`` of llama-server, or of one of its routers. UnusableAnswerError."""
+    """Return ``/props`` of llama-server, or of one of its routers. UnusableAnswerError."""
     props = _object(_json(body))
     settings = _object(props.get("default_generation_settings"))
     modalities = _object(props.get("modalities"))
@@ -50,7 +50,8 @@ def parse_props(body: bytes) -> ServerFacts:
 
 
 def parse_models(body: bytes) -> tuple[UpstreamModel, ...]:
-    """``/v1/models`` of any server, ``/models`` of a router: at most 256. UnusableAnswerError."""
+    """Return ``/v1/models`` of any server, ``/models`` of a router: at most 256.
+    UnusableAnswerError."""
     listed = _object(_json(body)).get("data")
     if not isinstance(listed, list):
         raise UnusableAnswerError("it lists no models under 'data'")
@@ -67,7 +68,7 @@ def parse_models(body: bytes) -> tuple[UpstreamModel, ...]:
 
 
 def parse_busy_slots(body: bytes) -> int:
-    """How many slots of ``/slots`` are busy. UnusableAnswerError."""
+    """Return how many slots of ``/slots`` are busy. UnusableAnswerError."""
     slots = _json(body)
     if not isinstance(slots, list) or len(slots) > MAX_SLOTS:
         raise UnusableAnswerError(f"it is no list of at most {MAX_SLOTS} slots")
@@ -75,7 +76,7 @@ def parse_busy_slots(body: bytes) -> int:
 
 
 def parse_busy_metric(body: bytes) -> int:
-    """``llamacpp:requests_processing`` of ``/metrics``. UnusableAnswerError."""
+    """Return ``llamacpp:requests_processing`` of ``/metrics``. UnusableAnswerError."""
     text = body.decode("utf-8", "replace")
     found = _GAUGE.search(text)
     try:
@@ -88,8 +89,8 @@ def parse_busy_metric(body: bytes) -> int:
 
 
 def parse_error(body: bytes) -> str:
-    """The message of an answer that is an error, in one line of at most 200 characters; empty if
-    it has none."""
+    """Return the message of an answer that is an error, in one line of at most 200 characters;
+    empty if it has none."""
     try:
         error = _object(_json(body)).get("error")
     except UnusableAnswerError:
@@ -110,7 +111,7 @@ def _object(value: object) -> dict[str, object]:
 
 
 def _count(value: object, largest: int) -> int | None:
-    """Zero says nothing: a router answers so."""
+    """Return a count. Zero says nothing: a router answers so."""
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     return value if 0 < value <= largest else None

@@ -89,14 +89,14 @@ class UpstreamMonitor:
     _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _nudge: trio.Event = attrs.field(factory=trio.Event, init=False)
     _sleeps_until_s: float = attrs.field(default=0.0, init=False)
-    """When the next probe was due at the last look."""
+    """The time at which the next probe was due at the last look."""
     _probed_s: float = attrs.field(default=0.0, init=False)
     _counted_s: float = attrs.field(default=0.0, init=False)
     _settling_s: float = attrs.field(default=SOON_S, init=False)
     _is_suspect: bool = attrs.field(default=False, init=False)
     _num_failed: int = attrs.field(default=0, init=False)
     _num_looked_after: int = attrs.field(default=0, init=False)
-    """Of the failed requests, those after which the server was looked at."""
+    """The number of failed requests after which the server was looked at."""
     _was_well: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -130,7 +130,7 @@ class UpstreamMonitor:
 
     @contextmanager
     def request(self) -> Iterator[OurRequest]:
-        """Counts a request from before it is sent until its connection was closed or given back.
+        """Count a request from before it is sent until its connection was closed or given back.
 
         One that is left before ``is_whole`` counts as cancelled: where the server tells which
         slots are busy, its slot is ``still_generating`` until that is free.
@@ -149,7 +149,8 @@ class UpstreamMonitor:
                 self._wake()
 
     def request_failed(self, error: UpstreamError) -> None:
-        """A request had no answer, or a broken one. What the caller got wrong does not count.
+        """Note that a request had no answer, or a broken one. What the caller got wrong does not
+        count.
 
         The server is looked at soon, and that is told even if it is as well as before: a balancer
         sends it nothing until then.
@@ -163,11 +164,11 @@ class UpstreamMonitor:
         self._wake()
 
     def request_succeeded(self) -> None:
-        """A request was answered by the server itself."""
+        """Note that a request was answered by the server itself."""
         self._ejection.request_succeeded()
 
     def accept_model(self) -> None:
-        """What is served now is what shall be served: ``changed_model`` is over."""
+        """Accept the model that is served now: ``changed_model`` is over."""
         self._first_model = self._model()
         self._publish()
 
@@ -237,7 +238,7 @@ class UpstreamMonitor:
             self._prober.forget()
 
     def _wake(self) -> None:
-        """When the next probe is due has to be looked at again, if that is earlier now."""
+        """Look again at when the next probe is due, which may be earlier now."""
         if self._due_s() < self._sleeps_until_s:
             self._nudge.set()
 
@@ -249,7 +250,7 @@ class UpstreamMonitor:
             self._changed = trio.Event()
 
     def _model(self) -> tuple[str, ...] | None:
-        """What tells one model from another; None of several, or where nothing is said."""
+        """Return what tells one model from another; None of several, or where nothing is said."""
         facts, models = self._prober.facts, self._prober.models
         if (facts is not None and facts.is_router) or len(models) > 1:
             return None

@@ -1,12 +1,13 @@
-"""What an agent in front of a server answers to a balancer: it has no model of its own."""
+"""Answer a balancer as an agent in front of a server does: it has no model of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 
+from paddler_trio.agent.link.link_reply import LinkReply
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.agent.servers.upstream_tunnels import UpstreamTunnels
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
@@ -14,9 +15,6 @@ from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras
 from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Answer, Cache
-
-if TYPE_CHECKING:
-    from paddler_trio.agent.link.balancer_connection import BalancerConnection
 
 NO_MODEL: Final = (
     "this agent stands in front of a server and has no model of its own: what is asked of it goes "
@@ -33,10 +31,10 @@ class NoModels:
     judges_beside: bool = False
 
     def set_desired(self, desired: AgentDesiredState, extras: Extras = NO_EXTRAS) -> None:
-        """Nothing is loaded here."""
+        """Load nothing."""
 
     def set_store(self, store: StoreAddress | None) -> None:
-        """Nothing is fetched."""
+        """Fetch nothing."""
 
 
 @attrs.frozen(eq=False)
@@ -45,23 +43,23 @@ class UpstreamRequests:
 
     tunnels: UpstreamTunnels
 
-    def work(self, frame: RequestFrame, reply: BalancerConnection) -> None:
+    def work(self, frame: RequestFrame, reply: LinkReply) -> None:
         if frame.kind == "question":
             reply.answer(Answer(frame.id, None, NO_MODEL, 501))
         else:
             reply.hand_back(frame.id, NO_MODEL, suspects=None)
 
-    def ask_fit(self, question: AskFit, reply: BalancerConnection) -> None:
+    def ask_fit(self, question: AskFit, reply: LinkReply) -> None:
         reply.answer(Answer(question.id, None, NO_MODEL, 501))
 
-    def command_cache(self, command: Cache, reply: BalancerConnection) -> None:
+    def command_cache(self, command: Cache, reply: LinkReply) -> None:
         reply.answer(Answer(command.id, None, NO_MODEL, 501))
 
-    def open_tunnel(self, secret: str, reply: BalancerConnection) -> None:
+    def open_tunnel(self, secret: str, reply: LinkReply) -> None:
         self.tunnels.begin(secret, reply)
 
-    def stop(self, wire_id: str, reply: BalancerConnection) -> None:
-        """What is forwarded is stopped by closing its tunnel."""
+    def stop(self, wire_id: str, reply: LinkReply) -> None:
+        """Ignore the stop: what is forwarded is stopped by closing its tunnel."""
 
-    def stop_all_of(self, reply: BalancerConnection) -> None:
+    def stop_all_of(self, reply: LinkReply) -> None:
         self.tunnels.end_all_of(reply)

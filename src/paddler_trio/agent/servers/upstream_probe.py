@@ -33,7 +33,8 @@ from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
 READ_S: Final = 3.0
 MAX_BODY_BYTES: Final = 1024 * 1024
 FACTS_S: Final = 30.0
-"""For what changes with the model only, while requests of ours are under way."""
+"""The time between looks at what changes with the model only, while requests of ours are under
+way."""
 CALM_READS: Final = 6
 """Reads of ``/slots`` without anything in them; from then on each pause is twice the one before."""
 FIRST_CALM_S: Final = 20.0
@@ -54,7 +55,7 @@ class ProbeFailedError(Exception):
 
 @attrs.frozen
 class Found:
-    """What a probe found; ``reason`` is for what is neither ready nor sleeping."""
+    """The findings of a probe; ``reason`` is for what is neither ready nor sleeping."""
 
     reachability: Reachability
     reason: str = ""
@@ -83,13 +84,13 @@ class UpstreamProber:
 
     @property
     def sees_slots(self) -> bool:
-        """Whether the server says how many of its slots are busy."""
+        """Return whether the server says how many of its slots are busy."""
         facts = self.facts
         return facts is not None and (not self._lacks_slots or facts.has_metrics is True)
 
     @property
     def has_slots_endpoint(self) -> bool:
-        """Whether ``/slots`` is on."""
+        """Return whether ``/slots`` is on."""
         return self.facts is not None and not self._lacks_slots
 
     async def probe(self) -> Found:
@@ -107,7 +108,7 @@ class UpstreamProber:
         return found
 
     async def count_busy(self) -> None:
-        """Only ask how many slots are busy. ProbeFailedError."""
+        """Ask only how many slots are busy. ProbeFailedError."""
         account, facts = self._account, self.facts
         if facts is None:
             account.forget()
@@ -140,7 +141,7 @@ class UpstreamProber:
             self._note_calm()
 
     def forget(self) -> None:
-        """The server is away: when it comes back, it may be another one."""
+        """Note that the server is away: when it comes back, it may be another one."""
         self._facts_s = None
         self._account.forget()
 
@@ -207,7 +208,7 @@ class UpstreamProber:
         return self._refusal(path, status, body)
 
     def _refusal(self, path: str, status: int, body: bytes) -> Found | None:
-        """What a status means that is no success; None for success."""
+        """Return what a status means that is no success; None for success."""
         if 200 <= status < 300:
             return None
         if status in _NO_KEY:
@@ -227,7 +228,7 @@ class UpstreamProber:
         raise ProbeFailedError(f"it answers {path} with {status}{message and f' ({message})'}")
 
     async def _busy_of_models(self) -> int | None:
-        """The sum over loaded models; None if one of them does not say."""
+        """Return the sum over loaded models; None if one of them does not say."""
         total = 0
         for model in [model for model in self.models if model.is_loaded][:MAX_ROUTED]:
             name = quote(model.name, safe="")
@@ -241,7 +242,7 @@ class UpstreamProber:
         return await self._busy(target, parse_busy_slots)
 
     async def _busy(self, target: str, parse: Callable[[bytes], int]) -> int | None:
-        """None if that endpoint is off or means something else."""
+        """Return how many are busy; None if that endpoint is off or means something else."""
         status, body = await self._get(target, is_queued=True)
         if status != HTTPStatus.OK:
             return None
@@ -251,7 +252,7 @@ class UpstreamProber:
             return None
 
     async def _get(self, target: str, *, is_queued: bool = False) -> tuple[int, bytes]:
-        """Status and body, within three seconds.
+        """Return status and body, within three seconds.
 
         Args:
           is_queued: llama-server answers between two steps of its model, which may take long.

@@ -1,4 +1,4 @@
-"""What an agent shows a balancer of the server behind it, from what its monitor knows."""
+"""Show a balancer the server behind an agent, from what its monitor knows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 import structlog
 
-from paddler_trio.agent.link.status import AgentStatus
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.servers.upstream_monitor import NOT_ASKED_YET, WELL, UpstreamMonitor
 from paddler_trio.agent.servers.upstream_state import Reachability, UpstreamState
 from paddler_trio.wire.trio.upstream_messages import (
@@ -90,6 +90,7 @@ class UpstreamShown:
 
 
 def _names(state: UpstreamState) -> tuple[str, ...]:
-    """Of the models that need not be loaded first; a name too long for a request is left out."""
+    """Return the names of the models that need not be loaded first; a name too long for a request
+    is left out."""
     names = (model.name for model in state.models if model.is_loaded)
     return tuple(name for name in names if 0 < len(name) <= MAX_MODEL_CHARS)[:MAX_MODELS]

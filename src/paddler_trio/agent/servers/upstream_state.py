@@ -1,4 +1,4 @@
-"""What is known about an upstream server. Values only."""
+"""Values for what is known about an upstream server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import attrs
 
 
 class Reachability(enum.Enum):
-    """Whether a server takes requests now."""
+    """The answers to whether a server takes requests now."""
 
     READY = "ready"
     LOADING = "loading"
@@ -37,13 +37,13 @@ class UpstreamModel:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether a request does not have to wait until it is loaded."""
+        """Return whether a request does not have to wait until it is loaded."""
         return self.status in {"", "loaded"}
 
 
 @attrs.frozen
 class Modalities:
-    """What a model takes beside text, as llama-server says it."""
+    """The kinds of input that a model takes beside text, as llama-server says it."""
 
     vision: bool = False
     audio: bool = False
@@ -52,7 +52,7 @@ class Modalities:
 
 @attrs.frozen(kw_only=True)
 class ServerFacts:
-    """What changes only when the server or its model is another one.
+    """Facts that change only when the server or its model is another one.
 
     Args:
       total_slots: requests at once; None if it does not say.
@@ -105,7 +105,8 @@ class UpstreamState:
 
     @property
     def slots_offered(self) -> int:
-        """How many requests of ours it can have in flight; those that it has are counted in."""
+        """The number of requests of ours that it can have in flight; those that it has are counted
+        in."""
         if self.reachability not in {Reachability.READY, Reachability.SLEEPING}:
             return 0
         taken = self.slots_busy_elsewhere + self.still_generating

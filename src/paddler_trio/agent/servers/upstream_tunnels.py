@@ -36,7 +36,7 @@ class TunnelReply(Protocol):
     """The connection over which tunnels are asked for."""
 
     def hand_back(self, wire_id: str, reason: str, *, suspects: int | None) -> None:
-        """The request of this id is not worked on any more."""
+        """Note that the request of this id is not worked on any more."""
         ...
 
 
@@ -60,7 +60,8 @@ class UpstreamTunnels:
     _tunnels: dict[trio.CancelScope, tuple[TunnelReply, AgentTunnel | None]] = attrs.field(
         factory=dict, init=False
     )
-    """By the scope of each: where it was asked for, and the tunnel, once it was dialled."""
+    """The tunnels by the scope of each: where it was asked for, and the tunnel, once it was
+    dialled."""
     _is_leaving: bool = attrs.field(default=False, init=False)
     _num_dialled: int = attrs.field(default=0, init=False)
 
@@ -69,11 +70,11 @@ class UpstreamTunnels:
         return f"<UpstreamTunnels: {len(self._tunnels)} open, {in_slots} exchanges in slots>"
 
     def open(self, nursery: trio.Nursery) -> None:
-        """Their tasks live in this nursery from now on."""
+        """Run the tasks in this nursery from now on."""
         self._nursery = nursery
 
     def leave(self) -> None:
-        """No tunnel is dialled any more, and those without an exchange end."""
+        """Note that no tunnel is dialled any more, and those without an exchange end."""
         self._is_leaving = True
         for _, tunnel in self._tunnels.values():
             if tunnel is not None:
@@ -88,7 +89,7 @@ class UpstreamTunnels:
         self._nursery.start_soon(self._run, secret, reply, name=f"tunnel {self._num_dialled}")
 
     def end_all_of(self, reply: object) -> None:
-        """The link is gone over which these were asked for."""
+        """Note that the link is gone over which these were asked for."""
         for scope, (owner, _) in self._tunnels.items():
             if owner is reply:
                 scope.cancel(reason="the link is gone")

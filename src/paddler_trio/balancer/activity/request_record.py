@@ -26,7 +26,7 @@ from paddler_trio.nursery_tree.request import (
     Stopping,
     Streaming,
 )
-from paddler_trio.scheduler.dispatch.slot_ledger import Choice
+from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork
 

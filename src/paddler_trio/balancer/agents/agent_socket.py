@@ -61,7 +61,7 @@ from paddler_trio.wire.paddler.messages import (
     read_token,
     render,
 )
-from paddler_trio.wire.paddler.results import is_text
+from paddler_trio.wire.paddler.raw_results import is_text
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
 from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER

@@ -23,14 +23,14 @@ from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import client_digest
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
-from paddler_trio.wire.trio.trio_link import (
-    DEFAULT_DEPLOYMENT,
+from paddler_trio.wire.trio.model_questions import (
     Detokenize,
     PreviewTemplate,
     Question,
     RenderPrompt,
     Tokenize,
 )
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 from paddler_trio.wire.trio.work import ConversationPrompt, InfillPrompt, TextPrompt
 
 log = structlog.get_logger("asking")

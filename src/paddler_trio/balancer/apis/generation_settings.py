@@ -12,8 +12,7 @@ import attrs
 
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.engine.engine_pipe import DRY_BREAKERS
-from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
+from paddler_trio.wire.engine.sampler_stages import DRY_BREAKERS, PARAMETERS, STAGES
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.paddler.request_params import GbnfGrammar
 from paddler_trio.wire.trio.work import Generate, LogitBias, SamplingOverrides

@@ -26,7 +26,7 @@ from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.json_text import dumps_in_runs, is_long
-from paddler_trio.wire.trio.trio_link import (
+from paddler_trio.wire.trio.model_questions import (
     DescribeModel,
     Detokenize,
     Question,

@@ -49,10 +49,10 @@ from paddler_trio.wire.paddler.messages import (
     TokenGenerationEnabledNotification,
     error_line,
     parse_inference_server_message,
-    recover_request_id,
     render,
     response_line,
 )
+from paddler_trio.wire.paddler.recovered_id import recover_request_id
 from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     tool_schema_problem,

@@ -21,7 +21,8 @@ from paddler_trio.net.server.router import Params, Router
 from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, PreviewTemplate
+from paddler_trio.wire.trio.model_questions import PreviewTemplate
+from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 UNKNOWN_TO_AGENT = "malformed request"
 """How the answer of an older agent begins: the question is of our making, so it is well formed."""

@@ -132,9 +132,9 @@ def _of_this_machine(question: FitQuestion) -> FitAnswer:
     import trio
 
     from paddler_trio.agent.model.fit_report import fit_report
+    from paddler_trio.agent.model.model_file import describe
     from paddler_trio.agent.model.model_fit import UNLOADABLE, Held, ModelFit
     from paddler_trio.agent.model.model_load import LoadRules
-    from paddler_trio.agent.model.model_source import describe
     from paddler_trio.models.hub.hub_settings import HubSettings
     from paddler_trio.models.memory.memory_prediction import open_memory_questions
 

@@ -25,7 +25,7 @@ _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 @asynccontextmanager
 async def one_error() -> AsyncIterator[trio.Nursery]:
-    """A nursery whose tasks fail together: the DownloadError or OSError that matters most is
+    """Open a nursery whose tasks fail together: the DownloadError or OSError that matters most is
     raised alone. Anything else in the group, a bug say, lets the group through."""
     try:
         async with trio.open_nursery() as nursery:
@@ -39,7 +39,7 @@ async def one_error() -> AsyncIterator[trio.Nursery]:
 
 @contextmanager
 def disk_errors(subject: Subject) -> Iterator[None]:
-    """OSErrors inside become errors of the cache."""
+    """Turn OSErrors inside into errors of the cache."""
     try:
         yield
     except OSError as error:
@@ -55,7 +55,8 @@ def disk_errors(subject: Subject) -> Iterator[None]:
 
 
 def _rank(error: BaseException) -> int:
-    """What decides first: a changed file, then what is permanent, then the disk."""
+    """Return the rank of an error: a changed file decides first, then what is permanent, then the
+    disk."""
     if isinstance(error, RemoteFileChangedError):
         return 0
     if isinstance(error, DownloadError):

@@ -1,4 +1,5 @@
-"""What lies in a machine's caches: models, downloads under way or left, and what is quarantined.
+"""List what lies in a machine's caches: models, downloads under way or left, and what is
+quarantined.
 
 Of the Hugging Face cache only GGUF files are listed: it is shared with other programs, and all else
 is theirs. Everything blocks; ``check`` is called between files and may raise.
@@ -30,7 +31,7 @@ MAX_FILES: Final = 100_000
 
 @attrs.frozen(kw_only=True)
 class HubOrigin:
-    """Where a file of the Hugging Face cache is from.
+    """The origin of a file of the Hugging Face cache.
 
     Args:
       revisions: the branches and tags that were this commit when they were last seen.
@@ -122,14 +123,14 @@ def take_inventory(settings: HubSettings, check: Callable[[], None] = lambda: No
 
 
 def cache_ids(settings: HubSettings) -> tuple[str, ...]:
-    """What names this machine's caches: the same for all processes that share them."""
+    """Return what names this machine's caches: the same for all processes that share them."""
     return tuple(
         cache_id(root) for root in (settings.cache, settings.url_cache, settings.pushed_cache)
     )
 
 
 def cache_id(root: Path) -> str:
-    """16 hex digits, from the boot of this machine and the folder's identity."""
+    """Return 16 hex digits, from the boot of this machine and the folder's identity."""
     try:
         status = root.stat()
         identity = f"{status.st_dev}:{status.st_ino}"

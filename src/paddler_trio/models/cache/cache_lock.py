@@ -55,7 +55,7 @@ async def held_lock(
 
 
 def _try_lock(path: Path) -> int | None:
-    """The descriptor that holds the lock; None if another process does."""
+    """Return the descriptor that holds the lock; None if another process does."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)

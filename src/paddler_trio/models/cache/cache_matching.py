@@ -1,4 +1,4 @@
-"""Which models of a cache a source selects. Pure but for links that are followed.
+"""Find the models of a cache that a source selects; nothing is read but links that are followed.
 
 A source without ``@revision`` selects all revisions, a repository all of its files, with a
 quantisation those of it. What ``model list`` prints as a source selects exactly that.
@@ -38,7 +38,7 @@ class SourcePattern:
 
     @classmethod
     def parse(cls, text: str) -> SourcePattern:
-        """UnknownSourceError if ``text`` names no source."""
+        """Parse a source; UnknownSourceError if ``text`` names none."""
         reference = reference_of(text)
         if isinstance(reference, NoModel):
             raise UnknownSourceError(f"{text!r} is no model")
@@ -48,11 +48,11 @@ class SourcePattern:
 
     @classmethod
     def of(cls, model: DesiredModel) -> SourcePattern:
-        """Exactly this model, at its revision."""
+        """Return the pattern of exactly this model, at its revision."""
         return cls(text_of(model), model, getattr(model, "revision", DEFAULT_REVISION))
 
     def matches(self, model: CachedModel, settings: HubSettings) -> bool:
-        """Whether it selects ``model``."""
+        """Return whether it selects ``model``."""
         if self.text == model.source:
             return True
         match self.reference:
@@ -66,7 +66,7 @@ class SourcePattern:
                 return False
 
     def selects_origin(self, origin: HubOrigin) -> bool:
-        """Whether it selects the model of a hub whose first file this is."""
+        """Return whether it selects the model of a hub whose first file this is."""
         if self.revision is not None and self.revision not in {origin.commit, *origin.revisions}:
             return False
         match self.reference:

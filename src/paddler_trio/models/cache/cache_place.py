@@ -1,4 +1,5 @@
-"""What is known about one file of a cache beside its bytes: when it was used, when it was hashed.
+"""Keep what is known about one file of a cache beside its bytes: when it was used, when it was
+hashed.
 
     .paddler-trio/KEY.use        empty; its time is the last use; locked as long as a process needs
                                  the model, so that nobody removes it: of several parts, the first
@@ -59,18 +60,18 @@ class CachePlace:
         return self.ours / f"{self.key}.verified"
 
     def used_s(self) -> float | None:
-        """When it was used last, in Unix time; None if no agent ever used it."""
+        """Return when it was used last, in Unix time; None if no agent ever used it."""
         try:
             return self.use_path.stat().st_mtime
         except OSError:
             return None
 
     def is_in_use(self) -> bool:
-        """Whether any process on this machine needs it."""
+        """Return whether any process on this machine needs it."""
         return is_locked(self.use_path)
 
     def note_use(self) -> None:
-        """It is used now, and need not stay."""
+        """Note that the file is used now, and need not stay."""
         try:
             self.ours.mkdir(parents=True, exist_ok=True)
             self.use_path.touch()
@@ -78,7 +79,7 @@ class CachePlace:
             log.debug("the use of a file is not noted", reason=error.strerror)
 
     def note_verified(self) -> None:
-        """Its content was compared now and is right."""
+        """Note that its content was compared now and is right."""
         try:
             status = self.path.stat()
             fields = {
@@ -91,7 +92,8 @@ class CachePlace:
             log.debug("the verification is not noted", reason=error.strerror)
 
     def verified_s(self) -> float | None:
-        """When its content was compared, in Unix time; None if it changed since, or never was."""
+        """Return when its content was compared, in Unix time; None if it changed since, or never
+        was."""
         try:
             fields = json.loads(self.verified_path.read_bytes())
             status = self.path.stat()
@@ -139,7 +141,7 @@ class UseMark:
         return None
 
     def touch(self) -> None:
-        """It is in use still."""
+        """Note that the file is in use still."""
         try:
             os.utime(self._descriptor)
         except OSError as error:
@@ -153,7 +155,7 @@ class UseMark:
 
 
 def place_of(path: Path, settings: HubSettings) -> CachePlace | None:
-    """The place of a cached file; None if ``path`` is in no cache of ours."""
+    """Return the place of a cached file; None if ``path`` is in no cache of ours."""
     if "\0" in str(path):
         return None
     if path.is_relative_to(settings.cache):
@@ -178,7 +180,7 @@ def place_of(path: Path, settings: HubSettings) -> CachePlace | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds a lock on ``path``, shared or not."""
+    """Return whether a process holds a lock on ``path``, shared or not."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

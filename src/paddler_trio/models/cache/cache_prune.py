@@ -1,4 +1,4 @@
-"""What may be removed from a cache, and removing it.
+"""Find what may be removed from a cache, and remove it.
 
 Never removed: what is desired here, what any process on this machine has marked as in use or is
 fetching, and what no agent ever used, because other programs share the Hugging Face cache. A
@@ -33,7 +33,7 @@ class InUseError(Exception):
 
 @attrs.frozen(kw_only=True)
 class KeepRules:
-    """What stays; a model that one rule keeps is kept.
+    """Rules for what stays; a model that one rule keeps is kept.
 
     Args:
       sources: models that these select.
@@ -53,7 +53,7 @@ def superfluous(
     settings: HubSettings,
     now_s: float,
 ) -> list[CachedModel | Leftover]:
-    """What the rules do not keep and may be removed, longest unused first."""
+    """Return what the rules do not keep and may be removed, longest unused first."""
     known = [model for model in inventory.models if model.used_s is not None]
     known.sort(key=lambda model: model.used_s or 0.0, reverse=True)
     newest = frozenset(known[: rules.newest])
@@ -98,7 +98,7 @@ def remove_model(model: CachedModel) -> int:
 
 
 def remove_leftover(leftover: Leftover) -> int:
-    """The same for bytes that are no model."""
+    """Remove bytes that are no model; return how many they were."""
     if leftover.lock is not None and is_locked(leftover.lock):
         raise InUseError("it is being fetched")
     for path in leftover.paths:
@@ -110,7 +110,8 @@ def remove_leftover(leftover: Leftover) -> int:
 
 
 def _may_be_of(leftover: Leftover, pattern: SourcePattern) -> bool:
-    """A partial file is named by its hash: any of the same repository may be the one."""
+    """Return whether a partial file may be of this one: it is named by its hash, and any of the
+    same repository may be the one."""
     reference = pattern.reference
     if isinstance(reference, HuggingFaceModel) or hasattr(reference, "repo_id"):
         return leftover.source.startswith(f"hf:{reference.repo_id}: ")
@@ -119,7 +120,7 @@ def _may_be_of(leftover: Leftover, pattern: SourcePattern) -> bool:
 
 
 def _remove_file(place: CachePlace) -> int:
-    """The link, and the blob unless another link leads to it."""
+    """Remove the link, and the blob unless another link leads to it; return the bytes."""
     size_bytes = place.path.stat().st_size
     blob = None
     if place.path.is_symlink():  # without the .. of the link: its folder may be removed first
@@ -147,7 +148,8 @@ def _leads_to(link: Path, blob: Path) -> bool:
 
 
 def _remove_empty(folder: Path) -> None:
-    """An empty snapshot and the refs to it: other tools would take them for a fetched commit."""
+    """Remove an empty snapshot and the refs to it: other tools would take them for a fetched
+    commit."""
     while folder.parent.name and folder.name != "snapshots":
         if any(folder.iterdir()):
             return
@@ -160,7 +162,8 @@ def _remove_empty(folder: Path) -> None:
 
 
 def _remove_hollow(folder: Path) -> None:
-    """A folder of a URL or of a pushed model that holds only what is known of files that went."""
+    """Remove a folder of a URL or of a pushed model that holds only what is known of files that
+    went."""
     ours = folder / OURS
     is_hollow = all(path == ours for path in folder.iterdir())
     if is_hollow and not any(path.suffix in KEPT_SUFFIXES for path in ours.iterdir()):

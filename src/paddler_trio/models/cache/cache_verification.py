@@ -66,15 +66,16 @@ def verified(
 
 
 def note_verified(path: Path, settings: HubSettings) -> None:
-    """The content of a cached file was compared now and is right. Blocking."""
+    """Note that the content of a cached file was compared now and is right. Blocking."""
     place = place_of(path, settings)
     if place is not None:
         place.note_verified()
 
 
 def note_fetched(path: Path, settings: HubSettings, is_verified: bool) -> None:
-    """A cached file has just arrived, and its content was compared if it ``is_verified``. It counts
-    as used, or what is left of a model that never became whole would stay for ever. Blocking."""
+    """Note that a cached file has just arrived, and its content was compared if it ``is_verified``.
+    It counts as used, or what is left of a model that never became whole would stay for ever.
+    Blocking."""
     place = place_of(path, settings)
     if place is None:
         return

@@ -1,4 +1,4 @@
-"""What a file's content must hash to, and hashing it."""
+"""Know what a file's content must hash to, and hash it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ContentHash:
 
     @classmethod
     def of_etag(cls, etag: str) -> ContentHash | None:
-        """The hash that a hub's ETag is; None if it is something else."""
+        """Return the hash that a hub's ETag is; None if it is something else."""
         if re.fullmatch(r"[0-9a-f]{64}", etag):
             return cls("sha256", etag)
         if re.fullmatch(r"[0-9a-f]{40}", etag):
@@ -44,7 +44,7 @@ class ContentHash:
 
 
 def new_hash(kind: str, size_bytes: int) -> Hash:
-    """An empty hash for a file of ``size_bytes``."""
+    """Return an empty hash for a file of ``size_bytes``."""
     if kind == "git":
         return hashlib.sha1(b"blob %d\0" % size_bytes, usedforsecurity=False)
     return hashlib.sha256()

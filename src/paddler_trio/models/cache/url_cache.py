@@ -29,7 +29,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._+=@~ ()-]")
 
 @attrs.frozen
 class UrlRecord:
-    """What is known of a cached file.
+    """The facts known of a cached file.
 
     Args:
       hash: of the content, as it arrived.
@@ -45,14 +45,14 @@ class UrlRecord:
 
 @attrs.frozen
 class UrlFile:
-    """Where one URL's file lies."""
+    """The place of one URL's file."""
 
     folder: Path
     name: str
 
     @classmethod
     def of(cls, root: Path, url: str) -> UrlFile:
-        """The place of ``url``, which has a host."""
+        """Return the place of ``url``, which has a host."""
         parts = urlsplit(url)
         before, _, last = parts.path.rpartition("/")
         address = f"{parts.scheme}://{parts.netloc}{before}?{parts.query}"
@@ -77,7 +77,7 @@ class UrlFile:
         return self.ours / f"{self.name}.json"
 
     def cached(self) -> UrlRecord | None:
-        """The record of the file if it is here, whole and no link; else None."""
+        """Return the record of the file if it is here, whole and no link; else None."""
         try:
             fields = json.loads(self._record_path.read_bytes())
             record = UrlRecord(
@@ -96,7 +96,7 @@ class UrlFile:
         return record if is_here else None
 
     def publish(self, partial: Path, record: UrlRecord) -> Path:
-        """A finished download becomes the file; whatever was there is quarantined."""
+        """Make a finished download the file; whatever was there is quarantined."""
         if self.path.is_symlink() or (self.path.exists() and not self.path.is_file()):
             self.quarantine()
         self._record_path.unlink(missing_ok=True)
@@ -116,17 +116,17 @@ class UrlFile:
 
 
 def url_journals(root: Path) -> list[Path]:
-    """Of every download of a URL under way, or left."""
+    """Return the journals of every download of a URL under way, or left."""
     return list(root.glob(f"*/*/{OURS}/*.journal"))
 
 
 def url_text_for_logs(url: str) -> str:
-    """The address without what may be secret: user, password, query and fragment."""
+    """Return the address without what may be secret: user, password, query and fragment."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _safe(name: str) -> str:
-    """``name`` as a file's name on any file system; never hidden, empty or too long."""
+    """Return ``name`` as a file's name on any file system; never hidden, empty or too long."""
     cleaned = _UNSAFE.sub("_", name).lstrip(". ").rstrip(" ")
     return cleaned[-MAX_NAME_BYTES:].lstrip(". ") or "file"

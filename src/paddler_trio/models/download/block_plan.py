@@ -1,4 +1,4 @@
-"""Which bytes of a file are here, which are on their way, and which to ask for next. Pure.
+"""Track which bytes of a file are here, which are on their way, and which to ask for next.
 
 A file is a row of blocks of equal size, the last one shorter. A block is the unit that the journal
 remembers; a request asks for up to ``blocks_per_part`` of them at once.
@@ -18,7 +18,7 @@ class ByteRange:
 
     @property
     def header(self) -> str:
-        """As the Range header has it: the last byte is included."""
+        """The part as the Range header has it: the last byte is included."""
         return f"bytes={self.start}-{self.stop - 1}"
 
 
@@ -50,7 +50,8 @@ class BlockPlan:
         return f"<BlockPlan {sum(self.here)} of {len(self.here)} blocks are here>"
 
     def take(self) -> ByteRange | None:
-        """The next bytes to ask for, now on their way; None if there are none left to take."""
+        """Return the next bytes to ask for, now on their way; None if there are none left to
+        take."""
         wanted, self._wanted_block = self._wanted_block, None
         is_wanted = wanted is not None and not self._taken[wanted]
         first = (
@@ -67,19 +68,20 @@ class BlockPlan:
         return ByteRange(first * self.block_bytes, min(end * self.block_bytes, self.size_bytes))
 
     def prefer(self, position: int) -> None:
-        """Somebody waits for the block at byte ``position``: unless it is on its way, it is the
-        next one to be taken. The last wish counts."""
+        """Note that somebody waits for the block at byte ``position``: unless it is on its way, it
+        is the next one to be taken. The last wish counts."""
         self._wanted_block = position // self.block_bytes
 
     def here_from(self, position: int) -> int:
-        """So many bytes are here without a gap from byte ``position``, which is in the file."""
+        """Return how many bytes are here without a gap from byte ``position``, which is in the
+        file."""
         block = position // self.block_bytes
         gap = self.here.find(0, block)
         end = self.size_bytes if gap < 0 else gap * self.block_bytes
         return max(0, end - position)
 
     def arrived(self, start: int) -> int:
-        """The block that begins at byte ``start`` is here; returns its index."""
+        """Note that the block that begins at byte ``start`` is here; return its index."""
         index, rest = divmod(start, self.block_bytes)
         assert rest == 0
         self.here[index] = self._taken[index] = 1
@@ -89,7 +91,7 @@ class BlockPlan:
 
     @property
     def contiguous_bytes(self) -> int:
-        """So many bytes are here without a gap from the start."""
+        """The number of bytes that are here without a gap from the start."""
         while self._frontier < len(self.here) and self.here[self._frontier]:
             self._frontier += 1
         return min(self._frontier * self.block_bytes, self.size_bytes)
@@ -104,12 +106,12 @@ class BlockPlan:
 
 
 def block_count(size_bytes: int, block_bytes: int) -> int:
-    """How many blocks a file has."""
+    """Return how many blocks a file has."""
     return -(-size_bytes // block_bytes)
 
 
 def bytes_here(here: bytes | bytearray, size_bytes: int, block_bytes: int) -> int:
-    """How many bytes the blocks marked in ``here`` have."""
+    """Return how many bytes the blocks marked in ``here`` have."""
     total = here.count(1) * block_bytes
     if here and here[-1] == 1:
         total -= len(here) * block_bytes - size_bytes

@@ -1,4 +1,4 @@
-"""How far a download is: a value, published at most four times a second."""
+"""Publish how far a download is, as a value, at most four times a second."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ProgressMeter:
     current_bytes: int = attrs.field(default=0, init=False)
     total_bytes: int | None = attrs.field(default=None, init=False)
     received_bytes: int = attrs.field(default=0, init=False)
-    """From the network, of all files together; what is fetched twice counts twice."""
+    """The bytes from the network, of all files together; what is fetched twice counts twice."""
     _samples: deque[tuple[float, int]] = attrs.field(factory=deque, init=False)
     _published: DownloadProgress | None = attrs.field(default=None, init=False)
     _next_s: float = attrs.field(default=-inf, init=False)
@@ -77,7 +77,7 @@ class ProgressMeter:
             self._tick()
 
     def begin(self, progress: DownloadProgress) -> None:
-        """Another file, or another phase of it; published as soon as it may be."""
+        """Begin another file, or another phase of it; published as soon as it may be."""
         self._samples.clear()
         self.current_bytes, self.total_bytes = progress.current_bytes, progress.total_bytes
         self.progress = progress
@@ -85,23 +85,23 @@ class ProgressMeter:
             self._publish(progress)
 
     def begin_phase(self, phase: str) -> None:
-        """The same file, something else is done with it."""
+        """Begin something else with the same file."""
         assert self.progress is not None
         if self.progress.phase != phase:
             self.begin(attrs.evolve(self._now(), phase=phase, bytes_per_s=None))
 
     def end(self) -> None:
-        """Nothing is under way any more."""
+        """Note that nothing is under way any more."""
         self.progress = self._published = None
         self.publish(None)
 
     def add(self, count: int) -> None:
-        """``count`` more bytes are here."""
+        """Note that ``count`` more bytes are here."""
         self.current_bytes += count
         self.received_bytes += count
 
     def set(self, current_bytes: int, total_bytes: int | None = None) -> None:
-        """So many bytes are here; ``total_bytes`` None keeps what is known."""
+        """Set how many bytes are here; ``total_bytes`` None keeps what is known."""
         self.current_bytes = current_bytes
         if total_bytes is not None:
             self.total_bytes = total_bytes

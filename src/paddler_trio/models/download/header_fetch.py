@@ -27,15 +27,15 @@ from paddler_trio.net.client.http_exchange import Location, exchange, next_piece
 
 MAX_FETCHED_BYTES: Final = 64 << 20
 FIRST_BYTES: Final = 4 << 20
-"""Of a model: half of the headers end there, and a vocabulary of 128,000 tokens within twice as
-much."""
+"""The first bytes of a model: half of the headers end there, and a vocabulary of 128,000 tokens
+within twice as much."""
 FIRST_BYTES_OF_PART: Final = 64 << 10
-"""Of a further part of a model, whose header is a list of tensors."""
+"""The first bytes of a further part of a model, whose header is a list of tensors."""
 FETCHING_S: Final = 80.0
-"""For all headers of a model. Meanwhile no other model of this agent is judged, so none is loaded:
-a source that sends a byte now and then must not hold them up."""
+"""The time for all headers of a model. Meanwhile no other model of this agent is judged, so none is
+loaded: a source that sends a byte now and then must not hold them up."""
 MAX_ATTEMPTS: Final = 3
-"""At one range, while connections break off."""
+"""The attempts at one range, while connections break off."""
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 
 
@@ -66,7 +66,7 @@ class HeaderFetch:
     budget_s: float = FETCHING_S
     fetched_bytes: int = attrs.field(default=0, init=False)
     headers: dict[str, RemoteHeader] = attrs.field(factory=dict, init=False)
-    """By the path of the sparse file."""
+    """The headers by the path of the sparse file."""
     _took_s: float = attrs.field(default=0.0, init=False)
 
     @property
@@ -131,7 +131,7 @@ class HeaderFetch:
             self._took_s += trio.current_time() - began_s
 
     async def _ask_up_to(self, header: RemoteHeader, stop: int) -> None:
-        """Again while connections break off; DownloadError, OSError."""
+        """Ask again while connections break off; DownloadError, OSError."""
         attempts = 1
         while True:
             try:

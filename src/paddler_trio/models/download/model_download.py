@@ -1,4 +1,4 @@
-"""From a desired model to verified files on this machine.
+"""Turn a desired model into verified files on this machine.
 
     names checked -> cached? -> the hub's metadata -> cached? -> lock, waited for -> cached? ->
     transfer -> hash compared -> renamed into place -> linked, ref written
@@ -140,11 +140,11 @@ class ModelDownload:
 
     @property
     def received_bytes(self) -> int:
-        """Of files, from the network, in the life of this object."""
+        """The bytes of files that came from the network in the life of this object."""
         return self._meter.received_bytes
 
     async def fetch(self, model: HuggingFaceModel | UrlModel) -> FetchedModel:
-        """The model's files, fetched unless they are cached; DownloadError.
+        """Return the model's files, fetched unless they are cached; DownloadError.
 
         Cancellation: takes well under a second and keeps what is there of a file.
         """
@@ -154,7 +154,8 @@ class ModelDownload:
             return await self._hub(client, model)
 
     async def fetch_file(self, model: HuggingFaceModel | UrlModel) -> Path:
-        """The one file that ``model`` names, and no other part of its model; else as ``fetch``."""
+        """Return the one file that ``model`` names, and no other part of its model; else as
+        ``fetch``."""
         async with self._under_way() as client:
             if isinstance(model, UrlModel):
                 subject = Subject(model.url, is_hub=False)
@@ -169,7 +170,7 @@ class ModelDownload:
 
     @asynccontextmanager
     async def _under_way(self) -> AsyncIterator[HttpClient]:
-        """A client, and the progress of what is done with it."""
+        """Open a client, and show the progress of what is done with it."""
         settings = self.settings
         try:
             async with (
@@ -185,7 +186,7 @@ class ModelDownload:
     async def listing(
         self, repo_id: str, revision: str, *, max_bytes: int = MAX_LISTING_BYTES
     ) -> HubListing:
-        """The repository's paths at a commit: the hub's, or the cached ones if it cannot be
+        """Return the repository's paths at a commit: the hub's, or the cached ones if it cannot be
         asked, or answers with more than ``max_bytes``; DownloadError."""
         subject = Subject(f"{repo_id}/{revision}", is_hub=True)
 
@@ -392,7 +393,7 @@ class ModelDownload:
         ).fetch(model)
 
     async def _url_location(self, url: str, subject: Subject) -> Location:
-        """Where ``url`` is asked for: there, or at the model store."""
+        """Return where ``url`` is asked for: there, or at the model store."""
         mirrored = self.settings.mirrored(url)
         if mirrored is None:
             return Location(urldefrag(url)[0])
@@ -457,7 +458,7 @@ class ModelDownload:
         return await self.elsewhere(job, self._meter)
 
     async def carry_out(self, remote: RemoteFile, folder: Path, key: str) -> Fetched:
-        """What a TransferJob asks for; DownloadError."""
+        """Do what a TransferJob asks for; DownloadError."""
 
         def opened() -> PartialFile:
             return PartialFile.open(folder, key, knows_hash=remote.expected is not None)
@@ -491,7 +492,7 @@ class ModelDownload:
 
     @property
     def here(self) -> tuple[int, int | None]:
-        """How many bytes are here of the file that is fetched, and how many it has."""
+        """The number of bytes that are here of the file that is fetched, and how many it has."""
         return self._meter.current_bytes, self._meter.total_bytes
 
     def _space_check(self, partial: PartialFile, subject: Subject) -> Callable[[int], None]:
@@ -564,7 +565,7 @@ async def wait_for_retry(
 
 
 def _checked_url(model: UrlModel, subject: Subject) -> SplitResult:
-    """The URL's parts; SourceMalformedError."""
+    """Return the URL's parts; SourceMalformedError."""
     try:
         parts = urlsplit(model.url)
     except ValueError as error:
@@ -579,7 +580,7 @@ def _is_whole(size_bytes: int | None, known: HubFile) -> bool:
 
 
 def _blob_is_whole(repository: RepositoryCache, known: HubFile) -> bool:
-    """Whether the blob can be used; what stands in its place is quarantined."""
+    """Return whether the blob can be used; what stands in its place is quarantined."""
     blob = repository.blob(known.etag)
     if _is_whole(size_of(blob), known):
         return True

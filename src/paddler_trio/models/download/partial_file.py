@@ -29,8 +29,8 @@ from paddler_trio.system.durable import begin_write_back
 HEADER_BYTES: Final = 4096
 BLOCK_BYTES: Final = 1 << 20
 WRITE_BYTES: Final = 64 * 1024
-"""With one call. For longer ones Linux takes larger pages for its cache, whose memory is new to a
-virtual machine more often: writing then cost three times the processor time."""
+"""The bytes of one call. For longer ones Linux takes larger pages for its cache, whose memory is
+new to a virtual machine more often: writing then cost three times the processor time."""
 WRITE_BACK_BYTES: Final = 8 << 20
 """Whenever so many are complete, they start for the disk; the ``fsync`` at the end finds little."""
 MAX_VALIDATOR_CHARS: Final = 1024
@@ -145,7 +145,8 @@ class PartialFile:
         self.journal = None
 
     def _start_anew(self) -> None:
-        """An empty file, another one than before: a reader of that one sees it as it was."""
+        """Start with an empty file, another one than before: a reader of that one sees it as it
+        was."""
         self._close_journal()
         remove(self.journal_path)
         if os.fstat(self._data_fd).st_size:
@@ -178,7 +179,7 @@ class PartialFile:
 
 
 def read_journal(path: Path) -> Journal | None:
-    """The journal as it is now; None if there is none or it is damaged."""
+    """Return the journal as it is now; None if there is none or it is damaged."""
     try:
         with path.open("rb") as file:
             header, here = file.read(HEADER_BYTES), bytearray(file.read())
@@ -202,7 +203,8 @@ def read_journal(path: Path) -> Journal | None:
 
 
 def space_promised(journals: Iterable[Path], *, except_for: Path, device: int) -> int:
-    """Bytes that other downloads, running now and on this ``device``, still have to write."""
+    """Return how many bytes other downloads, running now and on this ``device``, still have to
+    write."""
     total = 0
     for path in journals:
         if path == except_for:
@@ -235,7 +237,7 @@ def write_at(descriptor: int, start: int, data: Sequence[bytes | memoryview]) ->
 
 
 def boot_id() -> str:
-    """Which boot of this machine this is; empty if it cannot be known."""
+    """Return which boot of this machine this is; empty if it cannot be known."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

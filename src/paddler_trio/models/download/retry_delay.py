@@ -1,4 +1,4 @@
-"""When a failed download is tried again."""
+"""Decide when a failed download is tried again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paddler_trio.net.client.download_errors import DownloadError, ServerFailedE
 FIRST_RETRY_S: Final = 1.0
 LONGEST_RETRY_S: Final = 60.0
 PERMANENT_RETRY_S: Final = 600.0
-"""After a permanent error, unless the token or the desired state changes before."""
+"""The pause after a permanent error, unless the token or the desired state changes before."""
 
 
 @attrs.define
@@ -26,7 +26,7 @@ class RetryDelay:
     _failures: int = attrs.field(default=0, init=False)
 
     def after(self, error: Exception, random: float) -> float:
-        """Seconds until the next attempt; one more failure is counted."""
+        """Return the seconds until the next attempt; one more failure is counted."""
         if isinstance(error, DownloadError) and error.is_permanent:
             return PERMANENT_RETRY_S
         delay_s = min(FIRST_RETRY_S * 2.0 ** min(self._failures, 16), LONGEST_RETRY_S)
@@ -37,5 +37,5 @@ class RetryDelay:
         return delay_s
 
     def reset(self) -> None:
-        """Something succeeded, or something else is asked for."""
+        """Note that something succeeded, or something else is asked for."""
         self._failures = 0

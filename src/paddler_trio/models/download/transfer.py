@@ -49,15 +49,17 @@ log = structlog.get_logger("download")
 MAX_FILE_BYTES: Final = 1 << 50
 """A larger announcement is a mistake or an attack; no file system of today has room for it."""
 MAX_RESTARTS: Final = 3
-"""How often a file may change while it is fetched before the attempt fails."""
+"""The number of times that a file may change while it is fetched before the attempt fails."""
 SPACE_BLOCKS: Final = 4
-"""What one request keeps in memory at most. Bytes that come fast are written so many blocks at a
-time: each thread that is asked to write costs as much as a quarter of the writing of a block."""
+"""The blocks that one request keeps in memory at most. Bytes that come fast are written so many
+blocks at a time: each thread that is asked to write costs as much as a quarter of the writing of a
+block."""
 HOLD_S: Final = 0.05
-"""How long a whole block waits for others at most, whether they come or not."""
+"""The time that a whole block waits for others at most, whether they come or not."""
 HASH_CHUNK_BYTES: Final = 16 << 20
-"""In one go of the thread. Between two, it waits for a turn of the event loop that receives: with
-4 MiB the hash of a fast download was done a third of a second behind the last byte of each GB."""
+"""The bytes in one go of the thread. Between two, it waits for a turn of the event loop that
+receives: with 4 MiB the hash of a fast download was done a third of a second behind the last byte
+of each GB."""
 HASH_PIECE_BYTES: Final = 256 * 1024
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19})")
 
@@ -68,7 +70,7 @@ class LargeFileError(Exception):
 
 @attrs.frozen(kw_only=True)
 class TransferLimits:
-    """How a transfer uses the network.
+    """Limits of a transfer in its use of the network.
 
     Args:
       workers: requests at once.
@@ -85,7 +87,7 @@ class TransferLimits:
 
 @attrs.frozen(kw_only=True)
 class RemoteFile:
-    """What is fetched.
+    """The file that is fetched.
 
     Args:
       size_bytes: None if nobody announced it.
@@ -105,7 +107,7 @@ class RemoteFile:
 
 @attrs.frozen
 class Fetched:
-    """What arrived.
+    """The file that arrived.
 
     Args:
       hash: of the content; of the kind that was expected, else SHA-256.
@@ -224,7 +226,7 @@ class Transfer:
             part = self._plan.take()
 
     async def _fetch_part(self, part: ByteRange, answer: Answer | None, space: memoryview) -> None:
-        """All bytes of ``part``, however often the connection breaks."""
+        """Fetch all bytes of ``part``, however often the connection breaks."""
         writing = PartWriting(self, part, space)
         failures = 0
         while writing.position < part.stop:
@@ -253,7 +255,7 @@ class Transfer:
     # ---------------------------------------------------------- without ranges
 
     async def _whole(self, answer: Answer) -> Fetched:
-        """The answer is the whole file from its first byte."""
+        """Take an answer that is the whole file from its first byte."""
         size_bytes = _content_length(answer)
         if size_bytes is None:
             size_bytes = self.remote.size_bytes
@@ -278,8 +280,8 @@ class Transfer:
         return hashing.fetched()
 
     async def _endless(self, answer: Answer) -> Fetched:
-        """A body whose end nobody announced: nothing of it can be continued later, so nothing of it
-        stays if it breaks off."""
+        """Take a body whose end nobody announced: nothing of it can be continued later, so nothing
+        of it stays if it breaks off."""
         await self._check_start(answer)
         await trio.to_thread.run_sync(self.partial.truncate)
         kind = "sha256" if self.remote.expected is None else self.remote.expected.kind
@@ -320,8 +322,8 @@ class Transfer:
     async def _ask(
         self, wanted: ByteRange
     ) -> AsyncIterator[tuple[Answer, tuple[ByteRange, int] | None]]:
-        """The answer to a request for ``wanted``, and what it grants: a range and the size of the
-        file, or None if it is the whole file from its start."""
+        """Yield the answer to a request for ``wanted``, and what it grants: a range and the size of
+        the file, or None if it is the whole file from its start."""
         headers = {"Range": wanted.header}
         continues = self.partial.journal is not None
         if continues and _is_strong(self._etag):
@@ -400,7 +402,7 @@ class Transfer:
         self.on_change(self)
 
     async def _rehash(self) -> Fetched:
-        """Everything is here already."""
+        """Hash a file of which everything is here already."""
         hashing = Hashing(self)
         await hashing.run()
         return hashing.fetched()
@@ -433,7 +435,7 @@ class Transfer:
         )
 
     def _new_space(self) -> memoryview:
-        """For one request after the other."""
+        """Return space for one request after the other."""
         plan = self._plan
         blocks = min(SPACE_BLOCKS, self.limits.part_blocks, max(1, len(plan.here)))
         return memoryview(bytearray(blocks * plan.block_bytes))
@@ -482,7 +484,7 @@ class PartWriting:
     _start: int = attrs.field(init=False)
     """The byte of the file at the beginning of ``space``; a block begins with it."""
     _asked_s: float = attrs.field(default=0.0, init=False)
-    """When the first bytes in ``space`` were asked for."""
+    """The time at which the first bytes in ``space`` were asked for."""
 
     def __attrs_post_init__(self) -> None:
         self.position = self._start = self.part.start
@@ -519,7 +521,8 @@ class PartWriting:
 
     @property
     def _whole_bytes(self) -> int:
-        """Of the blocks in the space that have all their bytes; the part's last may be shorter."""
+        """The bytes of the blocks in the space that have all their bytes; the part's last may be
+        shorter."""
         count = self.position - self._start
         if self.position == self.part.stop:
             return count
@@ -585,12 +588,12 @@ class Hashing:
 
 
 def _etag(answer: Answer) -> str:
-    """What differs between versions: the ETag, else the date; empty if there is neither."""
+    """Return what differs between versions: the ETag, else the date; empty if there is neither."""
     return answer.headers.get("etag") or answer.headers.get("last-modified") or ""
 
 
 def _is_strong(etag: str) -> bool:
-    """Whether If-Range may have it."""
+    """Return whether If-Range may have it."""
     return bool(etag) and not etag.startswith("W/")
 
 

@@ -53,7 +53,7 @@ class HubCache:
         return RepositoryCache(self.root, repo_id)
 
     def journals(self) -> list[Path]:
-        """Of every download under way, or left."""
+        """Return the journals of every download under way, or left."""
         return list(self.root.glob(f"models--*/{OURS}/*.journal"))
 
 
@@ -86,7 +86,8 @@ class RepositoryCache:
         return self.folder / "snapshots" / commit / filename
 
     def cached(self, revision: str, filename: str) -> tuple[Path, str] | None:
-        """The file as it was last fetched for this revision, and its commit; None if it was not."""
+        """Return the file as it was last fetched for this revision, and its commit; None if it was
+        not."""
         commit = self.commit_of(revision)
         if commit is None:
             return None
@@ -94,8 +95,8 @@ class RepositoryCache:
         return (pointer, commit) if size_of(pointer) is not None else None
 
     def commit_of(self, revision: str) -> str | None:
-        """The commit that ``revision`` was when it was last seen; in a cache that was made by hand
-        any name of a snapshot, as for the hub's own client."""
+        """Return the commit that ``revision`` was when it was last seen; in a cache that was made
+        by hand any name of a snapshot, as for the hub's own client."""
         if is_commit(revision):
             return revision
         try:
@@ -105,7 +106,7 @@ class RepositoryCache:
         return commit if "/" not in commit and path_problem(commit) is None else None
 
     def files(self, commit: str) -> list[str]:
-        """The paths of what is cached of a commit, in order."""
+        """Return the paths of what is cached of a commit, in order."""
         snapshot = self.folder / "snapshots" / commit
         return sorted(
             path.relative_to(snapshot).as_posix()
@@ -114,7 +115,7 @@ class RepositoryCache:
         )
 
     def remember(self, revision: str, commit: str) -> None:
-        """``revision`` is ``commit`` now."""
+        """Note that ``revision`` is ``commit`` now."""
         if revision == commit or self.commit_of(revision) == commit:
             return
         write_durably(self.folder / "refs" / revision, commit.encode())
@@ -136,7 +137,7 @@ class RepositoryCache:
         return pointer
 
     def publish(self, partial: Path, etag: str) -> Path:
-        """A finished and verified download becomes the blob."""
+        """Make a finished and verified download the blob."""
         blob = self.blob(etag)
         blob.parent.mkdir(parents=True, exist_ok=True)
         durably_replace(partial, blob)
@@ -150,7 +151,7 @@ class RepositoryCache:
         return quarantined(path, self.ours)
 
     def expected_hash(self, pointer: Path) -> ContentHash | None:
-        """What the content of a snapshot's file must hash to: the name of its blob."""
+        """Return what the content of a snapshot's file must hash to: the name of its blob."""
         try:
             blob = (pointer.parent / pointer.readlink()).name
         except OSError:
@@ -159,7 +160,7 @@ class RepositoryCache:
 
 
 def name_problem(repo_id: str, filename: str, revision: str) -> str | None:
-    """Why these cannot name a file of a repository; None if they can."""
+    """Return why these cannot name a file of a repository; None if they can."""
     if _REPO_ID.fullmatch(repo_id) is None or "--" in repo_id or ".." in repo_id:
         return f"{repo_id[:200]!r} is no name of a repository"
     for what, text in (("file", filename), ("revision", revision)):
@@ -170,7 +171,7 @@ def name_problem(repo_id: str, filename: str, revision: str) -> str | None:
 
 
 def path_problem(path: str) -> str | None:
-    """Why ``path`` must not be joined to a folder's; None if it may."""
+    """Return why ``path`` must not be joined to a folder's; None if it may."""
     segments = path.split("/")
     if any(segment in {"", ".", ".."} for segment in segments):
         return "it has an empty part, or . or .."
@@ -186,12 +187,12 @@ def is_commit(text: str) -> bool:
 
 
 def is_etag(text: str) -> bool:
-    """Whether it can be the name of a blob."""
+    """Return whether it can be the name of a blob."""
     return _ETAG.fullmatch(text) is not None and text.strip(".") != ""
 
 
 def size_of(path: Path) -> int | None:
-    """The size of the regular file that ``path`` leads to; None if it leads to none."""
+    """Return the size of the regular file that ``path`` leads to; None if it leads to none."""
     try:
         status = path.stat()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Which files of a repository make up a model: llama.cpp's ``-hf`` rules, as pure decisions.
+"""Choose the files of a repository that make up a model, by llama.cpp's rules for ``-hf``.
 
 A quantisation is looked for as a whole word of the path, in any case, followed by ``.`` or ``-``:
 llama.cpp would take BF16 for F16. The file whose name is exactly the one that was asked for comes
@@ -69,7 +69,7 @@ class HubChoice:
 
 
 def split_name(path: str) -> SplitName | None:
-    """``path`` as a part of a model; None if it is no GGUF file."""
+    """Return ``path`` as a part of a model; None if it is no GGUF file."""
     if not path.endswith(_SUFFIX):
         return None
     stem = path.removesuffix(_SUFFIX)
@@ -80,7 +80,8 @@ def split_name(path: str) -> SplitName | None:
 
 
 def part_names(path: str) -> tuple[str, ...]:
-    """Every file of the model that ``path`` is, or is a part of; in order, first part first."""
+    """Return every file of the model that ``path`` is, or is a part of; in order, first part
+    first."""
     split = split_name(path)
     if split is None or split.count <= 1 or split.count > MAX_PARTS:
         return (path,)
@@ -91,7 +92,7 @@ def part_names(path: str) -> tuple[str, ...]:
 
 
 def choose(files: Sequence[str], quantisation: str | None = None) -> HubChoice | None:
-    """The model of a repository with these paths; None if it has none that fits."""
+    """Return the model of a repository with these paths; None if it has none that fits."""
     wanted = DEFAULT_QUANTISATIONS if quantisation is None else (quantisation,)
     named = named_models(files)
     for name in wanted:
@@ -154,7 +155,7 @@ def is_projection(path: str) -> bool:
 
 
 def projection_for(model: str, files: Sequence[str]) -> str | None:
-    """The ``mmproj`` file that fits ``model`` best."""
+    """Return the ``mmproj`` file that fits ``model`` best."""
     folder = model.split("/")[:-1]
     best: tuple[int, int] | None = None
     chosen = None
@@ -175,7 +176,7 @@ def _choice(model: str, files: Sequence[str]) -> HubChoice:
 
 
 def is_nameable(path: str) -> bool:
-    """Whether it is a whole model or the first part of one."""
+    """Return whether it is a whole model or the first part of one."""
     split = split_name(path)
     return (
         split is not None
@@ -186,7 +187,8 @@ def is_nameable(path: str) -> bool:
 
 
 def tag_of(path: str) -> str:
-    """The quantisation that the name of a file ends with, in upper case; empty without one."""
+    """Return the quantisation that the name of a file ends with, in upper case; empty without
+    one."""
     split = split_name(path)
     match = None if split is None else _TAG.search(split.prefix)
     return "" if match is None else match[1].upper()

@@ -1,4 +1,4 @@
-"""What a hub knows about files: their commit, size and hash, and the list of a repository.
+"""Ask a hub what it knows about files: their commit, size and hash, and the list of a repository.
 
 The routes and headers are the Hugging Face Hub's: ``HEAD /{repo}/resolve/{revision}/{file}``, whose
 answer is not followed to the storage it points to, and
@@ -55,12 +55,12 @@ class HubListing:
 
 
 def hub_subject(model: HuggingFaceModel) -> Subject:
-    """How issues name a hub's file."""
+    """Return how issues name a hub's file."""
     return Subject(f"{model.repo_id}/{model.revision}/{model.filename}", is_hub=True)
 
 
 def check_names(model: HuggingFaceModel) -> None:
-    """SourceMalformedError unless these are names that can be asked for and stored."""
+    """Raise SourceMalformedError unless these are names that can be asked for and stored."""
     problem = name_problem(model.repo_id, model.filename, model.revision)
     if problem is not None:
         raise SourceMalformedError(hub_subject(model), problem)
@@ -69,7 +69,7 @@ def check_names(model: HuggingFaceModel) -> None:
 def file_location(
     endpoint: str, model: HuggingFaceModel, token: str | None, *, is_store: bool = False
 ) -> Location:
-    """Where the hub serves the file, or a model store in its place."""
+    """Return where the hub serves the file, or a model store in its place."""
     return Location(
         f"{endpoint}/{quote(model.repo_id)}/resolve/{quote(model.revision, safe='')}"
         f"/{quote(model.filename)}",
@@ -149,7 +149,7 @@ def _listing_in(body: bytes) -> HubListing | None:
 
 
 def _size_in(sibling: Mapping[str, object]) -> int | None:
-    """Of the file itself, also where git has a pointer to it."""
+    """Return the size of the file itself, also where git has a pointer to it."""
     large = sibling.get("lfs")
     size = large.get("size") if isinstance(large, dict) else sibling.get("size")
     return size if type(size) is int and 0 <= size < 1 << 63 else None

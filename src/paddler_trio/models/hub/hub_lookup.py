@@ -1,4 +1,5 @@
-"""Which models repositories of the hub have, for those who choose one: asked seldom, within limits.
+"""Look up which models repositories of the hub have, for those who choose one: seldom, within
+limits.
 
 A lookup asks the configured hub and no other place, with the token of this machine. Its answer is
 kept for a minute, whoever asks. Of several who ask for the same, one asks the hub and the others
@@ -27,7 +28,7 @@ from paddler_trio.net.client.download_errors import (
 from paddler_trio.net.client.http_client import Timeouts, open_client
 
 LOOKUP_S: Final = 20.0
-"""For one lookup, its turn included."""
+"""The time for one lookup, its turn included."""
 FRESH_S: Final = 60.0
 MAX_LISTING_BYTES: Final = 2 << 20
 """Ten times the listings of the largest repositories of models: decoding holds the interpreter."""
@@ -57,7 +58,7 @@ class HubLookup:
         return f"<HubLookup: {len(self._kept)} repositories kept, {len(self._asking)} asked for>"
 
     async def models(self, repo_id: str, revision: str) -> RepositoryModels:
-        """What the repository has at this revision, at most ``FRESH_S`` old.
+        """Return what the repository has at this revision, at most ``FRESH_S`` old.
 
         Errors:
           DownloadError: the hub refuses, cannot be asked, or answers something else.

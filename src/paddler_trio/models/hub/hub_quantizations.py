@@ -47,14 +47,14 @@ class Quantization:
 
     @property
     def size_bytes(self) -> int | None:
-        """Of all parts; None unless each is known."""
+        """The size of all parts; None unless each is known."""
         sizes = [file.size_bytes for file in self.files if file.size_bytes is not None]
         return sum(sizes) if len(sizes) == len(self.files) else None
 
 
 @attrs.frozen
 class RepositoryModels:
-    """What a repository has at a commit; in the hub's order."""
+    """The models that a repository has at a commit, in the hub's order."""
 
     commit: str
     quantizations: tuple[Quantization, ...]
@@ -62,7 +62,7 @@ class RepositoryModels:
 
 
 def models_in(listing: HubListing) -> RepositoryModels:
-    """The models of a listing; one of which parts are missing is none."""
+    """Return the models of a listing; one of which parts are missing is none."""
     present = frozenset(listing.files)
     default = choose(listing.files)
     first = None if default is None else default.model

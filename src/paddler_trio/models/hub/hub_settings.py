@@ -1,4 +1,4 @@
-"""Where the hub is, who we are there, and where files go: from the environment.
+"""Read from the environment where the hub is, who we are there, and where files go.
 
 The variables are ``huggingface_hub``'s and have its meaning, so that a machine that is set up for
 it needs nothing more: ``HF_ENDPOINT``, ``HF_TOKEN``, ``HF_TOKEN_PATH``, ``HF_HOME``,
@@ -93,7 +93,7 @@ class HubSettings:
     def through_store(
         self, store: str, key_file: Path | None, tls: ClientTls = SYSTEM_TRUST
     ) -> HubSettings:
-        """The same cache, filled from a balancer's model store.
+        """Return settings of the same cache, filled from a balancer's model store.
 
         Args:
           store: its address, without a slash at the end.
@@ -112,7 +112,7 @@ class HubSettings:
         )
 
     def mirrored(self, url: str) -> str | None:
-        """The address of a URL at the model store; None without one."""
+        """Return the address of a URL at the model store; None without one."""
         if self.url_mirror is None:
             return None
         name = base64.urlsafe_b64encode(url.encode(errors="surrogatepass")).decode().rstrip("=")
@@ -120,7 +120,7 @@ class HubSettings:
 
     @property
     def pushed_cache(self) -> Path:
-        """Where pushed models go."""
+        """The folder where pushed models go."""
         return self.url_cache.parent / "pushed"
 
     @property
@@ -129,7 +129,7 @@ class HubSettings:
         return None if self.url_mirror is None else self.url_mirror.removesuffix("/url")
 
     def token(self) -> str | None:
-        """The token as it is now, read anew each time. Blocking.
+        """Return the token as it is now, read anew each time. Blocking.
 
         Errors:
           ConfigurationError: the token file that was asked for holds none, or what is there is no
@@ -146,7 +146,8 @@ class HubSettings:
         return None if token is None else _checked(token, str(self.token_path))
 
     def token_fingerprint(self) -> str:
-        """Another one for another token, and nothing can be learned from it. Blocking."""
+        """Return a text that differs for another token, and of which nothing can be learned.
+        Blocking."""
         try:
             token = self.token()
         except ConfigurationError:
@@ -155,7 +156,7 @@ class HubSettings:
 
 
 def _home() -> Path:
-    """Where the user's database has it; a user without an entry has no home."""
+    """Return the home that the user's database has; a user without an entry has none."""
     try:
         return Path.home()
     except RuntimeError:
@@ -190,8 +191,8 @@ def _checked(token: str, place: str) -> str:
 
 @asynccontextmanager
 async def open_client_of(settings: HubSettings) -> AsyncIterator[HttpClient]:
-    """The same for the server of these settings: a model store is on this network, and verified as
-    its balancer is."""
+    """Open a client of the server of these settings: a model store is on this network, and verified
+    as its balancer is."""
     tls = settings.store_tls
     if tls is None:
         client = HttpClient(settings.timeouts)

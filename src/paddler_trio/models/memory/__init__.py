@@ -1,1 +1,1 @@
-"""What a model is predicted to need of memory, corrected by what was measured."""
+"""Predict what a model needs of memory, corrected by what was measured."""

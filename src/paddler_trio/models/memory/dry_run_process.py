@@ -20,18 +20,16 @@ import attrs
 import trio
 
 from paddler_trio.errors import MemoryUnknownError, WireError
-from paddler_trio.wire.engine.dry_run_codec import (
-    LENGTH_BYTES,
-    decode_answer,
-    encode_question,
-    frame_length,
-)
 from paddler_trio.wire.engine.dry_run_frames import (
+    LENGTH_BYTES,
     DryRunAnswer,
     HeaderIncomplete,
     MeasureMemory,
     MemoryMeasured,
     MemoryUnknown,
+    decode_answer,
+    encode_question,
+    frame_length,
 )
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import MemoryNeed
@@ -43,10 +41,10 @@ DRY_RUN_COMMAND: Final = (
     "paddler_trio.processes.engine.memory.dry_run",
 )
 ANSWER_WITHIN_S: Final = 120.0
-"""On the clock. The process gives itself 30 s of processor time, but is nice: beside engines that
-take every core, a second of it may last most of a minute."""
+"""The time on the clock. The process gives itself 30 s of processor time, but is nice: beside
+engines that take every core, a second of it may last most of a minute."""
 _SECRETS: Final = frozenset({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
-"""Of the environment; what reads hostile files needs none."""
+"""The secrets of the environment; what reads hostile files needs none."""
 _LAST_LINES: Final = 12
 _MAX_LINE_BYTES: Final = 1000
 
@@ -68,7 +66,7 @@ class DryRun:
 
     @property
     def pid(self) -> int | None:
-        """Of the process; None before the first question."""
+        """The id of the process; None before the first question."""
         return None if self._process is None else self._process.pid
 
     async def need(
@@ -78,7 +76,7 @@ class DryRun:
         present: dict[str, int] | None = None,
         grow: GrowHeader | None = None,
     ) -> MemoryNeed:
-        """What ``load`` takes; MemoryUnknownError.
+        """Return what ``load`` takes; MemoryUnknownError.
 
         Args:
           parts: all files of the model, if it has several.
@@ -182,7 +180,7 @@ class DryRun:
 async def open_dry_run(
     *, command: Sequence[str] = DRY_RUN_COMMAND, answer_within_s: float = ANSWER_WITHIN_S
 ) -> AsyncIterator[DryRun]:
-    """A dry run whose process ends with the block."""
+    """Yield a dry run whose process ends with the block."""
     dry_run = None
     failure: Exception | None = None
     try:

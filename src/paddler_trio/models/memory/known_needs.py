@@ -15,8 +15,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from paddler_trio.wire.engine.dry_run_codec import encode_question
-from paddler_trio.wire.engine.dry_run_frames import MeasureMemory
+from paddler_trio.wire.engine.dry_run_frames import MeasureMemory, encode_question
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import MemoryNeed
 
@@ -24,11 +23,11 @@ MAX_NEEDS: Final = 64
 _OF_HOST: Final = frozenset({"cpu", "accel"})
 
 Question: TypeAlias = tuple[bytes, tuple[tuple[int, ...], ...]]
-"""What was asked, and the identities of the files."""
+"""The question, and the identities of the files."""
 
 
 def question_of(load: LoadModel, parts: Sequence[str]) -> Question | None:
-    """A question whose answer can be kept; None for others. Blocking.
+    """Return a question whose answer can be kept; None for others. Blocking.
 
     Args:
       parts: all files of the model; they are complete.
@@ -57,7 +56,7 @@ class KnownNeeds:
     _needs: OrderedDict[Question, MemoryNeed] = attrs.field(factory=OrderedDict, init=False)
 
     def find(self, question: Question | None) -> MemoryNeed | None:
-        """The answer with what is free now; None if it has to be asked. Blocking."""
+        """Return the answer with what is free now; None if it has to be asked. Blocking."""
         need = None if question is None else self._needs.get(question)
         free = None if need is None else self.free_memory()
         if question is None or need is None or free is None:
@@ -70,7 +69,8 @@ class KnownNeeds:
         return attrs.evolve(need, devices=devices)
 
     def keep(self, question: Question | None, need: MemoryNeed) -> None:
-        """Unless what was free decided about it, or other memory than the host's counts."""
+        """Keep an answer, unless what was free decided about it, or other memory than the host's
+        counts."""
         if question is None or need.is_extrapolated:
             return
         if any(device.kind not in _OF_HOST for device in need.devices):

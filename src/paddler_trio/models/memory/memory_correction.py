@@ -1,4 +1,4 @@
-"""What former loads say about the next prediction. Pure.
+"""Correct predictions by what former loads took.
 
 llama.cpp's own buffers are predicted exactly; what differs is beside them: the share that a GPU's
 driver takes of each process, scratch that is allocated when it is first needed, fragmentation. So
@@ -41,7 +41,7 @@ class Observation:
 
 
 def observation(model: str, parameters: str, need: MemoryNeed, use: MemoryUse) -> Observation:
-    """What one load teaches.
+    """Return what one load teaches.
 
     Args:
       need: as it was predicted; its own corrections do not count, nor caches, which are empty yet.
@@ -64,7 +64,7 @@ def observation(model: str, parameters: str, need: MemoryNeed, use: MemoryUse) -
 def corrected(
     need: MemoryNeed, model: str, parameters: str, observations: Sequence[Observation]
 ) -> MemoryNeed:
-    """``need`` with what former loads took beyond their predictions, oldest first.
+    """Return ``need`` with what former loads took beyond their predictions, oldest first.
 
     Of the same model with the same parameters, else of the same model, else, on a GPU, of any
     model: the median of the newest ones. A GPU that was never seen, and the host's process for a

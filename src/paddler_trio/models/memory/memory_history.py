@@ -30,13 +30,13 @@ _MAX_DEVICES: Final = 64
 
 
 def model_key(parts: Sequence[str]) -> str:
-    """Names a model by the names and sizes of its files, wherever they lie."""
+    """Return a name of a model by the names and sizes of its files, wherever they lie."""
     sizes = [(Path(path).name, Path(path).stat().st_size) for path in parts]  # sparse ones too
     return hashlib.sha256(json.dumps(sizes).encode()).hexdigest()[:32]
 
 
 def parameters_key(load: LoadModel) -> str:
-    """Names everything else that memory depends on, in any order of loads."""
+    """Return a name of everything else that memory depends on, in any order of loads."""
     fields = attrs.asdict(load)
     for name in ("model_path", "threads", "package_version"):
         del fields[name]
@@ -53,11 +53,12 @@ class MemoryHistory:
 
     @classmethod
     def beside_cache(cls, hub: HubSettings) -> MemoryHistory:
-        """Where files of URLs go, one folder up."""
+        """Return the history that lies where files of URLs go, one folder up."""
         return cls(hub.url_cache.parent / FILE_NAME)
 
     def read(self) -> list[Observation]:
-        """All observations, oldest first; none if there is no such file, or it is none of ours."""
+        """Return all observations, oldest first; none if there is no such file, or it is none of
+        ours."""
         try:
             with self.path.open("rb") as file:
                 data = file.read(MAX_FILE_BYTES + 1)

@@ -1,4 +1,4 @@
-"""What a model would take of this machine's memory, before it is fetched or loaded.
+"""Predict what a model would take of this machine's memory, before it is fetched or loaded.
 
 source -> files that are here, or sparse files with fetched headers -> a dry run -> MemoryNeed
 """
@@ -77,11 +77,11 @@ class MemoryQuestions:
 
     @property
     def fetched_bytes(self) -> int:
-        """Of headers, so far."""
+        """The bytes of headers that were fetched so far."""
         return self._fetch.fetched_bytes
 
     async def need(self, load: LoadModel) -> MemoryNeed:
-        """What the model takes with the parameters of ``load``, whose ``model_path`` and
+        """Return what the model takes with the parameters of ``load``, whose ``model_path`` and
         ``projection_path`` are not read; MemoryUnknownError.
 
         The first answer takes as long as headers take to fetch and some tenths of a second, unless
@@ -158,7 +158,7 @@ async def remember_load(
 
 
 async def memory_need(load: LoadModel) -> MemoryNeed:
-    """What loading local files takes: those that ``load`` names; MemoryUnknownError."""
+    """Return what loading the local files takes that ``load`` names; MemoryUnknownError."""
     async with open_dry_run() as dry_run:
         return await dry_run.need(load, _local_parts(load.model_path))
 
@@ -171,8 +171,8 @@ class _Finder:
     folder: Path
 
     async def find(self, model: DesiredModel, name: str) -> tuple[str, ...] | None:
-        """The files of ``model``, the first part first; None for no model. Sparse files go below
-        ``name``."""
+        """Return the files of ``model``, the first part first; None for no model. Sparse files go
+        below ``name``."""
         try:
             match model:
                 case NoModel():
@@ -280,7 +280,7 @@ class _Finder:
         )
 
     async def _url_location(self, url: str) -> Location:
-        """There, or at the model store."""
+        """Return where the URL is asked for: there, or at the model store."""
         mirrored = self.hub.mirrored(url)
         if mirrored is None:
             return Location(url)
@@ -319,7 +319,7 @@ def _local_parts(path: str) -> tuple[str, ...]:
 
 @asynccontextmanager
 async def _scratch_folder() -> AsyncIterator[Path]:
-    """An empty folder that is gone after the block."""
+    """Yield an empty folder that is gone after the block."""
     folder = await trio.to_thread.run_sync(lambda: tempfile.mkdtemp(prefix="paddler-trio-fit-"))
     try:
         yield Path(folder)

@@ -21,7 +21,7 @@ from paddler_trio.system.durable import durably_replace, write_durably
 
 @attrs.frozen
 class PushedFolder:
-    """Where one pushed model lies.
+    """The place of one pushed model.
 
     Args:
       root: of all of them.
@@ -47,7 +47,7 @@ class PushedFolder:
         return self.ours / f"{name}.lock"
 
     def manifest(self) -> Manifest | None:
-        """The manifest, if it is here and is the one that the folder is named by."""
+        """Return the manifest, if it is here and is the one that the folder is named by."""
         try:
             manifest = read_manifest(self._manifest_path.read_bytes())
         except (OSError, WireError):
@@ -60,19 +60,19 @@ class PushedFolder:
             write_durably(self._manifest_path, manifest.text)
 
     def cached(self, file: PushedFile) -> Path | None:
-        """The file if it is here in its size."""
+        """Return the file if it is here in its size."""
         path = self.path / file.name
         return path if not path.is_symlink() and size_of(path) == file.size else None
 
     def expected(self, name: str) -> ContentHash | None:
-        """What the file must hash to; None if the manifest does not have it."""
+        """Return what the file must hash to; None if the manifest does not have it."""
         manifest = self.manifest()
         files = () if manifest is None else manifest.all_files
         found = [file for file in files if file.name == name]
         return ContentHash("sha256", found[0].sha256) if found else None
 
     def publish(self, partial: Path, name: str) -> Path:
-        """A finished and verified download becomes the file."""
+        """Make a finished and verified download the file."""
         path = self.path / name
         if path.is_symlink() or (path.exists() and not path.is_file()):
             self.quarantine(name)
@@ -85,10 +85,10 @@ class PushedFolder:
 
 
 def pushed_folders(root: Path) -> list[PushedFolder]:
-    """All that are there."""
+    """Return all folders that are there."""
     return [PushedFolder(root, ours.parent.name) for ours in sorted(root.glob(f"*/{OURS}"))]
 
 
 def pushed_journals(root: Path) -> list[Path]:
-    """Of every download of a pushed file under way, or left."""
+    """Return the journals of every download of a pushed file under way, or left."""
     return list(root.glob(f"*/{OURS}/*.journal"))

@@ -1,4 +1,4 @@
-"""From ``store://sha256/...`` to verified files: the manifest first, then what is missing of it.
+"""Turn ``store://sha256/...`` into verified files: the manifest first, then what is missing of it.
 
 There is one server that may have a pushed model: the store of the balancer that this agent is
 linked to. What is here already needs none.
@@ -74,7 +74,7 @@ class PushedDownload:
     fetch_verified: FetchVerified
 
     async def fetch(self, model: UrlModel) -> tuple[Path, ...]:
-        """All files that belong to the one that is named; DownloadError."""
+        """Return all files that belong to the one that is named; DownloadError."""
         subject = Subject(model.url, is_hub=False)
         source = pushed_source(model.url)
         if source is None:
@@ -159,7 +159,7 @@ class PushedDownload:
 async def fetch_manifest(
     client: HttpClient, location: Location, subject: Subject, sha256: str
 ) -> Manifest:
-    """The manifest that is named by its hash, from a model store; DownloadError."""
+    """Return the manifest that is named by its hash, from a model store; DownloadError."""
     try:
         async with exchange(client, "GET", location, subject) as answer:
             text = await read_body(answer, subject, MAX_MANIFEST_BYTES)

@@ -25,7 +25,7 @@ from paddler_trio.wire.shape import ShapeError
 
 MAX_MANIFEST_BYTES: Final = 1024 * 1024
 MAX_PUSHED_BYTES: Final = 1 << 50
-"""Of one file."""
+"""The bytes of one file."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -79,7 +79,7 @@ class Manifest:
 
     @property
     def all_files(self) -> tuple[PushedFile, ...]:
-        """With the projection."""
+        """All files, the projection included."""
         return self.files if self.projection is None else (*self.files, self.projection)
 
     @property
@@ -89,23 +89,23 @@ class Manifest:
 
     @property
     def sha256(self) -> str:
-        """What names the model."""
+        """The SHA-256 that names the model."""
         return hashlib.sha256(self.text).hexdigest()
 
     def source(self, file: PushedFile) -> str:
-        """How the desired state names the model by its first file, or its projection."""
+        """Return how the desired state names the model by its first file, or its projection."""
         return f"{SCHEME}sha256/{self.sha256}/{file.name}"
 
     def wanted(self, name: str) -> tuple[PushedFile, ...]:
-        """The files that belong to ``name``: all parts, or the projection; none if there is no
-        such name."""
+        """Return the files that belong to ``name``: all parts, or the projection; none if there is
+        no such name."""
         if self.projection is not None and self.projection.name == name:
             return (self.projection,)
         return self.files if name in {file.name for file in self.files} else ()
 
 
 def read_manifest(text: bytes) -> Manifest:
-    """A manifest in its canonical form.
+    """Return a manifest in its canonical form.
 
     Errors:
       WireError: it is too long, no manifest, or not canonical: another text of the same would have

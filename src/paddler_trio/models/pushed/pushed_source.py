@@ -17,19 +17,19 @@ _SOURCE = re.compile(r"store://sha256/([0-9a-f]{64})/([^/]+)")
 
 @attrs.frozen
 class PushedSource:
-    """What a ``store://`` source names."""
+    """A model that a ``store://`` source names."""
 
     manifest_sha256: str
     name: str
 
 
 def is_pushed(url: str) -> bool:
-    """Whether it is meant to name a pushed model."""
+    """Return whether it is meant to name a pushed model."""
     return url.startswith(SCHEME)
 
 
 def pushed_source(url: str) -> PushedSource | None:
-    """What ``url`` names; None if it does not have the form above."""
+    """Return what ``url`` names; None if it does not have the form above."""
     match = _SOURCE.fullmatch(url)
     if match is None or pushed_name_problem(match[2]) is not None:
         return None
@@ -37,7 +37,7 @@ def pushed_source(url: str) -> PushedSource | None:
 
 
 def pushed_name_problem(name: str) -> str | None:
-    """Why a pushed file cannot have this name; None if it can."""
+    """Return why a pushed file cannot have this name; None if it can."""
     if len(name) > MAX_NAME_CHARS:
         return f"a name of {len(name)} characters, the limit is {MAX_NAME_CHARS}"
     if _NAME.fullmatch(name) is None or path_problem(name) is not None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from paddler_trio.processes.engine.llama.llama import ContextShape, Llama
+from paddler_trio.processes.engine.llama.context_shape import ContextShape
+from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.llama.vision import Embeddings
 from paddler_trio.processes.engine.sampling.constraint import (
     GrammarInvalidError,
@@ -26,13 +27,13 @@ class Admitted:
     start: StartSequence
     sampler: Sampler
     embeddings: Embeddings = attrs.field(factory=dict)
-    """Of the images in its prompt, each of which has its tokens there."""
+    """The embeddings of the images in its prompt, each of which has its tokens there."""
 
 
 def admit(
     llama: Llama, shape: ContextShape, start: StartSequence, embeddings: Embeddings | None = None
 ) -> Admitted | Ending:
-    """Check a request and build its sampler; runs beside the decode loop, never in it (W22)."""
+    """Check a request and build its sampler; runs beside the decode loop, never in it."""
     embeddings = embeddings or {}
     words = words_of(start.tokens)
     refused = refusal(
@@ -74,6 +75,6 @@ def admit(
 
 
 def _extremes(*parts: Sequence[int]) -> list[int]:
-    """The least and the greatest of each: if these are tokens, all are. Other threads wait for the
-    interpreter while a long prompt is looked at, so this is left to C."""
+    """Return the least and the greatest of each: if these are tokens, all are. Other threads wait
+    for the interpreter while a long prompt is looked at, so this is left to C."""
     return [extreme(part) for part in parts if part for extreme in (min, max)]

@@ -1,4 +1,4 @@
-"""What llama.cpp computes of a pass in one call: how chunks are parted, and how a batch is filled.
+"""Part the chunks of a pass into calls of llama.cpp, and fill a batch for each.
 
 An image needs a call of its own. With regions of their own, sequences in one call all pay for the
 longest of them: those that generate are computed without a long prompt beside them, and their
@@ -25,7 +25,7 @@ from paddler_trio.scheduler.batching.image_tokens import Positions, image_of, is
 
 @attrs.frozen
 class Content:
-    """What a sequence shows besides its words, and where each token is for the model."""
+    """The content of a sequence besides its words, and where each token is for the model."""
 
     embeddings: Embeddings
     positions: Positions
@@ -51,7 +51,7 @@ def part(
     call_tokens: int,
     isolated: Collection[int] = frozenset(),
 ) -> list[tuple[ScheduledChunk, ...]]:
-    """The chunks of a pass, grouped by the call they are computed in; those of ``isolated``
+    """Return the chunks of a pass, grouped by the call they are computed in; those of ``isolated``
     sequences each have a call of their own.
 
     Args:
@@ -85,7 +85,8 @@ def part(
 
 
 def fill(llama: Llama, chunks: tuple[ScheduledChunk, ...], contents: list[Content]) -> Call:
-    """The call for these chunks: of words, or one of an image; ``contents`` in their order."""
+    """Return the call for these chunks: of words, or one of an image; ``contents`` in their
+    order."""
     if is_image(chunks[0].sequence.tokens[chunks[0].start]):
         return _of_image(llama, chunks[0], contents[0])
     batch = llama.batch

@@ -1,7 +1,7 @@
 """The loop that makes tokens: admit -> plan -> decode -> sample -> report, one pass at a time.
 
 The plan changes nothing; a pass is committed only after llama.cpp computed it. A pass that fails
-is split until the sequence that poisons it is alone, and that one fails (W14); so no pass is
+is split until the sequence that poisons it is alone, and that one fails; so no pass is
 retried for ever, and an engine that keeps failing exits to be restarted.
 """
 
@@ -19,8 +19,9 @@ import attrs
 from paddler_trio.errors import EngineError
 from paddler_trio.processes.engine.admitted import Admitted
 from paddler_trio.processes.engine.decode_calls import Content, fill, part
+from paddler_trio.processes.engine.llama.context_shape import ContextShape
 from paddler_trio.processes.engine.llama.draft_model import DraftModel
-from paddler_trio.processes.engine.llama.llama import ContextShape, Llama
+from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.pass_watchdog import PassWatchdog
 from paddler_trio.processes.engine.sampling.constraint import GrammarRejectedError
 from paddler_trio.processes.engine.sampling.sampler import Sampler
@@ -42,8 +43,9 @@ from paddler_trio.scheduler.batching.image_tokens import (
     run_length,
 )
 from paddler_trio.scheduler.batching.prefill_controller import PrefillController
+from paddler_trio.scheduler.batching.resident_tokens import Cut
 from paddler_trio.scheduler.batching.sequences import Sequence
-from paddler_trio.scheduler.batching.streams import Cut, Placement, Streams
+from paddler_trio.scheduler.batching.streams import Placement, Streams
 from paddler_trio.scheduler.batching.thread_count import ThreadCount
 from paddler_trio.system.machine import paged_in
 from paddler_trio.wire.engine.crash_record import Activity, ActivityCells, CrashRecord
@@ -64,7 +66,7 @@ _FAILURES = {
     -2: "it has no memory for the computation",
     -3: "a computation failed",
 }
-"""What llama.cpp's codes mean."""
+"""The meanings of llama.cpp's codes."""
 PROGRESS_INTERVAL_S = 0.5
 ISOLATED_TOKENS = 64
 """A sequence that may have killed an engine is computed by itself until so many of its tokens are
@@ -77,11 +79,12 @@ _MAX_FAILURES = 3
 
 
 Command: TypeAlias = Admitted | Ending | StopSequence
-"""What reaches the loop: a request, the refusal of one, or a stop."""
+"""The things that reach the loop: a request, the refusal of one, or a stop."""
 
 
 def streams_for(llama: Llama, shape: ContextShape, slots: int, *, has_store: bool) -> Streams:
-    """The scheduler's view of a context; ``has_store``: prefixes can be kept in host memory."""
+    """Return the scheduler's view of a context; ``has_store``: prefixes can be kept in host
+    memory."""
     layout = UnifiedCells if shape.is_unified else SplitCells
     return Streams(
         slots,
@@ -134,11 +137,11 @@ class DecodeLoop:
     draft_model: DraftModel | None = None
     threads: ThreadCount = attrs.field(factory=lambda: ThreadCount(1))
     doing: ActivityCells = attrs.field(factory=lambda: CrashRecord.unread().cells(0, 0))
-    """Where the thread of this loop notes the requests it computes for."""
+    """The cells where the thread of this loop notes the requests it computes for."""
     sampling: ActivityCells = attrs.field(
         factory=lambda: CrashRecord.unread().cells(Activity.SAMPLING, 0)
     )
-    """Where it notes the request it samples for."""
+    """The cells where it notes the request it samples for."""
     _watchdog: PassWatchdog = attrs.field(init=False)
     _requests: dict[int, _Request] = attrs.field(factory=dict, init=False)
     _sampled: list[SampledToken] = attrs.field(factory=list, init=False)
@@ -149,13 +152,14 @@ class DecodeLoop:
     _anticipation: Anticipation = attrs.field(factory=Anticipation, init=False)
     _failures: int = attrs.field(default=0, init=False)
     _steady: dict[frozenset[int], deque[float]] = attrs.field(factory=dict, init=False)
-    """How long the last passes took that computed the next tokens of these sequences, and nothing
-    else; seconds. It tells how long the next one should take, whatever their contexts are."""
+    """The times of the last passes that computed the next tokens of these sequences, and nothing
+    else; seconds. They tell how long the next one should take, whatever their contexts are."""
     _num_threads: int = attrs.field(init=False)
     _has_copied: bool = attrs.field(default=False, init=False)
     """llama.cpp copies a shared prefix in the pass after it was told to, and all of a region."""
     _positions: dict[int, Positions] = attrs.field(factory=dict, init=False)
-    """Of what is in each stream, which is a beginning of what was placed there last."""
+    """The positions of what is in each stream, which is a beginning of what was placed there
+    last."""
 
     def __attrs_post_init__(self) -> None:
         self._watchdog = PassWatchdog(self.llama.abort)
@@ -180,8 +184,8 @@ class DecodeLoop:
             self._apply(self.commands.get_nowait())
 
     def hurry(self, key: int) -> None:
-        """This sequence is to be stopped; from any thread. A pass that computes only for such
-        sequences is not worth finishing and is aborted."""
+        """Note that this sequence is to be stopped; from any thread. A pass that computes only for
+        such sequences is not worth finishing and is aborted."""
         if key not in self._requests:
             return  # it ended by itself, or has not begun
         self._stopping.add(key)
@@ -225,7 +229,7 @@ class DecodeLoop:
     # ------------------------------------------------------------- arrival
 
     def _wait(self) -> None:
-        """Until something arrives; what is in the cache is copied to host memory meanwhile."""
+        """Wait until something arrives; what is in the cache is copied to host memory meanwhile."""
         self._report_stats(force=True)
         while True:
             wait_s = self.stored.idle_wait_s(self.streams)
@@ -275,7 +279,8 @@ class DecodeLoop:
         self.counters.now.cached_tokens += sequence.num_computed
 
     def _restore(self, placement: Placement) -> bool:
-        """Whether the stream has been filled from the host store; else nothing was touched."""
+        """Return whether the stream has been filled from the host store; else nothing was
+        touched."""
         sequence, stream = placement.sequence, placement.stream
         found = self.stored.find(sequence, better_than=placement.kept)
         if found is None:
@@ -328,11 +333,12 @@ class DecodeLoop:
                 sequence.drafts = []
 
     def _catch_up_tokens(self, generating: int) -> int:
-        """What all streams may wait for beside so many: the draft model is the faster one."""
+        """Return what all streams may wait for beside so many: the draft model is the faster
+        one."""
         return self.prefill_controller.prefill_budget(generating, limit=self.shape.n_batch).tokens
 
     def _may_draft(self, sequence: Sequence) -> bool:
-        """A draft model sees words only."""
+        """Return whether a draft model may guess: it sees words only."""
         request = self._requests[sequence.key]
         return not request.content.embeddings and request.drafting.may_guess()
 
@@ -341,8 +347,8 @@ class DecodeLoop:
             self.llama.trim(cut.stream, self._positions[cut.stream].at(cut.length))
 
     def _wait_for_successor(self) -> None:
-        """An answer ended: the next request may be on its way, and nothing else has a prompt to be
-        computed in this pass."""
+        """Wait a moment since an answer ended: the next request may be on its way, and nothing else
+        has a prompt to be computed in this pass."""
         generating = self.streams.num_generating
         if generating < self.streams.num_running or not generating or not self.commands.empty():
             return
@@ -374,7 +380,7 @@ class DecodeLoop:
         )
 
     def _compute(self, chunks: tuple[ScheduledChunk, ...]) -> None:
-        """These chunks, in as many calls as it takes.
+        """Compute these chunks, in as many calls as it takes.
 
         The results of a call are reported at once, unless the other calls take long: a first token
         that is early would only be followed by a pause.
@@ -449,9 +455,9 @@ class DecodeLoop:
             self._use_threads()
 
     def _is_steady(self, chunks: tuple[ScheduledChunk, ...]) -> bool:
-        """Whether this call takes as long as the last one of the same sequences. Of others than
-        next tokens that is not so, and a sequence that cannot be cut would have to be computed from
-        its beginning if it were broken off."""
+        """Return whether this call takes as long as the last one of the same sequences. Of others
+        than next tokens that is not so, and a sequence that cannot be cut would have to be computed
+        from its beginning if it were broken off."""
         return (
             self.shape.rules.can_trim
             and not self._has_copied
@@ -462,7 +468,7 @@ class DecodeLoop:
         )
 
     def _limit_s(self) -> float:
-        """How long the pass that begins may take."""
+        """Return how long the pass that begins may take."""
         times = self._steady.get(self._in_pass)
         return self.threads.limit_s(min(times) if times else None)
 
@@ -542,8 +548,8 @@ class DecodeLoop:
         )
 
     def _sample(self, rows: list[tuple[ScheduledChunk, int]]) -> None:
-        """The next token of every sequence whose newest one was computed, and of drafts that turn
-        out right the ones after it."""
+        """Sample the next token of every sequence whose newest one was computed, and of drafts that
+        turn out right the ones after it."""
         samplers = [self._requests[chunk.sequence.key].sampler for chunk, _ in rows]
         tokens = first_tokens(self.llama, self.pool, samplers, rows, self.sampling)
         for (chunk, row), token in zip(rows, tokens, strict=True):

@@ -34,10 +34,11 @@ from paddler_trio.processes.engine.decode_loop import (
     DecodeLoop,
     streams_for,
 )
+from paddler_trio.processes.engine.llama.context_shape import ENCODER_ONLY, ContextShape
 from paddler_trio.processes.engine.llama.draft_model import DraftModel
 from paddler_trio.processes.engine.llama.embedder import Embedder
 from paddler_trio.processes.engine.llama.embedding_context import EmbeddingContext
-from paddler_trio.processes.engine.llama.llama import ENCODER_ONLY, ContextShape, Llama
+from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.llama.projector import Projector
 from paddler_trio.processes.engine.llama.vision import ImageCache, Vision
 from paddler_trio.processes.engine.memory.host_memory import HostMemory
@@ -75,7 +76,8 @@ from paddler_trio.wire.engine.memory_need import MemoryUse
 
 _PROGRESS_STEP = 0.02
 _PROGRESS_INTERVAL_S = 10.0
-"""At the latest, where tensors take long: the agent tells by it whether loading stands still."""
+"""The interval at the latest, where tensors take long: the agent tells by it whether loading stands
+still."""
 _LONG_ADMISSION_S = 0.05
 """Samplers with many sequence breakers look at each text of the vocabulary for each of them."""
 _CANNOT_SEE = "the model was loaded without a multimodal projection: it cannot see images"
@@ -87,7 +89,7 @@ _ABORTABLE: Final[list[Llama]] = []
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, _: object) -> None:
-    """llama.cpp's log, each line marked with its level; the agent turns them into records."""
+    """Write llama.cpp's log, each line marked with its level; the agent turns them into records."""
     if not any(llama.is_aborting for llama in _ABORTABLE):  # it warns of passes that we abort
         os.write(2, b"%d\t%s" % (level, text))
 
@@ -151,7 +153,7 @@ def run_engine(record_fd: int | None, *, gives_way: bool) -> None:
 
 
 def _load_all(pipe: Pipe, load: LoadModel, *, gives_way: bool) -> _Loaded | _Encoder | LoadFailed:
-    """Everything that takes long, until the first decode is over."""
+    """Load everything that takes long, until the first decode is over."""
     before = memory_before(n_gpu_layers=load.n_gpu_layers)
     try:
         llama = _load_model(pipe, load)
@@ -278,8 +280,8 @@ def _generate(pipe: Pipe, load: LoadModel, loaded: _Loaded, record: CrashRecord)
 
 
 def _thread_count(load: LoadModel) -> ThreadCount:
-    """Of the passes of a context. A thread that waits for a GPU does not run either, so with one
-    in the machine none gives way."""
+    """Return the thread count of the passes of a context. A thread that waits for a GPU does not
+    run either, so with one in the machine none gives way."""
     gives_way = all(device.kind in ("cpu", "accel") for device in devices())
     return ThreadCount(load.threads, least=1 if gives_way else load.threads)
 
@@ -318,7 +320,7 @@ def _load_model(pipe: Pipe, load: LoadModel) -> Llama:
 
 
 def _open_embedding(llama: Llama, load: LoadModel) -> tuple[EmbeddingContext | None, str]:
-    """The second context, if it is wanted and can be; else None and why not."""
+    """Return the second context, if it is wanted and can be; else None and why not."""
     if not load.embeddings:
         return None, ""
     try:
@@ -335,7 +337,7 @@ def _open_embedding(llama: Llama, load: LoadModel) -> tuple[EmbeddingContext | N
 
 
 def _open_projector(llama: Llama, load: LoadModel) -> tuple[Projector | None, str]:
-    """What sees images, if that is wanted and can be; else None and why not."""
+    """Return what sees images, if that is wanted and can be; else None and why not."""
     if load.projection_path is None:
         return None, ""
     try:
@@ -358,7 +360,8 @@ def _memory_use(
     *,
     generates: bool,
 ) -> MemoryUse | None:
-    """What was allocated; None, and a warning, where llama.cpp does not count: it serves anyway."""
+    """Return what was allocated; None, and a warning, where llama.cpp does not count: it serves
+    anyway."""
     try:
         return memory_use(llama, embedding, draft, before, generates=generates)
     except EngineError as error:
@@ -400,7 +403,8 @@ def _start_reading(
     embedder: Embedder | None,
     vision: Vision[Admitted] | None = None,
 ) -> None:
-    """All is loaded: from here on, garbage collection must not stop the computing threads."""
+    """Start the reader, since all is loaded: from here on, garbage collection must not stop the
+    computing threads."""
     freeze_heap()
     threading.Thread(
         target=_read_requests, args=(pipe, llama, record, loop, embedder, vision), daemon=True

@@ -32,7 +32,7 @@ class PassWatchdog:
         self._thread: threading.Thread | None = None
 
     def begins(self, limit_s: float) -> None:
-        """A pass begins, which may take so long; inf for as long as it likes."""
+        """Note that a pass begins, which may take so long; inf for as long as it likes."""
         if limit_s == math.inf:
             return
         self._pass = _Pass(time.monotonic() + limit_s)
@@ -43,7 +43,7 @@ class PassWatchdog:
                 self._thread.start()
 
     def ended(self) -> bool:
-        """The pass has ended; whether it was broken off."""
+        """Note that the pass has ended; return whether it was broken off."""
         watched, self._pass = self._pass, None
         return watched is not None and watched.is_broken_off
 

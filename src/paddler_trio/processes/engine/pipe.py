@@ -36,7 +36,7 @@ class Pipe:
         """Every thread writes: steps are the computing ones', pongs the reading one's."""
 
     def receive(self) -> ToEngine | None:
-        """The next frame; None when the agent closed the pipe."""
+        """Return the next frame; None when the agent closed the pipe."""
         prefix = self._reader.read(LENGTH_BYTES)
         if len(prefix) < LENGTH_BYTES:
             return None
@@ -109,7 +109,7 @@ class Outbox:
         threading.Thread(target=run, name="outbox", daemon=True).start()
 
     def _take(self) -> list[FromEngine]:
-        """All that waits, once it is due or has waited for as long as it may.
+        """Return all that waits, once it is due or has waited for as long as it may.
 
         A pass that is not due wakes nobody. So after a delivery the time is waited for even if
         nothing has come yet; what comes later than that is due at once.
@@ -127,13 +127,14 @@ class Outbox:
 
 
 def _is_patient(frame: FromEngine) -> bool:
-    """It has nothing but the next tokens of sequences that have had their first."""
+    """Return whether a step has nothing but the next tokens of sequences that have had their
+    first."""
     return isinstance(frame, Step) and not (frame.endings or frame.progress or frame.preempted)
 
 
 def together(frames: list[FromEngine]) -> Iterator[FromEngine]:
-    """Neighbouring steps as one, but for those that tell of a preemption: what came before it and
-    what comes after it are not the same."""
+    """Yield neighbouring steps as one, but for those that tell of a preemption: what came before it
+    and what comes after it are not the same."""
     joined: Step | None = None
     for frame in frames:
         if isinstance(frame, Step) and not frame.preempted:

@@ -29,8 +29,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 CONTEXT_TOKENS = 256
+PROMPT_TOKENS = 128
+"""The tokens of the prompt at most; also what one pass may have."""
 GENERATED_TOKENS = 8
 PROMPT = (
     "The quick brown fox jumps over the lazy dog, twice. What does the dog say to the fox? " * 2
@@ -40,7 +43,7 @@ BUNDLED_MODEL = Path(__file__).resolve().parents[2] / "models" / "paddler-demo.g
 
 @dataclass(frozen=True)
 class Proof:
-    """What one run of the child showed.
+    """The findings of one run of the child.
 
     Attributes:
       ok: every step worked and every logit was finite.
@@ -84,56 +87,11 @@ def prove(model: Path) -> Proof:
     began_s = time.perf_counter()
     system_info = llama_cpp.llama_print_system_info().decode().strip(" |")
     version = str(llama_cpp.__version__)
-
-    def failed(error: str) -> Proof:
-        return Proof(False, system_info=system_info, version=version, error=error)
-
-    llama_cpp.llama_backend_init()
-    handle = llama_cpp.llama_model_load_from_file(
-        os.fsencode(model), llama_cpp.llama_model_default_params()
-    )
-    if not handle:
-        return failed(f"llama.cpp cannot load {model}")
-    limits = llama_cpp.llama_context_default_params()
-    limits.n_ctx, limits.n_batch, limits.n_threads, limits.n_threads_batch = (
-        CONTEXT_TOKENS,
-        128,
-        1,
-        1,
-    )
-    context = llama_cpp.llama_init_from_model(handle, limits)
-    if not context:
-        return failed(f"llama.cpp cannot make a context of {CONTEXT_TOKENS} tokens over {model}")
-
-    vocabulary = llama_cpp.llama_model_get_vocab(handle)
-    num_vocabulary = int(llama_cpp.llama_vocab_n_tokens(vocabulary))
-    text = PROMPT.encode()
-    tokens = (llama_cpp.llama_token * CONTEXT_TOKENS)()
-    num_prompt = int(
-        llama_cpp.llama_tokenize(vocabulary, text, len(text), tokens, len(tokens), True, False)
-    )
-    num_prompt = min(num_prompt, 128)
-    if num_prompt < 1:
-        return failed(f"the prompt of {len(text)} bytes made {num_prompt} tokens")
-
-    num_decoded, num_new = 0, num_prompt
-    for _ in range(GENERATED_TOKENS):
-        status = int(
-            llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(tokens, num_new))
-        )
-        if status != 0:
-            return failed(f"llama_decode returned {status} after {num_decoded} tokens")
-        num_decoded += num_new
-        logits = [float(x) for x in llama_cpp.llama_get_logits_ith(context, -1)[:num_vocabulary]]
-        if not all(map(math.isfinite, logits)):
-            return failed(f"logits are not finite after {num_decoded} tokens")
-        if min(logits) == max(logits):
-            return failed(f"all {num_vocabulary} logits are equal after {num_decoded} tokens")
-        tokens[0], num_new = logits.index(max(logits)), 1
-
+    try:
+        num_decoded = _decode(llama_cpp, model)
+    except _StepError as error:
+        return Proof(False, system_info=system_info, version=version, error=str(error))
     seconds = time.perf_counter() - began_s
-    llama_cpp.llama_free(context)
-    llama_cpp.llama_model_free(handle)
     return Proof(
         True,
         num_decoded,
@@ -145,8 +103,57 @@ def prove(model: Path) -> Proof:
     )
 
 
+class _StepError(Exception):
+    """A step of the proof failed; the message names it."""
+
+
+def _decode(llama_cpp: Any, model: Path) -> int:  # the module, which has no types
+    """Load the model and decode with it; return the number of tokens decoded, or raise."""
+    llama_cpp.llama_backend_init()
+    handle = llama_cpp.llama_model_load_from_file(
+        os.fsencode(model), llama_cpp.llama_model_default_params()
+    )
+    if not handle:
+        raise _StepError(f"llama.cpp cannot load {model}")
+    limits = llama_cpp.llama_context_default_params()
+    limits.n_ctx, limits.n_batch = CONTEXT_TOKENS, PROMPT_TOKENS
+    limits.n_threads = limits.n_threads_batch = 1
+    context = llama_cpp.llama_init_from_model(handle, limits)
+    if not context:
+        raise _StepError(f"llama.cpp cannot make a context of {CONTEXT_TOKENS} tokens over {model}")
+
+    vocabulary = llama_cpp.llama_model_get_vocab(handle)
+    num_vocabulary = int(llama_cpp.llama_vocab_n_tokens(vocabulary))
+    text = PROMPT.encode()
+    tokens = (llama_cpp.llama_token * CONTEXT_TOKENS)()
+    num_prompt = int(
+        llama_cpp.llama_tokenize(vocabulary, text, len(text), tokens, len(tokens), True, False)
+    )
+    num_prompt = min(num_prompt, PROMPT_TOKENS)
+    if num_prompt < 1:
+        raise _StepError(f"the prompt of {len(text)} bytes made {num_prompt} tokens")
+
+    num_decoded, num_new = 0, num_prompt
+    for _ in range(GENERATED_TOKENS):
+        status = int(
+            llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(tokens, num_new))
+        )
+        if status != 0:
+            raise _StepError(f"llama_decode returned {status} after {num_decoded} tokens")
+        num_decoded += num_new
+        logits = [float(x) for x in llama_cpp.llama_get_logits_ith(context, -1)[:num_vocabulary]]
+        if not all(map(math.isfinite, logits)):
+            raise _StepError(f"logits are not finite after {num_decoded} tokens")
+        if min(logits) == max(logits):
+            raise _StepError(f"all {num_vocabulary} logits are equal after {num_decoded} tokens")
+        tokens[0], num_new = logits.index(max(logits)), 1
+    llama_cpp.llama_free(context)
+    llama_cpp.llama_model_free(handle)
+    return num_decoded
+
+
 def _devices(library: ctypes.CDLL) -> list[str]:
-    """Every device ggml knows of: its name and its description."""
+    """Return every device ggml knows of: its name and its description."""
     library.ggml_backend_dev_count.restype = ctypes.c_size_t
     library.ggml_backend_dev_get.argtypes = [ctypes.c_size_t]
     library.ggml_backend_dev_get.restype = ctypes.c_void_p
@@ -238,7 +245,7 @@ def _name_signal(number: int) -> str:
 
 
 def main() -> int:
-    """Entry of the child: decode, print one JSON line, exit 0 only when the proof holds."""
+    """Run the child: decode, print one JSON line, exit 0 only when the proof holds."""
     model = Path(sys.argv[1]) if len(sys.argv) > 1 else BUNDLED_MODEL
     proof = prove(model)
     sys.stdout.write(json.dumps(asdict(proof)) + "\n")

@@ -1,4 +1,4 @@
-"""What the engine counts about itself: cheap to keep, reported now and then."""
+"""Count what the engine does: cheap to keep, reported now and then."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ INTERVAL_S = 0.5
 
 @attrs.define
 class _ReportTimer:
-    """When one thread reports: after passes, and not again at once."""
+    """A timer that says when one thread reports: after passes, and not again at once."""
 
     _reported_passes: int = 0
     _due_s: float = 0.0
 
     def is_due(self, passes: int, now_s: float, *, force: bool) -> bool:
-        """There were passes since the last report, and that is a while ago, or ``force``."""
+        """Return whether there were passes since the last report, and that is a while ago, or
+        ``force``."""
         if passes == self._reported_passes or (now_s < self._due_s and not force):
             return False
         self._reported_passes = passes
@@ -49,7 +50,7 @@ class Counters:
     # ------------------------------------------------------- the thread that generates
 
     def passed(self, *, sequences: int, tokens: int, prompt_tokens: int, pass_ms: float) -> None:
-        """llama.cpp computed a pass of this shape."""
+        """Note that llama.cpp computed a pass of this shape."""
         now = self.now
         now.passes += 1
         now.prompt_tokens += prompt_tokens
@@ -57,7 +58,8 @@ class Counters:
         now.last_sequences, now.last_tokens, now.last_ms = sequences, tokens, pass_ms
 
     def is_due(self, now_s: float, *, force: bool) -> bool:
-        """Something was generated since the last report, and that is a while ago, or ``force``."""
+        """Return whether something was generated since the last report, and that is a while ago, or
+        ``force``."""
         return self._generation.is_due(self.now.passes, now_s, force=force)
 
     def report_streams(self, streams: Streams, *, stored_tokens: int, stored_bytes: int) -> None:
@@ -76,7 +78,7 @@ class Counters:
     # ---------------------------------------------------------- the thread that embeds
 
     def embedded(self, *, documents: int, tokens: int, pass_ms: float) -> None:
-        """llama.cpp computed a pass of the context that embeds."""
+        """Note that llama.cpp computed a pass of the context that embeds."""
         now = self.now
         now.embedding_passes += 1
         now.embedding_documents += documents

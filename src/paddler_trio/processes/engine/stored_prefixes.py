@@ -16,9 +16,10 @@ from paddler_trio.processes.engine.memory.host_memory import HostMemory
 from paddler_trio.scheduler.batching.image_tokens import Positions
 from paddler_trio.scheduler.batching.prefill_controller import PrefillController
 from paddler_trio.scheduler.batching.prefix_store import Found, PrefixStore
+from paddler_trio.scheduler.batching.resident_tokens import Resident
 from paddler_trio.scheduler.batching.save_budget import SaveBudget
 from paddler_trio.scheduler.batching.sequences import Sequence
-from paddler_trio.scheduler.batching.streams import Resident, Streams
+from paddler_trio.scheduler.batching.streams import Streams
 
 WORTH_RESTORING = 32
 """Tokens more than the cache has by itself; fewer are computed as quickly."""
@@ -28,7 +29,7 @@ _AHEAD = 4
 
 @attrs.define(eq=False)
 class StoredPrefixes:
-    """What was in streams that are needed for something else, now or later."""
+    """The prefixes of streams that are needed for something else, now or later."""
 
     llama: Llama
     memory: HostMemory
@@ -36,7 +37,7 @@ class StoredPrefixes:
     prefill_controller: PrefillController
     budget: SaveBudget = attrs.field(factory=SaveBudget, init=False)
     _bytes_per_token: float = attrs.field(default=0.0, init=False)
-    """Of what was looked at last; 0 before."""
+    """The bytes per token of what was looked at last; 0 before."""
 
     @property
     def num_bytes(self) -> int:
@@ -58,7 +59,8 @@ class StoredPrefixes:
                 return
 
     def idle_wait_s(self, streams: Streams) -> float | None:
-        """How long the engine must have been idle before the next copy; None if there is none."""
+        """Return how long the engine must have been idle before the next copy; None if there is
+        none."""
         if self.is_off or (resident := streams.next_unsaved(all_idle=True)) is None:
             return None
         return self.budget.idle_wait_s(self._size(resident))
@@ -76,7 +78,8 @@ class StoredPrefixes:
             self._save(resident, size)
 
     def find(self, sequence: Sequence, *, better_than: int) -> Found | None:
-        """The stored prefix that is worth restoring where the cache has so many of its tokens."""
+        """Return the stored prefix that is worth restoring where the cache has so many of its
+        tokens."""
         if self.is_off:
             return None
         return self.store_plan.find(
@@ -102,7 +105,7 @@ class StoredPrefixes:
     # -------------------------------------------------------------- private
 
     def _try_to_save(self, resident: Resident, streams: Streams, *, is_idle: bool = False) -> bool:
-        """True if that is done with, saved or not; False if it must wait."""
+        """Return True if a prefix is done with, saved or not; False if it must wait."""
         size = self._size(resident)
         if size <= self.store_plan.budget_bytes:
             if not self._is_ready_for(size) or not (is_idle or self.budget.affords(size)):

@@ -1,4 +1,4 @@
-"""Where llama.cpp is in this environment, and where what is known of it is written down.
+"""Find where llama.cpp is in this environment, and where what is known of it is written down.
 
 Most environments have one place for packages, and llama.cpp goes there. One that belongs to the
 system's package manager may not be changed by anybody else: its file ``llama-folder`` names a
@@ -27,7 +27,7 @@ class SetupError(Exception):
 
 
 def digest(parts: Iterable[str]) -> str:
-    """A short name for a set of facts."""
+    """Return a short name for a set of facts."""
     return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()[:24]
 
 
@@ -45,7 +45,7 @@ class Environment:
 
     @staticmethod
     def here() -> Environment:
-        """The one of this process; a SetupError if it is the system's own Python."""
+        """Return the environment of this process; a SetupError if it is the system's own Python."""
         if sys.prefix == sys.base_prefix:
             raise SetupError(
                 f"{sys.executable} is no Python of a virtual environment, and others use its "
@@ -64,12 +64,12 @@ class Environment:
 
     @property
     def state_folder(self) -> Path:
-        """Where notes about the build are kept."""
+        """The folder where notes about the build are kept."""
         return self.prefix if self.own_folder is None else self.own_folder.parent
 
     @property
     def marker(self) -> Path:
-        """What is remembered of the last proof."""
+        """The file with what is remembered of the last proof."""
         return self.state_folder / "llama-proof.json"
 
     @property
@@ -92,7 +92,7 @@ class Environment:
                 )
 
     def fingerprint_libraries(self) -> str | None:
-        """Names, sizes, times of the libraries that ``import llama_cpp`` would load.
+        """Return names, sizes and times of the libraries that ``import llama_cpp`` would load.
 
         Returns:
           None unless the pinned version is there.

@@ -23,13 +23,13 @@ from paddler_trio.processes.llama_setup.environment import Environment, SetupErr
 
 @dataclass(frozen=True)
 class Pip:
-    """How pip is started: ``command`` for what needs no environment, ``target`` for this one."""
+    """The ways to start pip: ``command`` for what needs no environment, ``target`` for this one."""
 
     command: tuple[str, ...]
     target: tuple[str, ...] = ()
 
     def run(self, *arguments: str) -> None:
-        """Quietly; pip's own words are the error."""
+        """Run pip quietly; its own words are the error."""
         self._run([*self.command, *self.target, "--disable-pip-version-check", *arguments])
 
     def install_wheel(self, wheel: Path, environment: Environment) -> None:
@@ -60,7 +60,7 @@ class Pip:
 
 @contextmanager
 def open_pip() -> Iterator[Pip]:
-    """This environment's pip, or one that is made for it and removed again."""
+    """Open this environment's pip, or one that is made for it and removed again."""
     if find_spec("pip") is not None:
         yield Pip((sys.executable, "-P", "-m", "pip"))
         return
@@ -72,7 +72,7 @@ def open_pip() -> Iterator[Pip]:
 
 
 def _make_environment(folder: Path) -> None:
-    """A virtual environment that has pip, by the standard library or by uv."""
+    """Make a virtual environment that has pip, by the standard library or by uv."""
     attempts = [[sys.executable, "-P", "-m", "venv", str(folder)]]
     if uv := shutil.which("uv"):
         attempts.append([uv, "venv", "--quiet", "--seed", "--python", sys.executable, str(folder)])

@@ -1,4 +1,4 @@
-"""Which builds of llama.cpp to try on a machine, best first. Pure."""
+"""Choose which builds of llama.cpp to try on a machine, best first."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Recipe:
 
 
 FOUND: Final = Recipe("found installed", ())
-"""What was put there when the environment was made."""
+"""The recipe of what was put there when the environment was made."""
 
 PORTABLE: Final = "portable"
-"""What the names of recipes for other machines begin with."""
+"""The beginning of the names of recipes for other machines."""
 
 PORTABLE_FLAGS: Final = frozenset().union(*BASIC.values())
 """x86-64-v3: every x86 server since 2015. What a package for other machines is built for."""
@@ -75,7 +75,7 @@ def choose_recipes(
     requested: str | None = None,
     accelerator: Accelerator = "cpu",
 ) -> list[Recipe]:
-    """What to try, best first.
+    """Return what to try, best first.
 
     Args:
       flags: features from ``/proc/cpuinfo``; empty where there is none.
@@ -114,7 +114,7 @@ def choose_recipes(
 
 
 def portable_recipes(machine: str, accelerator: Accelerator = "cpu") -> list[Recipe]:
-    """What to build for other machines than this one, best first."""
+    """Return what to build for other machines than this one, best first."""
     return [
         replace(each, name=f"{PORTABLE} {each.name}")
         for each in choose_recipes(PORTABLE_FLAGS, machine=machine, accelerator=accelerator)
@@ -130,7 +130,7 @@ def wheel_key(
     system: str,
     architectures: Sequence[str] = (),
 ) -> str:
-    """The folder a wheel is kept under: equal only if a build would come out the same.
+    """Return the folder a wheel is kept under: equal only if a build would come out the same.
 
     The version of Python is not among the facts: the bindings reach the library by ctypes, and one
     wheel serves them all.
@@ -147,6 +147,7 @@ def wheel_key(
 
 
 def count_jobs(cores: float, memory_bytes: int | None) -> int:
-    """Compilers to run side by side: one a core, as long as each has the memory it needs."""
+    """Return how many compilers to run side by side: one a core, as long as each has the memory it
+    needs."""
     by_memory = math.inf if memory_bytes is None else memory_bytes // COMPILER_JOB_BYTES
     return max(1, int(min(math.ceil(cores), by_memory)))

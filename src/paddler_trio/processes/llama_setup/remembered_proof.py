@@ -1,4 +1,4 @@
-"""What is remembered of a proof, and for how long it speaks for what is installed."""
+"""Remember a proof, and decide for how long it speaks for what is installed."""
 
 from __future__ import annotations
 
@@ -34,17 +34,19 @@ class Marker:
 
     @property
     def is_our_choice(self) -> bool:
-        """Whether a recipe of ours was built, and not what somebody asked for in CMAKE_ARGS."""
+        """Return whether a recipe of ours was built, and not what somebody asked for in
+        CMAKE_ARGS."""
         return self.requested is None and not self.is_anybodys
 
     @property
     def is_anybodys(self) -> bool:
-        """Whether it was made elsewhere, or for elsewhere: kept only if it is good enough here."""
+        """Return whether it was made elsewhere, or for elsewhere: kept only if it is good enough
+        here."""
         return self.recipe == FOUND.name or self.recipe.startswith(PORTABLE)
 
 
 def read_marker(path: Path) -> Marker | None:
-    """The remembered proof; None if there is none that can be read."""
+    """Return the remembered proof; None if there is none that can be read."""
     try:
         facts = json.loads(path.read_text())
         return Marker(**facts | {"cmake_args": tuple(facts.get("cmake_args", ()))})
@@ -66,7 +68,7 @@ def is_proven(
     libraries: str | None,
     recipes: Sequence[Recipe],
 ) -> bool:
-    """Whether a remembered proof still speaks for what is installed, and for what is asked.
+    """Return whether a remembered proof still speaks for what is installed, and for what is asked.
 
     Args:
       requested: CMAKE_ARGS as asked for now; None asks for nothing.
@@ -84,7 +86,7 @@ def is_proven(
 
 
 def is_outdated(marker: Marker | None, *, libraries: str | None, recipes: Sequence[Recipe]) -> bool:
-    """Whether what is installed was our own choice, and is none that we would make today."""
+    """Return whether what is installed was our own choice, and is none that we would make today."""
     return (
         marker is not None
         and marker.libraries == libraries

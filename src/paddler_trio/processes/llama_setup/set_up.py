@@ -17,7 +17,6 @@ from paddler_trio.processes.engine.proof import BUNDLED_MODEL, Proof, prove_in_c
 from paddler_trio.processes.llama_setup.cpu_features import features_unused
 from paddler_trio.processes.llama_setup.environment import Environment, SetupError, digest
 from paddler_trio.processes.llama_setup.installer import Pip, open_pip
-from paddler_trio.processes.llama_setup.kept_wheels import find_kept, keep_wheel
 from paddler_trio.processes.llama_setup.recipes import (
     DISTRIBUTION,
     FOUND,
@@ -42,6 +41,8 @@ from paddler_trio.processes.llama_setup.wheel_build import (
     check_accelerator,
     cuda_architectures,
     find_compiler,
+    find_kept,
+    keep_wheel,
     say,
 )
 from paddler_trio.system.machine import read_cpu_flags
@@ -49,7 +50,7 @@ from paddler_trio.system.machine import read_cpu_flags
 
 @dataclass(frozen=True)
 class SetupRequest:
-    """What is asked for.
+    """The wishes of who starts a set-up.
 
     Attributes:
       command: what people type to start this again.
@@ -70,7 +71,7 @@ class SetupRequest:
 
 
 def reason_against(proof: Proof, flags: frozenset[str]) -> str | None:
-    """Why a build that somebody else installed is not kept; None if it is as good as ours.
+    """Return why a build that somebody else installed is not kept; None if it is as good as ours.
 
     One that computes on a GPU stays even if its part for the CPU is not the best.
     """
@@ -172,7 +173,8 @@ def provide(
 
 
 def _try_kept(key: str, *, pip: Pip, environment: Environment) -> Proof | None:
-    """The proof of the wheel that was kept for this recipe; None if there is none that runs."""
+    """Return the proof of the wheel that was kept for this recipe; None if there is none that
+    runs."""
     kept = find_kept(key)
     if kept is None:
         return None
@@ -187,7 +189,7 @@ def _try_kept(key: str, *, pip: Pip, environment: Environment) -> Proof | None:
 def _try_build(
     recipe: Recipe, key: str, architectures: Sequence[str], *, pip: Pip, environment: Environment
 ) -> Proof | None:
-    """The proof of a new build; None if it was refused by the compiler or does not run."""
+    """Return the proof of a new build; None if it was refused by the compiler or does not run."""
     # Compilers that are being stopped may still write while the folder goes.
     with tempfile.TemporaryDirectory(
         prefix="paddler-trio-llama-", ignore_cleanup_errors=True
@@ -205,8 +207,29 @@ def _try_build(
 
 
 def run(request: SetupRequest) -> None:
-    """Do as the package says; a SetupError says why that is not possible."""
+    """Do as the package says; raise SetupError where that is not possible."""
     requested = os.environ.get("CMAKE_ARGS", "").strip() or None
+    _check_request(request, requested)
+    flags = read_cpu_flags()
+    if request.plan_only:
+        for recipe in _planned(request, requested, flags):
+            say(f"{recipe.name}: {shlex.join(recipe.cmake_args)}")
+    elif request.portable:
+        provide(
+            _planned(request, requested, flags),
+            environment=Environment.here(),
+            requested=None,
+            accelerator=request.accelerator or "cpu",
+            flags=PORTABLE_FLAGS,
+            architectures=(),
+            command=request.command,
+        )
+    else:
+        _set_up_here(request, requested, flags)
+
+
+def _check_request(request: SetupRequest, requested: str | None) -> None:
+    """Raise SetupError if CMAKE_ARGS and the command ask for different things."""
     if requested is not None and request.accelerator is not None:
         raise SetupError(
             f"CMAKE_ARGS={shlex.quote(requested)} says exactly what to build, and so does "
@@ -216,35 +239,54 @@ def run(request: SetupRequest) -> None:
         raise SetupError(
             f"CMAKE_ARGS={shlex.quote(requested)} says exactly what to build: unset it"
         )
-    flags = read_cpu_flags()
-    machine = platform.machine()
-    asked = request.accelerator or "cpu"
+
+
+def _planned(
+    request: SetupRequest, requested: str | None, flags: frozenset[str]
+) -> Sequence[Recipe]:
+    machine, asked = platform.machine(), request.accelerator or "cpu"
     if request.portable:
-        planned = portable_recipes(machine, asked)
-    else:
-        planned = choose_recipes(flags, machine=machine, requested=requested, accelerator=asked)
-    if request.plan_only:
-        for recipe in planned:
-            say(f"{recipe.name}: {shlex.join(recipe.cmake_args)}")
-        return
-    if request.portable:
-        provide(
-            planned,
-            environment=Environment.here(),
-            requested=None,
-            accelerator=asked,
-            flags=PORTABLE_FLAGS,
-            architectures=(),
-            command=request.command,
-        )
-        return
+        return portable_recipes(machine, asked)
+    return choose_recipes(flags, machine=machine, requested=requested, accelerator=asked)
+
+
+def _set_up_here(request: SetupRequest, requested: str | None, flags: frozenset[str]) -> None:
+    """Keep the installed build if it is proven and as good as ours; else build one."""
     environment = Environment.here()
-    marker, libraries = read_marker(environment.marker), environment.fingerprint_libraries()
+    marker = read_marker(environment.marker)
     kept_accelerator = marker.accelerator if marker is not None else "cpu"
     accelerator = request.accelerator or kept_accelerator
     architectures = cuda_architectures() if accelerator == "cuda" else ()
+    recipes = choose_recipes(
+        flags, machine=platform.machine(), requested=requested, accelerator=accelerator
+    )
     cpu = digest(flags.union(architectures))
-    recipes = choose_recipes(flags, machine=machine, requested=requested, accelerator=accelerator)
+    if not _keeps_installed(
+        request, marker, environment, requested=requested, recipes=recipes, flags=flags, cpu=cpu
+    ):
+        provide(
+            recipes,
+            environment=environment,
+            requested=requested,
+            accelerator=accelerator,
+            flags=flags,
+            architectures=architectures,
+            command=request.command,
+        )
+
+
+def _keeps_installed(
+    request: SetupRequest,
+    marker: Marker | None,
+    environment: Environment,
+    *,
+    requested: str | None,
+    recipes: Sequence[Recipe],
+    flags: frozenset[str],
+    cpu: str,
+) -> bool:
+    """Return whether the installed build stays; if it had to be proven anew, that is remembered."""
+    libraries = environment.fingerprint_libraries()
     if marker is not None and is_proven(
         marker,
         requested=requested,
@@ -257,41 +299,34 @@ def run(request: SetupRequest) -> None:
         if not is_poor:
             if not request.quiet_if_proven:
                 say(f"==> llama.cpp ({marker.recipe}) is proven here: {marker.system_info}")
-            return
-    is_any_asked_for = requested is not None or request.accelerator is not None
-    if not is_any_asked_for and is_outdated(marker, libraries=libraries, recipes=recipes):
+            return True
+    if requested is not None or request.accelerator is not None:
+        return False
+    if is_outdated(marker, libraries=libraries, recipes=recipes):
         say("==> the installed build is of an older recipe: building it anew")
-    elif libraries is not None and not is_any_asked_for:
-        proof = prove_in_child(BUNDLED_MODEL)
-        is_known = marker is not None and marker.libraries == libraries
-        if marker is not None and is_known and not marker.is_anybodys and proof.ok:
-            environment.prepare()  # only the CPU is another, or the GPU
-            remember(
-                Recipe(marker.recipe, marker.cmake_args),
-                proof,
-                environment=environment,
-                requested=marker.requested,
-                accelerator=marker.accelerator,
-                cpu=cpu,
-            )
-            return
-        against = reason_against(proof, flags)
-        if against is None:
-            environment.prepare()
-            remember(
-                FOUND, proof, environment=environment, requested=None, accelerator="cpu", cpu=cpu
-            )
-            return
+        return False
+    if libraries is None:
+        return False
+    proof = prove_in_child(BUNDLED_MODEL)
+    is_known = marker is not None and marker.libraries == libraries
+    if marker is not None and is_known and not marker.is_anybodys and proof.ok:
+        environment.prepare()  # only the CPU is another, or the GPU
+        remember(
+            Recipe(marker.recipe, marker.cmake_args),
+            proof,
+            environment=environment,
+            requested=marker.requested,
+            accelerator=marker.accelerator,
+            cpu=cpu,
+        )
+        return True
+    against = reason_against(proof, flags)
+    if against is not None:
         say(f"==> the installed build is not kept: {against}")
-    provide(
-        recipes,
-        environment=environment,
-        requested=requested,
-        accelerator=accelerator,
-        flags=flags,
-        architectures=architectures,
-        command=request.command,
-    )
+        return False
+    environment.prepare()
+    remember(FOUND, proof, environment=environment, requested=None, accelerator="cpu", cpu=cpu)
+    return True
 
 
 def main(request: SetupRequest) -> int:

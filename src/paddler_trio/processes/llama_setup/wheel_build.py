@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +37,7 @@ NVIDIA_SMI_S: Final = 30.0
 
 
 def describe_progress(log: str) -> str:
-    """Where a build stands, from the end of its log, in one phrase."""
+    """Return where a build stands, from the end of its log, in one phrase."""
     steps = re.findall(r"^\s*(\[\d+/\d+\]|\[ *\d+%\])", log, re.MULTILINE)
     if "Successfully built" in log:
         return "packing the wheel"
@@ -51,7 +51,8 @@ def describe_progress(log: str) -> str:
 
 
 def build_started(log: str) -> bool:
-    """Whether the compiler ran at all: if not, a humbler recipe would fail in the same way."""
+    """Return whether the compiler ran at all: if not, a humbler recipe would fail in the same
+    way."""
     return re.search(r"^\s*(\[\d+/\d+\]|\[ *\d+%\])", log, re.MULTILINE) is not None
 
 
@@ -59,12 +60,13 @@ def build_started(log: str) -> bool:
 
 
 def say(text: str) -> None:
-    """One line for the person waiting, out at once even through a pipe."""
+    """Print one line for the person waiting, out at once even through a pipe."""
     print(text, flush=True)  # noqa: T201  a program of its own before anything is installed
 
 
 def find_compiler() -> str:
-    """The first line of the C++ compiler's version, or a SetupError saying how to get one."""
+    """Return the first line of the C++ compiler's version, or a SetupError saying how to get
+    one."""
     for command in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
         words = shlex.split(command)
         if words and shutil.which(words[0]):
@@ -82,7 +84,7 @@ def find_compiler() -> str:
 
 
 def check_accelerator(accelerator: Accelerator) -> None:
-    """A SetupError if what compiles for it is not here, before anything is downloaded."""
+    """Raise SetupError if what compiles for it is not here, before anything is downloaded."""
     if accelerator == "cuda" and not (
         os.environ.get("CUDACXX")
         or shutil.which("nvcc")
@@ -104,7 +106,8 @@ def check_accelerator(accelerator: Accelerator) -> None:
 
 
 def cuda_architectures() -> tuple[str, ...]:
-    """Those of NVIDIA's GPUs on this machine, as CMake names them; empty where they are not known.
+    """Return the architectures of NVIDIA's GPUs on this machine, as CMake names them; empty where
+    they are not known.
 
     A build for nothing else takes a fraction of the time: by default it is for seven generations.
     """
@@ -133,17 +136,10 @@ def build_wheel(
     Raises:
       SetupError: nothing was compiled (no network, no disk): no other recipe would do better.
     """
-    cmake_args = list(recipe.cmake_args)
-    if recipe.lean:
-        lean = folder / "lean.cmake"
-        lean.write_text(LEAN)
-        cmake_args += [*LEAN_OPTIONS, f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={lean}"]
-    if architectures:
-        cmake_args.append(f"-DCMAKE_CUDA_ARCHITECTURES={';'.join(architectures)}")
     jobs = count_jobs(granted_cores(), available_memory_bytes())
     # What make tells its children about its own jobs is not meant for another build.
     environment = {k: v for k, v in os.environ.items() if k not in {"MAKEFLAGS", "MFLAGS"}}
-    environment["CMAKE_ARGS"] = shlex.join(cmake_args)
+    environment["CMAKE_ARGS"] = shlex.join(_cmake_args(recipe, folder, architectures))
     environment["TMPDIR"] = str(folder)  # pip leaves its folders behind when it is stopped
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(jobs))
     command = [*pip.command, "--disable-pip-version-check"]
@@ -155,6 +151,31 @@ def build_wheel(
 
     target = f" for GPUs of architecture {', '.join(architectures)}" if architectures else ""
     say(f"==> building llama.cpp ({recipe.name}){target} with {jobs} jobs: minutes, once a machine")
+    status = _run_watched(command, environment, log)
+    wheels = list(folder.glob("*.whl"))
+    if status == 0 and wheels:
+        return wheels[0]
+    last_words = _read_end(log)
+    last_lines = "\n".join(last_words.splitlines()[-30:])
+    say(f"{last_lines}\n==> the build failed; the whole log is in {log}")
+    if not build_started(last_words):
+        raise SetupError(f"llama.cpp could not be fetched or configured; see {log}")
+    return None
+
+
+def _cmake_args(recipe: Recipe, folder: Path, architectures: Sequence[str]) -> Sequence[str]:
+    cmake_args = list(recipe.cmake_args)
+    if recipe.lean:
+        lean = folder / "lean.cmake"
+        lean.write_text(LEAN)
+        cmake_args += [*LEAN_OPTIONS, f"-DCMAKE_PROJECT_llama.cpp_INCLUDE={lean}"]
+    if architectures:
+        cmake_args.append(f"-DCMAKE_CUDA_ARCHITECTURES={';'.join(architectures)}")
+    return cmake_args
+
+
+def _run_watched(command: Sequence[str], environment: Mapping[str, str], log: Path) -> int:
+    """Run a build that writes to ``log``, say how far it is, and return its exit status."""
     began_s = time.monotonic()
     with log.open("w") as written:
         written.write(f"CMAKE_ARGS={environment['CMAKE_ARGS']}\n{shlex.join(command)}\n")
@@ -170,26 +191,41 @@ def build_wheel(
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(HEARTBEAT_S)
-                    break
+                    return process.wait(HEARTBEAT_S)
                 say(f"    {describe_progress(_read_end(log))}, {time.monotonic() - began_s:.0f} s")
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
                 process.wait()
-    wheels = list(folder.glob("*.whl"))
-    if process.returncode == 0 and wheels:
-        return wheels[0]
-    last_words = _read_end(log)
-    last_lines = "\n".join(last_words.splitlines()[-30:])
-    say(f"{last_lines}\n==> the build failed; the whole log is in {log}")
-    if not build_started(last_words):
-        raise SetupError(f"llama.cpp could not be fetched or configured; see {log}")
-    return None
 
 
 def _read_end(log: Path) -> str:
-    """The last 256 kB of the build log."""
+    """Return the last 256 kB of the build log."""
     with log.open("rb") as written:
         written.seek(max(0, log.stat().st_size - (1 << 18)))
         return written.read().decode(errors="replace")
+
+
+def wheel_folder(key: str) -> Path:
+    """Return the folder where a proven wheel is kept; XDG asks for relative values to be
+    ignored."""
+    told = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    base = told if told.is_absolute() else Path("~/.cache").expanduser()
+    return base / "paddler-trio" / "wheels" / key
+
+
+def find_kept(key: str) -> Path | None:
+    """Return the wheel that was built in this way before."""
+    return next(wheel_folder(key).glob("*.whl"), None)
+
+
+def keep_wheel(wheel: Path, key: str) -> None:
+    """Keep a proven wheel; a cache that cannot be written is no failure."""
+    folder = wheel_folder(key)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f".{wheel.name}.{os.getpid()}"
+        shutil.copyfile(wheel, partial)
+        partial.rename(folder / wheel.name)
+    except OSError as error:
+        say(f"    (the wheel is not kept for other environments: {error})")

@@ -56,15 +56,15 @@ class Arrival:
     subject: Subject
     size_bytes: int | None
     changes: Changes = attrs.field(factory=Changes, init=False)
-    """At each block, and whenever anything below changes."""
+    """It changes at each block, and whenever anything below changes."""
     plan: BlockPlan | None = attrs.field(default=None, init=False)
     """None before the source has announced the size."""
     generation: int = attrs.field(default=0, init=False)
     """Another one each time that the file begins anew: its bytes may be others then."""
     path: Path = attrs.field(factory=Path, init=False)
-    """Of the bytes, as long as they arrive."""
+    """The path of the bytes, as long as they arrive."""
     validator: str = attrs.field(default="", init=False)
-    """Of the source; empty if it has none."""
+    """The validator of the source; empty if it has none."""
     outcome: Path | DownloadError | None = attrs.field(default=None, init=False)
     """The whole file, or why it did not come."""
     num_readers: int = attrs.field(default=0, init=False)
@@ -77,7 +77,7 @@ class Arrival:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Somebody waits for it while the block lasts."""
+        """Note that somebody waits for it while the block lasts."""
         self.num_readers += 1
         self.changes.notify()
         try:
@@ -87,13 +87,13 @@ class Arrival:
             self.changes.notify()
 
     def follow(self, transfer: Transfer) -> None:
-        """Another block is here, or the file begins anew."""
+        """Note that another block is here, or the file begins anew."""
         self.plan, self.path = transfer.plan, transfer.partial.path
         self.validator = transfer.etag
         self.changes.notify()
 
     def begin_anew(self) -> None:
-        """What is here of it counts no more; the partial file is about to be another one."""
+        """Count no more what is here of it; the partial file is about to be another one."""
         if self.plan is not None:
             self.plan = None
             self.generation += 1
@@ -126,15 +126,15 @@ class Arrivals:
 
     @property
     def received_bytes(self) -> int:
-        """From sources, by what is on its way now."""
+        """The bytes that came from sources by what is on its way now."""
         return sum(download.received_bytes for download in self._downloads.values())
 
     def find(self, key: str) -> Arrival | None:
-        """What is on its way under ``key``."""
+        """Return what is on its way under ``key``; None if nothing is."""
         return self._by_key.get(key)
 
     def listed(self) -> list[dict[str, object]]:
-        """What is on its way, as plain JSON."""
+        """Return what is on its way, as plain JSON."""
         return [
             {
                 "key": arrival.key,
@@ -153,8 +153,8 @@ class Arrivals:
         subject: Subject,
         size_bytes: int | None = None,
     ) -> Arrival:
-        """The arrival of this file, begun now unless it is under way; HttpProblem 503 if too many
-        others are."""
+        """Return the arrival of this file, begun now unless it is under way; HttpProblem 503 if too
+        many others are."""
         arrival = self._by_key.get(key)
         if arrival is None:
             if len(self._by_key) >= MAX_ARRIVALS:
@@ -168,7 +168,7 @@ class Arrivals:
         return arrival
 
     async def _run(self, arrival: Arrival, model: HuggingFaceModel | UrlModel) -> None:
-        """One download; nothing that goes wrong with it leaves this task."""
+        """Run one download; nothing that goes wrong with it leaves this task."""
         nobody = TransferInterruptedError(arrival.subject, "nobody waited for it any more")
         outcome: Path | DownloadError = nobody
         try:
@@ -216,7 +216,7 @@ class Arrivals:
             return CacheBrokenError(arrival.subject, f"the store failed: {type(error).__name__}")
 
     def _claim(self, key: str, subject: Subject, size_bytes: int) -> None:
-        """In the thread of a download."""
+        """Claim room in the thread of a download."""
         problem = trio.from_thread.run(self.store.claim, key, size_bytes)
         if problem is not None:
             raise CacheFullError(subject, str(problem))

@@ -14,7 +14,7 @@ _RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 
 @attrs.frozen
 class Unsatisfiable:
-    """Nothing of the file is in the range that was asked for: 416."""
+    """An answer of 416: nothing of the file is in the range that was asked for."""
 
 
 WHOLE: Final = None
@@ -23,7 +23,8 @@ WHOLE: Final = None
 def wanted_range(
     text: str | None, *, size_bytes: int, if_range: str | None = None, etag: str = ""
 ) -> ByteRange | Unsatisfiable | None:
-    """What to send of a file; :data:`WHOLE` if it is all of it, as for a header that is none.
+    """Return what to send of a file; :data:`WHOLE` if it is all of it, as for a header that is
+    none.
 
     Args:
       text: of the Range header.

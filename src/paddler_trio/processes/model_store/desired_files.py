@@ -1,4 +1,4 @@
-"""Which files of a store the desired models are: what must stay. Blocking.
+"""Find the files of a store that the desired models are: these must stay. Blocking.
 
 Anybody who may manage names models, and what they name need not exist. An error here would end the
 store, again and again, so a name that leads nowhere is no file.
@@ -14,14 +14,14 @@ from paddler_trio.models.cache.url_cache import UrlFile
 from paddler_trio.models.hub.hub_cache import HubCache, name_problem
 from paddler_trio.models.hub.hub_choice import part_names
 from paddler_trio.models.pushed.pushed_model import read_manifest
-from paddler_trio.processes.model_store.layout import StoreLayout, is_sha256
+from paddler_trio.processes.model_store.store_layout import StoreLayout, is_sha256
 from paddler_trio.wire.paddler.desired_state import DesiredModel, HuggingFaceModel, UrlModel
 
 PUSHED_SCHEME = "store"
 
 
 def desired_files(layout: StoreLayout, models: Iterable[DesiredModel]) -> frozenset[str]:
-    """The keys of all files of these models, as far as they are known here."""
+    """Return the keys of all files of these models, as far as they are known here."""
     keys: set[str] = set()
     for model in models:
         match model:
@@ -63,7 +63,8 @@ def _of_url(layout: StoreLayout, url: str) -> Iterator[str]:
 
 
 def _of_pushed(layout: StoreLayout, url: str) -> Iterator[str]:
-    """``store://sha256/<hex of the manifest>/<first file's name>``: the manifest and its files."""
+    """Yield the manifest and files of ``store://sha256/<hex of the manifest>/<first file's name>``:
+    the manifest and its files."""
     sha256 = url.partition("://sha256/")[2].partition("/")[0]
     if not is_sha256(sha256):
         return

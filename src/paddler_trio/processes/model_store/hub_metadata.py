@@ -1,4 +1,4 @@
-"""What the hub says of a file, asked for once however many agents want it at the same time."""
+"""Ask the hub for metadata of a file, once however many agents want it at the same time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class HubMetadata:
     _known: OrderedDict[HuggingFaceModel, _Known] = attrs.field(factory=OrderedDict, init=False)
 
     async def of(self, model: HuggingFaceModel, *, max_age_s: float) -> HubFile:
-        """The file's commit, hash and size; what is cached if the hub cannot be asked.
+        """Return the file's commit, hash and size; what is cached if the hub cannot be asked.
         DownloadError."""
         check_names(model)
         known = self._known.get(model)
@@ -116,7 +116,7 @@ class HubMetadata:
 
 
 def _remember(settings: HubSettings, model: HuggingFaceModel, commit: str) -> None:
-    """What the branch is now, for when the hub cannot be asked. Blocking."""
+    """Remember what the branch is now, for when the hub cannot be asked. Blocking."""
     try:
         HubCache(settings.cache).repository(model.repo_id).remember(model.revision, commit)
     except OSError as error:
@@ -124,7 +124,7 @@ def _remember(settings: HubSettings, model: HuggingFaceModel, commit: str) -> No
 
 
 def _cached(settings: HubSettings, model: HuggingFaceModel) -> HubFile | None:
-    """The file as it lies in the store for this revision. Blocking."""
+    """Return the file as it lies in the store for this revision. Blocking."""
     repository = HubCache(settings.cache).repository(model.repo_id)
     found = repository.cached(model.revision, model.filename)
     if found is None or not found[0].is_symlink():

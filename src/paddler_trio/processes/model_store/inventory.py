@@ -1,4 +1,4 @@
-"""What lies in the folder of a store, read from the disk. Blocking.
+"""Read from the disk what lies in the folder of a store. Blocking.
 
 The disk is the truth: there is no index that could disagree with it.
 """
@@ -19,7 +19,7 @@ from paddler_trio.models.cache.url_cache import UrlFile
 from paddler_trio.models.download.partial_file import remove
 from paddler_trio.models.hub.hub_cache import OURS
 from paddler_trio.models.pushed.pushed_model import read_manifest
-from paddler_trio.processes.model_store.layout import StoreLayout, is_sha256
+from paddler_trio.processes.model_store.store_layout import StoreLayout, is_sha256
 
 log = structlog.get_logger("store")
 
@@ -49,7 +49,7 @@ class StoredFile:
 
 
 def stored_files(layout: StoreLayout) -> list[StoredFile]:
-    """Everything that takes room, in the order of the keys."""
+    """Return everything that takes room, in the order of the keys."""
     files = [*_hub_files(layout), *_url_files(layout), *_pushed_files(layout)]
     return sorted(files, key=lambda file: file.key)
 
@@ -64,7 +64,7 @@ def _hub_files(layout: StoreLayout) -> Iterator[StoredFile]:
 
 
 def _names_of_blobs(folder: Path) -> dict[str, tuple[str, ...]]:
-    """By the name of a blob: the files of commits that lead to it."""
+    """Return the files of commits that lead to a blob, by its name."""
     repository = folder.name.removeprefix("models--").replace("--", "/")
     names: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     snapshots = folder / "snapshots"
@@ -97,7 +97,7 @@ def _pushed_files(layout: StoreLayout) -> Iterator[StoredFile]:
 
 
 def _names_of_pushed(layout: StoreLayout) -> dict[str, tuple[str, ...]]:
-    """By the SHA-256 of a file: how the desired state names it, in each model that has it."""
+    """Return how the desired state names a file, in each model that has it, by its SHA-256."""
     names: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
     for path in _regular(layout.pushed / "manifests"):
         try:
@@ -138,8 +138,8 @@ def _file(
 
 
 def size_on_disk(layout: StoreLayout, key: str) -> int | None:
-    """What the file of ``key`` takes now, or what a download left of it; None if nothing is there.
-    OSError."""
+    """Return what the file of ``key`` takes now, or what a download left of it; None if nothing is
+    there. OSError."""
     whole = layout.root / key
     if whole.is_file():
         return whole.lstat().st_size
@@ -163,7 +163,7 @@ def remove_file(layout: StoreLayout, key: str) -> None:
 
 
 def _regular(folder: Path) -> list[Path]:
-    """The regular files of a folder, links left out; none if there is no such folder."""
+    """Return the regular files of a folder, links left out; none if there is no such folder."""
     try:
         return [Path(e.path) for e in os.scandir(folder) if e.is_file(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
@@ -178,7 +178,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def note_use(path: Path) -> None:
-    """``path`` is used now; its time of modification stays."""
+    """Note that ``path`` is used now; its time of modification stays."""
     try:
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
     except OSError as error:  # not there yet, or another user's: it counts as used long ago

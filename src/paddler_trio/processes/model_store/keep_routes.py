@@ -1,4 +1,4 @@
-"""What operators keep in the store and what they remove: pins, single files, prune.
+"""Serve what operators keep in the store and what they remove: pins, single files, prune.
 
 Nothing that is desired, in use or arriving goes, whoever asks. Each of these leaves a record in the
 balancer's audit log: ``connection.changed`` is what it says.
@@ -35,7 +35,7 @@ class KeepRoutes:
     store: ModelStore
 
     async def pin_sources(self, connection: StoreConnection, params: Params) -> None:
-        """``?source=SOURCE``, repeatable: answered by the models with their files."""
+        """Pin ``?source=SOURCE``, repeatable: answered by the models with their files."""
         await self._pin_sources(connection, pinned=True)
 
     async def unpin_sources(self, connection: StoreConnection, params: Params) -> None:
@@ -57,7 +57,7 @@ class KeepRoutes:
         await connection.send_empty(204)
 
     async def prune(self, connection: StoreConnection, params: Params) -> None:
-        """The body is the fields of ``Prune``, the answer as that of an agent."""
+        """Prune: the body is the fields of ``Prune``, the answer as that of an agent."""
         rules = await _rules(connection)
         try:
             pruned = await self.store.prune(rules)
@@ -102,7 +102,7 @@ class KeepRoutes:
 
 
 def _sources(query: str) -> list[str]:
-    """HttpProblem 400 without one, or with too many."""
+    """Return the sources; HttpProblem 400 without one, or with too many."""
     sources = parse_qs(query).get("source", [])
     if not 0 < len(sources) <= MAX_SOURCES:
         raise HttpProblem(

@@ -1,4 +1,4 @@
-"""Which files stay in the store and which go: least recently used first, within a budget. Pure.
+"""Decide which files stay in the store and which go: least recently used first, within a budget.
 
 The order of uses counts and no clock: one that is set anew, by years, changes nothing.
 
@@ -70,7 +70,7 @@ class Retention:
 
     @property
     def used_bytes(self) -> int:
-        """Of everything, what is arriving with its full size."""
+        """The bytes of everything, what is arriving with its full size."""
         return sum(held.size_bytes for held in self._held.values()) + sum(self._claimed.values())
 
     @property
@@ -78,7 +78,7 @@ class Retention:
         return len(self._held)
 
     def holds(self, key: str) -> bool:
-        """Whether there is something of it on the disk that nobody is writing to."""
+        """Return whether there is something of it on the disk that nobody is writing to."""
         return key in self._held
 
     def is_arriving(self, key: str) -> bool:
@@ -88,7 +88,7 @@ class Retention:
         return self._uses[key] > 0
 
     def is_kept(self, key: str) -> bool:
-        """Whether it must not go now."""
+        """Return whether it must not go now."""
         return (
             key in self._claimed or self._uses[key] > 0 or key in self.pinned or key in self.desired
         )
@@ -96,19 +96,19 @@ class Retention:
     # ------------------------------------------------------------ what is there
 
     def hold(self, key: str, size_bytes: int) -> None:
-        """It lies on the disk, whole or not, and nobody writes to it; a claim of it has ended, and
-        it was used last now."""
+        """Note that a file lies on the disk, whole or not, and nobody writes to it; a claim of it
+        has ended, and it was used last now."""
         self._claimed.pop(key, None)
         self._held[key] = _Held(size_bytes, next(self._order))
 
     def forget(self, key: str) -> None:
-        """Nothing of it is there, or comes."""
+        """Forget a file: nothing of it is there, or comes."""
         self._claimed.pop(key, None)
         self._held.pop(key, None)
 
     def claim(self, key: str, size_bytes: int, *, disk_lacks_bytes: int = 0) -> Room | NoRoom:
-        """It is arriving and will have ``size_bytes``, part of which may lie there already. Claim
-        again for another size. What is :class:`NoRoom` stays as it was.
+        """Claim room for a file that is arriving and will have ``size_bytes``, part of which may
+        lie there already. Claim again for another size. What is :class:`NoRoom` stays as it was.
 
         Args:
           disk_lacks_bytes: so much less than needed is free on the disk, whatever the budget says;
@@ -129,18 +129,18 @@ class Retention:
         return Room(evicted)
 
     def trim(self) -> tuple[str, ...]:
-        """What goes because the budget is exceeded, as after it was made smaller."""
+        """Return what goes because the budget is exceeded, as after it was made smaller."""
         others = [other for other in self._held if not self.is_kept(other)]
         return self._evict(others, self.used_bytes - self.budget_bytes)
 
     # ------------------------------------------------------------- what is wanted
 
     def use(self, key: str) -> None:
-        """Somebody reads it, until the same number of :meth:`release`."""
+        """Note that somebody reads a file, until the same number of :meth:`release`."""
         self._uses[key] += 1
 
     def release(self, key: str) -> None:
-        """Somebody has read it: it was used last now."""
+        """Note that somebody has read a file: it was used last now."""
         self._uses[key] -= 1
         if not self._uses[key]:
             del self._uses[key]
@@ -148,7 +148,7 @@ class Retention:
             self._held[key].last_use = next(self._order)
 
     def desire(self, keys: Collection[str]) -> None:
-        """These are desired, and no others."""
+        """Note that these files are desired, and no others."""
         self.desired = frozenset(keys)
 
     # -------------------------------------------------------------------- inside

@@ -71,8 +71,8 @@ class OpenedArrival:
     descriptor: int
 
     async def until_here(self, position: int) -> int:
-        """How many bytes are here from ``position`` on, once there are any; DownloadError, and
-        FileCutError if another version arrives before."""
+        """Return how many bytes are here from ``position`` on, once there are any; DownloadError,
+        and FileCutError if another version arrives before."""
         if position >= self.plan.size_bytes:
             return 0
         while (here := self.plan.here_from(position)) == 0:
@@ -85,7 +85,7 @@ class OpenedArrival:
 
 
 async def _opened(arrival: Arrival) -> OpenedArrival | None:
-    """The version that arrives now; None if the file is whole before. DownloadError."""
+    """Return the version that arrives now; None if the file is whole before. DownloadError."""
     while True:
         await _until(arrival, lambda: arrival.plan is not None or arrival.outcome is not None)
         _raise_failure(arrival)

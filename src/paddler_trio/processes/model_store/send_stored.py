@@ -69,7 +69,7 @@ async def begin_file(
 def asked_range(
     connection: StoreConnection, size_bytes: int, validator: str
 ) -> ByteRange | Unsatisfiable | None:
-    """What the request asks for of a file that has this validator now."""
+    """Return what the request asks for of a file that has this validator now."""
     asked = connection.headers
     return wanted_range(
         asked.get("range"), size_bytes=size_bytes, if_range=asked.get("if-range"), etag=validator
@@ -77,7 +77,8 @@ def asked_range(
 
 
 def validator_header(validator: str) -> list[StoreHeader]:
-    """The header that lets a client notice that the file is another one; none without one."""
+    """Return the header that lets a client notice that the file is another one; none without
+    one."""
     if not validator:
         return []
     is_etag = validator.startswith(('"', "W/"))
@@ -85,7 +86,7 @@ def validator_header(validator: str) -> list[StoreHeader]:
 
 
 def open_regular(path: Path) -> int | None:
-    """A descriptor of the regular file; None if there is none."""
+    """Return a descriptor of the regular file; None if there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):

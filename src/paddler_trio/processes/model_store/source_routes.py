@@ -1,4 +1,4 @@
-"""What the store fetches for agents: files of the hub and of URLs, streamed on while they arrive.
+"""Fetch for agents: files of the hub and of URLs, streamed on while they arrive.
 
 The routes of the hub are the hub's own, below ``/api/v2/store/hf``, with its headers: an agent's
 download code works with that address in place of the hub's. A file of a URL is named by the URL in
@@ -60,7 +60,8 @@ class SourceRoutes:
     )
 
     async def hub_file(self, connection: StoreConnection, params: Params) -> None:
-        """``/{org}/{repo}/resolve/{revision}/{file}``, as the hub answers it without redirects."""
+        """Serve ``/{org}/{repo}/resolve/{revision}/{file}``, as the hub answers it without
+        redirects."""
         model = _hub_model(connection.request.raw_path)
         if connection.request.method == "HEAD":
             known = await self.metadata.of(model, max_age_s=FRESH_S)
@@ -89,7 +90,7 @@ class SourceRoutes:
         )
 
     async def hub_listing(self, connection: StoreConnection, params: Params) -> None:
-        """``/api/models/{repo}/revision/{revision}``: the paths of a repository."""
+        """Serve ``/api/models/{repo}/revision/{revision}``: the paths of a repository."""
         segments = _segments(connection.request.raw_path)[7:]
         if "revision" not in segments[1:3] or len(segments) > 4:
             raise HttpProblem(404, "")
@@ -108,7 +109,7 @@ class SourceRoutes:
             return await download.listing(repo_id, revision, max_bytes=MAX_LISTING_BYTES)
 
     async def url_file(self, connection: StoreConnection, params: Params) -> None:
-        """``/{base64url of the URL}``; ``#sha256=…`` at its end has the content compared."""
+        """Serve ``/{base64url of the URL}``; ``#sha256=…`` at its end has the content compared."""
         url = _url(params["name"])
         file = UrlFile.of(self.store.layout.urls, urldefrag(url)[0])
         kind, _, value = urldefrag(url)[1].partition("=")
@@ -141,7 +142,7 @@ class SourceRoutes:
         validator: str | None = None,
         headers: tuple[StoreHeader, ...] = (),
     ) -> None:
-        """The file, as it lies here or as it arrives.
+        """Send the file, as it lies here or as it arrives.
 
         Args:
           whole: where it lies and its validator, if it is here; blocking.
@@ -177,7 +178,8 @@ class SourceRoutes:
         )
 
     def _count(self, found: Found, turn: int) -> None:
-        """What was there of the file when it was asked for; later turns are the same request."""
+        """Count what was there of the file when it was asked for; later turns are the same
+        request."""
         if turn == 0:
             self.store.counters.found[found] += 1
 
@@ -198,12 +200,12 @@ async def _send_metadata(connection: StoreConnection, known: HubFile) -> None:
 
 
 def _segments(raw_path: str) -> list[str]:
-    """The parts of a path, each percent-decoded: ``["", "api", "v2", "store", "hf", …]``."""
+    """Return the parts of a path, each percent-decoded: ``["", "api", "v2", "store", "hf", …]``."""
     return [unquote(segment) for segment in raw_path.split("/")]
 
 
 def _hub_model(raw_path: str) -> HuggingFaceModel:
-    """HttpProblem 404 for what is no route of the hub."""
+    """Return the model; HttpProblem 404 for what is no route of the hub."""
     rest = _segments(raw_path)[5:]
     at = 2 if rest[2:3] == ["resolve"] else 1
     if rest[at : at + 1] != ["resolve"] or len(rest) < at + 3:
@@ -214,7 +216,7 @@ def _hub_model(raw_path: str) -> HuggingFaceModel:
 
 
 def _url(name: str) -> str:
-    """SourceMalformedError for what is no http or https URL."""
+    """Return the URL; SourceMalformedError for what is no http or https URL."""
     try:
         url = base64.b64decode(
             name + "=" * (-len(name) % 4), altchars=b"-_", validate=True

@@ -26,9 +26,9 @@ from paddler_trio.processes.model_store.inventory import (
     size_on_disk,
     stored_files,
 )
-from paddler_trio.processes.model_store.layout import StoreLayout
 from paddler_trio.processes.model_store.retention import NoRoom, Retention
 from paddler_trio.processes.model_store.store_counters import StoreCounters
+from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.processes.model_store.store_prune import PrunePlan, planned
 from paddler_trio.processes.model_store.stored_models import StoredModel, select, stored_models
 from paddler_trio.system.durable import write_durably
@@ -43,7 +43,7 @@ SETTLE_S: Final = 5.0
 
 @attrs.frozen
 class Pruned:
-    """What a prune did. ``problems``: why a file of the plan is still there, by its key."""
+    """The outcome of a prune. ``problems``: why a file of the plan is still there, by its key."""
 
     plan: PrunePlan
     problems: dict[str, str]
@@ -60,7 +60,7 @@ class ModelStore:
     _claims: trio.Lock = attrs.field(factory=trio.Lock, init=False)
     """Held while files go for others that arrive."""
     _writes: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    """Of the list of pins: the newest one is written last."""
+    """The writes of the list of pins: the newest one is written last."""
 
     def __repr__(self) -> str:
         return f"<ModelStore {self.layout.root}: {self.retention}>"
@@ -80,7 +80,7 @@ class ModelStore:
         return self.retention.num_held
 
     async def files(self) -> list[StoredFile]:
-        """What lies there now."""
+        """Return the files that lie there now."""
         return await trio.to_thread.run_sync(stored_files, self.layout)
 
     # ------------------------------------------------------------------- room
@@ -97,7 +97,7 @@ class ModelStore:
             return None
 
     async def settle(self, key: str) -> None:
-        """Nothing is written to it any more: what is there counts from now on."""
+        """Note that nothing is written to a file any more: what is there counts from now on."""
         with trio.move_on_after(SETTLE_S, shield=True):
             for each in (key, self.layout.quarantined_key(key)):
                 try:
@@ -113,7 +113,7 @@ class ModelStore:
 
     @asynccontextmanager
     async def used(self, key: str) -> AsyncIterator[None]:
-        """While the block lasts the file stays."""
+        """Keep the file while the block lasts."""
         self.retention.use(key)
         try:
             await trio.to_thread.run_sync(note_use, self.layout.root / key)
@@ -144,7 +144,7 @@ class ModelStore:
             return Pruned(plan, problems)
 
     async def remove(self, key: str) -> None:
-        """An operator wants it to go; HttpProblem 404 or 409."""
+        """Remove a file that an operator wants to go; HttpProblem 404 or 409."""
         async with self._claims:
             if not self.retention.holds(key) and not self.retention.is_arriving(key):
                 raise HttpProblem(404, f"the store has no {key[:200]!r}")
@@ -157,15 +157,15 @@ class ModelStore:
     # ------------------------------------------------------------ what is wanted
 
     async def desire(self, models: tuple[DesiredModel, ...]) -> None:
-        """The files of these models stay, and of no others."""
+        """Keep the files of these models, and of no others."""
         self._desired = models
         async with self._claims:
             await self._refresh_desired()
             await self._evict(self.retention.trim())
 
     async def selected(self, sources: Sequence[str]) -> list[StoredModel]:
-        """The models that these select, each once; HttpProblem 404 for one that selects none, 400
-        for one that names no source."""
+        """Return the models that these select, each once; HttpProblem 404 for one that selects
+        none, 400 for one that names no source."""
 
         def look() -> list[StoredModel]:
             models = stored_models(stored_files(self.layout))
@@ -187,7 +187,7 @@ class ModelStore:
             raise HttpProblem(400, str(error)) from error
 
     async def pin(self, keys: Collection[str], *, pinned: bool) -> None:
-        """These files stay until they are unpinned; HttpProblem if one is not there, or too many
+        """Keep these files until they are unpinned; HttpProblem if one is not there, or too many
         are. OSError: the list cannot be written, and all is as before."""
         for key in keys if pinned else ():
             if not self.retention.holds(key) and not self.retention.is_arriving(key):
@@ -240,7 +240,7 @@ def _read_pins(layout: StoreLayout) -> set[str]:
 
 
 def disk_lacks(layout: StoreLayout, key: str, size_bytes: int) -> int:
-    """How much more than is free this file needs."""
+    """Return how much more than is free this file needs."""
     place = os.statvfs(layout.root)
     needed = size_bytes - (size_on_disk(layout, key) or 0)
     return max(0, needed - place.f_bavail * place.f_frsize)

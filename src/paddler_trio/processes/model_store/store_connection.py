@@ -25,13 +25,14 @@ T = TypeVar("T")
 
 PIECE_BYTES: Final = 512 * 1024
 SENT_BYTES: Final = 4 * 1024 * 1024
-"""Of a file with one call, as far as the kernel's buffer has room."""
+"""The bytes of a file with one call, as far as the kernel's buffer has room."""
 WRITE_S: Final = 30.0
 READ_S: Final = 30.0
 MAX_STRAY_BYTES: Final = 64 * 1024
 """That a client may send behind its request."""
 LINGER_S: Final = 2.0
-"""For the client to close its side after our last byte: what it still sends would reset it."""
+"""The time for the client to close its side after our last byte: what it still sends would reset
+it."""
 
 StoreHeader: TypeAlias = tuple[str, str]
 
@@ -55,11 +56,11 @@ class StoreConnection:
     has_begun: bool = attrs.field(default=False, init=False)
     """The head of the answer was sent, or some of it."""
     status: int = attrs.field(default=0, init=False)
-    """Of the answer, once it has begun."""
+    """The status of the answer, once it has begun."""
     changed: str = attrs.field(default="", init=False)
-    """What the request changed in the store, as its handler says it for the audit log."""
+    """The change that the request made in the store, as its handler says it for the audit log."""
     headers: Mapping[str, str] = attrs.field(init=False)
-    """Of the request; names are lower case; of several with one name, the first."""
+    """The headers of the request; names are lower case; of several with one name, the first."""
     _unread: bytes = attrs.field(init=False)
     _received_bytes: int = attrs.field(default=0, init=False)
 
@@ -101,7 +102,7 @@ class StoreConnection:
         return int(text)
 
     async def receive_body(self) -> bytes:
-        """The next piece of the body, empty at its end.
+        """Return the next piece of the body, empty at its end.
 
         Errors:
           HttpProblem: as ``body_bytes``; 408, nothing came for ``READ_S``.
@@ -132,7 +133,7 @@ class StoreConnection:
         return self.headers.get("expect", "").lower() == "100-continue"
 
     async def receive_whole(self, limit_bytes: int) -> bytes:
-        """The whole body; errors as of ``receive_body``, and HttpProblem 413."""
+        """Return the whole body; errors as of ``receive_body``, and HttpProblem 413."""
         if self.body_bytes > limit_bytes:
             raise HttpProblem(413, f"a body of {self.body_bytes} bytes; the limit is {limit_bytes}")
         body = b""
@@ -149,7 +150,8 @@ class StoreConnection:
                 too_many_bytes -= len(data)
 
     async def while_reader(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of ``work``, which is cancelled when the client leaves; its body was read.
+        """Return the result of ``work``, which is cancelled when the client leaves; its body was
+        read.
 
         Errors:
           ReaderGoneError: it left first.

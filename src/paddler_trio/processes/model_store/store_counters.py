@@ -1,4 +1,4 @@
-"""What a store counts as it goes: requests, bytes, evictions, downloads."""
+"""Count what a store does: requests, bytes, evictions, downloads."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ class StoreCounters:
         factory=lambda: {"done": 0, "failed": 0, "given_up": 0}, init=False
     )
     fetched_bytes: int = attrs.field(default=0, init=False)
-    """By downloads that are over."""
+    """The bytes of downloads that are over."""
     pushed_bytes: int = attrs.field(default=0, init=False)
     sent_bytes: int = attrs.field(default=0, init=False)
     evictions: int = attrs.field(default=0, init=False)
 
     def sent(self, num_bytes: int) -> None:
-        """So many more bytes of files are in the kernel's hands, for a client."""
+        """Count so many more bytes of files that are in the kernel's hands, for a client."""
         self.sent_bytes += num_bytes
 
     def counts(
         self, *, files: int, used_bytes: int, downloads_running: int, arriving_bytes: int
     ) -> StoreCounts:
-        """All of it now; ``arriving_bytes`` were received by downloads that go on."""
+        """Return all counts as they are now; ``arriving_bytes`` were received by downloads that go
+        on."""
         whole, arriving, nothing = self.found.values()
         done, failed, given_up = self.downloads.values()
         return StoreCounts(

@@ -1,4 +1,4 @@
-"""What passes between the balancer and its model store, over one Unix socket.
+"""Messages between the balancer and its model store, over one Unix socket.
 
 The socket keeps message boundaries (``SOCK_SEQPACKET``): one message is one kind byte and a
 MessagePack list. A :class:`PassedRequest` travels with the descriptor of its connection. Both ends
@@ -58,7 +58,7 @@ class PassedRequest:
 
 @attrs.frozen
 class Desire:
-    """What the fleet shall serve now; it stays in the store.
+    """The models that the fleet shall serve now; they stay in the store.
 
     Args:
       models: the JSON of a ``DesiredModel`` each.
@@ -98,7 +98,7 @@ class RequestEnded:
 
 @attrs.frozen
 class StoreCounts:
-    """What the store has measured since it came up, sent at most once a second.
+    """The measurements of the store since it came up, sent at most once a second.
 
     Args:
       files, used_bytes: held now; what is arriving counts with its full size.
@@ -130,12 +130,12 @@ _KINDS: Final = (Configure, PassedRequest, Desire, StoreUp, StoreFailed, Request
 
 
 def is_store_path(path: str) -> bool:
-    """Whether the store answers requests for ``path`` (percent-decoded)."""
+    """Return whether the store answers requests for ``path`` (percent-decoded)."""
     return path == PREFIX or path.startswith(f"{PREFIX}/")
 
 
 def encode_message(message: StoreMessage) -> bytes:
-    """WireError if it is too long for the socket."""
+    """Encode a message; WireError if it is too long for the socket."""
     fields = attrs.astuple(message, recurse=False)
     packed: bytes = msgpack.packb(fields)
     data = bytes([_KINDS.index(type(message))]) + packed
@@ -147,7 +147,7 @@ def encode_message(message: StoreMessage) -> bytes:
 
 
 def decode_message(data: bytes) -> StoreMessage:
-    """WireError if it is none."""
+    """Decode a message; WireError if it is none."""
     try:
         fields = msgpack.unpackb(data[1:], use_list=False)
         message: StoreMessage = _KINDS[data[0]](*fields)

@@ -32,7 +32,6 @@ from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.router import RouteTable
 from paddler_trio.processes.model_store.arrival import Arrivals
 from paddler_trio.processes.model_store.hub_metadata import HubMetadata
-from paddler_trio.processes.model_store.layout import StoreLayout
 from paddler_trio.processes.model_store.source_routes import SourceRoutes
 from paddler_trio.processes.model_store.store import ModelStore
 from paddler_trio.processes.model_store.store_connection import (
@@ -40,6 +39,7 @@ from paddler_trio.processes.model_store.store_connection import (
     ReaderGoneError,
     StoreConnection,
 )
+from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.processes.model_store.store_messages import (
     MAX_MESSAGE_BYTES,
     Configure,
@@ -63,7 +63,7 @@ from paddler_trio.wire.paddler.desired_state import DesiredModel
 log = structlog.get_logger("store")
 
 SILENCE_S: Final = 20.0
-"""Of a source; shorter than an agent waits for the head of an answer."""
+"""The silence of a source; shorter than an agent waits for the head of an answer."""
 MAX_REPORTS: Final = 4096
 """More than the balancer ever lets be under way."""
 COUNTS_S: Final = 1.0
@@ -121,7 +121,7 @@ class StoreLink:
     _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
 
     async def receive(self) -> tuple[object, int | None] | None:
-        """The next message, and the descriptor that came with it; None at the end."""
+        """Return the next message, and the descriptor that came with it; None at the end."""
         space = socket.CMSG_SPACE(_DESCRIPTOR_BYTES)
         try:
             data, ancillary, flags, _ = await self._control.recvmsg(
@@ -175,7 +175,7 @@ class StoreServing:
         self._reports, self.outgoing = trio.open_memory_channel[FromStore](MAX_REPORTS)
 
     async def run(self) -> None:
-        """Until the balancer is gone; what is under way then ends at once."""
+        """Serve until the balancer is gone; what is under way then ends at once."""
         async with trio.open_nursery() as nursery:
             self._requests = nursery
             nursery.start_soon(self._report, name="reports")
@@ -184,7 +184,7 @@ class StoreServing:
             nursery.cancel_scope.cancel(reason="the balancer is gone")
 
     async def handle(self, message: object, descriptor: int | None) -> None:
-        """One message of the balancer, and what came with it; WireError."""
+        """Handle one message of the balancer, and what came with it; WireError."""
         match message:
             case PassedRequest() if descriptor is None:
                 log.error("no descriptor is left for a connection", request=message.id)
@@ -204,7 +204,8 @@ class StoreServing:
             await self.link.send(message)
 
     async def answer(self, request: PassedRequest, descriptor: int) -> None:
-        """One connection, to its closing; nothing that goes wrong with it leaves this task."""
+        """Answer one connection, to its closing; nothing that goes wrong with it leaves this
+        task."""
         connection = StoreConnection.open(request, descriptor, self.store.counters.sent)
         try:
             await self._handle(connection)
@@ -246,7 +247,7 @@ class StoreServing:
 
 
 def problem_of(error: DownloadError) -> HttpProblem:
-    """What an agent is answered that asked for what does not come."""
+    """Return what an agent is answered that asked for what does not come."""
     kind = kind_of(error)
     name, value = store_header(kind, error.cause)
     headers = [(name.encode(), value.encode())]
@@ -260,7 +261,7 @@ def _model_of(text: bytes) -> DesiredModel:
 
 
 def allow_descriptors() -> None:
-    """As many as the system lets this process have: a connection takes two."""
+    """Allow as many descriptors as the system lets this process have: a connection takes two."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

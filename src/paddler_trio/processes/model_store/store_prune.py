@@ -1,4 +1,4 @@
-"""Which models of a store go when an operator prunes it, and the answer that tells.
+"""Choose the models of a store that go when an operator prunes it, and answer.
 
 As with agents' caches: a model stays if one rule keeps it. One that has a file which is desired,
 pinned, in use or arriving stays whatever the rules say, with all of its files.
@@ -13,17 +13,18 @@ from typing import Final
 import attrs
 
 from paddler_trio.processes.model_store.inventory import StoredFile, stored_files
-from paddler_trio.processes.model_store.layout import StoreLayout
+from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.processes.model_store.stored_models import StoredModel, select, stored_models
 from paddler_trio.wire.trio.cache_commands import Prune
 
 LEFT_GRACE_S: Final = 86_400.0
-"""What a download or an upload left stays for a day: somebody may be about to go on with it."""
+"""The leftovers of a download or an upload stay for a day: somebody may be about to go on with
+it."""
 
 
 @attrs.frozen
 class PrunePlan:
-    """What goes and how many models stay."""
+    """The models that go, and how many stay."""
 
     going: tuple[StoredModel, ...]
     num_kept: int
@@ -35,7 +36,7 @@ class PrunePlan:
 
 
 def planned(layout: StoreLayout, rules: Prune, is_kept: Callable[[str], bool]) -> PrunePlan:
-    """What ``rules`` do not keep, longest unused first. Blocking; UnknownSourceError."""
+    """Return what ``rules`` do not keep, longest unused first. Blocking; UnknownSourceError."""
     models = stored_models(stored_files(layout))
     named = {m.source for text in rules.sources for m in select(layout, models, text)}
     return prune_plan(models, rules, named, is_kept, time.time())
@@ -48,7 +49,7 @@ def prune_plan(
     is_kept: Callable[[str], bool],
     now_s: float,
 ) -> PrunePlan:
-    """The decision. Pure.
+    """Return the decision. Pure.
 
     Args:
       named: sources of the models that the rules name.

@@ -26,11 +26,11 @@ from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.router import Params, RouteTable
 from paddler_trio.processes.model_store.arrival import Arrivals
 from paddler_trio.processes.model_store.keep_routes import KeepRoutes
-from paddler_trio.processes.model_store.layout import checked_sha256
 from paddler_trio.processes.model_store.send_stored import send_stored
 from paddler_trio.processes.model_store.source_routes import SourceRoutes
 from paddler_trio.processes.model_store.store import ModelStore
 from paddler_trio.processes.model_store.store_connection import StoreConnection, StoreHeader
+from paddler_trio.processes.model_store.store_layout import checked_sha256
 from paddler_trio.processes.model_store.store_messages import PREFIX
 from paddler_trio.processes.model_store.upload_routes import UploadRoutes
 
@@ -40,7 +40,7 @@ StoreHandler: TypeAlias = Callable[[StoreConnection, Params], Awaitable[None]]
 def store_routes(
     store: ModelStore, arrivals: Arrivals, sources: SourceRoutes
 ) -> RouteTable[StoreHandler]:
-    """The table, complete."""
+    """Return the table, complete."""
     table: RouteTable[StoreHandler] = RouteTable()
     stored, uploads = StoredRoutes(store, arrivals), UploadRoutes(store)
     kept = KeepRoutes(store)
@@ -65,7 +65,7 @@ def store_routes(
 
 @attrs.frozen(eq=False)
 class StoredRoutes:
-    """What lies in the store: listed, and served as it is."""
+    """Routes to what lies in the store: listed, and served as it is."""
 
     store: ModelStore
     arrivals: Arrivals

@@ -20,7 +20,7 @@ from paddler_trio.models.model_reference import UnknownSourceError, reference_of
 from paddler_trio.models.pushed.pushed_source import pushed_source
 from paddler_trio.processes.model_store.desired_files import desired_files
 from paddler_trio.processes.model_store.inventory import StoredFile
-from paddler_trio.processes.model_store.layout import StoreLayout
+from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 MANIFESTS = "pushed/manifests/"
@@ -42,7 +42,7 @@ class StoredModel:
 
     @property
     def last_use_s(self) -> float:
-        """Of the file that was used last, since the epoch."""
+        """The last use of the file that was used last, since the epoch."""
         return max(file.last_use_s for file in self.files)
 
     @property
@@ -51,18 +51,18 @@ class StoredModel:
 
     @property
     def is_whole(self) -> bool:
-        """All files that are here can be served."""
+        """Return whether all files that are here can be served."""
         return all(file.is_whole for file in self.files)
 
     def is_called(self, text: str) -> bool:
-        """``text`` is its source, or the name or the key of one of its files."""
+        """Return whether ``text`` is its source, or the name or the key of one of its files."""
         return text == self.source or any(
             text == file.key or text in file.names for file in self.files
         )
 
 
 def stored_models(files: Iterable[StoredFile]) -> list[StoredModel]:
-    """The models of these files, by source. Pure."""
+    """Return the models of these files, by source. Pure."""
     found: dict[str, list[StoredFile]] = {}
     for file in files:
         for model in _models_of(file):
@@ -72,8 +72,8 @@ def stored_models(files: Iterable[StoredFile]) -> list[StoredModel]:
 
 
 def select(layout: StoreLayout, models: Sequence[StoredModel], text: str) -> list[StoredModel]:
-    """The models that ``text`` selects: a source, or what the list of the store calls a file.
-    Blocking; UnknownSourceError if it names no source."""
+    """Return the models that ``text`` selects: a source, or what the list of the store calls a
+    file. Blocking; UnknownSourceError if it names no source."""
     named = [model for model in models if model.is_called(text)]
     if named:
         return named
@@ -90,7 +90,7 @@ def select(layout: StoreLayout, models: Sequence[StoredModel], text: str) -> lis
 
 
 def _models_of(file: StoredFile) -> Sequence[str]:
-    """What names the models that the file belongs to."""
+    """Return what names the models that the file belongs to."""
     if file.is_whole and file.key.startswith(MANIFESTS):
         return [f"store://sha256/{file.key.removeprefix(MANIFESTS)}"]
     if not file.is_whole or not file.names:
@@ -99,7 +99,7 @@ def _models_of(file: StoredFile) -> Sequence[str]:
 
 
 def _model_named(name: str) -> str:
-    """The same for all files of one model."""
+    """Return what names all files of one model."""
     pushed = pushed_source(name)
     if pushed is not None:
         return f"store://sha256/{pushed.manifest_sha256}"
@@ -115,8 +115,8 @@ def _model_named(name: str) -> str:
 
 
 def _hub_file(name: str) -> HuggingFaceModel | None:
-    """None for a file of a repository without an organisation, as a cache that was copied here may
-    have: no source names those."""
+    """Return None for a file of a repository without an organisation, as a cache that was copied
+    here may have: no source names those."""
     try:
         reference = reference_of(name)
     except UnknownSourceError:

@@ -1,4 +1,4 @@
-"""What has arrived of a file that is being uploaded: its bytes from the start, without a gap.
+"""Know what has arrived of a file that is being uploaded: its bytes from the start, without a gap.
 
 The length of the file is how much is here, so there is nothing to keep beside it. After a crash of
 the machine some of the bytes may be wrong; the hash finds that when all are here. Blocking.
@@ -21,7 +21,7 @@ from paddler_trio.models.hub.hub_cache import size_of
 from paddler_trio.system.durable import durably_replace
 
 EXPIRY_S: Final = 7 * 86_400.0
-"""How long what was left of an upload waits for its client."""
+"""The time that what was left of an upload waits for its client."""
 MAX_LEFT: Final = 64
 """Uploads that may be left at a time; the oldest go."""
 
@@ -66,13 +66,14 @@ class UploadFile:
                 self._digest.update(piece)
 
     def sha256(self, on_chunk: Callable[[int], None]) -> str:
-        """Of all bytes that are here, in hex; read again if some are from another time. OSError."""
+        """Return the SHA-256 of all bytes that are here, in hex; read again if some are from
+        another time. OSError."""
         if self._digest is not None:
             return self._digest.hexdigest()
         return hash_of_file(self.path, "sha256", on_chunk)
 
     def publish(self, target: Path) -> None:
-        """It becomes ``target``, safe on the disk. OSError."""
+        """Make it ``target``, safe on the disk. OSError."""
         durably_replace(self.path, target)
 
     def discard(self) -> None:
@@ -86,12 +87,13 @@ class UploadFile:
 
 
 def here_bytes(path: Path) -> int:
-    """How much of an upload is here."""
+    """Return how much of an upload is here."""
     return size_of(path) or 0
 
 
 def expired_uploads(folder: Path, being_written: frozenset[str]) -> list[str]:
-    """The SHA-256 of uploads that nobody went on with for too long, or that are too many. OSError.
+    """Return the SHA-256 of uploads that nobody went on with for too long, or that are too many.
+    OSError.
 
     Args:
       being_written: the SHA-256 of those that must stay.

@@ -37,9 +37,9 @@ from paddler_trio.models.pushed.pushed_model import (
 )
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.router import Params
-from paddler_trio.processes.model_store.layout import StoreLayout, checked_sha256
 from paddler_trio.processes.model_store.store import ModelStore
 from paddler_trio.processes.model_store.store_connection import ReaderGoneError, StoreConnection
+from paddler_trio.processes.model_store.store_layout import StoreLayout, checked_sha256
 from paddler_trio.processes.model_store.upload_file import UploadFile, expired_uploads, here_bytes
 from paddler_trio.system.durable import write_durably
 
@@ -48,7 +48,7 @@ log = structlog.get_logger("store")
 T = TypeVar("T")
 
 MAX_UPLOADS: Final = 8
-"""At once; each has a few MiB in memory."""
+"""The uploads at once; each has a few MiB in memory."""
 WRITE_BYTES: Final = 4 * 1024 * 1024
 """Written and hashed at once, in a thread."""
 PROCESSING_S: Final = 5.0
@@ -81,7 +81,7 @@ class UploadRoutes:
         return self._layout.uploads / f"{sha256}.partial"
 
     async def head_blob(self, connection: StoreConnection, params: Params) -> None:
-        """Whether a file is here, or how much of it."""
+        """Answer whether a file is here, or how much of it."""
         sha256 = checked_sha256(params["sha256"])
         size_bytes = await trio.to_thread.run_sync(size_of, self._layout.pushed_blob(sha256))
         if size_bytes is None:
@@ -143,7 +143,7 @@ class UploadRoutes:
 
     @asynccontextmanager
     async def _turn(self, sha256: str) -> AsyncIterator[None]:
-        """While the block lasts nobody else writes this file; HttpProblem 409, 503."""
+        """Keep others from writing this file while the block lasts; HttpProblem 409, 503."""
         again = (b"retry-after", b"1")
         if sha256 in self._uploading:
             raise HttpProblem(409, "somebody is uploading this file now", [again])
@@ -193,7 +193,7 @@ class UploadRoutes:
         return 201, [], "it is here"
 
     async def _check_disk(self, sha256: str, window: Window) -> None:
-        """HttpProblem 507 if the disk has no room for what is still to come."""
+        """Raise HttpProblem 507 if the disk has no room for what is still to come."""
         path = self._partial(sha256)
 
         def lacks() -> int:
@@ -221,7 +221,7 @@ class UploadRoutes:
                     await self.store.remove(key)
 
     def _missing(self, manifest: Manifest) -> list[str]:
-        """The names of files that are not here in the right size. Blocking."""
+        """Return the names of files that are not here in the right size. Blocking."""
         return [
             file.name
             for file in manifest.all_files
@@ -230,7 +230,7 @@ class UploadRoutes:
 
 
 def asked_window(content_range: str | None, body_bytes: int) -> Window:
-    """What a body is of its file; HttpProblem 400 or 413."""
+    """Return which part of its file a body is; HttpProblem 400 or 413."""
     if content_range is None:
         window = Window(0, body_bytes, body_bytes)
     else:
@@ -280,8 +280,8 @@ async def _write_body(connection: StoreConnection, upload: UploadFile) -> None:
 
 
 async def _while_client_waits(connection: StoreConnection, work: Callable[[], T]) -> T:
-    """The result of blocking ``work``, however long it takes; the client sees that it goes on.
-    OSError.
+    """Return the result of blocking ``work``, however long it takes; the client sees that it goes
+    on. OSError.
 
     A client that leaves now changes nothing: all of its bytes are here.
     """

@@ -24,8 +24,8 @@ from paddler_trio.language.model_language import (
 )
 from paddler_trio.language.rendering import paddler_form_of
 from paddler_trio.language.vocabulary import print_llama_log
-from paddler_trio.processes.preparation.limits import die_with_parent, memory_limited
-from paddler_trio.processes.preparation.messages import (
+from paddler_trio.processes.preparation.job_limits import die_with_parent, memory_limited
+from paddler_trio.processes.preparation.preparation_messages import (
     LanguageFacts,
     LanguageRefused,
     frame_of,
@@ -95,7 +95,8 @@ def _serve(control: socket.socket, language: Language, shared: tuple[object, ...
 
 
 def _shared_objects(language: Language) -> tuple[object, ...]:
-    """What results refer to and never change: the rules and the call syntax of each template."""
+    """Return what results refer to and never change: the rules and the call syntax of each
+    template."""
     shared: list[object] = []
     templates = language.templates
     for model in (templates.default, *templates.named.values()):

@@ -1,4 +1,4 @@
-"""What a worker does with one request: parse it, then prepare it for the engine or answer it."""
+"""Do what one request needs of a worker: parse it, then prepare it for the engine or answer it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from paddler_trio.language.embedding_results import EmbeddingRefusedError
 from paddler_trio.language.model_language import Language
 from paddler_trio.language.prompting import prompt_of
 from paddler_trio.language.refusal import Refusal
-from paddler_trio.processes.preparation.messages import (
+from paddler_trio.processes.preparation.model_answers import UnanswerableError, answer_to
+from paddler_trio.processes.preparation.preparation_messages import (
     Answered,
     Job,
     Prepared,
     PreparedEmbedding,
     PreparedGeneration,
     Refused,
+    refused,
 )
-from paddler_trio.processes.preparation.model_answers import UnanswerableError, answer_to
-from paddler_trio.processes.preparation.refused_jobs import refused
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.engine.pipe_codec import encode
 from paddler_trio.wire.json_limits import JsonLimitError, check_count
@@ -115,7 +115,7 @@ def _question(job: Job, language: Language) -> Prepared:
 
 
 def _parsed(frame: RequestFrame) -> tuple[Work | AgentRequestBody, int, tuple[int, ...]]:
-    """The request, the seed of its sampling, and the tokens sampled before; WireError."""
+    """Return the request, the seed of its sampling, and the tokens sampled before; WireError."""
     if frame.is_paddlers:
         message = parse_agent_message(frame.text)
         assert isinstance(message, AgentRequest), "it has the head of one"

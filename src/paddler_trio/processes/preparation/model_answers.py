@@ -16,7 +16,7 @@ from paddler_trio.language.templates.token_escaping import unescaped
 from paddler_trio.language.vocabulary import TokenizationError, Vocabulary
 from paddler_trio.processes.preparation.template_preview import previewed
 from paddler_trio.wire.engine.engine_pipe import Ready
-from paddler_trio.wire.trio.trio_link import (
+from paddler_trio.wire.trio.model_questions import (
     DescribeModel,
     Detokenize,
     PreviewTemplate,
@@ -39,7 +39,7 @@ class UnanswerableError(PaddlerError):
 
 
 def answer_to(question: Question, language: Language, ready: Ready) -> dict[str, object]:
-    """The answer as plain JSON; its shape stands beside each question's class."""
+    """Return the answer as plain JSON; its shape stands beside each question's class."""
     vocabulary = language.vocabulary
     try:
         match question:
@@ -88,7 +88,7 @@ def _text_of(tokens: Sequence[int], vocabulary: Vocabulary) -> str:
 
 
 def _piece(token: int, vocabulary: Vocabulary) -> object:
-    """Its text, or a list of its bytes where they are only a part of a character."""
+    """Return a token's text, or a list of its bytes where they are only a part of a character."""
     piece = vocabulary.token_bytes(token, special=True)
     try:
         return piece.decode()

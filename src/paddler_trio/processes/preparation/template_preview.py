@@ -11,15 +11,15 @@ from paddler_trio.language.prompting import rendering_of, tokens_of
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.templates.conversation import ModelTemplate
 from paddler_trio.language.templates.token_escaping import unescaped
-from paddler_trio.wire.trio.trio_link import PreviewTemplate
+from paddler_trio.wire.trio.model_questions import PreviewTemplate
 from paddler_trio.wire.trio.work import ConversationPrompt
 
 
 def previewed(
     question: PreviewTemplate, language: Language, *, sees_images: bool
 ) -> dict[str, object]:
-    """The answer as plain JSON; its shape stands beside ``PreviewTemplate``. Refusal for what is
-    not the template's doing."""
+    """Return the answer as plain JSON; its shape stands beside ``PreviewTemplate``. Refusal for
+    what is not the template's doing."""
     conversation = ConversationPrompt(
         messages=question.messages, tools=question.tools, thinking=question.thinking
     )
@@ -38,7 +38,8 @@ def previewed(
 
 
 def _with_template(language: Language, source: str) -> Language:
-    """As an override by the operator: it takes the place of every template of the model."""
+    """Return the language with a template as an override by the operator: it takes the place of
+    every template of the model."""
     default = ModelTemplate.compile(source)
     return attrs.evolve(
         language, templates=attrs.evolve(language.templates, default=default, named={})

@@ -13,22 +13,22 @@ from contextlib import suppress
 import attrs
 
 from paddler_trio.language.model_language import Language
-from paddler_trio.processes.preparation.jobs import prepare
-from paddler_trio.processes.preparation.limits import (
+from paddler_trio.processes.preparation.job_limits import (
     RETIRED_ABOVE_BYTES,
     TooExpensiveError,
     cpu_limited,
     limit_memory,
     resident_bytes,
 )
-from paddler_trio.processes.preparation.messages import (
+from paddler_trio.processes.preparation.jobs import prepare
+from paddler_trio.processes.preparation.preparation_messages import (
     Job,
     JobDone,
     Prepared,
     frame_of,
     receive_frame,
+    refused,
 )
-from paddler_trio.processes.preparation.refused_jobs import refused
 
 
 @attrs.define(eq=False)

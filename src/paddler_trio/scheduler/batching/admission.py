@@ -1,7 +1,7 @@
-"""Which requests the engine admits: what can never fit is refused before it costs anything.
+"""Decide which requests the engine admits: what can never fit is refused before it costs anything.
 
 How many cells one sequence can have is known: its own region of a split cache, the whole pool of a
-unified one. So the answer is arithmetic, and the refusal names the numbers (W12, W13, W15).
+unified one. So the answer is arithmetic, and the refusal names the numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import attrs
 
 @attrs.frozen
 class Refused:
-    """Why a request cannot run on this engine; the text is for its client."""
+    """A request cannot run on this engine; ``reason`` is written for its client."""
 
     reason: str
 
@@ -19,7 +19,7 @@ class Refused:
 def refusal(
     *, num_prompt_tokens: int, max_tokens: int, cells: int, num_sampled: int = 0
 ) -> Refused | None:
-    """None if a prompt fits the cells of one sequence with room for at least one token.
+    """Return None if a prompt fits the cells of one sequence with room for at least one token.
 
     Args:
       num_prompt_tokens: length of the tokenised prompt.

@@ -1,4 +1,4 @@
-"""Whether a pass waits a moment for the request that follows an answer.
+"""Decide whether a pass waits a moment for the request that follows an answer.
 
 Where clients ask again as soon as they are answered, or requests queue for a slot, the next one
 comes milliseconds after an answer ended: a moment too late for the prompts of this pass. Then it
@@ -13,12 +13,12 @@ from __future__ import annotations
 import attrs
 
 _FRACTION = 1 / 4
-"""Of what a pass takes without prompts, what the wait may take."""
+"""The part of what a pass takes without prompts that the wait may take."""
 _LONGEST_S = 0.01
 _SHORTEST_S = 0.002
 """Nothing is answered and asked again in less."""
 _RAREST = 5
-"""Of 2 to the power of so many chances one is tried at least."""
+"""One chance of 2 to the power of so many is tried at least."""
 
 
 @attrs.define
@@ -30,8 +30,8 @@ class Anticipation:
     _skipped: int = attrs.field(default=0, init=False)
 
     def wait_s(self, pass_ms: float) -> float:
-        """How long to wait now that an answer ended, 0 for not at all; generating sequences alone
-        take ``pass_ms`` for a pass."""
+        """Return the seconds to wait now that an answer ended, 0 for not at all; generating
+        sequences alone take ``pass_ms`` for a pass."""
         longest_s = min(_LONGEST_S, _FRACTION * pass_ms / 1e3)
         if longest_s < _SHORTEST_S:
             return 0.0
@@ -42,5 +42,5 @@ class Anticipation:
         return longest_s
 
     def waited(self, *, came: bool) -> None:
-        """Something came meanwhile, or nothing."""
+        """Note that something came meanwhile, or nothing."""
         self._misses = 0 if came else min(_RAREST, self._misses + 1)

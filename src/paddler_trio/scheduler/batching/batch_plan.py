@@ -49,7 +49,8 @@ class ScheduledChunk:
 
     @property
     def wants_logits(self) -> bool:
-        """The chunk ends with the sequence's newest token, so the next one can be sampled."""
+        """Return whether the chunk ends with the sequence's newest token, so the next one can be
+        sampled."""
         return self.start + self.count == self.sequence.num_tokens
 
 
@@ -62,7 +63,7 @@ def plan_batch(
     whole_images: bool = False,
     free_cells: int | None = None,
 ) -> tuple[ScheduledChunk, ...]:
-    """The chunks of the next pass.
+    """Return the chunks of the next pass.
 
     Args:
       sequences: in arrival order, each at most once.
@@ -96,19 +97,8 @@ def plan_batch(
     if not ingesting:
         return tuple(chunks)
     budget = PrefillBudget(spare) if prefill_budget is None else prefill_budget
-    room = min(spare, budget.tokens)
-    if room > 0:
-        wants = [_next_run(sequence, spare, whole_images) for sequence in ingesting]
-        if budget.in_step and sum(wants) > room:
-            early = [_without_end(want) for want in wants]
-            wants = early if any(early) else wants
-        counts = divide_prefill_budget(wants, room, turn=turn)
-        if whole_images:
-            taken = sum(chunk.count + len(chunk.drafts) for chunk in chunks)
-            left = None if free_cells is None else free_cells - taken
-            counts = _with_whole_images(ingesting, wants, counts, left)
-    else:
-        counts = [0] * len(ingesting)
+    left = None if free_cells is None else free_cells - (token_budget - spare)
+    counts = _prefill_counts(ingesting, spare, budget, left, turn=turn, whole_images=whole_images)
     chunks += [
         ScheduledChunk(s, s.num_computed, count)
         for s, count in zip(ingesting, counts, strict=True)
@@ -117,8 +107,29 @@ def plan_batch(
     return tuple(chunks)
 
 
+def _prefill_counts(
+    ingesting: list[Sequence],
+    spare: int,
+    budget: PrefillBudget,
+    free_cells: int | None,
+    *,
+    turn: int,
+    whole_images: bool,
+) -> list[int]:
+    """Return how many tokens of each prompt are computed next."""
+    room = min(spare, budget.tokens)
+    if room <= 0:
+        return [0] * len(ingesting)
+    wants = [_next_run(sequence, spare, whole_images) for sequence in ingesting]
+    if budget.in_step and sum(wants) > room:
+        early = [_without_end(want) for want in wants]
+        wants = early if any(early) else wants
+    counts = divide_prefill_budget(wants, room, turn=turn)
+    return _with_whole_images(ingesting, wants, counts, free_cells) if whole_images else counts
+
+
 def _next_run(sequence: Sequence, room: int, whole_images: bool) -> int:
-    """How many of its tokens could be computed together next; never more than ``room`` words."""
+    """Return how many tokens could be computed together next; never more than ``room`` words."""
     start = sequence.num_computed
     if whole_images and is_image(sequence.tokens[start]):
         return run_length(sequence.tokens, start, sequence.num_missing)
@@ -128,7 +139,8 @@ def _next_run(sequence: Sequence, room: int, whole_images: bool) -> int:
 def _with_whole_images(
     sequences: list[Sequence], wants: list[int], counts: list[int], free_cells: int | None
 ) -> list[int]:
-    """The first image that got anything gets all of it, if there are cells; others wait."""
+    """Return the counts with all of the first image that got anything of it, if there are cells;
+    others wait."""
     is_an_image = [is_image(sequence.tokens[sequence.num_computed]) for sequence in sequences]
     counts = list(counts)
     images = [i for i, here in enumerate(is_an_image) if here and counts[i]]
@@ -169,12 +181,12 @@ def divide_prefill_budget(wants: list[int], budget: int, *, turn: int = 0) -> li
 
 
 def _without_end(want: int) -> int:
-    """The tiles of a prompt that leave one and what is more for later."""
+    """Return the tiles of a prompt that leave one and what is more for later."""
     return max(0, want // TILE - 1) * TILE
 
 
 def _part(want: int, room: int) -> int:
-    """All of it, or as many tiles as there is room for, or what there is."""
+    """Return ``want``, or as many tiles as there is room for, or what room there is."""
     if want <= room:
         return want
     return room - room % TILE if room >= TILE else room

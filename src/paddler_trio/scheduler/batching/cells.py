@@ -1,4 +1,4 @@
-"""Which streams hold which cells of the KV cache, exactly.
+"""Account exactly for which streams hold which cells of the KV cache.
 
 Two layouts. *Split*: every stream has a region of its own, and one stream's tokens never cost
 another's. *Unified*: one pool for all; a token whose prefix is shared by several streams is held by
@@ -29,7 +29,7 @@ class Cells(Protocol):
         ...
 
     def freed_by(self, stream: int, length: int) -> int:
-        """How many cells would be free in addition if the stream were cut to ``length``."""
+        """Return how many more cells would be free if the stream were cut to ``length``."""
         ...
 
     def grow(self, stream: int, count: int) -> None: ...
@@ -95,7 +95,7 @@ class UnifiedCells:
     _held: list[list[int]] = attrs.field(init=False)
     """The cells of each stream, in the order of its tokens."""
     _holders: list[int] = attrs.field(init=False)
-    """How many streams hold each cell."""
+    """The number of streams that hold each cell."""
     _free: list[int] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Where in a prompt a checkpoint is worth its copy.
+"""Choose the places in a prompt where a checkpoint is worth its copy.
 
 A memory that cannot be cut anywhere serves another prompt only as it was at some moment: a turn of
 a conversation goes on after the last message, not after the answer that a template may show in a
@@ -17,7 +17,7 @@ WORTH_KEEPING = 64
 
 
 def checkpoint_places(tokens: list[int], prompt: int, *, start: int, parted: int) -> list[int]:
-    """Lengths at which computing pauses to keep what is in the cache.
+    """Return lengths at which computing pauses to keep what is in the cache.
 
     Args:
       tokens: of the sequence; the first ``prompt`` of them are its prompt.

@@ -20,7 +20,7 @@ _LONGEST_PAUSE_LOG2 = 6
 
 
 def guess_next(tokens: list[int], *, count: int) -> list[int]:
-    """Up to ``count`` tokens that followed the latest earlier occurrence of the last few.
+    """Return up to ``count`` tokens that followed the latest earlier occurrence of the last few.
 
     Longer occurrences are trusted first; nothing earlier than ``LOOK_BACK`` tokens is looked at.
     """
@@ -42,7 +42,7 @@ def guess_next(tokens: list[int], *, count: int) -> list[int]:
 
 @attrs.define
 class Drafting:
-    """How much to guess for one sequence: less and less while the guesses are wrong.
+    """Adapts how much is guessed for one sequence: less and less while the guesses are wrong.
 
     Args:
       max_drafts: tokens guessed at a time, 0 for none.
@@ -55,7 +55,7 @@ class Drafting:
     _pause: int = attrs.field(default=0, init=False)
 
     def guess(self, tokens: list[int]) -> list[int]:
-        """What may follow ``tokens``; nothing for a while after wrong guesses."""
+        """Return tokens that may follow ``tokens``; none for a while after wrong guesses."""
         return guess_next(tokens, count=self.max_drafts) if self.may_guess() else []
 
     def may_guess(self) -> bool:
@@ -66,7 +66,7 @@ class Drafting:
         return self.max_drafts > 0
 
     def judged(self, drafted: int, accepted: int) -> None:
-        """So many of the tokens guessed last were right."""
+        """Note that so many of the tokens guessed last were right."""
         self.num_drafted += drafted
         self.num_accepted += accepted
         if accepted:

@@ -1,4 +1,4 @@
-"""Which documents are embedded together in the next pass.
+"""Choose the documents that are embedded together in the next pass.
 
 A pass takes documents of all requests at once, up to a number of tokens: attention compares every
 token of a pass with every other, so a pass that is too large costs more than two that are not.
@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import attrs
 
 WINDOW = 64
-"""How far ahead of its earliest document a request is searched for one that fills a gap."""
+"""The distance ahead of its earliest document in which a request is searched for one that fills a
+gap."""
 
 
 @attrs.frozen
@@ -28,7 +29,7 @@ class Document:
 
 @attrs.define
 class _Waiting:
-    """What is left of one request, in its order: ``window`` is searched, ``rest`` follows."""
+    """The rest of one request, in its order: ``window`` is searched, ``rest`` follows."""
 
     rest: deque[Document]
     isolated: bool = False
@@ -41,7 +42,7 @@ class _Waiting:
         return self.window[0]
 
     def longest_within(self, room: int) -> Document | None:
-        """The longest one that fits, the earliest of several; None if none does."""
+        """Return the longest document that fits, the earliest of several; None if none does."""
         fitting = (document for document in self.window if document.length <= room)
         return max(fitting, key=lambda document: document.length, default=None)
 
@@ -70,7 +71,7 @@ class EmbeddingQueue:
     max_tokens: int
     max_documents: int
     _requests: dict[int, _Waiting] = attrs.field(factory=dict, init=False)
-    """In the order of their turns: the first one begins the next pass."""
+    """The requests in the order of their turns: the first one begins the next pass."""
 
     @property
     def is_empty(self) -> bool:
@@ -115,14 +116,15 @@ class EmbeddingQueue:
         return tuple(pack)
 
     def _together(self) -> list[_Waiting]:
-        """The requests whose documents may share the next pass, in the order of their turns."""
+        """Return the requests whose documents may share the next pass, in the order of their
+        turns."""
         requests = list(self._requests.values())
         if requests and requests[0].isolated:
             return requests[:1]
         return [request for request in requests if not request.isolated]
 
     def _pass_the_turn(self) -> None:
-        """The request that began this pass is the last to begin one; empty ones are removed."""
+        """Make the request that began this pass the last to begin one; remove empty ones."""
         keys = list(self._requests)
         for key in keys[1:] + keys[:1]:
             request = self._requests.pop(key)

@@ -11,11 +11,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 MAX_TOKENS = 2**32
-"""Of one image; far more than any context holds."""
+"""The limit for one image; far more than any context holds."""
 
 
 def image_tokens(digest: bytes, count: int, *, advance: int | None = None) -> list[int]:
-    """The tokens of an image.
+    """Return the tokens of an image.
 
     Args:
       digest: a hash of what it shows: equal ones must mean equal embeddings.
@@ -31,24 +31,24 @@ def image_tokens(digest: bytes, count: int, *, advance: int | None = None) -> li
 
 
 def is_image(token: int) -> bool:
-    """This token is a place in an image."""
+    """Return whether this token is a place in an image."""
     return token < 0
 
 
 def place_of(token: int) -> int:
-    """The place of this token in its image, from 0."""
+    """Return the place of this token in its image, from 0."""
     assert token < 0, f"{token} is a token of the vocabulary"
     return (-1 - token) % MAX_TOKENS
 
 
 def image_of(token: int) -> int:
-    """Which image: equal for all of its tokens, and for no other image's."""
+    """Return the number of an image: equal for all of its tokens, and for no other image's."""
     assert token < 0, f"{token} is a token of the vocabulary"
     return (-1 - token) // MAX_TOKENS
 
 
 class Positions:
-    """Where each token of a prompt, and of what is sampled after it, is for the model."""
+    """Positions that tokens of a prompt, and of what is sampled after it, have for the model."""
 
     __slots__ = ("_ends", "_shifts")
 
@@ -69,14 +69,14 @@ class Positions:
                 self._shifts.append(shift)
 
     def at(self, index: int) -> int:
-        """The position of token ``index``, which is the first of its image or in none."""
+        """Return the position of token ``index``, which is the first of its image or in none."""
         passed = bisect_right(self._ends, index)
         return index - (self._shifts[passed - 1] if passed else 0)
 
 
 def run_length(tokens: Sequence[int], start: int, limit: int) -> int:
-    """How many tokens from ``start`` on, at most ``limit``, llama.cpp can take in one batch: words
-    only, or embeddings of one image only."""
+    """Return how many tokens from ``start`` on, at most ``limit``, llama.cpp can take in one batch:
+    words only, or embeddings of one image only."""
     end = min(len(tokens), start + limit)
     if start >= end:
         return 0
@@ -91,19 +91,19 @@ def run_length(tokens: Sequence[int], start: int, limit: int) -> int:
 
 
 def whole_images(tokens: Sequence[int], length: int) -> int:
-    """``length``, or less: no image is cut by taking so many tokens."""
+    """Return ``length``, or less: no image is cut by taking so many tokens."""
     if length >= len(tokens) or tokens[length] >= 0:
         return length
     return max(0, length - place_of(tokens[length]))
 
 
 def words_of(tokens: Sequence[int]) -> Sequence[int]:
-    """Those of them that are tokens of the vocabulary; without images at the speed of ``min``."""
+    """Return the tokens that are in the vocabulary; without images at the speed of ``min``."""
     if not tokens or min(tokens) >= 0:
         return tokens
     return [token for token in tokens if token >= 0]
 
 
 def num_words(tokens: Sequence[int]) -> int:
-    """How many of these are tokens of the vocabulary."""
+    """Return how many of these are tokens of the vocabulary."""
     return len(words_of(tokens))

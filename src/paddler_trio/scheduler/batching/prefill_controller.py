@@ -1,4 +1,4 @@
-"""How many prompt tokens may be in a pass while other sequences wait for their next token.
+"""Decide how many prompt tokens may be in a pass while other sequences wait for their next token.
 
 Every generating sequence waits for the whole pass, so the prefill budget is sized from measured
 speed: what a pass of so many generating sequences takes by itself, and what a prompt token adds.
@@ -16,7 +16,7 @@ SMALLEST_CHUNK = 64
 """Fewer tokens a pass are computed much slower each (measured on a CPU: 64 cost 1.15 times as much
 a token as 512 do, 32 up to 1.6 times)."""
 FIRST_CHUNK = 128
-"""Before anything was measured."""
+"""The first chunk, before anything was measured."""
 _AUTO_MULTIPLE = 5.5
 """A pass with prompts in it may take so many times the pass without: a prompt then loses at most
 two elevenths of its speed to generating sequences."""
@@ -25,7 +25,7 @@ _AUTO_FLOOR_MS = 80.0
 _AUTO_IDLE_MS = 400.0
 """A pass with many prompts, if nothing generates: what arrives meanwhile waits for all of it."""
 _AUTO_IN_STEP_MS = 2000.0
-"""How long first tokens may wait for those of others, if nothing generates yet; and about the
+"""The time that first tokens may wait for those of others, if nothing generates yet; and about the
 longest pass then."""
 _PAUSE_MS = 150.0
 """The longest pause after a first token for the sake of the others that began in the same pass."""
@@ -45,7 +45,7 @@ class PrefillController:
     def prefill_budget(
         self, generating: int, *, limit: int, ingesting: int = 1, missing: int = 0, unit: int = 512
     ) -> PrefillBudget:
-        """The prompt tokens of the next pass, at most ``limit``.
+        """Return the prompt tokens of the next pass, at most ``limit``.
 
         If nothing generates, prompts that are there together come to their ends together, unless
         that takes long: a stream that began early would only stop again for the others.
@@ -67,29 +67,29 @@ class PrefillController:
         return PrefillBudget(self._tokens(self.pass_target_ms(generating) - alone_ms, limit))
 
     def call_tokens(self) -> int:
-        """How many prompt tokens are worth computing in one call: more of them would only keep the
-        shortest prompt among them waiting."""
+        """Return how many prompt tokens are worth computing in one call: more of them would only
+        keep the shortest prompt among them waiting."""
         if self._prompt_token_ms is None:
             return FIRST_CHUNK
         return max(FIRST_CHUNK, int(_AUTO_FLOOR_MS / max(1e-6, self._prompt_token_ms)))
 
     def is_short(self, tokens: int) -> bool:
-        """A stream may pause for as long as so many prompt tokens take."""
+        """Return whether a stream may pause for as long as so many prompt tokens take."""
         return tokens * (self._prompt_token_ms or 0.0) <= _PAUSE_MS
 
     def pass_target_ms(self, generating: int) -> float:
-        """How long a pass may take beside so many that generate."""
+        """Return how long a pass may take beside so many that generate."""
         if self.target_ms is not None:
             return self.target_ms
         return max(_AUTO_FLOOR_MS, _AUTO_MULTIPLE * (self.alone_ms(generating) or 0.0))
 
     @property
     def prompt_token_ms(self) -> float | None:
-        """What a prompt token takes; None before one was measured."""
+        """Milliseconds that a prompt token takes; None before one was measured."""
         return self._prompt_token_ms
 
     def measured(self, *, generating: int, prompt_tokens: int, pass_ms: float) -> None:
-        """A pass of this shape took so long."""
+        """Note that a pass of this shape took so long."""
         if prompt_tokens == 0:
             if generating:
                 before = self._alone_ms.get(generating, pass_ms)
@@ -103,13 +103,15 @@ class PrefillController:
             self._prompt_token_ms = before + _FRESH * (token_ms - before)
 
     def _tokens(self, ms: float, limit: int) -> int:
-        """As many as take so long, at most ``limit``, but not too few to be worth a call."""
+        """Return as many tokens as take so long, at most ``limit``, but not too few to be worth a
+        call."""
         assert self._prompt_token_ms is not None
         tokens = int(ms / max(1e-6, self._prompt_token_ms))
         return min(limit, max(SMALLEST_CHUNK, tokens))
 
     def alone_ms(self, generating: int) -> float | None:
-        """What a pass of so many that generate takes by itself; None before one was measured."""
+        """Return how long a pass of so many that generate takes by itself; None before one was
+        measured."""
         if generating == 0 or not self._alone_ms:
             return None
         measured_ms = self._alone_ms.get(generating)

@@ -1,4 +1,4 @@
-"""Which prefixes are kept in host memory after their cells were needed for something else.
+"""Decide which prefixes are kept in host memory after their cells were needed for something else.
 
 The engine holds the memory; this decides what is kept in it, where, and what is evicted, and finds
 the stored prefix that serves a prompt best. Storing costs a copy: while no stored prefix is used
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import attrs
 
-from paddler_trio.scheduler.batching.free_list import FreeList
 from paddler_trio.scheduler.batching.image_tokens import whole_images
 from paddler_trio.scheduler.batching.prefixes import MemoryRules, common_prefix
 
@@ -50,7 +49,7 @@ class PrefixStore:
     budget_bytes: int
     rules: MemoryRules = attrs.field(factory=MemoryRules)
     ready_bytes: int = attrs.field(init=False)
-    """How much of the memory was touched before, from its beginning on."""
+    """The bytes of the memory that were touched before, from its beginning on."""
     _memory: FreeList = attrs.field(init=False)
     _stored: list[_Stored] = attrs.field(factory=list, init=False)
     _clock: int = attrs.field(default=0, init=False)
@@ -71,7 +70,7 @@ class PrefixStore:
         return sum(len(stored.tokens) for stored in self._stored)
 
     def find(self, tokens: list[int], salt: str | None, *, better_than: int) -> Found | None:
-        """The stored prefix with most of ``tokens``, if it beats ``better_than`` tokens."""
+        """Return the stored prefix with most of ``tokens``, if it beats ``better_than`` tokens."""
         best, found = better_than, None
         if salt is None:
             return None
@@ -97,8 +96,8 @@ class PrefixStore:
         return Found(best, len(found.tokens), found.offset, found.num_bytes)
 
     def wants(self, tokens: list[int], salt: str | None, num_bytes: int) -> bool:
-        """Whether this prefix is to be stored: it fits, none stored serves as well, and stored
-        ones are of use, or it is one of the few that try whether they are."""
+        """Return whether this prefix is to be stored: it fits, none stored serves as well, and
+        stored ones are of use, or it is one of the few that try whether they are."""
         if salt is None or num_bytes > self.budget_bytes:
             return False
         if self.keeps(tokens, salt):
@@ -111,12 +110,13 @@ class PrefixStore:
         return True
 
     def keeps(self, tokens: list[int], salt: str) -> bool:
-        """What is stored serves wherever these would."""
+        """Return whether what is stored serves wherever these tokens would."""
         end = len(tokens) if self.rules.is_cut_anywhere else None
         return any(stored.salt == salt and stored.tokens[:end] == tokens for stored in self._stored)
 
     def is_ready_for(self, num_bytes: int) -> bool:
-        """So many bytes have room in memory that is ready, or no more will ever be."""
+        """Return whether so many bytes have room in memory that is ready, or no more will ever
+        be."""
         return self.ready_bytes == self.budget_bytes or self._memory.fits(
             num_bytes, below=self.ready_bytes
         )
@@ -146,3 +146,44 @@ class PrefixStore:
     def _drop(self, stored: _Stored) -> None:
         self._stored.remove(stored)
         self._memory.give_back(stored.offset, stored.num_bytes)
+
+
+@attrs.define
+class FreeList:
+    """Hands out ranges of ``capacity`` bytes; two that are taken never overlap."""
+
+    capacity: int
+    _free: list[tuple[int, int]] = attrs.field(init=False)
+    """Start and end of each free range, ascending; no two touch."""
+
+    def __attrs_post_init__(self) -> None:
+        self._free = [(0, self.capacity)] if self.capacity else []
+
+    @property
+    def num_free(self) -> int:
+        return sum(end - start for start, end in self._free)
+
+    def fits(self, size: int, *, below: int) -> bool:
+        """Return whether :meth:`take` has a range of so many bytes."""
+        return any(start + size <= min(end, below) for start, end in self._free)
+
+    def take(self, size: int, *, below: int) -> int | None:
+        """Return the start of a range of ``size`` >= 1 bytes that ends at or below ``below``: the
+        first that is large enough, so that memory which was in use before is used again first."""
+        for place, (start, end) in enumerate(self._free):
+            if start + size <= min(end, below):
+                self._free[place : place + 1] = [(start + size, end)] if start + size < end else []
+                return start
+        return None
+
+    def give_back(self, start: int, size: int) -> None:
+        """Note that a range that was taken is free again."""
+        end = start + size
+        place = next((i for i, (other, _) in enumerate(self._free) if other > start), None)
+        place = len(self._free) if place is None else place
+        first = last = place
+        if place > 0 and self._free[place - 1][1] == start:
+            first, start = place - 1, self._free[place - 1][0]
+        if place < len(self._free) and self._free[place][0] == end:
+            last, end = place + 1, self._free[place][1]
+        self._free[first:last] = [(start, end)]

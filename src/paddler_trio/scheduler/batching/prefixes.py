@@ -1,4 +1,4 @@
-"""How much of a prompt is in the cache already, and how much of that may be used.
+"""Find how much of a prompt is in the cache already, and how much of that may be used.
 
 llama.cpp's memories differ in what they can forget. An ordinary cache can be cut anywhere. A
 sliding window keeps only the last positions, so it may be cut only where the window before the cut
@@ -12,7 +12,7 @@ import attrs
 
 @attrs.frozen
 class MemoryRules:
-    """What the model's memory allows.
+    """Rules of a model's memory: whether it can be cut, and where.
 
     ``can_trim``: the end of a sequence may be cut off. ``window``: positions an attention layer
     looks back at, 0 for all of them. ``whole_images``: an image is computed in one batch
@@ -26,12 +26,12 @@ class MemoryRules:
 
     @property
     def is_cut_anywhere(self) -> bool:
-        """Every beginning of what is in the cache can serve."""
+        """Return whether every beginning of what is in the cache can serve."""
         return self.can_trim and not self.window
 
     def usable(self, shared: int, *, length: int, first_position: int) -> int:
-        """How many of ``shared`` leading tokens can serve, of a sequence with ``length`` in the
-        cache whose oldest position there is ``first_position``: ``shared`` or 0."""
+        """Return how many of ``shared`` leading tokens can serve, of a sequence with ``length`` in
+        the cache whose oldest position there is ``first_position``: ``shared`` or 0."""
         if shared == length:
             return shared
         if not self.can_trim:
@@ -42,7 +42,7 @@ class MemoryRules:
 
 
 def common_prefix(a: list[int], b: list[int], limit: int) -> int:
-    """The number of leading tokens two lists share, at most ``limit``.
+    """Return the number of leading tokens two lists share, at most ``limit``.
 
     Bisects with slice comparison, which runs in C: 30 000 equal tokens take 0.2 ms.
     """

@@ -31,14 +31,14 @@ class ReasoningLimit:
     """Tokens of the closing marker that were forced."""
 
     def forced(self) -> int | None:
-        """The token that should come next; None if the model is free. The caller may delay it to
-        the end of a character."""
+        """Return the token that should come next; None if the model is free. The caller may delay
+        it to the end of a character."""
         if self._is_over or not self.is_open or self._num_sampled < self.max_tokens:
             return None
         return self.close[self._forced]
 
     def sampled(self, token: int) -> None:
-        """A token was sampled, by the model or because it was forced."""
+        """Note that a token was sampled, by the model or because it was forced."""
         if self._is_over:
             return
         if self.forced() is not None:

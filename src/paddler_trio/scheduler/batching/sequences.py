@@ -34,7 +34,7 @@ class Sequence:
     num_cached: int | None = attrs.field(default=None, init=False)
     """Prompt tokens that were in the cache when it began; None before."""
     num_preemptions: int = attrs.field(default=0, init=False)
-    """How often it gave its cells to others and began anew."""
+    """It gave its cells to others and began anew so often."""
     drafts: list[int] = attrs.field(factory=list, init=False)
     """Guesses at what follows, to be computed in the next pass together with the last token."""
     checkpoints: list[int] = attrs.field(factory=list, init=False)
@@ -65,7 +65,7 @@ class Sequence:
 
     @property
     def is_generating(self) -> bool:
-        """All that is missing is the newest token."""
+        """Return whether all that is missing is the newest token."""
         num_tokens = len(self.tokens)
         return num_tokens > self.num_prompt_tokens and num_tokens - self.num_computed == 1
 
@@ -78,7 +78,7 @@ class Sequence:
         return self.num_missing
 
     def is_out_of_cells(self, cells: int) -> bool:
-        """No further token may be sampled: the cells are full.
+        """Return whether no further token may be sampled: the cells are full.
 
         The newest token needs a cell only if another one follows it.
         """

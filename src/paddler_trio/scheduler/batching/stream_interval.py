@@ -1,4 +1,5 @@
-"""When the tokens of short passes are handed over: several passes together, none of them late.
+"""Decide when the tokens of short passes are handed over: several passes together, none of them
+late.
 
 Whatever passes tokens on pays for a delivery, not for the tokens in it. Where passes are short, a
 delivery for each of them costs more processor time than the reader gains by it.
@@ -26,16 +27,17 @@ class StreamInterval:
 
     @property
     def due_s(self) -> float:
-        """When what waits is delivered, whether or not there is another pass until then."""
+        """The time at which what waits is delivered, whether or not there is another pass until
+        then."""
         return self._delivered_s + self.interval_s
 
     def passed(self, now_s: float) -> bool:
-        """A pass ended; whether it is delivered now, with those before it, since the next one would
-        come too late if it took as long."""
+        """Note that a pass ended; return whether it is delivered now, with those before it, since
+        the next one would come too late if it took as long."""
         took_s = now_s - self._passed_s
         self._passed_s = now_s
         return now_s + took_s > self.due_s
 
     def delivered(self, now_s: float) -> None:
-        """All that waited is on its way."""
+        """Note that all that waited is on its way."""
         self._delivered_s = now_s

@@ -1,4 +1,4 @@
-"""Which sequence runs in which stream of the KV cache, and what stays there afterwards.
+"""Decide which sequence runs in which stream of the KV cache, and what stays there afterwards.
 
 A stream whose sequence ended keeps its tokens until the room is needed. A new sequence takes what
 is already computed of its prompt: in place, if the stream that has it is idle and nothing of value
@@ -14,7 +14,6 @@ failed pass leaves a state that can simply be planned again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -22,80 +21,31 @@ import attrs
 from paddler_trio.scheduler.batching.batch_plan import PrefillBudget, ScheduledChunk, plan_batch
 from paddler_trio.scheduler.batching.cells import Cells
 from paddler_trio.scheduler.batching.checkpoints import checkpoint_places
-from paddler_trio.scheduler.batching.image_tokens import is_image, run_length, whole_images
-from paddler_trio.scheduler.batching.prefixes import MemoryRules, common_prefix
+from paddler_trio.scheduler.batching.image_tokens import is_image, run_length
+from paddler_trio.scheduler.batching.prefixes import MemoryRules
+from paddler_trio.scheduler.batching.resident_tokens import (
+    WORTH_COPYING,
+    Cut,
+    Match,
+    Resident,
+    ResidentTokens,
+    Stream,
+)
 from paddler_trio.scheduler.batching.sequences import Sequence
 
-WORTH_WAITING = 64
-"""Tokens a sequence would have to compute itself, for which it waits until another has."""
-WORTH_COPYING = 24
-"""Copying moves a whole stream's cells; fewer tokens than this are computed as quickly."""
-WORTH_STORING = 64
-"""Tokens that are copied to host memory, if there is room, before their cells are used again."""
-_SAVED_AHEAD = 1 / 4
-"""Of the slots: as many streams as may be replaced at once find what they held saved."""
-GAP_COST = 256
-"""What leaving a hole between running streams costs, in tokens: llama.cpp computes only
-neighbouring streams together."""
 HEADROOM = 8
 """Cells for each running sequence to grow into before another is let in."""
-
-
-@attrs.define(eq=False)
-class Stream:
-    """One of llama.cpp's sequences: ``tokens[:length]`` are in the cache, oldest first."""
-
-    id: int
-    tokens: list[int] = attrs.field(factory=list)
-    length: int = 0
-    salt: str | None = None
-    owner: Sequence | None = None
-    last_used: int = 0
-    is_saved: bool = True
-    """What it holds was copied to host memory, is nothing, or is not wanted there."""
-
-    def __repr__(self) -> str:
-        owner = "idle" if self.owner is None else f"sequence {self.owner.key}"
-        return f"<Stream {self.id}: {owner}, {self.length} tokens, last used {self.last_used}>"
-
-
-@attrs.frozen
-class Resident:
-    """Tokens that stand in a stream, under their salt."""
-
-    stream: int
-    tokens: list[int]
-    salt: str
 
 
 @attrs.frozen
 class Placement:
     """A sequence got a stream. The engine keeps ``kept`` tokens of ``source``: the same stream,
-    which is then cut, another one, which is copied, or none (None), and the stream is emptied.
-    """
+    which is then cut, another one, which is copied, or none (None), and the stream is emptied."""
 
     sequence: Sequence
     stream: int
     source: int | None
     kept: int
-
-
-@attrs.frozen
-class Cut:
-    """Only the first ``length`` tokens of ``stream`` stay."""
-
-    stream: int
-    length: int
-
-
-@attrs.frozen
-class _Match:
-    stream: Stream
-    length: int
-
-    @property
-    def is_idle(self) -> bool:
-        return self.stream.owner is None
 
 
 @attrs.define
@@ -120,17 +70,17 @@ class Streams:
     preemptions: int = attrs.field(default=0, init=False)
     _preempted: list[int] = attrs.field(factory=list, init=False)
     """Keys of those that were preempted since the last report."""
-    _streams: list[Stream] = attrs.field(init=False)
+    _resident: ResidentTokens = attrs.field(init=False)
     _waiting: list[Sequence] = attrs.field(factory=list, init=False)
-    """In the order of arrival."""
+    """Sequences in the order of arrival."""
     _running: dict[int, Sequence] = attrs.field(factory=dict, init=False)
     _leaders: dict[int, tuple[Sequence, int]] = attrs.field(factory=dict, init=False)
     """The sequence that a waiting one waits for, and until how many tokens of it are computed."""
-    _arrivals: int = attrs.field(default=0, init=False)
     _turn: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._streams = [Stream(number) for number in range(self.num_streams)]
+        streams = [Stream(number) for number in range(self.num_streams)]
+        self._resident = ResidentTokens(self.cells, self.rules, self.first_position, streams)
 
     def __repr__(self) -> str:
         return (
@@ -143,8 +93,8 @@ class Streams:
     def enqueue(self, sequence: Sequence) -> None:
         """Queue a sequence for a stream."""
         assert sequence.key not in self._running, f"sequence {sequence.key} runs already"
-        self._arrivals += 1
-        sequence.arrival = self._arrivals
+        self._resident.arrivals += 1
+        sequence.arrival = self._resident.arrivals
         self._waiting.append(sequence)
 
     def start_next(self) -> Placement | None:
@@ -156,28 +106,27 @@ class Streams:
         for sequence in self._waiting:
             if len(self._running) >= self.slots or self._must_wait(sequence):
                 continue
-            idle = [stream for stream in self._streams if stream.owner is None]
-            match = self._best_match(sequence)
-            leader = self._leader(sequence, match)
+            match = self._resident.best_match(sequence)
+            leader = self._resident.leader(sequence, match)
             if leader is not None:
                 self._leaders[sequence.key] = leader
                 continue
             if not self._has_room(sequence, match):
                 return None
             self._waiting.remove(sequence)
-            return self._place(sequence, match, idle)
+            return self._place(sequence, match)
         return None
 
     def lost_prefix(self, sequence: Sequence) -> None:
-        """llama.cpp could not keep the tokens of the placement: the stream is empty."""
+        """Note that llama.cpp could not keep the tokens of the placement: the stream is empty."""
         stream = self._stream_of(sequence)
-        self._cut(stream, 0)
+        self._resident.cut(stream, 0)
         sequence.num_computed = 0
         if sequence.num_cached is not None:
             sequence.num_cached = 0
 
     def found_prefix(self, sequence: Sequence, length: int) -> None:
-        """``length`` tokens of it were put into its empty stream from elsewhere."""
+        """Note that ``length`` tokens of it were put into its empty stream from elsewhere."""
         stream = self._stream_of(sequence)
         assert stream.length == 0, "the stream is not empty"
         self.cells.grow(stream.id, length)
@@ -187,8 +136,8 @@ class Streams:
     def make_room_for_prefix(
         self, sequence: Sequence, *, length: int, size: int
     ) -> list[Cut] | None:
-        """Before ``size`` tokens are put into its stream from elsewhere, of which it needs the
-        first ``length``: cells for them.
+        """Free cells before ``size`` tokens, of which the sequence needs the first ``length``, are
+        put into its stream from elsewhere.
 
         Returns:
           What the engine must cut; None, and nothing was cut, if they do not fit or cost others
@@ -201,13 +150,13 @@ class Streams:
         for_nothing = size - sequence.num_tokens  # cells of others, for tokens that are cut again
         if missing > 0 and for_nothing > length - sequence.num_computed:
             return None
-        return None if missing > self._evictable(None) else self._evict(missing)
+        return None if missing > self._resident.evictable(None) else self._resident.evict(missing)
 
     # --------------------------------------------------------------- passes
 
     def make_room(self, prefill_budget: PrefillBudget) -> list[Cut]:
-        """Before a pass over one pool: cells for every sequence that generates, and for one in any
-        case. For prompts idle tokens are given up, but no sequence is preempted.
+        """Free cells before a pass over one pool: for every sequence that generates, and for one in
+        any case. For prompts idle tokens are given up, but no sequence is preempted.
 
         Returns:
           What the engine must cut, in order. Preempted sequences wait again.
@@ -224,7 +173,7 @@ class Streams:
             )
             oldest = min(self._running.values(), key=lambda other: other.arrival)
             wanted = max(1, generating + self._indivisible(oldest))
-            cuts += self._evict(wanted - self.cells.num_free)
+            cuts += self._resident.evict(wanted - self.cells.num_free)
             if self.cells.num_free >= wanted:
                 break
             if any(sequence.drafts for sequence in self._running.values()):
@@ -236,10 +185,10 @@ class Streams:
             cuts.append(self._preempt(max(self._running.values(), key=lambda other: other.arrival)))
         largest = max(map(self._indivisible, self._running.values()), default=0)
         needed = max(min(prefill_budget.tokens, self.num_missing), largest)
-        return cuts + self._evict(needed - self.cells.num_free)
+        return cuts + self._resident.evict(needed - self.cells.num_free)
 
     def fit_drafts(self) -> None:
-        """Before a pass: no draft is computed that no stream has a cell for."""
+        """Drop drafts, before a pass, that no stream has a cell for."""
         for sequence in self._running.values():
             if sequence.drafts:
                 del sequence.drafts[max(0, self.cells.capacity - sequence.num_tokens) :]
@@ -247,12 +196,12 @@ class Streams:
     def plan(
         self, *, token_budget: int, prefill_budget: PrefillBudget
     ) -> tuple[ScheduledChunk, ...]:
-        """The next pass; changes nothing that matters if it is never run."""
+        """Return the next pass; changes nothing that matters if it is never run."""
         self._turn += 1
         return self._plan(self.running, token_budget, prefill_budget)
 
     def plan_generating(self, *, token_budget: int) -> tuple[ScheduledChunk, ...]:
-        """The first part of a pass that comes in two: without prompts."""
+        """Return the first part of a pass that comes in two: without prompts."""
         self._turn += 1
         generating = [s for s in self._running.values() if s.is_generating]
         return self._plan(generating, token_budget, None) if generating else ()
@@ -260,12 +209,13 @@ class Streams:
     def plan_prompts(
         self, *, token_budget: int, prefill_budget: PrefillBudget
     ) -> tuple[ScheduledChunk, ...]:
-        """The second part: nothing but prompts, also of sequences that came meanwhile."""
+        """Return the second part of such a pass: nothing but prompts, also of sequences that came
+        meanwhile."""
         ingesting = [s for s in self._running.values() if not s.is_generating]
         return self._plan(ingesting, token_budget, prefill_budget)
 
     def commit(self, chunks: tuple[ScheduledChunk, ...]) -> None:
-        """llama.cpp computed these chunks: their tokens are in the cache."""
+        """Note that llama.cpp computed these chunks: their tokens are in the cache."""
         for chunk in chunks:
             sequence = chunk.sequence
             assert sequence.num_computed == chunk.start, "a chunk was committed twice"
@@ -275,7 +225,7 @@ class Streams:
             stream.length = sequence.num_computed
 
     def accept_draft(self, sequence: Sequence) -> None:
-        """The newest token is the next draft, which was computed already."""
+        """Note that the newest token is the next draft, which was computed already."""
         sequence.num_computed += 1
         self._stream_of(sequence).length = sequence.num_computed
 
@@ -301,23 +251,19 @@ class Streams:
     # ------------------------------------------------------- host memory
 
     def next_unsaved(self, *, all_idle: bool) -> Resident | None:
-        """What to copy to host memory next: of idle streams those that are replaced soon, or all
-        of them; the least valuable first, since it is replaced first."""
-        if not [s for s in self._streams if s.owner is None and not s.is_saved]:
-            return None  # as between nearly all passes
-        idle = sorted((s for s in self._streams if s.owner is None), key=self._value)
-        if not all_idle:
-            idle = idle[: math.ceil(_SAVED_AHEAD * self.slots)]
-        for stream in idle:
-            if not stream.is_saved and stream.length >= WORTH_STORING and stream.salt is not None:
-                return Resident(stream.id, stream.tokens[: stream.length], stream.salt)
-        return None
+        """Return what to copy to host memory next; see :meth:`ResidentTokens.next_unsaved`."""
+        return self._resident.next_unsaved(self.slots, all_idle=all_idle)
 
     def saved(self, resident: Resident) -> None:
-        """It was copied, or is not to be."""
-        self._streams[resident.stream].is_saved = True
+        """Note that it was copied, or is not to be."""
+        self._resident.saved(resident)
 
     # ------------------------------------------------------------ questions
+
+    @property
+    def num_resident(self) -> int:
+        """Tokens in the cache that no running sequence owns; shared ones counted each time."""
+        return self._resident.num_resident
 
     @property
     def is_idle(self) -> bool:
@@ -333,7 +279,7 @@ class Streams:
 
     @property
     def has_prompts(self) -> bool:
-        """A running sequence has more to compute than its newest token."""
+        """Return whether a running sequence has more to compute than its newest token."""
         return not all(sequence.is_generating for sequence in self._running.values())
 
     @property
@@ -348,11 +294,6 @@ class Streams:
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
-
-    @property
-    def num_resident(self) -> int:
-        """Tokens in the cache that no running sequence owns; shared ones counted each time."""
-        return sum(stream.length for stream in self._streams if stream.owner is None)
 
     # -------------------------------------------------------------- private
 
@@ -376,19 +317,19 @@ class Streams:
 
     def _stream_of(self, sequence: Sequence) -> Stream:
         assert sequence.stream is not None, f"sequence {sequence.key} has no stream"
-        return self._streams[sequence.stream]
+        return self._resident.streams[sequence.stream]
 
     def _indivisible(self, sequence: Sequence) -> int:
-        """Tokens that it must compute in one pass next: an image, or 0 for no such thing."""
+        """Return how many tokens it must compute in one pass next: an image, or 0 for no such
+        thing."""
         start = sequence.num_computed
-        if not self.rules.whole_images or start >= sequence.num_tokens:
-            return 0
-        if not is_image(sequence.tokens[start]):
+        is_past = start >= sequence.num_tokens
+        if not self.rules.whole_images or is_past or not is_image(sequence.tokens[start]):
             return 0
         return run_length(sequence.tokens, start, sequence.num_missing)
 
     def _must_wait(self, sequence: Sequence) -> bool:
-        """Its leader is still computing what both begin with."""
+        """Return whether the sequence's leader is still computing what both begin with."""
         if sequence.key not in self._leaders:
             return False
         leader, length = self._leaders[sequence.key]
@@ -397,103 +338,36 @@ class Streams:
         del self._leaders[sequence.key]
         return False
 
-    def _best_match(self, sequence: Sequence) -> _Match | None:
-        """The stream that has most of the sequence's tokens; one token is left to compute."""
-        if sequence.salt is None:
-            return None
-        best: _Match | None = None
-        for stream in self._streams:
-            if stream.salt != sequence.salt or stream.length == 0:
-                continue
-            limit = min(stream.length, sequence.num_tokens - 1)
-            shared = common_prefix(sequence.tokens, stream.tokens, limit)
-            if self.rules.whole_images:
-                shared = whole_images(sequence.tokens, shared)
-            if shared == 0 or (best is not None and shared < best.length):
-                continue
-            shared = self.rules.usable(
-                shared, length=stream.length, first_position=self.first_position(stream.id)
-            )
-            if shared and (
-                best is None or (shared, stream.owner is None) > (best.length, best.is_idle)
-            ):
-                best = _Match(stream, shared)
-        return best
-
-    def _longest_shared(self, sequence: Sequence) -> int:
-        """How many of its tokens another prompt begins with, whether they can serve or not."""
-        return max(
-            (
-                common_prefix(sequence.tokens, stream.tokens, sequence.num_prompt_tokens)
-                for stream in self._streams
-                if stream.salt == sequence.salt
-            ),
-            default=0,
-        )
-
-    def _leader(self, sequence: Sequence, match: _Match | None) -> tuple[Sequence, int] | None:
-        """A running sequence whose prompt, once computed, would serve much better."""
-        if sequence.salt is None or not self.rules.is_cut_anywhere:
-            return None
-        best, found = (0 if match is None else match.length) + WORTH_WAITING, None
-        for stream in self._streams:
-            leader = stream.owner
-            if leader is None or stream.salt != sequence.salt:
-                continue
-            if leader.num_computed >= leader.num_prompt_tokens:
-                continue
-            limit = min(leader.num_prompt_tokens, sequence.num_tokens - 1)
-            shared = common_prefix(sequence.tokens, leader.tokens, limit)
-            if shared >= best and shared > leader.num_computed:
-                best, found = shared, (leader, shared)
-        return found
-
-    def _has_room(self, sequence: Sequence, match: _Match | None) -> bool:
-        """In a pool: cells for what it must compute, beside what others were promised."""
+    def _has_room(self, sequence: Sequence, match: Match | None) -> bool:
+        """Return whether a pool has cells for what the sequence must compute, beside what others
+        were promised."""
         if not self.cells.is_pooled or not self._running:
             return True
         promised = sum(other.num_missing for other in self._running.values())
         needed = sequence.num_tokens - (0 if match is None else match.length)
         headroom = HEADROOM * (len(self._running) + 1)
-        return needed + headroom + promised <= self.cells.num_free + self._evictable(match)
+        return needed + headroom + promised <= self.cells.num_free + self._resident.evictable(match)
 
-    def _evictable(self, match: _Match | None) -> int:
-        """Cells only idle streams hold, without those the match needs."""
-        total = 0
-        for stream in self._streams:
-            if stream.owner is None:
-                kept = match.length if match is not None and match.stream is stream else 0
-                total += self.cells.freed_by(stream.id, kept)
-        return total
-
-    def _place(self, sequence: Sequence, match: _Match | None, idle: list[Stream]) -> Placement:
+    def _place(self, sequence: Sequence, match: Match | None) -> Placement:
         if match is not None and not match.is_idle and match.length < WORTH_COPYING:
             match = None
-        target = self._target(match, idle)
-        source: int | None = None
-        kept = 0
-        if match is not None:
-            source, kept = match.stream.id, match.length
+        target = self._resident.target(match)
+        source, kept = (None, 0) if match is None else (match.stream.id, match.length)
         if self.keeps_checkpoints and sequence.salt is not None:
             sequence.checkpoints = checkpoint_places(
                 sequence.tokens,
                 sequence.num_prompt_tokens,
                 start=kept,
-                parted=self._longest_shared(sequence),
+                parted=self._resident.longest_shared(sequence),
             )
         if source == target.id:
-            self._cut(target, kept)
+            self._resident.cut(target, kept)
         else:
-            self._cut(target, 0)
+            self._resident.cut(target, 0)
             if source is not None:
                 self.cells.copy(source, target.id, kept)
-                self._touch(self._streams[source])
-        target.owner = sequence
-        target.tokens = sequence.tokens
-        target.length = kept
-        target.salt = sequence.salt
-        target.is_saved = sequence.salt is None
-        self._touch(target)
+                self._resident.touch(self._resident.streams[source])
+        self._resident.give(target, sequence, kept)
         sequence.stream = target.id
         sequence.num_computed = kept
         if sequence.num_cached is None:
@@ -501,49 +375,18 @@ class Streams:
         self._running[sequence.key] = sequence
         return Placement(sequence, target.id, source, kept)
 
-    def _target(self, match: _Match | None, idle: list[Stream]) -> Stream:
-        """The idle stream whose use costs least: what is lost of it, the copy, a hole left."""
-        busy = {stream.id for stream in self._streams if stream.owner is not None}
-
-        def cost(stream: Stream) -> tuple[float, int]:
-            lost = stream.length
-            extra = 0.0
-            if match is not None and match.stream is stream:
-                lost -= match.length
-            elif match is not None:
-                extra += WORTH_COPYING
-            if busy and not self.cells.is_pooled and not {stream.id - 1, stream.id + 1} & busy:
-                extra += GAP_COST
-            return lost * self._freshness(stream) + extra, stream.id
-
-        return min(idle, key=cost)
-
-    def _freshness(self, stream: Stream) -> float:
-        """1 for what was used last, less with every sequence placed since."""
-        return 1.0 / (1 + self._arrivals - stream.last_used)
-
-    def _touch(self, stream: Stream) -> None:
-        stream.last_used = self._arrivals
-
-    def _cut(self, stream: Stream, length: int) -> None:
-        stream.length = min(stream.length, length)
-        self.cells.trim(stream.id, stream.length)
-
     def _release(self, sequence: Sequence) -> None:
-        stream = self._stream_of(sequence)
-        stream.owner = None
-        stream.tokens = stream.tokens[: stream.length]
+        self._resident.release(self._stream_of(sequence))
         sequence.stream = None
-        self._touch(stream)
-        self._cut(stream, 0 if sequence.salt is None else stream.length)
 
     def take_preempted(self) -> list[int]:
-        """Keys of the sequences that were preempted since the last call."""
+        """Return the keys of the sequences that were preempted since the last call."""
         keys, self._preempted = self._preempted, []
         return keys
 
     def _preempt(self, sequence: Sequence) -> Cut:
-        """It keeps its place in the queue; its tokens stay while their cells are not needed."""
+        """Preempt a sequence: it keeps its place in the queue; its tokens stay while their cells
+        are not needed."""
         stream = self._stream_of(sequence)
         del self._running[sequence.key]
         self._release(sequence)
@@ -555,28 +398,3 @@ class Streams:
         self._waiting.append(sequence)
         self._waiting.sort(key=lambda other: other.arrival)
         return Cut(stream.id, stream.length)
-
-    def _evict(self, count: int) -> list[Cut]:
-        """Free up to ``count`` cells of idle streams, from the ends of the least valuable."""
-        cuts: list[Cut] = []
-        for stream in self._by_value():
-            if count <= 0:
-                break
-            length = max(0, stream.length - count) if self.rules.can_trim else 0
-            while length > 0 and self.cells.freed_by(stream.id, length) < count:
-                length = max(0, length - count)
-            if self.rules.whole_images:
-                length = whole_images(stream.tokens, length)
-            before = self.cells.num_free
-            self._cut(stream, length)
-            count -= self.cells.num_free - before
-            cuts.append(Cut(stream.id, length))
-        return cuts
-
-    def _by_value(self) -> Iterable[Stream]:
-        """Idle streams that hold something, the least valuable first."""
-        idle = [stream for stream in self._streams if stream.owner is None and stream.length]
-        return sorted(idle, key=self._value)
-
-    def _value(self, stream: Stream) -> float:
-        return stream.length * self._freshness(stream)

@@ -1,4 +1,4 @@
-"""Which requests may be the cause of an engine's death. Decides; changes nothing.
+"""Decide which requests may be the cause of an engine's death.
 
 What counts is the thread that died. One that prepared or sampled for a single request names it;
 one that computed a batch names all that were in it. No other request had a part in it.
@@ -16,7 +16,7 @@ K = TypeVar("K")
 
 @attrs.frozen
 class Work(Generic[K]):
-    """What a thread was doing, for at least one of ``keys``.
+    """The work of a thread, for at least one of ``keys``.
 
     Args:
       thread: its identifier.
@@ -32,7 +32,7 @@ class Work(Generic[K]):
 
 @attrs.frozen
 class Death:
-    """How the process ended.
+    """The way a process ended.
 
     Args:
       thread: the one that failed, None if that is not known.
@@ -48,7 +48,7 @@ class Death:
 
 
 def suspects(works: Iterable[Work[K]], death: Death) -> frozenset[K]:
-    """The requests that may be the cause; the fewer, the surer."""
+    """Return the requests that may be the cause; the fewer, the surer."""
     works = list(works)
     if death.thread is not None:
         found = [work for work in works if work.thread == death.thread]

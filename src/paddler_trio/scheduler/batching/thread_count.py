@@ -1,4 +1,4 @@
-"""How many threads compute a pass: fewer of them while other programs keep cores busy.
+"""Decide how many threads compute a pass: fewer of them while other programs keep cores busy.
 
 The threads of a pass wait for each other hundreds of times in it. Where one of them has to share
 its core, all wait for it each time: a pass of as many threads as cores, beside one busy program,
@@ -20,7 +20,7 @@ have met anything."""
 _LONG_S = 0.1
 """One that is slow for so long says enough by itself: it met many turns of the scheduler."""
 _MOST_SHARE = 0.7
-"""With many threads, too, a pass loses a tenth to event loops on the same cores."""
+"""A pass with many threads, too, loses a tenth to event loops on the same cores."""
 _FIRST_PATIENCE_S = 0.5
 _HELD_S = 0.5
 """A try is won when passes are fast for so long: a busy program leaves some of them alone."""
@@ -58,14 +58,14 @@ class ThreadCount:
     _paged_in: int = attrs.field(default=0, init=False)
     _patience_s: float = attrs.field(default=_FIRST_PATIENCE_S, init=False)
     _try_s: float = attrs.field(default=math.inf, init=False)
-    """When one more is tried."""
+    """The time at which one more is tried."""
     _is_trying: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.now = self.most
 
     def passed(self, wall_s: float, ran_s: float, *, paged_in: int, now_s: float) -> bool:
-        """A pass was computed by ``now`` threads.
+        """Note that a pass was computed by ``now`` threads; return whether their number changes.
 
         Args:
           wall_s: how long it took.
@@ -104,15 +104,15 @@ class ThreadCount:
         return self.now != before
 
     def limit_s(self, expected_s: float | None) -> float:
-        """How long a pass may take that should take ``expected_s``; inf for as long as it likes. A
-        longer one is worth breaking off: fewer threads are sooner done with it."""
+        """Return how long a pass may take that should take ``expected_s``; inf for as long as it
+        likes. A longer one is worth breaking off: fewer threads are sooner done with it."""
         if expected_s is None or self.now == self.least:
             return math.inf
         return max(_LEAST_LIMIT_S, _LIMIT_TIMES * expected_s)
 
     def broken_off(self, now_s: float) -> None:
-        """A pass took longer than its limit and is computed anew, by fewer threads: half of them,
-        for each time is a pause for all streams."""
+        """Note that a pass took longer than its limit and is computed anew, by fewer threads: half
+        of them, for each time is a pause for all streams."""
         if self.now > self.least:
             self._give_way(now_s, max(1, self.now // 2))
         self._forget()
@@ -122,7 +122,7 @@ class ThreadCount:
         self._passes = self._slow = 0
 
     def _give_way(self, now_s: float, count: int) -> None:
-        """By so many, or by the one that was tried."""
+        """Take away so many threads, or the one that was tried."""
         if self._is_trying:
             self._is_trying = False
             self.now -= 1

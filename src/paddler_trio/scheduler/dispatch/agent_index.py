@@ -22,7 +22,7 @@ _STALE_ENTRIES: Final = 64
 
 @attrs.frozen(cache_hash=True)
 class AgentClass:
-    """What requests can ask of an agent.
+    """The facts that requests can ask of an agent.
 
     Args:
       kind: fingerprint of the model that it serves; None if it reports none.
@@ -37,7 +37,7 @@ class AgentClass:
 
 @attrs.frozen(cache_hash=True)
 class Constraint:
-    """What a request asks for; the default is any agent.
+    """The wishes of a request; the default is any agent.
 
     Args:
       kind, revision: the only ones that may have it; None for any.
@@ -71,7 +71,7 @@ class _Members:
     free: dict[AgentKey, Load] = attrs.field(factory=dict)
     """Those with a free slot."""
     heap: list[Load] = attrs.field(factory=list)
-    """Of ``free``, and entries that are not true any more."""
+    """The loads of ``free``, and entries that are not true any more."""
 
     def put(self, load: Load) -> None:
         if self.free.get(load[2]) == load:
@@ -99,11 +99,11 @@ class AgentIndex:
     _members: dict[AgentClass, _Members] = attrs.field(factory=dict, init=False)
 
     def join(self, agents: AgentClass) -> None:
-        """One agent more is of this class."""
+        """Count one agent more of this class."""
         self._members.setdefault(agents, _Members()).count += 1
 
     def leave(self, agents: AgentClass, agent: AgentKey) -> None:
-        """This agent is not of this class any more."""
+        """Count this agent no more in this class."""
         members = self._members[agents]
         members.count -= 1
         members.free.pop(agent, None)
@@ -111,15 +111,16 @@ class AgentIndex:
             del self._members[agents]
 
     def put(self, agents: AgentClass, load: Load) -> None:
-        """The agent has a free slot, and this load."""
+        """Note that the agent has a free slot, and this load."""
         self._members[agents].put(load)
 
     def take_out(self, agents: AgentClass, agent: AgentKey) -> None:
-        """The agent has no free slot, or takes no work."""
+        """Note that the agent has no free slot, or takes no work."""
         self._members[agents].free.pop(agent, None)
 
     def least_loaded(self, wanted: Constraint) -> AgentKey | None:
-        """The agent that should take one more such request; None when none has a free slot."""
+        """Return the agent that should take one more such request; None when none has a free
+        slot."""
         loads = [
             load
             for agents, members in self._members.items()
@@ -128,11 +129,11 @@ class AgentIndex:
         return min(loads)[2] if loads else None
 
     def num_free(self, wanted: Constraint) -> int:
-        """How many agents have a free slot for such a request."""
+        """Return how many agents have a free slot for such a request."""
         return sum(
             len(members.free) for agents, members in self._members.items() if wanted.admits(agents)
         )
 
     def classes(self) -> Iterator[AgentClass]:
-        """Those of the agents that there are, with free slots or without."""
+        """Yield the classes of the agents that there are, with free slots or without."""
         return iter(self._members)

@@ -1,4 +1,4 @@
-"""May a request that lost its agent be placed again?
+"""Decide whether a request that lost its agent may be placed again.
 
 What must not happen is a request that kills one engine, or one agent, after another; and a request
 that only ran beside it must not pay for that. So every loss carries how many may be its cause. A
@@ -21,7 +21,7 @@ class ContinuationLimits:
 
 @attrs.frozen
 class Loss:
-    """What a request has been through when it loses its agent, this loss included.
+    """The history of a request that loses its agent, this loss included.
 
     Args:
       has_output: the client was sent something, or tokens were produced.
@@ -39,7 +39,7 @@ class Loss:
 
 
 def refusal(loss: Loss, limits: ContinuationLimits) -> str | None:
-    """Why it may not be placed again; None if it may."""
+    """Return why the request may not be placed again; None if it may."""
     if loss.has_output and not loss.is_continuable:
         return "Agent controller connection closed"
     if loss.suspects == 1 and loss.suspicions >= limits.max_suspicions:

@@ -1,4 +1,4 @@
-"""Who has most waiting, and loses the last of it first when others need room.
+"""Find who has most waiting, and loses the last of it first when others need room.
 
 The same for clients in a full buffer, and for the users of a client that fills it alone.
 """
@@ -13,19 +13,19 @@ from paddler_trio.scheduler.dispatch.fair_order import Place, Priority
 from paddler_trio.scheduler.dispatch.sorted_places import SortedPlaces
 
 _Crowd: TypeAlias = "tuple[int, Place, str]"
-"""How many requests could be displaced, negative; the first of them; whose they are."""
+"""The number of requests that could be displaced, negative; the first of them; whose they are."""
 
 
 @attrs.define
 class Flow:
-    """What waits of one client, or of one user of a client."""
+    """The waiting requests of one client, or of one user of a client."""
 
     turns: SortedPlaces[Place] = attrs.field(factory=SortedPlaces)
-    """Of all its requests that wait."""
+    """The turns of all its requests that wait."""
     newcomers: SortedPlaces[Place] = attrs.field(factory=SortedPlaces)
     """The places of those that can be displaced."""
     crowd: tuple[Priority, _Crowd] | None = None
-    """Where it stands among those that could make room, if it does."""
+    """Its place among those that could make room, if it has one."""
 
 
 @attrs.define
@@ -37,8 +37,8 @@ class Crowds:
     )
 
     def note(self, name: str, flow: Flow, last: Priority | None) -> None:
-        """Its newcomers are others now; ``last`` is the class of the last of them, None if they are
-        fewer than two: then it cannot have two more than another."""
+        """Note that a flow's newcomers are others now; ``last`` is the class of the last of them,
+        None if they are fewer than two: then it cannot have two more than another."""
         if flow.crowd is not None:
             its_class, entry = flow.crowd
             self._by_class[its_class].remove(entry)
@@ -50,8 +50,8 @@ class Crowds:
         flow.crowd = last, crowd
 
     def largest(self, priority: Priority, *, own: Flow | None) -> str | None:
-        """Whose last request makes room for one of ``own``: it has at least two more that could,
-        and the class of the last one is not above ``priority``."""
+        """Return the flow whose last request makes room for one of ``own``: it has at least two
+        more that could, and the class of the last one is not above ``priority``."""
         crowds = [
             crowd.first
             for its_class, crowd in self._by_class.items()

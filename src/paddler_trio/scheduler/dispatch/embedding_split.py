@@ -1,10 +1,10 @@
-"""How one embedding request becomes sub-batches, each a request of its own."""
+"""Split one embedding request into sub-batches, each a request of its own."""
 
 from __future__ import annotations
 
 
 def split_sizes(documents: int, *, agents: int, batch_size: int) -> list[int]:
-    """Contiguous chunk sizes, as even as possible.
+    """Return contiguous chunk sizes, as even as possible.
 
     At least one chunk per agent while there are documents, and no chunk over ``batch_size``.
 

@@ -1,4 +1,4 @@
-"""In which order waiting requests are served: fair between clients, by class, without starvation.
+"""Order waiting requests: fair between clients, by class, without starvation.
 
 Every request gets a *tag* when it arrives, a virtual time measured in turns: the current turn for a
 client that has nothing ahead of it, one turn after its previous request otherwise. The smallest
@@ -23,7 +23,7 @@ RequestKey = NewType("RequestKey", int)
 """A request's arrival number: smaller means earlier, and it is never used again."""
 
 Place: TypeAlias = "tuple[int, RequestKey]"
-"""Where a request stands: sorts before all that are served after it."""
+"""The place of a request: it sorts before all that are served after it."""
 
 _REMEMBERED_CLIENTS = 1024
 """Those with nothing ahead of them are forgotten when there are twice as many as the last time."""
@@ -46,7 +46,7 @@ class FairOrder:
     _forget_at: int = attrs.field(default=_REMEMBERED_CLIENTS, init=False)
 
     def place(self, request: RequestKey, *, client: str, priority: Priority) -> Place:
-        """Where a newly arrived request stands; it keeps this place until it ends."""
+        """Return the place of a newly arrived request; it keeps this place until it ends."""
         last = self._last_tags.get(client)
         tag = self._turn if last is None else max(self._turn, last + 1)
         self._last_tags[client] = tag
@@ -55,16 +55,17 @@ class FairOrder:
         return (tag + priority.value, request)
 
     def due(self, request: RequestKey, priority: Priority) -> Place:
-        """Where a request stands that had its turn and lost what it got: it has the current one,
-        and its client pays for no other."""
+        """Return the place of a request that had its turn and lost what it got: it has the current
+        one, and its client pays for no other."""
         return (self._turn + priority.value, request)
 
     def granted(self, place: Place, priority: Priority) -> None:
-        """The request at this place got a slot: its turn is the current one."""
+        """Note that the request at this place got a slot: its turn is the current one."""
         self._turn = max(self._turn, place[0] - priority.value)
 
     def gave_up(self, client: str, last_turn: int | None) -> None:
-        """A request of this client left the queue unserved: the turn it had is its client's again.
+        """Note that a request of this client left the queue unserved: the turn it had is its
+        client's again.
 
         ``last_turn`` is the largest tag of those that the client has waiting, if any; what arrives
         next stands behind them. Without this, a client whose requests time out while no agent
@@ -76,6 +77,6 @@ class FairOrder:
             self._last_tags[client] = min(last, now)
 
     def _forget_the_served(self) -> None:
-        """A client with nothing ahead of the current turn is as one that never asked."""
+        """Forget clients with nothing ahead of the current turn, as if they had never asked."""
         self._last_tags = {c: tag for c, tag in self._last_tags.items() if tag > self._turn}
         self._forget_at = max(_REMEMBERED_CLIENTS, 2 * len(self._last_tags))

@@ -46,10 +46,11 @@ class HealthTracker:
     limits: HealthLimits = attrs.field(factory=HealthLimits)
     _records: dict[str, _Record] = attrs.field(factory=dict, init=False)
     _connected: Counter[str] = attrs.field(factory=Counter, init=False)
-    """How many connections go by each name: an agent that reconnects has two for a moment."""
+    """The number of connections that go by each name: an agent that reconnects has two for a
+    moment."""
 
     def joined(self, agent: str, now_s: float) -> None:
-        """An agent connects; one that was here before ramps up."""
+        """Note that an agent connects; one that was here before ramps up."""
         self._connected[agent] += 1
         record = self._records.get(agent)
         if record is None:
@@ -61,7 +62,8 @@ class HealthTracker:
             record.ramping_since_s = now_s
 
     def left(self, agent: str, now_s: float, *, gracefully: bool) -> None:
-        """Its connection ended; one that deregistered comes back as if it had never been away."""
+        """Note that an agent's connection ended; one that deregistered comes back as if it had
+        never been away."""
         self._connected[agent] -= 1
         is_here = self._connected[agent] > 0
         if not is_here:
@@ -72,7 +74,7 @@ class HealthTracker:
             self._records[agent].last_seen_s = now_s
 
     def succeeded(self, agent: str) -> None:
-        """It finished a request: whatever was wrong is over."""
+        """Note that the agent finished a request: whatever was wrong is over."""
         record = self._records.get(agent)
         if record is not None:
             record.failures_in_a_row = 0
@@ -80,7 +82,8 @@ class HealthTracker:
                 record.ejections = 0
 
     def failed(self, agent: str, now_s: float) -> float | None:
-        """A request failed by the agent's fault; the length of the ejection if this caused one."""
+        """Note that a request failed by the agent's fault; return the length of the ejection if
+        this caused one."""
         record = self._records.get(agent)
         if record is None:
             return None
@@ -97,7 +100,7 @@ class HealthTracker:
         return length_s
 
     def is_ejected(self, agent: str, now_s: float) -> bool:
-        """Gets no work now. The end of an ejection begins its ramp."""
+        """Return whether the agent gets no work now. The end of an ejection begins its ramp."""
         record = self._records.get(agent)
         if record is None or record.ejected_until_s is None:
             return False
@@ -108,14 +111,15 @@ class HealthTracker:
         return False
 
     def ejected_until_s(self, agent: str, now_s: float) -> float | None:
-        """When it gets work again; None if it is not ejected now."""
+        """Return when an ejected agent gets work again; None if it is not ejected now."""
         record = self._records.get(agent)
         if record is None or record.ejected_until_s is None or now_s >= record.ejected_until_s:
             return None
         return record.ejected_until_s
 
     def usable_slots(self, agent: str, slots_total: int, now_s: float) -> int:
-        """How many of its slots may be used: at least one, all of them after the ramp."""
+        """Return how many of an agent's slots may be used: at least one, all of them after the
+        ramp."""
         record = self._records.get(agent)
         if record is None or record.ramping_since_s is None or slots_total <= 0:
             return slots_total

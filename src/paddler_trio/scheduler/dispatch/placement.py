@@ -1,4 +1,4 @@
-"""Which agent gets the next request: the one with the least relative load.
+"""Compare agents by their relative load: the one with the least gets the next request.
 
 Relative (busy / total), not absolute as in Paddler 4.1: a 16-slot agent with four requests is
 less loaded than a 4-slot agent with three. Ties go to the agent that was chosen longest ago, so
@@ -17,7 +17,7 @@ Load: TypeAlias = "tuple[float, int, AgentKey]"
 
 
 def load_of(agent: AgentKey, *, slots_busy: int, slots_total: int, last_chosen: int) -> Load | None:
-    """The load of an agent; None if it has no free slot.
+    """Return the load of an agent; None if it has no free slot.
 
     Args:
       last_chosen: ordinal of the latest grant to this agent; 0 if it never had one.

@@ -1,4 +1,4 @@
-"""How fast requests are served, and so how long a client that was refused should wait."""
+"""Measure how fast requests are served, and so how long a client that was refused should wait."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ class ServiceRate:
 
     _interval_s: float | None = attrs.field(default=None, init=False)
     _since_s: float | None = attrs.field(default=None, init=False)
-    """When the last one ended, or the first one began to wait; None while none waits."""
+    """The time at which the last one ended, or the first one began to wait; None while none
+    waits."""
 
     def waits(self, now_s: float) -> None:
-        """A request has come for which there is no slot."""
+        """Note that a request has come for which there is no slot."""
         if self._since_s is None:
             self._since_s = now_s
 
     def ended(self, now_s: float, *, waiting: int) -> None:
-        """A request that held a slot has ended; ``waiting``: who still waits now."""
+        """Note that a request that held a slot has ended; ``waiting``: who still waits now."""
         if self._since_s is not None:
             interval_s = now_s - self._since_s
             if self._interval_s is None:
@@ -38,7 +39,8 @@ class ServiceRate:
         self._since_s = now_s if waiting else None
 
     def retry_after_s(self, waiting: int, now_s: float) -> int:
-        """Whole seconds until the buffer, with ``waiting`` requests in it, has likely moved on."""
+        """Return the whole seconds until the buffer, with ``waiting`` requests in it, has likely
+        moved on."""
         interval_s = self._interval_s
         if interval_s is None:
             return LONGEST_S // 6

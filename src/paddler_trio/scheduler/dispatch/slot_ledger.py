@@ -1,4 +1,4 @@
-"""Which request holds which slot, which ones wait, and which are turned away.
+"""Decide which request holds which slot, which ones wait, and which are turned away.
 
 The ledger is the only place where slots and the request buffer are counted. It is synchronous:
 with no ``await`` between reading and changing there is no race, hence no lock. Every method that
@@ -27,73 +27,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TypeAlias
 
 import attrs
 
 from paddler_trio.scheduler.dispatch.agent_index import ANY, AgentClass, AgentIndex, Constraint
 from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Place, Priority, RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey, load_of
+from paddler_trio.scheduler.dispatch.slot_decisions import (
+    BufferFull,
+    Choice,
+    Decision,
+    Granted,
+    Queued,
+)
 from paddler_trio.scheduler.dispatch.wait_queue import Waiting, WaitQueue
 
-__all__ = [
-    "BufferFull",
-    "Choice",
-    "Decision",
-    "Granted",
-    "LedgerStatistics",
-    "Priority",
-    "Queued",
-    "RequestKey",
-    "SlotLedger",
-]
-
-
-@attrs.frozen
-class Choice:
-    """Why an agent was chosen: it was the least loaded of those that could take the request.
-
-    Args:
-      candidates: how many agents had a free slot and might have it.
-      busy: slots of the chosen one that were taken before.
-      slots: all of them.
-      wanted: what restricted the choice.
-    """
-
-    candidates: int
-    busy: int
-    slots: int
-    wanted: Constraint = ANY
-
-
-@attrs.frozen
-class Granted:
-    """The request holds a slot of ``agent`` until it is released."""
-
-    request: RequestKey
-    agent: AgentKey
-    choice: Choice | None = attrs.field(default=None, eq=False)
-
-
-@attrs.frozen
-class Queued:
-    """No slot is free; the request waits behind ``ahead`` others. For its sake ``displaced`` was
-    taken out of the full buffer and is forgotten."""
-
-    request: RequestKey
-    ahead: int
-    displaced: RequestKey | None = None
-
-
-@attrs.frozen
-class BufferFull:
-    """No slot is free and ``limit`` requests wait already; the request is not remembered."""
-
-    request: RequestKey
-    limit: int
-
-
-Decision: TypeAlias = Granted | Queued | BufferFull
+__all__ = ["LedgerStatistics", "Priority", "RequestKey", "SlotLedger"]
 
 
 @attrs.define
@@ -103,7 +52,7 @@ class _Agent:
     slots_total: int = 0
     is_accepting: bool = False
     holders: dict[RequestKey, None] = attrs.field(factory=dict)
-    """In the order the slots were granted (a dict is an ordered set)."""
+    """The requests in the order the slots were granted (a dict is an ordered set)."""
     last_chosen: int = 0
 
 
@@ -115,7 +64,7 @@ class _Request:
     priority: Priority
     wanted: Constraint
     agent: AgentKey | None = None
-    """Whose slot it holds; None while it waits."""
+    """The agent whose slot it holds; None while it waits."""
     was_granted: bool = False
     """It had a slot before: it is never turned away any more."""
 
@@ -144,7 +93,7 @@ class SlotLedger:
     _queue: WaitQueue = attrs.field(factory=WaitQueue, init=False)
     _order: FairOrder = attrs.field(factory=FairOrder, init=False)
     _next_revisions: Counter[str | None] = attrs.field(factory=Counter, init=False)
-    """What agents are to serve, and how many of them."""
+    """The revisions that agents are to serve, and how many of them."""
     _grants: int = attrs.field(default=0, init=False)
     _slots_processing: int = attrs.field(default=0, init=False)
     _slots_total: int = attrs.field(default=0, init=False)
@@ -161,8 +110,8 @@ class SlotLedger:
         needs: frozenset[str] = frozenset(),
         revision: str | None = None,
     ) -> Decision:
-        """A new request wants a slot of an agent that offers what it ``needs``, and serves
-        ``revision`` if that is given. If one is free, no request that waits may have it."""
+        """Answer a new request that wants a slot of an agent that offers what it ``needs``, and
+        serves ``revision`` if that is given. If one is free, no request that waits may have it."""
         assert request not in self._requests, f"request {request} asks twice"
         wanted = Constraint(revision=revision, needs=needs)
         chosen = self._index.least_loaded(wanted)
@@ -186,7 +135,8 @@ class SlotLedger:
         needs: frozenset[str] = frozenset(),
         revision: str | None = None,
     ) -> Granted | Queued:
-        """A request whose agent left wants another slot; it has its old place again.
+        """Answer a request whose agent left and that wants another slot; it has its old place
+        again.
 
         With ``kind`` or ``revision``, only an agent of that kind or revision may have it; ``needs``
         join those it had.
@@ -201,12 +151,12 @@ class SlotLedger:
         return Queued(request, self._wait(request, entry))
 
     def give_back(self, request: RequestKey) -> list[Granted]:
-        """The request returns its slot and may :meth:`ask_again`."""
+        """Take back the slot of a request, which and may :meth:`ask_again`."""
         self._release(request, self._requests[request])
         return self._grant_waiting()
 
     def end(self, request: RequestKey) -> list[Granted]:
-        """The request neither waits nor holds a slot any more. Safe to repeat."""
+        """Note that the request neither waits nor holds a slot any more. Safe to repeat."""
         entry = self._requests.get(request)
         if entry is None:
             return []
@@ -218,20 +168,21 @@ class SlotLedger:
         return self._grant_waiting()
 
     def position(self, request: RequestKey) -> int | None:
-        """How many stand before this request; None if it does not wait."""
+        """Return how many stand before this request; None if it does not wait."""
         return self._queue.position(request)
 
     def is_hopeless(self, needs: frozenset[str]) -> bool:
-        """There are agents, and none of them offers all of this, however long one waits."""
+        """Return whether there are agents, and none of them offers all of this, however long one
+        waits."""
         return bool(self._agents) and not any(
             needs <= agents.offers for agents in self._index.classes()
         )
 
     def stranded(self) -> list[RequestKey]:
-        """Waiting requests that no agent here can serve, now or later: continuations of another
-        kind, and those of a revision that is neither served nor about to be. An agent that only
-        loads keeps its kind; of one that offers what continuations need and has served nothing yet
-        the kind is not known."""
+        """Return waiting requests that no agent here can serve, now or later: continuations of
+        another kind, and those of a revision that is neither served nor about to be. An agent that
+        only loads keeps its kind; of one that offers what continuations need and has served nothing
+        yet the kind is not known."""
         wanted = [each for each in self._queue.wanted() if not each.admits_any_model]
         if not wanted:
             return []
@@ -249,7 +200,7 @@ class SlotLedger:
     # --------------------------------------------------------------- agents
 
     def join(self, agent: AgentKey) -> None:
-        """A registered agent, not accepting until :meth:`update`."""
+        """Add a registered agent, which does not accept until :meth:`update`."""
         assert agent not in self._agents, f"agent {agent} joined twice"
         self._agents[agent] = record = _Agent()
         self._index.join(record.serves)
@@ -266,7 +217,7 @@ class SlotLedger:
         revision: str | None = None,
         next_revision: str | None = None,
     ) -> list[Granted]:
-        """The agent's newest report of its slots; the total may shrink below what it holds.
+        """Apply the agent's newest report of its slots; the total may shrink below what it holds.
 
         ``revision`` is what it serves, ``next_revision`` what it is to serve.
         """
@@ -287,7 +238,7 @@ class SlotLedger:
         return self._grant_waiting()
 
     def leave(self, agent: AgentKey) -> list[RequestKey]:
-        """The agent is gone with all its slots, in one step.
+        """Remove an agent that is gone with all its slots, in one step.
 
         Returns:
           The requests that held its slots, in the order they were granted; they hold nothing now
@@ -303,11 +254,11 @@ class SlotLedger:
         return list(record.holders)
 
     def in_order(self, requests: Iterable[RequestKey]) -> list[RequestKey]:
-        """These requests, sorted by their places."""
+        """Return these requests, sorted by their places."""
         return sorted(requests, key=lambda key: self._queue.place(key) or self._requests[key].place)
 
     def slots_processing(self, agent: AgentKey) -> int:
-        """How many requests hold a slot of this agent."""
+        """Return how many requests hold a slot of this agent."""
         return len(self._agents[agent].holders)
 
     @property
@@ -325,7 +276,7 @@ class SlotLedger:
     # -------------------------------------------------------------- private
 
     def _wait(self, request: RequestKey, entry: _Request) -> int:
-        """It waits; how many stand before it."""
+        """Let the request wait; return how many stand before it."""
         return self._queue.add(
             Waiting(
                 request,
@@ -389,7 +340,7 @@ class SlotLedger:
         entry.agent = None
 
     def _place(self, key: AgentKey, agent: _Agent) -> None:
-        """Its slots, its load or its readiness has changed."""
+        """Place an agent anew: its slots, its load or its readiness has changed."""
         load = load_of(
             key,
             slots_busy=len(agent.holders),

@@ -1,4 +1,4 @@
-"""How many slots of an agent a balancer keeps that hands over to another one. Pure.
+"""Decide how many slots of an agent a balancer keeps that hands over to another one.
 
 What it does not keep, the agent offers to the other. Nothing can be taken back, so the number only
 falls: to what runs, and what may have to run there since it waits.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def slots_kept(before: int, *, held: int, waiting: int) -> int:
-    """The slots to keep from now on.
+    """Return the slots to keep from now on.
 
     Args:
       before: what was kept until now.

@@ -27,7 +27,7 @@ class SortedPlaces(Generic[T]):
 
     @classmethod
     def of(cls, items: list[T]) -> SortedPlaces[T]:
-        """Of many at once, in any order; each once."""
+        """Return places of many items at once, given in any order; each item occurs once."""
         places = cls()
         items.sort()
         places._chunks = [items[at : at + CHUNK] for at in range(0, len(items), CHUNK)]
@@ -71,7 +71,7 @@ class SortedPlaces(Generic[T]):
         self._lasts[place] = chunk[-1]
 
     def remove(self, item: T) -> None:
-        """ValueError if it is not in it."""
+        """Remove an item; ValueError if it is not there."""
         place = bisect_left(self._lasts, item)
         chunk = self._chunks[place] if place < len(self._chunks) else []
         within = bisect_left(chunk, item)
@@ -85,7 +85,7 @@ class SortedPlaces(Generic[T]):
             self._lasts[place] = chunk[-1]
 
     def at(self, number: int) -> T:
-        """The item before which there are ``number`` others; IndexError if there is none."""
+        """Return the item before which there are ``number`` others; IndexError if there is none."""
         if not 0 <= number < self._length:
             raise IndexError(f"{number} is not in {self!r}")
         for chunk in self._chunks:
@@ -95,7 +95,7 @@ class SortedPlaces(Generic[T]):
         raise AssertionError("the length is that of all chunks")
 
     def before(self, item: T) -> int:
-        """How many are smaller; it need not be in it."""
+        """Return how many items are smaller; ``item`` need not be there."""
         place = bisect_left(self._lasts, item)
         if place == len(self._chunks):
             return self._length

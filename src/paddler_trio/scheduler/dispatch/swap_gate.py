@@ -1,8 +1,8 @@
-"""When may an agent get work after it was sent a new desired state?
+"""Decide when an agent may get work after it was sent a new desired state.
 
 Ours report which state they serve, so the answer is a comparison. A Paddler 4.1 agent does not; it
 drains, falls to zero slots and climbs again, and a request that slips in between can block its
-drain for ever (W16). So after a ``SetState`` such an agent gets nothing until it was seen with
+drain for ever. So after a ``SetState`` such an agent gets nothing until it was seen with
 zero slots and then with some. If it holds no request of ours, that must happen within moments;
 when it does not, the state needed no reload or cannot be resolved, and it serves as before.
 """
@@ -27,12 +27,13 @@ class SwapGate:
         self._seen_empty = slots_total <= 0
 
     def released(self, *, now_s: float) -> None:
-        """A request has left the agent: only now may it find itself drained."""
+        """Note that a request has left the agent: only now may it find itself drained."""
         if self._closed_at_s is not None:
             self._closed_at_s = now_s
 
     def is_open(self, *, slots_total: int, slots_processing: int, now_s: float) -> bool:
-        """May it get work? Ask at every status update; ``slots_total`` is the reported one."""
+        """Return whether the agent may get work. Ask at every status update; ``slots_total`` is the
+        reported one."""
         if self._closed_at_s is None:
             return True
         if slots_total <= 0:

@@ -55,11 +55,11 @@ class Waiting:
 
 @attrs.define
 class _Line:
-    """As many places as requests, the n-th for the n-th."""
+    """A line of as many places as requests, the n-th for the n-th."""
 
     places: SortedPlaces[Place] = attrs.field(factory=SortedPlaces)
     requests: SortedPlaces[Place] = attrs.field(factory=SortedPlaces)
-    """Their places among the users."""
+    """The places of the requests among the users."""
 
 
 @attrs.define
@@ -71,11 +71,12 @@ class UserTurns:
     _lines: dict[_LineName, _Line] = attrs.field(factory=dict, init=False)
     _crowds: Crowds = attrs.field(factory=Crowds, init=False)
     _classes: dict[RequestKey, Priority] = attrs.field(factory=dict, init=False)
-    """Of those that can be displaced."""
+    """The classes of those that can be displaced."""
 
     @classmethod
     def of(cls, waiting: Iterable[Waiting]) -> UserTurns:
-        """Of these, in the order of their turns: as if they were added, in less time."""
+        """Return the turns of these requests, which stand in order: as if they were added one by
+        one, in less time."""
         own = cls()
         lines: defaultdict[_LineName, tuple[list[Place], list[Place]]]
         users: defaultdict[str, tuple[list[Place], list[Place]]]
@@ -98,7 +99,7 @@ class UserTurns:
         return own
 
     def add(self, request: Waiting) -> None:
-        """It waits from now on. One that had a slot takes the turn that is due."""
+        """Note that it waits from now on. One that had a slot takes the turn that is due."""
         place = self._place(request)
         name = _line_of(request)
         line = self._lines.get(name)
@@ -116,7 +117,7 @@ class UserTurns:
             self._note_crowd(request.user, user)
 
     def remove(self, request: Waiting, *, is_granted: bool) -> None:
-        """It waits no more; its place on record is the one where it stands."""
+        """Note that it waits no more; its place on record is the one where it stands."""
         place = request.among_users
         assert place is not None, f"request {request.key} stands nowhere among the users"
         name = _line_of(request)
@@ -139,18 +140,18 @@ class UserTurns:
             self._order.gave_up(request.user, user.turns.last[0] if user.turns else None)
 
     def standing(self, request: Waiting) -> Place:
-        """Where it really stands."""
+        """Return the place where a request really stands."""
         assert request.among_users is not None
         line = self._lines[_line_of(request)]
         return line.places.at(line.requests.before(request.among_users))
 
     def at(self, place: Place, on_record: Waiting) -> RequestKey:
-        """Who really stands at the place that is ``on_record`` for another."""
+        """Return the request that really stands at the place which is ``on_record`` for another."""
         line = self._lines[_line_of(on_record)]
         return line.requests.at(line.places.before(place))[1]
 
     def displaceable(self, user: str, priority: Priority) -> RequestKey | None:
-        """The last of the user with the most, if these are two more than ``user`` has."""
+        """Return the last of the user with the most, if these are two more than ``user`` has."""
         name = self._crowds.largest(priority, own=self._users.get(user))
         return None if name is None else self._users[name].newcomers.last[1]
 

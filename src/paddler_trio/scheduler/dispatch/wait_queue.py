@@ -28,9 +28,9 @@ __all__ = ["WaitQueue", "Waiting"]
 @attrs.define
 class _Client(Flow):
     user: str = ""
-    """Of all that wait, if there are no ``users``."""
+    """The user of all that wait, if there are no ``users``."""
     users: UserTurns | None = None
-    """From the moment two of them wait, until nothing of the client waits."""
+    """The turns of users, from the moment two of them wait, until nothing of the client waits."""
 
 
 @attrs.define
@@ -42,7 +42,8 @@ class WaitQueue:
     _clients: dict[str, _Client] = attrs.field(factory=dict, init=False)
     _crowds: Crowds = attrs.field(factory=Crowds, init=False)
     _holders: dict[RequestKey, RequestKey] = attrs.field(factory=dict, init=False)
-    """Of places that are on record for another request than the one that brought them."""
+    """The requests of places that are on record for another request than the one that brought
+    them."""
     _num_with_users: int = attrs.field(default=0, init=False)
     """Clients that have users: usually none, and then a place is that of who brought it."""
 
@@ -53,7 +54,7 @@ class WaitQueue:
         return request in self._requests
 
     def add(self, request: Waiting) -> int:
-        """It waits from now on; how many stand before it."""
+        """Let a request wait from now on; return how many stand before it."""
         place = request.place
         self._requests[request.key] = request
         if place[1] != request.key:
@@ -76,8 +77,8 @@ class WaitQueue:
         return self._before(client.users.standing(request))
 
     def remove(self, key: RequestKey, *, is_granted: bool) -> Waiting:
-        """It has a slot, or gave up; its ``place`` is the one where it stood. KeyError if it did
-        not wait."""
+        """Remove a request that has a slot, or gave up; its ``place`` is the one where it stood.
+        KeyError if it did not wait."""
         request = self._requests.pop(key)
         client = self._clients[request.client]
         if client.users is not None:
@@ -102,26 +103,27 @@ class WaitQueue:
         return request
 
     def place(self, key: RequestKey) -> Place | None:
-        """Where it stands; None if it does not wait."""
+        """Return where a request stands; None if it does not wait."""
         request = self._requests.get(key)
         if request is None:
             return None
         return self._standing(request)
 
     def position(self, key: RequestKey) -> int | None:
-        """How many stand before it; None if it does not wait."""
+        """Return how many stand before a request; None if it does not wait."""
         request = self._requests.get(key)
         if request is None:
             return None
         return self._before(self._standing(request) if self._num_with_users else request.place)
 
     def last_turn(self, client: str) -> int | None:
-        """The tag of the latest of the client's requests that wait; None if none does."""
+        """Return the tag of the latest of the client's requests that wait; None if none does."""
         waiting = self._clients.get(client)
         return None if waiting is None else waiting.turns.last[0]
 
     def first(self, but_not: Set[Constraint]) -> Waiting | None:
-        """The first of those that ask for something else than these; None if there is none."""
+        """Return the first of those that ask for something else than these; None if there is
+        none."""
         places = [
             places.first for wanted, places in self._by_wanted.items() if wanted not in but_not
         ]
@@ -133,17 +135,17 @@ class WaitQueue:
         return self._requests[place[1]]
 
     def wanted(self) -> Iterator[Constraint]:
-        """What requests that wait ask for, each once."""
+        """Yield what requests that wait ask for, each once."""
         return iter(self._by_wanted)
 
     def that_want(self, wanted: Constraint) -> list[RequestKey]:
-        """Those that ask for exactly this, in no order."""
+        """Return the requests that ask for exactly this, in no order."""
         return [self._on_record(place).key for place in self._by_wanted.get(wanted, ())]
 
     def displaceable(self, client: str, user: str, priority: Priority) -> RequestKey | None:
-        """The last one of the client with the most requests that could make room, if these are at
-        least two more than ``client`` has, and the class of that one is not above ``priority``. If
-        there is none, the same of the users of ``client``."""
+        """Return the last one of the client with the most requests that could make room, if these
+        are at least two more than ``client`` has, and the class of that one is not above
+        ``priority``. If there is none, the same of the users of ``client``."""
         own = self._clients.get(client)
         name = self._crowds.largest(priority, own=own)
         if name is not None:
@@ -160,7 +162,8 @@ class WaitQueue:
     # ------------------------------------------------------------- private
 
     def _put_on_record(self, request: Waiting, place: Place) -> None:
-        """It stands at this place: it and the one whose place that is on record change places."""
+        """Put a request on record at this place: it and the one whose place that is on record
+        change places."""
         other = self._on_record(place)
         if other is not request:
             other.place, request.place = request.place, place
@@ -171,18 +174,18 @@ class WaitQueue:
                     self._holders[each.place[1]] = each.key
 
     def _on_record(self, place: Place) -> Waiting:
-        """Whose place, or turn, it is on record."""
+        """Return the request whose place, or turn, this is on record."""
         if not self._holders:
             return self._requests[place[1]]
         return self._requests[self._holders.get(place[1], place[1])]
 
     def _standing(self, request: Waiting) -> Place:
-        """Where it really stands."""
+        """Return the place where a request really stands."""
         users = self._clients[request.client].users
         return request.place if users is None else users.standing(request)
 
     def _at(self, place: Place) -> Waiting:
-        """Who stands there."""
+        """Return the request that stands at a place."""
         request = self._on_record(place)
         users = self._clients[request.client].users
         return request if users is None else self._requests[users.at(place, request)]

@@ -1,1 +1,1 @@
-"""Does a model fit the memory that there is, and if not, what would."""
+"""Decide whether a model fits the memory that there is, and if not, what would."""

@@ -15,7 +15,7 @@ _STEPS_AN_OCTAVE = 8
 
 
 def sizes_below(limit: int, *, slots: int, least: int = CELLS_STEP) -> list[int]:
-    """Context sizes for this many slots that are less than ``limit`` tokens, ascending.
+    """Return context sizes for this many slots that are less than ``limit`` tokens, ascending.
 
     Args:
       least: cells of a slot, at least.
@@ -30,7 +30,7 @@ def sizes_below(limit: int, *, slots: int, least: int = CELLS_STEP) -> list[int]
 
 
 def sizes_up_to(n_ctx_train: int, *, slots: int, least: int) -> list[int]:
-    """The same up to ``n_ctx_train`` cells a slot, which is the last one; never empty."""
+    """Return the sizes up to ``n_ctx_train`` cells a slot, which is the last one; never empty."""
     most = max(1, n_ctx_train) * slots
     return [*sizes_below(most, slots=slots, least=min(least, n_ctx_train)), most]
 

@@ -1,4 +1,4 @@
-"""Whether a model fits: decided from dry runs that somebody else makes.
+"""Decide whether a model fits, from dry runs that somebody else makes.
 
 :func:`judge_fit` is a generator: it yields the loads it wants to see, one by one, is sent what each
 would take, and returns the verdict. It reads no memory and no file.
@@ -37,7 +37,7 @@ WORTHWHILE_CELLS: Final = 4096
 
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """Whether a load fits.
+    """A judgement on whether a load fits.
 
     Args:
       shape: what was asked for, with what was chosen in its place.
@@ -70,7 +70,7 @@ def judge_fit(
     chooses_context: bool = False,
     chooses_layers: bool = False,
 ) -> Judging:
-    """See the module docstring.
+    """Judge a load as the module's docstring says.
 
     Args:
       asked: its context size and its layers hold where they are to be chosen and cannot be, since
@@ -108,7 +108,8 @@ def judge_fit(
 def _choose(
     asked: LoadShape, need: Need, rooms: Mapping[str, Room], *, context: bool, layers: bool
 ) -> Generator[LoadShape, Need | None, tuple[LoadShape, Need]]:
-    """The best load that fits, with what it takes; the least that could be chosen if none does."""
+    """Return the best load that fits, with what it takes; the least that could be chosen if none
+    does."""
     least = min(LEAST_CELLS, max(1, need.n_ctx_train))
     fewest = asked.n_gpu_layers
     if layers:
@@ -139,7 +140,7 @@ def _choose(
 
 
 def most_layers(asked: LoadShape, need: Need, rooms: Mapping[str, Room]) -> _Search:
-    """The most layers that the GPUs have room for, if the host has room for the rest.
+    """Return the most layers that the GPUs have room for, if the host has room for the rest.
 
     The host's part shrinks with every layer that a GPU takes: with fewer layers it would not fit
     either.
@@ -153,12 +154,12 @@ def most_layers(asked: LoadShape, need: Need, rooms: Mapping[str, Room]) -> _Sea
 
 
 def gpus_of(rooms: Mapping[str, Room]) -> dict[str, Room]:
-    """The rooms of all devices but the host."""
+    """Return the rooms of all devices but the host."""
     return {device: room for device, room in rooms.items() if device != HOST}
 
 
 def excess(rooms: Mapping[str, Room]) -> Excess:
-    """What :func:`largest_fitting` compares: the devices of which the room is known."""
+    """Return what :func:`largest_fitting` compares: the devices of which the room is known."""
     known = [
         (device, available)
         for device, room in sorted(rooms.items())

@@ -1,4 +1,4 @@
-"""What would fit instead of a load that does not: one change each, and every one dry-run.
+"""Find what would fit instead of a load that does not: one change each, and every one dry-run.
 
 Each way is a generator as :func:`~paddler_trio.scheduler.fit.fit_judgement.judge_fit` is one; the
 caller may stop after any of them.
@@ -29,7 +29,7 @@ LARGER_DTYPES: Final = frozenset({"F32", "F16", "BF16"})
 
 
 class Change(StrEnum):
-    """How a suggestion differs from what was asked for."""
+    """The difference between a suggestion and what was asked for."""
 
     CONTEXT_SIZE = "context-size"
     KV_DTYPE = "kv-cache-dtype"
@@ -51,7 +51,7 @@ Way: TypeAlias = Generator[LoadShape, Need | None, Suggestion | None]
 
 
 def ways_to_fit(refused: Verdict, rooms: Mapping[str, Room]) -> list[Way]:
-    """One change each, in the order in which they are usually wanted."""
+    """Return ways with one change each, in the order in which they are usually wanted."""
     shape, need = refused.shape, refused.need
     ways: list[Way] = []
     if not refused.context_is_chosen:
@@ -66,15 +66,15 @@ def ways_to_fit(refused: Verdict, rooms: Mapping[str, Room]) -> list[Way]:
 
 
 def combined_ways(refused: Verdict, rooms: Mapping[str, Room]) -> list[Way]:
-    """For when no single change is enough: the smaller cache with less context."""
+    """Return ways for when no single change is enough: the smaller cache with less context."""
     if refused.context_is_chosen or not _has_large_cache(refused.shape):
         return []
     return [_less_context_and_smaller_cache(refused.shape, rooms)]
 
 
 def context_to_fit(asked: LoadShape, n_ctx_train: int, rooms: Mapping[str, Room]) -> Way:
-    """The same load with less context, where llama.cpp refuses to make as much as was asked for;
-    no more than the model was trained with."""
+    """Return the same load with less context, where llama.cpp refuses to make as much as was asked
+    for; no more than the model was trained with."""
     most = min(asked.context_size, n_ctx_train * asked.slots + 1)
     found = yield from largest_fitting(
         sizes_below(most, slots=asked.slots),
@@ -116,8 +116,8 @@ def _other_layers(asked: LoadShape, need: Need, rooms: Mapping[str, Room]) -> Wa
 
 
 def _fewer_slots(asked: LoadShape, rooms: Mapping[str, Room]) -> Way:
-    """With as many tokens of context together; from one slot up, since most models take no less
-    memory for fewer slots, and then one dry run shows it."""
+    """Return the load with fewer slots, and as many tokens of context together; from one slot up,
+    since most models take no less memory for fewer slots, and then one dry run shows it."""
     best: Suggestion | None = None
     slots = 1
     while slots < asked.slots:
@@ -141,7 +141,7 @@ def _suggested(found: Fitting | None, *changes: Change) -> Suggestion | None:
 
 
 def _can_place(rooms: Mapping[str, Room]) -> bool:
-    """There are GPUs, and it is known how much of each is free."""
+    """Return whether there are GPUs, and it is known how much of each is free."""
     gpus = gpus_of(rooms)
     return bool(gpus) and all(room.available_bytes is not None for room in gpus.values())
 

@@ -1,4 +1,4 @@
-"""What a fit is decided from: a load, what it takes on each device, and the room that is there.
+"""Values that a fit is decided from: a load, what it takes on each device, and the room there.
 
 Bytes are exact integers. A device is named as llama.cpp names it (``CUDA0``); :data:`HOST` is the
 memory of the machine.
@@ -36,7 +36,7 @@ class LoadShape:
 
 @attrs.frozen(kw_only=True)
 class Need:
-    """What one load takes, from a dry run of it.
+    """The memory that one load takes, from a dry run of it.
 
     Args:
       bytes_by_device: everything that is allocated, by device; none is negative.
@@ -75,7 +75,7 @@ class Room:
 
     @property
     def available_bytes(self) -> int | None:
-        """What a new model may take; None for any amount."""
+        """Bytes that a new model may take; None for any amount."""
         after = self.free_after_bytes
         spare = None if after is None else max(0, after - self.reserve_bytes)
         if spare is None or self.limit_bytes is None:
@@ -97,7 +97,7 @@ class Shortage:
 
 
 def shortages(need: Need, rooms: Mapping[str, Room]) -> tuple[Shortage, ...]:
-    """Where ``need`` exceeds what is available, by device; empty if it fits.
+    """Return by how much ``need`` exceeds what is available, by device; empty if it fits.
 
     A device without a room, or whose free memory is not known, is never too small.
     """
@@ -111,11 +111,11 @@ def shortages(need: Need, rooms: Mapping[str, Room]) -> tuple[Shortage, ...]:
 
 
 def layers_on_gpu(shape: LoadShape, need: Need) -> int:
-    """How many of the model's layers ``shape`` puts on a GPU."""
+    """Return how many of the model's layers ``shape`` puts on a GPU."""
     asked = shape.n_gpu_layers
     return need.n_layers if asked < 0 else min(asked, need.n_layers)
 
 
 def context_of(shape: LoadShape, need: Need) -> int:
-    """Tokens of context, with the model's own in the place of 0."""
+    """Return the tokens of context, with the model's own in the place of 0."""
     return shape.context_size or need.n_ctx_train * shape.slots

@@ -15,7 +15,8 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def bytes_words(num_bytes: int) -> str:
-    """With the largest unit of which there is one, and three digits."""
+    """Return a number of bytes in words: in the largest unit of which there is one, with three
+    digits."""
     if abs(num_bytes) < 1024:
         return f"{num_bytes} B"
     value = float(num_bytes)
@@ -29,7 +30,7 @@ def bytes_words(num_bytes: int) -> str:
 def refusal_words(
     shortages: Iterable[Shortage], suggestions: Iterable[Suggestion], *, n_layers: int
 ) -> str:
-    """Why a model does not fit, and what would."""
+    """Return why a model does not fit, and what would, in words."""
     short = "; ".join(
         f"needs {bytes_words(each.needed_bytes)} on {each.device}, "
         f"{bytes_words(each.available_bytes)} are available"
@@ -39,7 +40,7 @@ def refusal_words(
 
 
 def suggestion_words(suggestions: Iterable[Suggestion], *, n_layers: int) -> str:
-    """What would fit."""
+    """Return what would fit, in words."""
     words = [_one(suggestion, n_layers) for suggestion in suggestions]
     if not words:
         return "no smaller context, KV cache, number of layers or slots found that fits"

@@ -38,11 +38,6 @@ class Fitting:
     need: Need
 
 
-def most_dry_runs(num_values: int) -> int:
-    """How many dry runs :func:`largest_fitting` makes at most."""
-    return 2 + 2 * math.ceil(math.log2(num_values + 1))
-
-
 def largest_fitting(
     values: Sequence[int],
     shape_of: Callable[[int], LoadShape],
@@ -50,7 +45,7 @@ def largest_fitting(
     *,
     above: tuple[int, Need] | None = None,
 ) -> DryRuns:
-    """The last of ``values`` with which the load fits, or None if the first does not.
+    """Return the last of ``values`` with which the load fits, or None if the first does not.
 
     Args:
       values: ascending; the need must not shrink with them, or a smaller one than the largest
@@ -100,8 +95,8 @@ def _fits(need: Need, pairs_of: Excess) -> bool:
 
 
 def _crossing(best: Fitting, above: tuple[int, Need], pairs_of: Excess) -> float:
-    """Where the straight line between the two leaves what is available, on the device where it
-    does so first."""
+    """Return where the straight line between the two leaves what is available, on the device where
+    it does so first."""
     value, need = above
     crossing = math.inf
     for (low, available), (high, _) in zip(pairs_of(best.need), pairs_of(need), strict=True):

@@ -1,4 +1,4 @@
-"""How much memory a model leaves to everything else, and the room that is left for it."""
+"""Compute how much memory a model leaves to everything else, and the room that is left for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gpu_reserve_bytes(total_bytes: int) -> int:
 
 @attrs.frozen(kw_only=True)
 class MemoryLimits:
-    """What an operator decides about memory; None leaves it to the functions above.
+    """Limits of memory that an operator sets; None leaves one to the functions above.
 
     Args:
       host_limit_bytes: the most that a model may take of the host's memory; None for no limit.
@@ -40,8 +40,8 @@ class MemoryLimits:
     def room(
         self, device: str, *, total_bytes: int, free_bytes: int | None, held_bytes: int | None
     ) -> Room:
-        """The room of a device. Where it is not known what the model in force holds there, it is
-        not known either what will be free."""
+        """Return the room of a device. Where it is not known what the model in force holds there,
+        it is not known either what will be free."""
         if device == HOST:
             reserve, usual = self.host_reserve_bytes, host_reserve_bytes
         else:

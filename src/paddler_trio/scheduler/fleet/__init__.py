@@ -1,1 +1,1 @@
-"""Who serves what: which host loads which deployment, and when. Pure; see ``fleet_plan.plan``."""
+"""Decide which host loads which deployment, and when; see ``fleet_plan.plan``."""

@@ -1,5 +1,5 @@
-"""Which digests of a deployment may get requests: the good one, the target, and proven ones that a
-superseded rollout left behind, until their hosts have had their turn."""
+"""Decide which digests of a deployment may get requests: the good one, the target, and proven ones
+that a superseded rollout left behind, until their hosts have had their turn."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
 
 
 def aim_of(rollout: Rollout) -> str:
-    """What every host is to serve in the end."""
+    """Return what every host is to serve in the end."""
     if rollout.phase in GOING_BACK and rollout.good is not None:
         return rollout.good
     return rollout.target
 
 
 def admissible(goal: Goal, rollout: Rollout, placed: Sequence[Placed]) -> frozenset[str]:
-    """The digests whose instances may get requests now.
+    """Return the digests whose instances may get requests now.
 
     While a rollout runs both are; while it is rolled back, the target only if its canaries had
     passed. So are the states of rollouts that were superseded, if they had been proven: a newer

@@ -1,4 +1,4 @@
-"""How many replicas a deployment should have now.
+"""Decide how many replicas a deployment should have now.
 
 What runs is kept: a count falls only when replicas were idle for ``idle_ttl_s`` or are more than
 ``replicas.most``. It rises to ``least`` at once, to one at the first waiting request, and by one
@@ -19,13 +19,14 @@ SCALE_UP_AFTER_S: Final = 5.0
 
 
 def counts(placed: Placed) -> bool:
-    """Is it a replica, or will it be one? One that failed or hangs, and serves nothing, is not."""
+    """Return whether it is a replica, or will be one. One that failed or hangs, and serves nothing,
+    is not."""
     instance = placed.instance
     return instance.serving is not None or not (placed.is_stuck or instance.phase == "failed")
 
 
 def wanted(goal: Goal, index: FleetIndex, placed: Sequence[Placed]) -> int:
-    """Replicas that there should be, of a deployment that is not on all hosts.
+    """Return how many replicas there should be, of a deployment that is not on all hosts.
 
     Args:
       placed: those that count as replicas now.
@@ -52,7 +53,7 @@ def _grows(goal: Goal, index: FleetIndex, placed: Sequence[Placed], oldest_wait_
 
 
 def has_been_idle(goal: Goal, index: FleetIndex, placed: Placed) -> bool:
-    """Has its time to live passed without a request?"""
+    """Return whether its time to live has passed without a request."""
     instance = placed.instance
     if goal.idle_ttl_s is None or instance.idle_s is None or instance.busy:
         return False

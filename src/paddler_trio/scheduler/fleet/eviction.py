@@ -1,4 +1,4 @@
-"""Which instances make room for a deployment that has none.
+"""Choose the instances that make room for a deployment that has none.
 
 Only deployments on demand are evicted, or replicas beyond ``least``, and only instances that serve
 and have nothing to do: never one that is busy, loads, or has requests in its queue. An instance is
@@ -23,9 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import attrs
-
-from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, HostState, Placed
+from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, HostState, Placed, Spare
 from paddler_trio.scheduler.fleet.fleet_values import (
     NO_BYTES,
     Goal,
@@ -44,7 +42,7 @@ MAX_GRACE_S: Final = 5.0
 
 
 def is_overdue(goal: Goal, index: FleetIndex) -> bool:
-    """Has it waited so long that another deployment must make room?"""
+    """Return whether it has waited so long that another deployment must make room."""
     queue = index.queue(goal.deployment)
     if not queue.waiting:
         return False
@@ -54,56 +52,38 @@ def is_overdue(goal: Goal, index: FleetIndex) -> bool:
 
 
 def wait_left_s(goal: Goal, index: FleetIndex) -> float:
-    """Seconds until its oldest request is overdue; negative once it is."""
+    """Return the seconds until its oldest request is overdue; negative once it is."""
     longest_s = max(MAX_WAIT_S, WAIT_LOADS * index.load_s(goal.target))
     return longest_s - unserved_s(goal, index)
 
 
 def unserved_s(goal: Goal, index: FleetIndex) -> float:
-    """How long its oldest request has waited while the deployment did not serve."""
+    """Return how long its oldest request has waited while the deployment did not serve."""
     wait_s = index.queue(goal.deployment).oldest_wait_s
     last_s = index.view.last_served_s.get(goal.deployment)
     return wait_s if last_s is None else min(wait_s, index.now_s - last_s)
 
 
-@attrs.define
-class Spare:
-    """An instance of a deployment on demand, and when it may go.
-
-    Args:
-      order: what goes first: priority, then ``worth``.
-      idle_from_s: it may go for any request from then on; None if it is busy, or about to be.
-      is_idle: it has nothing to do now.
-      turn_ends_s: from then on it may be made to yield.
-    """
-
-    order: tuple[int, float, str]
-    goal: Goal
-    instance: Instance
-    idle_from_s: float | None
-    is_idle: bool
-    has_queue: bool
-    turn_ends_s: float
-
-    def may_go(self, goal: Goal, index: FleetIndex, *, overdue: bool, busy_too: bool) -> bool:
-        """May it go for ``goal``? With ``busy_too``: may it be made to yield?"""
-        if not _is_one_too_many(self.goal, index):
-            return False
-        if overdue and (self.has_queue or busy_too):
-            if busy_too or self.is_idle:
-                index.wake(self.turn_ends_s)
-                return index.now_s >= self.turn_ends_s
-            return False
-        if overdue:
-            return self.is_idle
-        if self.idle_from_s is None or self.goal.priority > goal.priority:
-            return False
-        index.wake(self.idle_from_s)
-        return index.now_s >= self.idle_from_s
+def _may_go(spare: Spare, goal: Goal, index: FleetIndex, *, overdue: bool, busy_too: bool) -> bool:
+    """Return whether ``spare`` may go for ``goal``; with ``busy_too``, whether it may be made to
+    yield."""
+    if not _is_one_too_many(spare.goal, index):
+        return False
+    if overdue and (spare.has_queue or busy_too):
+        if busy_too or spare.is_idle:
+            index.wake(spare.turn_ends_s)
+            return index.now_s >= spare.turn_ends_s
+        return False
+    if overdue:
+        return spare.is_idle
+    if spare.idle_from_s is None or spare.goal.priority > goal.priority:
+        return False
+    index.wake(spare.idle_from_s)
+    return index.now_s >= spare.idle_from_s
 
 
 def spares_of(state: HostState, index: FleetIndex) -> Sequence[Spare]:
-    """The instances there that may go at some time, those that go first before others."""
+    """Return the instances there that may go at some time, those that go first before others."""
     if state.spares is None:
         found = []
         for name, instance in state.host.instances.items():
@@ -157,7 +137,7 @@ def _is_one_too_many(goal: Goal, index: FleetIndex) -> bool:
 
 
 def worth(instance: Instance, state: HostState, index: FleetIndex) -> float:
-    """Seconds of loading that its eviction costs, per second that it was not used."""
+    """Return the seconds of loading that its eviction costs, per second that it was not used."""
     if instance.serving is None:
         return 0.0
     idle_s = 0.0 if instance.idle_s is None else index.now_s - instance.idle_s
@@ -173,7 +153,7 @@ def room_on(
     overdue: bool,
     busy_too: bool = False,
 ) -> tuple[Spare, ...] | None:
-    """The instances that must go from there for ``goal`` to fit; None if that is not enough.
+    """Return the instances that must go from there for ``goal`` to fit; None if that is not enough.
 
     To be asked only where it does not fit as things are, or where a step is under way.
 
@@ -184,7 +164,8 @@ def room_on(
     chosen = [
         spare
         for spare in spares_of(state, index)
-        if spare.goal is not goal and spare.may_go(goal, index, overdue=overdue, busy_too=busy_too)
+        if spare.goal is not goal
+        and _may_go(spare, goal, index, overdue=overdue, busy_too=busy_too)
     ]
     if not chosen and state.moving is None:
         return None
@@ -201,7 +182,8 @@ def room_on(
 def _fits_without(
     state: HostState, name: str, need: Mapping[str, int] | None, index: FleetIndex
 ) -> Callable[[Sequence[Spare]], bool]:
-    """Would it fit there without some instances, and without those that are leaving?"""
+    """Return whether it would fit there without some instances, and without those that are
+    leaving."""
     memory = state.memory(index)
     leaving = [i.deployment for i in state.host.instances.values() if i.is_unloading]
     free, charges = memory.free, memory.charges
@@ -230,7 +212,8 @@ def evict(state: HostState, victim: Instance, index: FleetIndex) -> None:
 
 
 def never_fits(goal: Goal, placed: Placed, index: FleetIndex) -> str | None:
-    """Why the target cannot take the place of what it serves there, whoever else is evicted."""
+    """Return why the target cannot take the place of what it serves there, whoever else is evicted;
+    None if it can."""
     state = placed.state
     need = goal.needs.get(state.host.id)
     memory = state.memory(index)
@@ -245,7 +228,8 @@ def never_fits(goal: Goal, placed: Placed, index: FleetIndex) -> str | None:
 
 
 def _split(state: HostState, goal: Goal, index: FleetIndex) -> tuple[list[str], list[str]]:
-    """Other deployments on the host: those that stay whatever comes, and those that may go."""
+    """Return the other deployments on the host: those that stay whatever comes, and those that may
+    go."""
     stay: list[str] = []
     go: list[str] = []
     for name, instance in state.host.instances.items():

@@ -1,4 +1,4 @@
-"""What the waiting requests of a deployment may expect: a reason, and when it will be over.
+"""Tell what the waiting requests of a deployment may expect: a reason, and when it will be over.
 
 Measured load times make the estimate. A load that takes longer than it should is expected
 ``LATE_S`` from now, again and again: the wait of a request is extended as long as something is
@@ -26,7 +26,8 @@ LATE_S: Final = 5.0
 
 
 def expectations(deployments: Sequence[Deployment], index: FleetIndex) -> dict[str, Expectation]:
-    """By deployment, for those with a step under way, and those that wait for room."""
+    """Return expectations by deployment, for those with a step under way, and those that wait for
+    room."""
     begun: dict[str, list[tuple[str, str]]] = {}
     for step in index.steps:
         if isinstance(step, Assign):
@@ -76,7 +77,7 @@ def _under_way(instance: Instance, host: Host, index: FleetIndex) -> tuple[float
 
 
 def _waits_for_room(d: Deployment, index: FleetIndex) -> Expectation | None:
-    """It has no instance: other models are in its place."""
+    """Return what a deployment without an instance may expect: other models are in its place."""
     goal, load_s = d.goal, index.load_s(d.goal.target)
     most = goal.replicas.most
     if goal.replicas.is_all or (most is not None and most < 1) or d.name in index.hopeless:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 
@@ -24,12 +24,29 @@ from paddler_trio.scheduler.fleet.fleet_values import (
 from paddler_trio.scheduler.fleet.instance_state import is_moving, is_placed
 from paddler_trio.scheduler.fleet.memory_account import HostMemory, memory_of
 
-if TYPE_CHECKING:
-    from paddler_trio.scheduler.fleet.eviction import Spare
-
 LOAD_S: Final = 30.0
-"""How long a load takes where none was measured."""
+"""The time of a load where none was measured."""
 NO_QUEUE: Final = Queue()
+
+
+@attrs.define
+class Spare:
+    """An instance of a deployment on demand, and when it may go.
+
+    Args:
+      order: what goes first: priority, then ``worth``.
+      idle_from_s: it may go for any request from then on; None if it is busy, or about to be.
+      is_idle: it has nothing to do now.
+      turn_ends_s: from then on it may be made to yield.
+    """
+
+    order: tuple[int, float, str]
+    goal: Goal
+    instance: Instance
+    idle_from_s: float | None
+    is_idle: bool
+    has_queue: bool
+    turn_ends_s: float
 
 
 @attrs.define(eq=False)
@@ -51,7 +68,7 @@ class HostState:
 
     @property
     def is_free(self) -> bool:
-        """May it get a step?"""
+        """Return whether the host may get a step."""
         return self.step is None and self.moving is None and not self.host.is_drained
 
     def has(self, deployment: str) -> bool:
@@ -115,7 +132,8 @@ class FleetIndex:
                 placed[name] = [Placed(state, instance, is_stuck)]
 
     def _is_stuck(self, instance: Instance) -> bool:
-        """A load that hangs must not keep the host from all other deployments for ever."""
+        """Return whether a step hangs: it must not keep the host from all other deployments for
+        ever."""
         goal = self.goals.get(instance.deployment)
         if goal is None or instance.is_unloading or instance.phase == "downloading":
             return False
@@ -133,12 +151,12 @@ class FleetIndex:
         self.steps.append(step)
 
     def wake(self, at_s: float) -> None:
-        """The plan may change at ``at_s``; what is past is not waited for."""
+        """Note that the plan may change at ``at_s``; what is past is not waited for."""
         if at_s > self.now_s and (self.look_again_s is None or at_s < self.look_again_s):
             self.look_again_s = at_s
 
     def eligible(self, goal: Goal) -> Sequence[HostState]:
-        """Hosts that may have the deployment, and are not drained."""
+        """Return hosts that may have the deployment, and are not drained."""
         key = (goal.deployment == DEFAULT, goal.where)
         found = self._eligible.get(key)
         if found is None:
@@ -159,7 +177,8 @@ class FleetIndex:
         }
 
     def usable(self, goal: Goal) -> Sequence[Placed]:
-        """Its instances that count: on eligible hosts that are not drained, and not being ended."""
+        """Return the deployment's instances that count: on eligible hosts that are not drained, and
+        not being ended."""
         found = self._usable.get(goal.deployment)
         if found is None:
             found = self._usable[goal.deployment] = self._find_usable(goal)
@@ -179,7 +198,7 @@ class FleetIndex:
 
     @cached_property
     def with_file(self) -> dict[str, list[HostState]]:
-        """By digest, the hosts with its files."""
+        """The hosts with the files of each digest."""
         found: dict[str, list[HostState]] = {}
         for state in self.states:
             for digest in state.host.on_disk:
@@ -195,7 +214,7 @@ class FleetIndex:
         return {**self.view.load_s, **shortest}
 
     def load_s(self, digest: str, host: Host | None = None) -> float:
-        """Seconds that a load takes: as measured there, or anywhere, or by default."""
+        """Return the seconds that a load takes: as measured there, or anywhere, or by default."""
         measured = None if host is None else host.load_s.get(digest)
         return self._load_s.get(digest, LOAD_S) if measured is None else measured
 
@@ -206,7 +225,7 @@ class FleetIndex:
 
 
 def may_have(goal: Goal, host: Host) -> bool:
-    """May the deployment be there, by kind of agent and by labels?"""
+    """Return whether the deployment may be there, by kind of agent and by labels."""
     if not host.is_ours and goal.deployment != DEFAULT:
         return False
     return all(_matches(term, host) for term in goal.where)

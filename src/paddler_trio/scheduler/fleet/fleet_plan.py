@@ -1,4 +1,4 @@
-"""From a view of the fleet to the steps that are due. Pure: the same view gives the same plan.
+"""Plan the steps that are due, from a view of the fleet: the same view gives the same plan.
 
 The caller carries out the steps, writes down what it sent (``assigned``), keeps the rollouts, and
 plans again when anything has changed or ``look_again_s`` has come. A plan with steps is followed by
@@ -19,11 +19,10 @@ from paddler_trio.scheduler.fleet.expectations import expectations
 from paddler_trio.scheduler.fleet.fleet_index import FleetIndex
 from paddler_trio.scheduler.fleet.fleet_values import FleetView, Goal, Plan
 from paddler_trio.scheduler.fleet.instance_state import is_available
-from paddler_trio.scheduler.fleet.prefetching import prefetch
 from paddler_trio.scheduler.fleet.replica_placement import Deployment, clear, clear_unwanted, place
 from paddler_trio.scheduler.fleet.rolling import go_over
 from paddler_trio.scheduler.fleet.rollout_begin import rollout_of
-from paddler_trio.scheduler.fleet.rollout_phases import advance
+from paddler_trio.scheduler.fleet.rollout_phases import advance, prefetch
 
 NOTHING: frozenset[str] = frozenset()
 
@@ -71,7 +70,8 @@ def plan(view: FleetView) -> Plan:
 
 
 def _last_served_s(deployments: list[Deployment], index: FleetIndex) -> dict[str, float]:
-    """Of deployments on demand: others never wait for room that one more of the kind could take."""
+    """Return when deployments on demand served last: others never wait for room that one more of
+    the kind could take."""
     last_s = {}
     for d in deployments:
         if d.goal.replicas.is_all or d.goal.replicas.least:

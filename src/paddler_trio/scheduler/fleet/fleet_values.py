@@ -1,4 +1,4 @@
-"""What a plan is made from, and what it says.
+"""Values that a plan is made from, and what it says.
 
 A **deployment** is a named desired state with replicas. A **host** is one agent process; an
 **instance** is one deployment on one host, with an engine and slots of its own. A **digest** names
@@ -28,7 +28,7 @@ NO_BYTES: Final[Mapping[str, int]] = {}
 
 
 class Change(Enum):
-    """What goes from the good state to the target; the later ones cost more."""
+    """The parts that differ between the good state and the target; the later ones cost more."""
 
     NONE = "none"
     IN_PLACE = "in_place"
@@ -38,7 +38,7 @@ class Change(Enum):
 
 @attrs.frozen(kw_only=True)
 class RolloutRules:
-    """How a rollout may go about it.
+    """Rules for how a rollout goes about it.
 
     Args:
       max_unavailable: hosts that may be without service at once, >= 1.
@@ -68,7 +68,8 @@ class RolloutRules:
 
 @attrs.frozen(kw_only=True)
 class Replicas:
-    """On how many hosts a deployment is served: ``all``, n (``least == most``) or min..max.
+    """The number of hosts on which a deployment is served: ``all``, n (``least == most``) or
+    min..max.
 
     With ``least == 0`` and not ``all`` it is on demand: loaded for the first waiting request.
     """
@@ -80,7 +81,7 @@ class Replicas:
 
 @attrs.frozen(kw_only=True)
 class Goal:
-    """What the operator wants of one deployment.
+    """One deployment as the operator wants it.
 
     Args:
       target: digest of the desired state.
@@ -195,7 +196,7 @@ class Queue:
 
 
 class RolloutPhase(Enum):
-    """Where a rollout is.
+    """The phases of a rollout.
 
     ``ABORTED`` is a rolling back that the operator ordered, from the order on; else a rollout goes
     by ``ROLLING_BACK`` to ``ROLLED_BACK``.
@@ -322,7 +323,7 @@ class Expectation:
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """What to do now.
+    """The steps to take now.
 
     Args:
       steps: at most one a host.

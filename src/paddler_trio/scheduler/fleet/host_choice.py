@@ -1,4 +1,4 @@
-"""On which host a replica is loaded: file on disk, then memory free, then least busy.
+"""Choose the host on which a replica is loaded: file on disk, then memory free, then least busy.
 
 Taken literally: a host with the file is better than one without, even if another model must be
 evicted there, since a download takes longer than to load that one again. Memory is free where the
@@ -13,8 +13,8 @@ from typing import Final
 
 import attrs
 
-from paddler_trio.scheduler.fleet.eviction import Spare, room_on, spares_of
-from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, HostState
+from paddler_trio.scheduler.fleet.eviction import room_on, spares_of
+from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, HostState, Spare
 from paddler_trio.scheduler.fleet.fleet_values import Goal
 from paddler_trio.scheduler.fleet.memory_account import fits_within
 
@@ -81,7 +81,7 @@ class HostChoice:
         self.is_narrow = is_narrow
 
     def next(self, *, may_evict: bool) -> LoadThere | EvictThere | WaitFor | None:
-        """Where the next replica is loaded; None if nowhere."""
+        """Return where the next replica is loaded; None if nowhere."""
         for tier in self._tiers:
             state = next(tier.free, None)
             if state is not None:
@@ -98,11 +98,11 @@ class HostChoice:
 
     @property
     def is_hopeless(self) -> bool:
-        """Is there no host that could hold the deployment if it were empty?"""
+        """Return whether no host could hold the deployment even if it were empty."""
         return not any(self._could_hold(s) for tier in self._tiers for s in tier.states)
 
     def candidates_for_eviction(self) -> Iterator[HostState]:
-        """Hosts that could hold the deployment if others went."""
+        """Yield hosts that could hold the deployment if others went."""
         for tier in self._tiers:
             yield from self._with_spares(tier.states)
 
@@ -115,12 +115,13 @@ class HostChoice:
         return _Tier(looked_at, self._free(states, looked_at))
 
     def _could_hold(self, state: HostState) -> bool:
-        """Would it fit if nothing else were there?"""
+        """Return whether it would fit if nothing else were there."""
         need = self._needs.get(state.host.id)
         return need is None or fits_within(need, state.host.memory)
 
     def _free(self, states: Sequence[HostState], looked_at: list[HostState]) -> Iterator[HostState]:
-        """Those on which it fits beside everything else; all others are ``looked_at`` too."""
+        """Yield the hosts on which it fits beside everything else; all others are ``looked_at``
+        too."""
         index, needs, allowed = self._index, self._needs, self._allowed
         name = self._goal.deployment
         for state in states:
@@ -139,7 +140,7 @@ class HostChoice:
                 yield state
 
     def _making_room(self, states: Sequence[HostState]) -> HostState | None:
-        """A host on which a step is under way, and that will have room afterwards."""
+        """Return a host on which a step is under way, and that will have room afterwards."""
         for state in states:
             moving = state.moving
             if moving is None or state.is_claimed or state.host.is_drained:
@@ -174,7 +175,7 @@ class HostChoice:
         return room_on(state, self._goal, self._index, need=need, overdue=self._overdue)
 
     def _with_spares(self, states: Sequence[HostState]) -> Iterator[HostState]:
-        """Those with something that may go at some time, no more than ``MOST_LOOKED_AT``.
+        """Yield the hosts with something that may go at some time, no more than ``MOST_LOOKED_AT``.
 
         A plan must not take long when forty deployments wait for five hundred hosts.
         """

@@ -1,4 +1,4 @@
-"""What one instance is doing: is it placed, does it move, does it serve, has it failed?"""
+"""Read what one instance is doing: whether it is placed, moves, serves or has failed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from paddler_trio.scheduler.fleet.fleet_values import DEFAULT, Instance
 OUT_OF_SERVICE: Final = frozenset({"waiting", "resolving", "draining", "leaving"})
 """Phases in which an agent takes no request, whatever it still serves."""
 BESIDE: Final = frozenset({"loading", "probing"})
-"""With something served, these phases mean that the new engine loads beside the old one."""
+"""These phases mean, with something served, that the new engine loads beside the old one."""
 
 
 def is_placed(instance: Instance) -> bool:
-    """The deployment is on this host: it serves or is told to, or has a link of its own."""
+    """Return whether the deployment is on this host: it serves or is told to, or has a link of its
+    own."""
     return (
         instance.deployment != DEFAULT
         or instance.assigned is not None
@@ -24,7 +25,8 @@ def is_placed(instance: Instance) -> bool:
 
 
 def is_moving(instance: Instance) -> bool:
-    """A step on it is under way; one that failed is over, though the agent may try again."""
+    """Return whether a step on it is under way; one that failed is over, though the agent may try
+    again."""
     if instance.is_unloading or instance.phase == "leaving":
         return True
     return (
@@ -35,12 +37,12 @@ def is_moving(instance: Instance) -> bool:
 
 
 def loads_beside(instance: Instance) -> bool:
-    """Would it go on serving while it loads something else?"""
+    """Return whether it would go on serving while it loads something else."""
     return instance.is_ours and instance.can_load_beside is True and instance.serving is not None
 
 
 def is_available(instance: Instance, admissible: Container[str]) -> bool:
-    """Does it take requests, and will it until the step that is under way ends?
+    """Return whether it takes requests, and will until the step that is under way ends.
 
     An agent that downloads still serves, but soon drains: it counts as gone already.
     """
@@ -56,7 +58,8 @@ def is_available(instance: Instance, admissible: Container[str]) -> bool:
 
 
 def failure(instance: Instance, digest: str, *, since_s: float | None) -> str | None:
-    """Why ``digest`` failed there, if it did; what was assigned before ``since_s`` is forgiven."""
+    """Return why ``digest`` failed there, if it did; what was assigned before ``since_s`` is
+    forgiven."""
     if instance.assigned != digest or (since_s is not None and instance.assigned_s < since_s):
         return None
     if instance.phase == "failed":

@@ -1,4 +1,4 @@
-"""What the models on one host take, and whether one more fits.
+"""Account for what the models on one host take, and whether one more fits.
 
 What runs is counted as it is measured, what loads as it was predicted; while a rollout runs, as the
 larger one of both states, so that nothing else takes the room to go on or to go back. A model
@@ -38,7 +38,7 @@ class HostMemory:
     free: Mapping[str, int] | None
 
     def fits_beside(self, need: Mapping[str, int] | None) -> bool:
-        """May a deployment that is not there yet take ``need``?"""
+        """Return whether a deployment that is not there yet may take ``need``."""
         if not self.charges:
             return need is None or self.fits_alone(need)
         free = self.free
@@ -47,13 +47,13 @@ class HostMemory:
         return fits_within(need, free)
 
     def fits_alone(self, need: Mapping[str, int]) -> bool:
-        """Would ``need`` fit if nothing else were there?"""
+        """Return whether ``need`` would fit if nothing else were there."""
         return fits_within(need, self.limits)
 
     def fits(
         self, deployment: str, need: Mapping[str, int] | None, *, without: Collection[str] = ()
     ) -> bool:
-        """May ``deployment`` take ``need``, in the place of what it takes now?
+        """Return whether ``deployment`` may take ``need``, in the place of what it takes now.
 
         Args:
           without: other deployments, counted as gone.
@@ -66,12 +66,12 @@ class HostMemory:
         return account(self.limits, charges).fits_beside(need)
 
     def is_alone(self, deployment: str) -> bool:
-        """Does nothing else take memory there?"""
+        """Return whether nothing else takes memory there."""
         return not self.charges or self.charges.keys() == {deployment}
 
 
 def fits_within(need: Mapping[str, int], free: Mapping[str, int]) -> bool:
-    """Is there as much of each device? One that is not in ``free`` has no limit."""
+    """Return whether there is as much of each device. One that is not in ``free`` has no limit."""
     for device, size in need.items():  # noqa: SIM110  # a generator takes thrice as long
         if size > free.get(device, size):
             return False
@@ -81,7 +81,7 @@ def fits_within(need: Mapping[str, int], free: Mapping[str, int]) -> bool:
 def account(
     limits: Mapping[str, int], charges: Mapping[str, Mapping[str, int] | None]
 ) -> HostMemory:
-    """With what is left."""
+    """Return the memory of a host with what is left of it."""
     free = dict(limits)
     is_known = bool(limits)
     for charge in charges.values():
@@ -95,7 +95,7 @@ def account(
 
 
 def memory_of(host: Host, goals: Mapping[str, Goal], rollouts: Mapping[str, Rollout]) -> HostMemory:
-    """The account of ``host``, as it will be once rollouts have ended, either way."""
+    """Return the account of ``host``, as it will be once rollouts have ended, either way."""
     charges: dict[str, Mapping[str, int] | None] = dict(host.held)
     for name, instance in host.instances.items():
         goal = goals.get(name)
@@ -111,7 +111,7 @@ def memory_of(host: Host, goals: Mapping[str, Goal], rollouts: Mapping[str, Roll
 def need_of(
     goal: Goal, rollout: Rollout | None, digest: str | None, host: str
 ) -> Mapping[str, int] | None:
-    """What ``digest`` takes on ``host``, as predicted; None if unknown."""
+    """Return what ``digest`` takes on ``host``, as predicted; None if unknown."""
     if digest == goal.target:
         return goal.needs.get(host)
     if rollout is not None and digest == rollout.good:
@@ -120,7 +120,7 @@ def need_of(
 
 
 def _is_steady(instance: Instance, goal: Goal, rollout: Rollout | None) -> bool:
-    """It serves what it is to serve, and will go on to."""
+    """Return whether it serves what it is to serve, and will go on to."""
     return instance.serving == instance.assigned == goal.target and (
         rollout is None or rollout.phase is RolloutPhase.COMPLETE
     )
@@ -129,7 +129,7 @@ def _is_steady(instance: Instance, goal: Goal, rollout: Rollout | None) -> bool:
 def _charge(
     instance: Instance, host: Host, goal: Goal | None, rollout: Rollout | None
 ) -> Mapping[str, int] | None:
-    """The most that it takes now, and once it serves what it is to serve or goes back to."""
+    """Return the most that it takes now, and once it serves what it is to serve or goes back to."""
     held = host.held.get(instance.deployment)
     if instance.is_unloading or goal is None or goal.is_empty:
         return held  # until it is gone
@@ -153,7 +153,7 @@ def _charge(
 
 
 def _to_come(will_be: str | None, goal: Goal, rollout: Rollout | None) -> tuple[str | None, ...]:
-    """Digests that may be loaded there before the rollout has ended."""
+    """Return the digests that may be loaded there before the rollout has ended."""
     if rollout is not None and rollout.phase in GOING_BACK:
         return will_be, rollout.good
     if rollout is not None and rollout.phase in GOING_ON:

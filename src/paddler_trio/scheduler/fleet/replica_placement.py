@@ -1,4 +1,4 @@
-"""Which hosts get a deployment, and which lose it, with as few changes as possible.
+"""Choose which hosts get a deployment, and which lose it, with as few changes as possible.
 
 Deployments that wait choose first: those that are overdue, then by priority, then by how long their
 oldest request has waited. A replica more than ``least`` never evicts anything: that would take
@@ -13,8 +13,8 @@ from typing import Final
 import attrs
 
 from paddler_trio.scheduler.fleet.demand import counts, has_been_idle, wanted
-from paddler_trio.scheduler.fleet.eviction import Spare, evict, is_overdue, room_on, unserved_s
-from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, Placed
+from paddler_trio.scheduler.fleet.eviction import evict, is_overdue, room_on, unserved_s
+from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, Placed, Spare
 from paddler_trio.scheduler.fleet.fleet_values import (
     Assign,
     Goal,
@@ -52,7 +52,8 @@ class Deployment:
 
     @property
     def replicas(self) -> Sequence[Placed]:
-        """Its instances, without those that failed, unless that is the rollout's business."""
+        """The deployment's instances, without those that failed, unless that is the rollout's
+        business."""
         if self.is_rolling:
             return self.placed
         return [p for p in self.placed if counts(p)]
@@ -66,7 +67,7 @@ class Deployment:
 
 
 def digest_for_new(rollout: Rollout) -> str:
-    """What a host is told to load that has nothing of the deployment."""
+    """Return the digest that a host is told to load which has nothing of the deployment."""
     if rollout.good is None:
         return rollout.target
     if rollout.phase in GOING_BACK:
@@ -104,7 +105,8 @@ def place(deployments: Sequence[Deployment], index: FleetIndex) -> None:
 
 
 def _turn(number: int, now_s: float) -> Container[int]:
-    """Who may search all hosts though many have searched in vain: it goes round every second."""
+    """Return who may search all hosts though many have searched in vain: it goes round every
+    second."""
     first = int(now_s) * MOST_SEARCHES
     return {(first + n) % number for n in range(MOST_SEARCHES)} if number else ()
 
@@ -165,7 +167,8 @@ def _why_nowhere(goal: Goal, index: FleetIndex) -> str:
 
 
 def _yield_to(d: Deployment, choice: HostChoice, index: FleetIndex) -> None:
-    """Another deployment gets no more requests until one of its instances is idle."""
+    """Make another deployment yield: it gets no more requests until one of its instances is
+    idle."""
     best: tuple[tuple[int, float, str], tuple[Spare, ...]] | None = None
     for state in choice.candidates_for_eviction():
         need = need_of(d.goal, d.rollout, digest_for_new(d.rollout), state.host.id)
@@ -202,7 +205,7 @@ def clear(deployments: Sequence[Deployment], index: FleetIndex) -> None:
 
 
 def _clear_misplaced(d: Deployment, index: FleetIndex) -> None:
-    """Instances where they may not be, once those that may be serve."""
+    """Unload instances where they may not be, once those that may be serve."""
     everywhere = index.placed.get(d.name, ())
     if len(everywhere) == len(d.placed):
         return
@@ -254,7 +257,8 @@ def _clear_surplus(d: Deployment, index: FleetIndex) -> None:
 
 
 def _keeping(placed: Placed, d: Deployment) -> tuple[object, ...]:
-    """What goes first: what does not serve, is not busy, was not used for longest."""
+    """Return the order in which instances go: what does not serve, is not busy, was not used for
+    longest."""
     instance = placed.instance
     return (
         is_available(instance, d.admissible),

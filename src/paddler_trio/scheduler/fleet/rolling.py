@@ -1,4 +1,4 @@
-"""Which hosts are told to go over to the next digest now.
+"""Choose the hosts that are told to go over to the next digest now.
 
 A host that serves nothing admissible costs nothing and goes at once. One that serves takes its
 turn: ``max_unavailable`` at a time, broken hosts counted, and never under ``min_capacity`` slots. A
@@ -36,7 +36,7 @@ SETTLED_PHASES: Final = (RolloutPhase.COMPLETE, RolloutPhase.ROLLED_BACK)
 
 @attrs.define
 class Turns:
-    """How many hosts may still be taken, of one deployment."""
+    """The number of hosts that may still be taken, of one deployment."""
 
     limit: int
     min_capacity: int
@@ -46,7 +46,7 @@ class Turns:
     slots: int = 0
 
     def allows(self, placed: Placed) -> bool:
-        """May this host, which serves, begin?"""
+        """Return whether this host, which serves, may begin."""
         if self.is_free_of_charge:
             return True
         if self.moving >= self.limit:
@@ -57,7 +57,7 @@ class Turns:
         )
 
     def count(self, placed: Placed) -> None:
-        """It has begun."""
+        """Note that a host has begun."""
         self.moving += 1
         if not loads_beside(placed.instance):
             self.unavailable += 1
@@ -72,7 +72,7 @@ class Turns:
 def turns_of(
     goal: Goal, rollout: Rollout, placed: Sequence[Placed], admissible: AbstractSet[str]
 ) -> Turns:
-    """What the rules leave, as the hosts are."""
+    """Return what the rules leave, as the hosts are."""
     rules = goal.rules
     limit = rules.max_unavailable
     if rules.max_unavailable_percent is not None:
@@ -115,7 +115,7 @@ def go_over(
 
 
 def _settle(goal: Goal, rollout: Rollout, index: FleetIndex, placed: Sequence[Placed]) -> None:
-    """No rollout runs: whatever is not told to serve the aim is, at once."""
+    """Tell whatever is not told to serve the aim to do so at once: no rollout runs."""
     aim = aim_of(rollout)
     for p in placed:
         if p.instance.assigned != aim:
@@ -246,7 +246,8 @@ def _begin(
 
 
 def _cost(goal: Goal, placed: Placed, digest: str, index: FleetIndex) -> tuple[object, ...]:
-    """What a swap costs there: a download, then slots, then requests that must end, then time."""
+    """Return what a swap costs there: a download, then slots, then requests that must end, then
+    time."""
     host, instance = placed.state.host, placed.instance
     return (
         instance.serving != digest,
@@ -259,7 +260,7 @@ def _cost(goal: Goal, placed: Placed, digest: str, index: FleetIndex) -> tuple[o
 
 
 def _return(goal: Goal, index: FleetIndex, candidates: Sequence[Placed]) -> None:
-    """A host that came back and serves gets what it serves until its turn."""
+    """Give a host that came back and serves what it serves until its turn."""
     for p in candidates:
         if p.instance.assigned is None and p.instance.serving is not None:
             _assign(goal, p, p.instance.serving, index)
@@ -278,7 +279,8 @@ def _assign(goal: Goal, placed: Placed, digest: str, index: FleetIndex) -> None:
 
 
 def _makes_room(goal: Goal, placed: Placed, digest: str, index: FleetIndex) -> bool:
-    """Does it fit beside the other models of the host? If not, one that may go is unloaded."""
+    """Return whether it fits beside the other models of the host; if not, one that may go is
+    unloaded."""
     state, host = placed.state, placed.state.host
     if placed.instance.serving == digest or len(host.instances) == 1:
         return True

@@ -1,4 +1,4 @@
-"""Which rollout a goal is in: the one that goes on, or a new one, and what it goes back to.
+"""Find the rollout that a goal is in: the one that goes on, or a new one, and what it goes back to.
 
 A newer target supersedes the one before it in the middle of a rollout. What is gone back to is then
 whichever proven state serves more: the old good one, or the superseded target if its canaries had
@@ -21,7 +21,7 @@ from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
 def rollout_of(
     goal: Goal, previous: Rollout | None, index: FleetIndex, placed: Sequence[Placed]
 ) -> Rollout:
-    """The rollout that ``goal`` is in now; ``previous`` itself if it goes on."""
+    """Return the rollout that ``goal`` is in now; ``previous`` itself if it goes on."""
     if goal.is_empty:
         return _emptied(goal, previous, index.now_s)
     if previous is None:
@@ -50,7 +50,8 @@ def rollout_of(
 def _superseding(
     goal: Goal, previous: Rollout, good: str | None, index: FleetIndex, placed: Sequence[Placed]
 ) -> Rollout:
-    """A new rollout in the middle of ``previous``; proven states that are served go on serving."""
+    """Return a new rollout in the middle of ``previous``; proven states that are served go on
+    serving."""
     rollout = _new(goal, good, index, placed)
     proven = [*previous.others, previous.good, *([previous.target] * previous.is_proven)]
     served = {p.instance.serving for p in placed}

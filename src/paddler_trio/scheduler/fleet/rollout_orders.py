@@ -1,4 +1,4 @@
-"""What an operator may order a running rollout: pause, resume, abort.
+"""Apply an operator's orders to a running rollout: pause, resume, abort.
 
 Each returns the rollout to put into the next view, or None where the order does not apply.
 """
@@ -14,24 +14,25 @@ from paddler_trio.scheduler.fleet.fleet_values import Rollout, RolloutPhase
 GOING_ON: Final = frozenset(
     {RolloutPhase.PREFETCHING, RolloutPhase.CANARY, RolloutPhase.ROLLING, RolloutPhase.PAUSED}
 )
-"""On the way to the target, even if paused."""
+"""The phases on the way to the target, even if paused."""
 GOING_BACK: Final = frozenset(
     {RolloutPhase.ROLLING_BACK, RolloutPhase.ROLLED_BACK, RolloutPhase.ABORTED}
 )
-"""On the way back to the good state, or there."""
+"""The phases on the way back to the good state, or there."""
 
 
 def paused(
     rollout: Rollout, *, now_s: float, reason: str = "paused by the operator"
 ) -> Rollout | None:
-    """Hosts that have begun finish; no other one begins. A first state cannot be paused."""
+    """Pause a rollout: hosts that have begun finish; no other one begins. A first state cannot be
+    paused."""
     if rollout.phase not in GOING_ON - {RolloutPhase.PAUSED} or rollout.good is None:
         return None
     return attrs.evolve(rollout, phase=RolloutPhase.PAUSED, reason=reason, advanced_s=now_s)
 
 
 def resumed(rollout: Rollout, *, now_s: float) -> Rollout | None:
-    """Goes on where it was; hosts that had failed get the target once more."""
+    """Resume a rollout: it goes on where it was; hosts that had failed get the target once more."""
     if rollout.phase is not RolloutPhase.PAUSED:
         return None
     phase = RolloutPhase.ROLLING if rollout.is_proven else RolloutPhase.PREFETCHING
@@ -41,7 +42,7 @@ def resumed(rollout: Rollout, *, now_s: float) -> Rollout | None:
 def aborted(
     rollout: Rollout, *, now_s: float, reason: str = "aborted by the operator"
 ) -> Rollout | None:
-    """Every host goes back to the good state."""
+    """Abort a rollout: every host goes back to the good state."""
     if rollout.phase not in GOING_ON or rollout.good is None:
         return None
     return attrs.evolve(rollout, phase=RolloutPhase.ABORTED, reason=reason, advanced_s=now_s)

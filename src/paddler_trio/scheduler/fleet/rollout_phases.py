@@ -25,7 +25,14 @@ import attrs
 
 from paddler_trio.scheduler.fleet.eviction import never_fits
 from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, Placed
-from paddler_trio.scheduler.fleet.fleet_values import Change, Goal, Host, Rollout, RolloutPhase
+from paddler_trio.scheduler.fleet.fleet_values import (
+    Change,
+    Goal,
+    Host,
+    Prefetch,
+    Rollout,
+    RolloutPhase,
+)
 from paddler_trio.scheduler.fleet.instance_state import failure
 
 PREFETCHING, CANARY, ROLLING = (
@@ -39,8 +46,8 @@ FETCH_AGAIN_S: Final = 60.0
 
 
 def fetch_again_s(rollout: Rollout, goal: Goal, hosts: Sequence[Host]) -> float | None:
-    """When a rollout that paused by itself is to ask for files again; None if that is not what it
-    waits for: its hosts have them, or one was sent the target already."""
+    """Return when a rollout that paused by itself is to ask for files again; None if that is not
+    what it waits for: its hosts have them, or one was sent the target already."""
     name, target = rollout.deployment, rollout.target
     if rollout.phase is not RolloutPhase.PAUSED or not goal.rules.prefetch or not goal.fetches:
         return None
@@ -54,8 +61,8 @@ def fetch_again_s(rollout: Rollout, goal: Goal, hosts: Sequence[Host]) -> float 
 def advance(
     goal: Goal, rollout: Rollout, index: FleetIndex, placed: Sequence[Placed], *, is_new: bool
 ) -> Rollout:
-    """The rollout as the hosts are now; the same object if nothing has changed. None ends while
-    hosts are on their way back: those that are here are not all."""
+    """Return the rollout as the hosts are now; the same object if nothing has changed. None ends
+    while hosts are on their way back: those that are here are not all."""
     match rollout.phase:
         case RolloutPhase.ROLLING_BACK | RolloutPhase.ABORTED:
             return rollout if index.view.is_settling else _back(rollout, placed)
@@ -70,7 +77,7 @@ def advance(
 
 
 def needs_fetch(goal: Goal, placed: Placed) -> bool:
-    """Must the files be fetched there before the rollout begins?"""
+    """Return whether the files must be fetched there before the rollout begins."""
     host, instance = placed.state.host, placed.instance
     return (
         host.is_ours
@@ -148,7 +155,8 @@ def _has_passed(goal: Goal, rollout: Rollout, index: FleetIndex, placed: Sequenc
 def _with_progress(
     goal: Goal, rollout: Rollout, index: FleetIndex, placed: Sequence[Placed]
 ) -> Rollout:
-    """A host advances when it is told to begin, serves the target, or has the files.
+    """Note the progress of hosts: one advances when it is told to begin, serves the target, or has
+    the files.
 
     The clock stands still while files arrive, which has deadlines of its own, and while there is no
     host at all.
@@ -211,3 +219,13 @@ def _failed(goal: Goal, rollout: Rollout, index: FleetIndex, problem: str) -> Ro
         reason=problem,
         advanced_s=index.now_s,
     )
+
+
+def prefetch(goal: Goal, rollout: Rollout, index: FleetIndex, placed: Sequence[Placed]) -> None:
+    """Ask every host of the deployment for the files of the target."""
+    if rollout.phase is not RolloutPhase.PREFETCHING:
+        return
+    for p in placed:
+        state, host = p.state, p.state.host
+        if state.step is None and not host.fetching and needs_fetch(goal, p):
+            index.take(state, Prefetch(host.id, goal.deployment, goal.target))

@@ -1,4 +1,5 @@
-"""Which hosts a plan can do without: those of a fleet at rest that serve what they are to serve.
+"""Find the hosts that a plan can do without: those of a fleet at rest that serve what they are to
+serve.
 
 A fleet is at rest when each of its deployments is for all hosts that may have it and no rollout is
 under way. What is due on one host then depends on no other: the plan without the settled hosts is
@@ -19,7 +20,7 @@ from paddler_trio.scheduler.fleet.instance_state import is_available, is_placed
 
 
 def is_at_rest(goals: Iterable[Goal], rollouts: Mapping[str, Rollout]) -> bool:
-    """See the module docstring."""
+    """Return whether the fleet is at rest, as the module's docstring says."""
     return all(
         goal.replicas.is_all
         and not goal.is_empty
@@ -31,8 +32,8 @@ def is_at_rest(goals: Iterable[Goal], rollouts: Mapping[str, Rollout]) -> bool:
 
 
 def is_settled(host: Host, goals: Mapping[str, Goal]) -> bool:
-    """Does it serve what it is to serve, and nothing else? ``goals``, by name, of a fleet at
-    rest."""
+    """Return whether the host serves what it is to serve, and nothing else; ``goals``, by name, are
+    those of a fleet at rest."""
     for name, instance in host.instances.items():
         goal = goals.get(name)
         if goal is None or not may_have(goal, host):
@@ -45,8 +46,8 @@ def is_settled(host: Host, goals: Mapping[str, Goal]) -> bool:
 
 @attrs.define(eq=False)
 class SettledLoads:
-    """How long loads took on settled hosts, and the shortest by digest. Looks at all of them only
-    after one that had a shortest one is settled no more."""
+    """Load times of settled hosts, and the shortest by digest. All of them are looked at only after
+    one that had a shortest one is settled no more."""
 
     _by_host: dict[str, Mapping[str, float]] = attrs.field(factory=dict, init=False)
     _shortest: dict[str, float] = attrs.field(factory=dict, init=False)
@@ -58,14 +59,14 @@ class SettledLoads:
             self._count(host.load_s)
 
     def unsettled(self, host: str) -> None:
-        """It may not have been settled."""
+        """Note that it may not have been settled."""
         load_s = self._by_host.pop(host, None)
         if load_s is not None:
             had_one = any(self._shortest[digest] == each for digest, each in load_s.items())
             self._is_known = self._is_known and not had_one
 
     def shortest(self) -> Mapping[str, float]:
-        """As it is now."""
+        """Return the shortest load times as they are now."""
         if not self._is_known:
             self._shortest, self._is_known = {}, True
             for load_s in self._by_host.values():
@@ -81,7 +82,7 @@ class SettledLoads:
 def without_settled(
     unsettled: Sequence[Host], settled_load_s: Mapping[str, float]
 ) -> tuple[Host, ...]:
-    """The hosts to plan with.
+    """Return the hosts to plan with.
 
     Args:
       settled_load_s: by digest, the shortest load of those that are left out.

@@ -1,1 +1,1 @@
-"""How much one API key may use: pure deciders."""
+"""Decide how much one API key may use."""

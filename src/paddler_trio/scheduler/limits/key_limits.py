@@ -1,4 +1,4 @@
-"""What one API key may use of the fleet."""
+"""Limits of one API key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_TOKENS_PER_DAY: Final = 10**12
 
 @attrs.frozen
 class KeyLimits:
-    """None: no limit.
+    """Limits of one key; None means no limit.
 
     Args:
       requests_per_minute: in any sixty seconds.
@@ -26,11 +26,11 @@ class KeyLimits:
     tokens_per_day: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether there is a limit."""
+        """Return whether there is a limit."""
         return self != NO_LIMITS
 
     def as_json(self) -> dict[str, int | None]:
-        """All of them, by their names."""
+        """Return all limits by their names."""
         return {name: getattr(self, name) for name in MOST}
 
 

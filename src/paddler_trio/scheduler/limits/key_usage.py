@@ -1,4 +1,4 @@
-"""What one API key has used, and whether it may send another request now.
+"""Count what one API key has used, and decide whether it may send another request now.
 
 Requests are counted in a window that slides: never more than the limit in sixty seconds, measured
 in tenths of a second. A bucket of tokens would let twice as many through around a pause, and what
@@ -25,12 +25,12 @@ DAY_S: Final = 86_400
 _TICKS_PER_S: Final = 10
 _WINDOW_TICKS: Final = WINDOW_S * _TICKS_PER_S
 CONCURRENT_RETRY_S: Final = 1
-"""When one of the running requests ends is not known: so soon it is worth another try."""
+"""It is not known when one of the running requests ends: so soon it is worth another try."""
 
 
 @attrs.frozen
 class Exceeded:
-    """Why a request is refused.
+    """The reason why a request is refused.
 
     Args:
       limit: the name of the limit, as in a key file.
@@ -45,7 +45,7 @@ class Exceeded:
 
 @attrs.frozen
 class Left:
-    """What is left of one limit.
+    """The rest of one limit.
 
     Args:
       reset_s: in how many whole seconds more is; 0 if nothing is used, None if it is not known.
@@ -63,14 +63,15 @@ class KeyUsage:
 
     concurrent: int = 0
     day: int = 0
-    """Since 1970; of ``tokens``."""
+    """The day since 1970 of ``tokens``."""
     tokens: int = 0
     _ticks: deque[tuple[int, int]] = attrs.field(factory=deque, init=False)
     """A tenth of a second, and the requests that began in it; oldest first."""
     _in_window: int = attrs.field(default=0, init=False)
 
     def begin(self, limits: KeyLimits, now_s: float, unix_s: float) -> Exceeded | None:
-        """A request arrives: None if it may go on, which :meth:`end` must follow once."""
+        """Note that a request arrives; return None if it may go on, which :meth:`end` must follow
+        once."""
         self._advance(now_s, unix_s)
         worst: Exceeded | None = None
         for left in self.left(limits, now_s, unix_s):
@@ -86,27 +87,27 @@ class KeyUsage:
         return None
 
     def end(self) -> None:
-        """A request that was let in is over."""
+        """Note that a request that was let in is over."""
         assert self.concurrent > 0, "a request ends that never began"
         self.concurrent -= 1
 
     def charge(self, tokens: int, unix_s: float) -> None:
-        """A request has used so many tokens."""
+        """Note that a request has used so many tokens."""
         self._advance_day(unix_s)
         self.tokens += max(0, tokens)
 
     def requests_last_minute(self, now_s: float) -> int:
-        """Those that were let in within the window."""
+        """Return how many requests were let in within the window."""
         self._advance_window(now_s)
         return self._in_window
 
     def tokens_today(self, unix_s: float) -> int:
-        """Since midnight, UTC."""
+        """Return the tokens used since midnight, UTC."""
         self._advance_day(unix_s)
         return self.tokens
 
     def left(self, limits: KeyLimits, now_s: float, unix_s: float) -> list[Left]:
-        """What is left of each limit there is."""
+        """Return what is left of each limit there is."""
         self._advance(now_s, unix_s)
         found: list[Left] = []
         if (most := limits.requests_per_minute) is not None:
@@ -122,7 +123,8 @@ class KeyUsage:
     # ------------------------------------------------------------- private
 
     def _window_reset_s(self, now_s: float, most: int) -> int:
-        """When the next request is let in, if none is now; else when the oldest no longer counts.
+        """Return when the next request is let in, if none is now; else when the oldest no longer
+        counts.
 
         After a limit was lowered, more may be in the window than it allows.
         """

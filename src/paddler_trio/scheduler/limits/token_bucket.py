@@ -1,4 +1,4 @@
-"""How often something may happen: a burst, and a rate after it."""
+"""Limit how often something may happen: a burst, and a rate after it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TokenBucket:
         return True
 
     def wait_s(self, now_s: float) -> float:
-        """How long until there is a token; 0 if there is one."""
+        """Return how long it takes until there is a token; 0 if there is one."""
         self._refill(now_s)
         return max(0.0, (1 - self._tokens) / self.per_s)
 

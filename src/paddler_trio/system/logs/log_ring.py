@@ -50,7 +50,7 @@ class LogRing:
     """See the module docstring. Records may come from any thread."""
 
     seq: int = attrs.field(default=0, init=False)
-    """Of the newest record; 0 for none."""
+    """The number of the newest record; 0 for none."""
     warnings: int = attrs.field(default=0, init=False)
     """All that there were, as ``errors``."""
     errors: int = attrs.field(default=0, init=False)
@@ -72,7 +72,7 @@ class LogRing:
         return record
 
     def add(self, level: str, record: structlog.typing.EventDict) -> None:
-        """One more record of this level."""
+        """Add one more record of this level."""
         shown = {
             "time": record.get("timestamp"),
             "level": level,
@@ -89,13 +89,13 @@ class LogRing:
             self._texts.append((self.seq, _dumps({"seq": self.seq, **shown})))
 
     def after(self, seq: int) -> Sequence[bytes]:
-        """The JSON of those that came after this one and are kept, oldest first."""
+        """Return the JSON of those that came after this one and are kept, oldest first."""
         with self._lock:
             return [text for number, text in self._texts if number > seq]
 
 
 RECENT: Final = LogRing()
-"""Of this process, as logging is."""
+"""The records of this process, as logging is."""
 
 
 def _fields(record: structlog.typing.EventDict) -> dict[str, object]:

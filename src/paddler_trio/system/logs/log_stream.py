@@ -22,9 +22,9 @@ import attrs
 import structlog
 
 MAX_WAITING_BYTES: Final = 4 * 1024 * 1024
-"""Of lines, most of them 200 to 400 bytes long; as many are being written meanwhile."""
+"""The bytes of lines, most of them 200 to 400 bytes long; as many are being written meanwhile."""
 FLUSH_S: Final = 1.0
-"""For what waits when the process ends."""
+"""The time for what waits when the process ends."""
 
 _LINE_FEED: Final = ord("\n")
 
@@ -67,7 +67,7 @@ class LogStream:
         return f"<LogStream: {self._waiting_bytes} bytes wait, {self.num_dropped} lines dropped>"
 
     def write(self, text: str) -> None:
-        """One whole line, or several. No error is raised: there is nowhere else to say so."""
+        """Write one whole line, or several. No error is raised: there is nowhere else to say so."""
         data = text.encode(errors="backslashreplace")
         with self._changed:
             is_written = self._thread is not None and self._thread.is_alive()  # not once forked
@@ -104,7 +104,7 @@ class LogStream:
         self._reason = reason
 
     def _report(self) -> None:
-        """Unless lines are lost still; whoever writes holds no lock of ours."""
+        """Report lost lines, unless some are lost still; whoever writes holds no lock of ours."""
         with self._changed:
             num_lost = self.num_dropped - self._num_reported
             if not num_lost or self._is_refused or self._thread is not None:
@@ -113,7 +113,7 @@ class LogStream:
         log.warning("log lines were lost", lines=num_lost, reason=reason)
 
     def _written_now(self, data: bytes) -> bytes:
-        """What is left of ``data`` when as much was written as can be without waiting."""
+        """Return what is left of ``data`` when as much was written as can be without waiting."""
         if self._is_terminal:
             return data
         if not self._is_file:
@@ -130,7 +130,7 @@ class LogStream:
             return b""
 
     def _write_some(self, data: bytes | memoryview) -> int:
-        """How many bytes of ``data`` were written, as :func:`os.write`."""
+        """Return how many bytes of ``data`` were written, as :func:`os.write` does."""
         try:
             if self._is_refused and self._is_mid_line:
                 os.write(self.descriptor, b"\n")  # behind what was written of a line that is lost

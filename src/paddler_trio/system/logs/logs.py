@@ -72,7 +72,7 @@ class _Writable(Protocol):
 
 
 def _standard_error() -> _Writable:
-    """It, or what a program put in its place."""
+    """Return standard error, or what a program put in its place."""
     try:
         return LogStream(sys.stderr.fileno())
     except (OSError, ValueError):
@@ -95,7 +95,7 @@ class _Handler(logging.Handler):
 
 @attrs.frozen(eq=False)
 class _Lines:
-    """Where structlog's lines go, which are whole: records of the standard library, made of them,
+    """The end of structlog's lines, which are whole: records of the standard library, made of them,
     would be half of what a line costs, and there is one with each request."""
 
     stream: _Writable

@@ -1,4 +1,4 @@
-"""What an engine works on at this moment, in memory that outlives it.
+"""Note what an engine works on at this moment, in memory that outlives it.
 
 The agent opens a file without a name and hands it to the engine. Each thread of the engine that can
 die over a request writes there, before it begins a piece of work, for which requests that is, and
@@ -28,8 +28,9 @@ MAX_SAMPLING_THREADS = 8
 
 
 class Activity(IntEnum):
-    """Where an activity's cells are. ``SAMPLING`` are those of the thread that decodes, while it
-    samples; those of other sampling threads follow one by one."""
+    """The activities of a thread; the value says where an activity's cells are. ``SAMPLING`` are
+    those of the thread that decodes, while it samples; those of other sampling threads follow one
+    by one."""
 
     DECODING = 0
     ADMITTING = 1
@@ -54,12 +55,12 @@ class ActivityCells:
     _start: int
 
     def begin(self, key: int) -> None:
-        """From now on this thread works for this request alone."""
+        """Note that from now on this thread works for this request alone."""
         self._cells[self._start + 2] = key
         self._cells[self._start + 1] = 1
 
     def begin_all(self, keys: Sequence[int]) -> None:
-        """From now on this thread works for all of these together."""
+        """Note that from now on this thread works for all of these together."""
         if len(keys) == 1:
             self.begin(keys[0])
             return
@@ -70,7 +71,7 @@ class ActivityCells:
         self._cells[self._start + 1] = len(known)
 
     def end(self) -> None:
-        """This thread works for no request now."""
+        """Note that this thread works for no request now."""
         self._cells[self._start + 1] = 0
 
 
@@ -86,17 +87,18 @@ class CrashRecord:
 
     @classmethod
     def unread(cls) -> CrashRecord:
-        """For an engine whose crash record is never read."""
+        """Return the record of an engine whose crash record is never read."""
         return cls(memoryview(bytearray(RECORD_BYTES)))
 
     def cells(self, activity: int, thread: int) -> ActivityCells:
-        """The cells of an activity; ``thread`` is the identifier of the thread that does it."""
+        """Return the cells of an activity; ``thread`` is the identifier of the thread that does
+        it."""
         start = 1 + activity * _WIDTH
         self._cells[start] = thread
         return ActivityCells(self._cells, start)
 
     def failed(self, thread: int) -> None:
-        """An exception in this thread ends the process; the first one counts."""
+        """Note that an exception in this thread ends the process; the first one counts."""
         if self._cells[0] == 0:
             self._cells[0] = thread
 
@@ -121,7 +123,7 @@ class ReadRecord:
 
 
 def read_record(content: bytes) -> ReadRecord:
-    """The content of a whole file.
+    """Return the content of a whole file.
 
     Errors:
       WireError: it is shorter than a record.

@@ -14,14 +14,11 @@ import attrs
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.engine.grammar_rules import GrammarRules
 from paddler_trio.wire.engine.memory_need import MemoryUse
-from paddler_trio.wire.engine.sampler_stages import default_of
-
-DRY_BREAKERS = ("\n", ":", '"', "*")
-"""Texts that llama.cpp's repetition penalty DRY does not look across, by default."""
+from paddler_trio.wire.engine.sampler_stages import Sampling
 
 
 def _size(value: Sized) -> str:
-    """In a ``repr``, instead of thousands of tokens or bytes."""
+    """Return the number of items, for a ``repr``, instead of thousands of tokens or bytes."""
     return f"<{len(value)}>"
 
 
@@ -50,47 +47,6 @@ class LoadModel:
     embeddings: bool = False
     pooling_type: str = "Unspecified"
     projection_path: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class Sampling:
-    """How the next token is sampled, in llama.cpp's terms; what has a default is off by default.
-
-    ``temperature`` <= 0 means the most likely token. ``penalty_last_n`` and
-    ``dry_penalty_last_n``: -1 for the whole context; DRY sees the prompt, the other penalties only
-    if ``penalize_prompt``. ``seed`` is 32 bits, unsigned. ``samplers``:
-    stages in their order, empty for llama.cpp's own. ``logit_bias``: what is added to the logit of
-    a token; minus infinity bans it.
-    """
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    penalty_last_n: int
-    penalty_repeat: float
-    penalty_frequency: float
-    penalty_presence: float
-    seed: int
-    dynatemp_range: float = default_of("dynatemp_range")
-    dynatemp_exponent: float = default_of("dynatemp_exponent")
-    typical_p: float = default_of("typical_p")
-    top_n_sigma: float = default_of("top_n_sigma")
-    xtc_probability: float = default_of("xtc_probability")
-    xtc_threshold: float = default_of("xtc_threshold")
-    mirostat: int = default_of("mirostat")
-    mirostat_tau: float = default_of("mirostat_tau")
-    mirostat_eta: float = default_of("mirostat_eta")
-    dry_multiplier: float = default_of("dry_multiplier")
-    dry_base: float = default_of("dry_base")
-    dry_allowed_length: int = default_of("dry_allowed_length")
-    dry_penalty_last_n: int = default_of("dry_penalty_last_n")
-    dry_sequence_breakers: list[str] = attrs.field(factory=lambda: list(DRY_BREAKERS))
-    min_keep: int = default_of("min_keep")
-    samplers: list[str] = attrs.field(factory=list)
-    penalize_prompt: bool = False
-    logit_bias: dict[int, float] = attrs.field(factory=dict)
-    ignore_eos: bool = False
 
 
 @attrs.frozen
@@ -134,7 +90,8 @@ class ReasoningBudget:
 
 
 PROBE_KEY = 0
-"""Of what an engine computes before it serves; its counters leave it out. Requests have others."""
+"""The key of what an engine computes before it serves; its counters leave it out. Requests have
+others."""
 IMAGE_TOKEN = -1
 """Stands among the tokens of a prompt where an image is shown."""
 
@@ -221,7 +178,7 @@ ToEngine: TypeAlias = (
 
 @attrs.frozen
 class Loading:
-    """How much of the weights is in memory, 0..1."""
+    """The part of the weights that is in memory, 0..1."""
 
     progress: float
 
@@ -240,7 +197,7 @@ class LoadFailed:
 
 @attrs.frozen
 class EmbeddingShape:
-    """What a context that embeds was made with.
+    """The sizes that a context which embeds was made with.
 
     ``max_tokens``: the longest document it takes. ``width``: floats of one vector, or classes with
     rank pooling. ``pooling``: what is really done: ``None``, ``Mean``, ``Cls``, ``Last``, ``Rank``.
@@ -275,7 +232,7 @@ class Ready:
 
 @attrs.frozen
 class Ending:
-    """Why a sequence is over; always the last entry with its key.
+    """The end of a sequence and its reason; always the last entry with its key.
 
     ``reason``: ``stop`` (the model ended it), ``length`` (max_tokens), ``cells`` (its part of the
     context is full), ``stopped`` (asked to), ``refused`` (cannot fit), ``grammar_invalid``,
@@ -323,7 +280,8 @@ class SampledToken:
 
 @attrs.frozen
 class Progress:
-    """How far a prompt is: ``computed`` of its ``total`` tokens, ``cached`` of them not by itself.
+    """The progress of a prompt: ``computed`` of its ``total`` tokens, ``cached`` of them not by
+    itself.
 
     ``since_ms``: since a stream was found for it. Sent at most twice a second for each while there
     is more to compute, and once with the first token after it.
@@ -369,8 +327,8 @@ class EmbeddingStep:
 
 @attrs.define(kw_only=True)
 class EngineStats:
-    """What the engine did since it was loaded, and what it holds now; at most twice a second from
-    each of its threads.
+    """Counts of what the engine did since it was loaded, and what it holds now; sent at most twice
+    a second by each of its threads.
 
     Counts are tokens unless named otherwise; ``busy_ms`` is time spent computing passes,
     ``draw_ms`` sampling from them. ``restores``: how often a stored prefix was taken back, of

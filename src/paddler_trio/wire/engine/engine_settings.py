@@ -1,4 +1,4 @@
-"""How engines compute: decided once by the operator, handed on to every engine."""
+"""Settings of engines: decided once by the operator, handed on to every engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_STREAM_INTERVAL_MS: Final = 1000.0
 
 @attrs.frozen(kw_only=True)
 class EngineSettings:
-    """How an engine computes on its machine, whatever model it loads.
+    """Settings of an engine on its machine, whatever model it loads.
 
     ``unified``: one pool of KV cells for all slots instead of a region for each.
     ``target_pass_ms``: how long a pass may take while sequences wait for their next token, None to

@@ -1,4 +1,4 @@
-"""What memory a model takes, device by device: predicted by a dry run, or as it is.
+"""Values for the memory that a model takes, device by device: predicted by a dry run, or as it is.
 
 All sizes are bytes.
 """
@@ -12,7 +12,8 @@ MIB = 1 << 20
 
 @attrs.frozen(kw_only=True)
 class DeviceNeed:
-    """What one device holds once the model is loaded; all fields of one device can be added up.
+    """The bytes that one device holds once the model is loaded; all fields of one device can be
+    added up.
 
     Args:
       name: llama.cpp's: ``CPU``, ``CUDA0``, ``RPC0[host:port]``. ``CPU`` is the memory of the host.
@@ -52,7 +53,7 @@ class DeviceNeed:
 
 @attrs.frozen(kw_only=True)
 class HostNeed:
-    """What the engine's process takes of the host's memory beside llama.cpp's buffers.
+    """The bytes that the engine's process takes of the host's memory beside llama.cpp's buffers.
 
     Args:
       process: Python, the libraries, the vocabulary and the tables made of it.
@@ -79,7 +80,7 @@ class HostNeed:
 
 @attrs.frozen(kw_only=True)
 class MemoryNeed:
-    """What a model takes with the parameters it was asked about.
+    """The memory that a model takes with the parameters it was asked about.
 
     Args:
       devices: the CPU first, then the others as llama.cpp orders them; those that hold nothing
@@ -120,13 +121,14 @@ class MemoryNeed:
 
     @property
     def host_needed(self) -> int:
-        """Of the host's memory: the buffers of the device ``CPU`` and what comes beside them."""
+        """Bytes of the host's memory: the buffers of the device ``CPU`` and what comes beside
+        them."""
         return self.host.needed + sum(d.needed for d in self.devices if d.kind == "cpu")
 
 
 @attrs.frozen(kw_only=True)
 class MemoryUse:
-    """What a loaded engine really holds, when its first pass was computed.
+    """The memory that a loaded engine really holds, when its first pass was computed.
 
     Args:
       devices: llama.cpp's buffers as they were allocated; ``projection`` and ``lora`` are not

@@ -43,7 +43,8 @@ def _converter() -> Converter:
 
 
 def _packed(tokens: list[int]) -> bytes:
-    """Token ids as int32 of this machine: a prompt has thousands, and others wait meanwhile."""
+    """Return token ids as int32 of this machine: a prompt has thousands, and others wait
+    meanwhile."""
     return array("i", tokens).tobytes()
 
 
@@ -57,7 +58,8 @@ _CONVERTER = _converter()
 
 
 def _step_as_map(step: Step) -> dict[str, object]:
-    """The hot path of the pipe: one of these for every pass, a row for every token."""
+    """Return a step as a map, on the hot path of the pipe: one of these for every pass, a row for
+    every token."""
     rows = [
         (sampled.key, sampled.token, sampled.text, *map(attrs.astuple, sampled.logprobs))
         for sampled in step.sampled
@@ -117,7 +119,7 @@ _ENDINGS = list[Ending]
 
 
 def encode(frame: ToEngine | FromEngine) -> bytes:
-    """The whole frame, length prefix included."""
+    """Return the whole frame, length prefix included."""
     if type(frame) is Step:
         body: bytes = msgpack.packb(_step_as_map(frame))
         return _LENGTH.pack(len(body)) + body
@@ -127,7 +129,7 @@ def encode(frame: ToEngine | FromEngine) -> bytes:
 
 
 def body_length(prefix: bytes) -> int:
-    """How many bytes follow this prefix; WireError if that cannot be a frame."""
+    """Return how many bytes follow this prefix; WireError if that cannot be a frame."""
     length: int = _LENGTH.unpack(prefix)[0]
     if length > MAX_FRAME_BYTES:
         raise WireError(f"a pipe frame of {length} bytes; the limit is {MAX_FRAME_BYTES}")
@@ -135,14 +137,14 @@ def body_length(prefix: bytes) -> int:
 
 
 def is_whole(data: bytes) -> bool:
-    """One frame, and nothing after it."""
+    """Return whether this is one frame, and nothing after it."""
     return (
         len(data) >= LENGTH_BYTES and body_length(data[:LENGTH_BYTES]) == len(data) - LENGTH_BYTES
     )
 
 
 def decode_to_engine(body: bytes) -> ToEngine:
-    """WireError if this is not a frame an agent sends."""
+    """Return the frame; WireError if this is none an agent sends."""
     try:
         return _CONVERTER.structure(_map(body), ToEngine)  # type: ignore[arg-type]  # a union is fine
     except _UNDECODABLE as error:
@@ -150,7 +152,7 @@ def decode_to_engine(body: bytes) -> ToEngine:
 
 
 def decode_from_engine(body: bytes) -> FromEngine:
-    """WireError if this is not a frame an engine sends."""
+    """Return the frame; WireError if this is none an engine sends."""
     try:
         value = _map(body)
         if value.get("type") == "Step":

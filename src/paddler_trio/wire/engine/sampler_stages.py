@@ -1,9 +1,9 @@
 """The table of sampler stages: names, parameters, defaults, ranges, and how llama.cpp builds each.
 
 Everything about a stage or one of its parameters is read from here: the usual order of a chain,
-the defaults of :class:`~paddler_trio.wire.engine.engine_pipe.Sampling`, the ranges that requests
-are checked against, llama-server's names and letters, and the engine's constructors. A new stage is
-one entry, and a field of the same name in ``Sampling`` and in ``SamplingOverrides``.
+the defaults of :class:`Sampling`, the ranges that requests are checked against, llama-server's
+names and letters, and the engine's constructors. A new stage is one entry, and a field of the same
+name in ``Sampling`` and in ``SamplingOverrides``.
 
 llama.cpp allocates memory and loops by some parameters without a check. The agent refuses a
 client's value that is out of range and clamps an operator's; the engine checks once more and
@@ -15,17 +15,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import attrs
 
-if TYPE_CHECKING:
-    from paddler_trio.wire.engine.engine_pipe import Sampling
-
 MAX_BREAKERS = 16
 MAX_BREAKERS_BYTES = 256
-"""All together. llama.cpp compares each with every token of the vocabulary, and tokenises what is
-left of it after each token that it may begin in: sixteen cost a second with 262,144 tokens."""
+"""The bytes of all together. llama.cpp compares each with every token of the vocabulary, and
+tokenises what is left of it after each token that it may begin in: sixteen cost a second with
+262,144 tokens."""
 MAX_BREAKER_CHARS = 64
 MAX_BIASED_TOKENS = 65536
 MAX_LOGPROBS = 128
@@ -49,14 +47,14 @@ class Parameter:
     server_name: str = attrs.field(default=attrs.Factory(lambda self: self.name, takes_self=True))
 
     def problem(self, value: float) -> str | None:
-        """Why ``value`` is refused; None if it is in range. NaN is in none."""
+        """Return why ``value`` is refused; None if it is in range. NaN is in none."""
         if self.low <= value <= self.high:
             return None
         upper = "" if self.high >= _MAX_INT32 else f" and at most {self.high:g}"
         return f"{self.name} is {value:g}, must be at least {self.low:g}{upper}"
 
     def clamped(self, value: float) -> int | float:
-        """The nearest number in range, of the same type."""
+        """Return the nearest number in range, of the same type."""
         return type(value)(min(max(value, self.low), self.high))
 
 
@@ -69,7 +67,8 @@ def _probability(name: str, default: float) -> Parameter:
 
 
 class SamplerFactory(Protocol):
-    """What constructors of llama.cpp need beside the parameters; the engine implements it."""
+    """The things that constructors of llama.cpp need beside the parameters; the engine implements
+    it."""
 
     lib: Any
     """The module ``llama_cpp.llama_cpp``."""
@@ -78,10 +77,10 @@ class SamplerFactory(Protocol):
     seed: int
 
     def window(self, last_n: int) -> int:
-        """Tokens that a penalty looks back at, of ``last_n`` that were asked for."""
+        """Return how many tokens a penalty looks back at, of ``last_n`` that were asked for."""
 
     def texts(self, texts: Sequence[str]) -> object:
-        """A C array of these texts."""
+        """Return a C array of these texts."""
 
 
 @attrs.frozen(kw_only=True)
@@ -224,7 +223,7 @@ _OF_THE_CHAIN = (
 """Parameters of no single stage: mirostat replaces most of them, ``min_keep`` holds for several."""
 
 STAGES = {stage.name: stage for stage in _STAGES}
-"""By llama.cpp's names, in its usual order."""
+"""The stages by llama.cpp's names, in its usual order."""
 PARAMETERS = {
     parameter.name: parameter
     for parameter in (*(p for stage in _STAGES for p in stage.parameters), *_OF_THE_CHAIN)
@@ -233,15 +232,61 @@ PARAMETERS = {
 
 
 def default_of(name: str) -> Any:  # an int or a float, as its parameter
-    """The default of a parameter."""
+    """Return the default of a parameter."""
     return PARAMETERS[name].default
+
+
+DRY_BREAKERS = ("\n", ":", '"', "*")
+"""Texts that llama.cpp's repetition penalty DRY does not look across, by default."""
+
+
+@attrs.frozen(kw_only=True)
+class Sampling:
+    """Settings for sampling the next token, in llama.cpp's terms; what has a default is off by
+    default.
+
+    ``temperature`` <= 0 means the most likely token. ``penalty_last_n`` and
+    ``dry_penalty_last_n``: -1 for the whole context; DRY sees the prompt, the other penalties only
+    if ``penalize_prompt``. ``seed`` is 32 bits, unsigned. ``samplers``:
+    stages in their order, empty for llama.cpp's own. ``logit_bias``: what is added to the logit of
+    a token; minus infinity bans it.
+    """
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    penalty_last_n: int
+    penalty_repeat: float
+    penalty_frequency: float
+    penalty_presence: float
+    seed: int
+    dynatemp_range: float = default_of("dynatemp_range")
+    dynatemp_exponent: float = default_of("dynatemp_exponent")
+    typical_p: float = default_of("typical_p")
+    top_n_sigma: float = default_of("top_n_sigma")
+    xtc_probability: float = default_of("xtc_probability")
+    xtc_threshold: float = default_of("xtc_threshold")
+    mirostat: int = default_of("mirostat")
+    mirostat_tau: float = default_of("mirostat_tau")
+    mirostat_eta: float = default_of("mirostat_eta")
+    dry_multiplier: float = default_of("dry_multiplier")
+    dry_base: float = default_of("dry_base")
+    dry_allowed_length: int = default_of("dry_allowed_length")
+    dry_penalty_last_n: int = default_of("dry_penalty_last_n")
+    dry_sequence_breakers: list[str] = attrs.field(factory=lambda: list(DRY_BREAKERS))
+    min_keep: int = default_of("min_keep")
+    samplers: list[str] = attrs.field(factory=list)
+    penalize_prompt: bool = False
+    logit_bias: dict[int, float] = attrs.field(factory=dict)
+    ignore_eos: bool = False
 
 
 # ------------------------------------------------------------------ limits of a whole Sampling
 
 
 def breakers_problem(texts: Sequence[str]) -> str | None:
-    """Why these sequence breakers are refused as a whole; None if they are not too many."""
+    """Return why these sequence breakers are refused as a whole; None if they are not too many."""
     if len(texts) > MAX_BREAKERS:
         return f"dry_sequence_breakers: {len(texts)} texts, the limit is {MAX_BREAKERS}"
     size = sum(len(text.encode(errors="replace")) for text in texts)
@@ -251,7 +296,7 @@ def breakers_problem(texts: Sequence[str]) -> str | None:
 
 
 def sampling_problem(sampling: Sampling, *, n_vocab: int, logprobs: int) -> str | None:
-    """Why no sampler may be built of this; None if one may.
+    """Return why no sampler may be built of this; None if one may.
 
     Args:
       n_vocab: tokens of the vocabulary.

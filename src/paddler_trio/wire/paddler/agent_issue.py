@@ -1,4 +1,4 @@
-"""What keeps an agent from running its desired state.
+"""Issues that keep an agent from running its desired state.
 
 ``model_path`` is a path on the agent, a URL, or ``<repo_id>/<revision>/<filename>``, depending on
 where the model comes from.
@@ -17,7 +17,7 @@ from paddler_trio.wire.tags import external_tag, structs
 
 @attrs.frozen
 class ModelPath:
-    """Which model an issue is about."""
+    """The model that an issue is about."""
 
     model_path: str
 
@@ -79,7 +79,7 @@ class HuggingFacePermissions(ModelPath):
 
 @attrs.frozen
 class ModelCacheIsCorrupted(ModelPath):
-    """What lies in the model cache is not what was downloaded."""
+    """The model cache holds something else than what was downloaded."""
 
 
 @attrs.frozen
@@ -158,7 +158,8 @@ external_tag(AgentIssue, *structs(AgentIssue))
 
 
 def sorted_issues(issues: Iterable[AgentIssue]) -> tuple[AgentIssue, ...]:
-    """The set of ``issues``, by variant name and then by field, in the order of the fields."""
+    """Return the set of ``issues``, by variant name and then by field, in the order of the
+    fields."""
     return tuple(sorted(set(issues), key=_order))
 
 

@@ -1,4 +1,4 @@
-"""What every agent is to run.
+"""The state that every agent is to run.
 
 The balancer stores a ``BalancerDesiredState``; agents get the ``AgentDesiredState`` derived from
 it. On the wire every inference parameter must be given: the defaults below are what a balancer
@@ -24,7 +24,7 @@ from paddler_trio.wire.tags import external_tag, newtype, struct, unit
 MAX_PATH_BYTES: Final = 4095
 """Linux takes no longer path."""
 MAX_NAME_BYTES: Final = 16 * 1024
-"""Of a URL, and of each part of a Hugging Face name: signed URLs are long."""
+"""The limit for a URL, and for each part of a Hugging Face name: signed URLs are long."""
 MAX_TOKENS: Final = 2**31 - 1
 """llama.cpp counts the tokens of contexts and batches in 32 bits, with a sign."""
 
@@ -68,7 +68,8 @@ external_tag(
 
 
 class KvCacheDtype(StrEnum):
-    """How llama.cpp stores keys or values; quantised ones save memory and cost some quality."""
+    """The types in which llama.cpp stores keys or values; quantised ones save memory and cost some
+    quality."""
 
     F32 = "F32"
     F16 = "F16"
@@ -83,7 +84,7 @@ class KvCacheDtype(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class InferenceParameters:
-    """How every agent loads its model and samples from it.
+    """Parameters by which every agent loads its model and samples from it.
 
     ``n_batch``, ``context_size``: tokens. ``embedding_batch_size``: documents in one sub-batch.
     ``image_resize_to_fit``: pixels. ``n_gpu_layers``: -1 for all. ``penalty_last_n``: tokens
@@ -111,7 +112,7 @@ class InferenceParameters:
 
 @attrs.frozen(kw_only=True)
 class AgentDesiredState:
-    """What an agent runs. An absent template means the model's own."""
+    """The state that an agent runs. An absent template means the model's own."""
 
     chat_template_override: ChatTemplate | None
     inference_parameters: InferenceParameters
@@ -121,7 +122,7 @@ class AgentDesiredState:
 
 @attrs.frozen(kw_only=True)
 class BalancerDesiredState:
-    """What the operator stored; the template may be kept here without being in use."""
+    """The state that the operator stored; the template may be kept here without being in use."""
 
     chat_template_override: ChatTemplate | None
     inference_parameters: InferenceParameters
@@ -131,7 +132,7 @@ class BalancerDesiredState:
 
     @classmethod
     def default(cls) -> BalancerDesiredState:
-        """The state of a new balancer: no model."""
+        """Return the state of a new balancer: no model."""
         return cls(
             chat_template_override=None,
             inference_parameters=InferenceParameters(),
@@ -142,7 +143,7 @@ class BalancerDesiredState:
 
 
 def applicable_state(state: BalancerDesiredState) -> AgentDesiredState:
-    """What agents have to run for ``state`` to be true; drops a template not in use."""
+    """Return what agents have to run for ``state`` to be true; drops a template not in use."""
     override = state.chat_template_override if state.use_chat_template_override else None
     return AgentDesiredState(
         chat_template_override=override,
@@ -153,20 +154,21 @@ def applicable_state(state: BalancerDesiredState) -> AgentDesiredState:
 
 
 def state_digest(state: AgentDesiredState) -> str:
-    """SHA-256, in hex, of the state's canonical JSON: equal states, equal digests."""
+    """Return the SHA-256, in hex, of the state's canonical JSON: equal states, equal digests."""
     return hashlib.sha256(canonical(unstructure(state))).hexdigest()
 
 
 @attrs.frozen
 class StateFault:
-    """Why a well-formed state must be refused: in the words of peers, and the path of the field."""
+    """The reason why a well-formed state must be refused, in the words of peers, and the path of
+    the field."""
 
     text: str
     field: str
 
 
 def desired_state_fault(state: BalancerDesiredState) -> StateFault | None:
-    """What is wrong with a well-formed state; ``None`` if it is fine."""
+    """Return what is wrong with a well-formed state; ``None`` if it is fine."""
     parameters = state.inference_parameters
     for name in ("image_resize_to_fit", "embedding_batch_size"):
         if getattr(parameters, name) == 0:
@@ -184,13 +186,14 @@ def desired_state_fault(state: BalancerDesiredState) -> StateFault | None:
 
 
 def desired_state_problem(state: BalancerDesiredState) -> str | None:
-    """Why a well-formed state must be refused, in the words of peers; ``None`` if it is fine."""
+    """Return why a well-formed state must be refused, in the words of peers; ``None`` if it is
+    fine."""
     fault = desired_state_fault(state)
     return None if fault is None else fault.text
 
 
 def _names(state: BalancerDesiredState) -> Iterator[tuple[str, str, int]]:
-    """What operating systems and servers are asked for: field, text and limit in bytes."""
+    """Yield what operating systems and servers are asked for: field, text and limit in bytes."""
     for place in ("model", "multimodal_projection"):
         match getattr(state, place):
             case LocalToAgent(path):

@@ -19,7 +19,6 @@ from typing import Annotated, Final, TypeAlias, get_args
 import attrs
 
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
-from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, JsonLimitError, check_count
 from paddler_trio.wire.json_text import one_text, one_text_within
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.paddler.request_params import (
@@ -193,7 +192,7 @@ class SetState:
 
 @attrs.frozen
 class Version:
-    """Which protocol the balancer speaks; its first message."""
+    """The protocol that the balancer speaks; its first message."""
 
     version: str
 
@@ -269,7 +268,7 @@ class AgentResponse:
 
     @classmethod
     def of(cls, request_id: str, body: AgentResponseBody) -> AgentResponse:
-        """An agent's own answer; agents leave their name to the balancer."""
+        """Return an agent's own answer; agents leave their name to the balancer."""
         return cls(request_id, None, unstructure(body, AgentResponseBody))
 
 
@@ -334,8 +333,8 @@ _TOKEN_FRAME_CHARS: Final = 4096
 
 
 def read_token(text: str) -> tuple[str | None, str, dict[str, object]] | None:
-    """Of a frame from an agent that is one token of text: who made it, for which request, and the
-    result; None for every other frame. Much cheaper than decoding and checking."""
+    """Return who made a frame from an agent, for which request, and the result, if it is one token
+    of text; None for every other frame. This is much cheaper than decoding and checking."""
     token = _TOKEN_FRAME.fullmatch(text) if len(text) <= _TOKEN_FRAME_CHARS else None
     if token is None:
         return None
@@ -360,49 +359,11 @@ def render(
     return dumps(unstructure(message, _FAMILY_OF[type(message)]))
 
 
-_ID_IN_HEAD: Final = re.compile(
-    rb'\s*\{\s*"Re(?:quest|sponse)"\s*:\s*\{\s*(?:"generated_by"\s*:\s*(?:null|"[^"\\]{0,256}")\s*,\s*)?'
-    rb'"(?:request_)?id"\s*:\s*("[^"\\]{1,256}")'
-)
-
-
-def recover_request_id(text: str | bytes) -> str | None:
-    """The id of a frame that does not parse, for the answer to it; else ``None``.
-
-    Takes what the strict readers refuse, as long as it is JSON at all; only a non-empty id that
-    can be written back counts. A frame that is over the limits of JSON is not decoded for it: the
-    id counts where every peer writes it, at the beginning.
-    """
-    if len(text) > UNCOUNTED_BYTES:
-        whole = text.encode(errors="replace") if isinstance(text, str) else text
-        try:
-            check_count(whole)
-        except JsonLimitError:
-            head = _ID_IN_HEAD.match(whole)
-            text = b'{"Request":{"id":%b}}' % (b"null" if head is None else head[1])
-    try:
-        frame: object = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(frame, dict):
-        return None
-    for tag, field in (("Request", "id"), ("Response", "request_id")):
-        envelope = frame.get(tag)
-        if isinstance(envelope, dict):
-            request_id = envelope.get(field)
-            if isinstance(request_id, str) and request_id and _is_unicode(request_id):
-                return request_id
-    return None
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
 def response_lines(
     generated_by: str | None, request_id: str, family: str, results: Iterable[object]
 ) -> bytes:
-    """A line for each of them: an ``InferenceResponse`` around a raw result, and a newline."""
+    """Return a line for each of them: an ``InferenceResponse`` around a raw result, and a
+    newline."""
     head = _response_head(generated_by, request_id)
     begins = f"{head}{{{encode_basestring(family)}:"
     lines = []
@@ -416,7 +377,7 @@ def response_lines(
 
 
 def response_line(generated_by: str | None, request_id: str, raw_response: object) -> bytes:
-    """An ``InferenceResponse`` around a raw payload, without a newline; the hot path."""
+    """Return an ``InferenceResponse`` around a raw payload, without a newline; the hot path."""
     head = _response_head(generated_by, request_id)
     token = one_text_within(raw_response)
     if token is not None:
@@ -433,5 +394,5 @@ def _response_head(generated_by: str | None, request_id: str) -> str:
 
 
 def error_line(request_id: str, code: int, description: str) -> bytes:
-    """An ``ErrorEnvelope``, without a newline."""
+    """Return an ``ErrorEnvelope``, without a newline."""
     return render(ErrorEnvelope(request_id, ErrorDescription(code, description)))

@@ -200,7 +200,7 @@ PaddlerWork: TypeAlias = (
     | ContinueFromRawPromptParams
     | GenerateEmbeddingBatchParams
 )
-"""What an agent can be asked to compute, in Paddler's own requests."""
+"""The work that an agent can be asked to compute, in Paddler's own requests."""
 GENERATION_VARIANTS: Final = (
     through("ContinueFromConversationHistory", ContinueFromConversationHistoryParams),
     through("ContinueFromRawPrompt", ContinueFromRawPromptParams),
@@ -213,7 +213,7 @@ external_tag(PaddlerWork, *WORK_VARIANTS)
 
 
 def tool_schema_problem(params: ContinueFromConversationHistoryParams) -> str | None:
-    """Why these tools must be refused, in Paddler's words; ``None`` if they are fine.
+    """Return why these tools must be refused, in Paddler's words; ``None`` if they are fine.
 
     A name in ``required`` must be a key of ``properties``, when a tool has both.
     """

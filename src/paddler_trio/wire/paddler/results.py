@@ -1,4 +1,4 @@
-"""What agents answer: pieces of text, embeddings, and how a request ended.
+"""Answers of agents: pieces of text, embeddings, and how a request ended.
 
 Two ways to look at a result. Code that makes or interprets results uses the classes. The balancer,
 which passes thousands a second through and only decides *whether this one was the last*, looks
@@ -15,7 +15,6 @@ from typing import Final, TypeAlias, get_args
 
 import attrs
 
-from paddler_trio.errors import WireError
 from paddler_trio.wire.paddler.request_params import NormalizationMethod
 from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64, float32s
 from paddler_trio.wire.tags import external_tag, newtype, struct, unit
@@ -39,7 +38,7 @@ class TokenUsage:
 
 @attrs.frozen
 class GenerationSummary:
-    """What a finished generation cost."""
+    """The cost of a finished generation."""
 
     usage: TokenUsage
 
@@ -270,7 +269,7 @@ where the tokens are made), and may have ``draft_n`` and ``draft_accepted_n`` am
 
 
 class PoolingType(StrEnum):
-    """How the embeddings of a document's tokens become one."""
+    """The ways in which the embeddings of a document's tokens become one."""
 
     UNSPECIFIED = "Unspecified"
     NONE = "None"
@@ -370,49 +369,3 @@ EXTENDED_EMBEDDING_TAGS: Final = frozenset({"DocumentRefused", "Rank", "TokenEmb
 
 
 # --- raw results -----------------------------------------------------------------------------
-
-
-def result_tag(raw: object) -> str:
-    """The variant of a raw externally tagged value: its only key, or the bare string itself."""
-    if type(raw) is dict and len(raw) == 1:
-        (tag,) = raw
-        return str(tag)
-    if type(raw) is str:
-        return raw
-    raise WireError("expected a result: an object with one key, or a string")
-
-
-def is_text(raw: object) -> bool:
-    """A generated piece of some class, as nearly all results are: it ends nothing."""
-    return type(raw) is dict and len(raw) == 1 and next(iter(raw)) in TOKEN_TAGS
-
-
-def ends_stream(raw_response: object, *, extended: bool = False) -> bool:
-    """Whether a raw ``Response.response`` is the last its request will get.
-
-    Args:
-      raw_response: with its outer tag, ``{"GeneratedToken": ...}`` or ``{"Embedding": ...}``.
-      extended: the sender is ours, so that ``EXTENDED_GENERATION_TAGS`` and
-        ``EXTENDED_EMBEDDING_TAGS`` may occur.
-
-    Raises:
-      WireError: any other response, or an unknown result.
-    """
-    if type(raw_response) is dict and len(raw_response) == 1:
-        if "GeneratedToken" in raw_response:
-            tag = result_tag(raw_response["GeneratedToken"])
-            if tag in TOKEN_TAGS:
-                return False
-            if tag in ALL_GENERATION_TAGS:
-                return tag in ENDING_GENERATION_TAGS
-            if extended and tag in EXTENDED_GENERATION_TAGS:
-                return tag in EXTENDED_ENDING_TAGS
-            raise WireError(f"unknown variant {tag[:80]!r} @ $.GeneratedToken")
-        if "Embedding" in raw_response:
-            tag = result_tag(raw_response["Embedding"])
-            if tag in ALL_EMBEDDING_TAGS:
-                return tag in ENDING_EMBEDDING_TAGS
-            if extended and tag in EXTENDED_EMBEDDING_TAGS:
-                return False
-            raise WireError(f"unknown variant {tag[:80]!r} @ $.Embedding")
-    raise WireError("expected a GeneratedToken or an Embedding response")

@@ -1,4 +1,4 @@
-"""How agents are doing, as they report it.
+"""The status of agents, as they report it.
 
 An agent's issues are a set: sorted by variant, then by what they carry, and without duplicates,
 from the moment a snapshot exists.
@@ -15,7 +15,7 @@ from paddler_trio.wire.scalars import Int32, Uint64
 
 
 class AgentStateApplicationStatus(StrEnum):
-    """How far an agent got with the state it was sent last."""
+    """The progress of an agent with the state it was sent last."""
 
     FRESH = "Fresh"
     ATTEMPTED_AND_RETRYING = "AttemptedAndRetrying"

@@ -1,4 +1,4 @@
-"""What operators want of the models that one of our agents keeps: fetch, list, hash, remove.
+"""Commands of operators about the models that one of our agents keeps: fetch, list, hash, remove.
 
 A command is answered by one :class:`~paddler_trio.wire.trio.trio_link.Answer`. Before it come
 :class:`CacheProgress` messages, one at once and then about four a second at most. Paddler's
@@ -21,7 +21,7 @@ from paddler_trio.wire.shape import OMITTED, ShapeError
 from paddler_trio.wire.tags import external_tag, structs
 
 MAX_MODELS: Final = 8
-"""Of one command; each may have hundreds of parts."""
+"""The models of one command; each may have hundreds of parts."""
 MAX_SOURCES: Final = 64
 MAX_SOURCE_CHARS: Final = 16 * 1024
 
@@ -120,9 +120,9 @@ external_tag(CacheRequest, *structs(CacheRequest))
 
 @attrs.frozen(kw_only=True)
 class CacheProgress:
-    """How far a command is with one file. ``total_bytes`` and what follows from it are None while
-    nobody knows. ``phase``: see ``Download``; or ``hashing``, or why the next attempt waits.
-    """
+    """The progress of a command with one file. ``total_bytes`` and what follows from it are None
+    while nobody knows. ``phase``: see ``Download``; or ``hashing``, or why the next attempt
+    waits."""
 
     id: str
     phase: str

@@ -41,7 +41,7 @@ def with_default(
     *,
     rules: RolloutSpec = PADDLERS_RULES,
 ) -> FleetState:
-    """``state`` with ``default`` as Paddler's state has it.
+    """Return ``state`` with ``default`` as Paddler's state has it.
 
     A new ``default`` runs on all agents under ``rules``; one that is there keeps its own. There
     will be none if there is none, and agents are sent what a new balancer sends: no model.
@@ -69,7 +69,7 @@ def with_default(
 
 
 def desired_of(state: FleetState, before: BalancerDesiredState) -> BalancerDesiredState:
-    """Paddler's state of ``default``, or of a new balancer if there is none.
+    """Return Paddler's state of ``default``, or of a new balancer if there is none.
 
     ``before`` itself if agents are sent the same; else its template stays, out of use, where the
     deployment has none.
@@ -84,7 +84,8 @@ def desired_of(state: FleetState, before: BalancerDesiredState) -> BalancerDesir
 
 
 def fleet_fault(state: FleetState) -> ShapeError | None:
-    """Why a well-formed state must be refused, with the path of the field; None if it is fine."""
+    """Return why a well-formed state must be refused, with the path of the field; None if it is
+    fine."""
     for place, spec in enumerate(state.deployments):
         fault = desired_state_fault(_desired(spec))
         if fault is not None:
@@ -100,7 +101,7 @@ def fleet_fault(state: FleetState) -> ShapeError | None:
 
 
 def fleet_problem(state: FleetState) -> str | None:
-    """Why a well-formed state must be refused; None if it is fine."""
+    """Return why a well-formed state must be refused; None if it is fine."""
     fault = fleet_fault(state)
     return None if fault is None else fault.text
 

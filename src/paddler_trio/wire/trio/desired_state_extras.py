@@ -68,7 +68,7 @@ _MOST: Final = {"stream_interval_ms": MAX_STREAM_INTERVAL_MS}
 
 
 def _plain(value: object) -> object:
-    """As settings hold it: they travel to engines, without enums and tuples."""
+    """Return a value as settings hold it: they travel to engines, without enums and tuples."""
     match value:
         case RopeScaling.MODEL:
             return ""
@@ -96,7 +96,7 @@ def _check_text(text: str, name: str, *place: int) -> None:
 
 @attrs.frozen(kw_only=True)
 class EngineOverrides:
-    """How engines shall compute; None leaves an agent's own flag in force.
+    """Settings of engines that a state overrides; None leaves an agent's own flag in force.
 
     Names, units and meanings are those of
     :class:`~paddler_trio.wire.engine.engine_settings.EngineSettings`. Paths are on the agents.
@@ -153,7 +153,7 @@ class EngineOverrides:
                 raise ShapeError(f"a part is {part:g}, must be at least 0", place, "tensor_split")
 
     def over(self, settings: EngineSettings) -> EngineSettings:
-        """An agent's own settings with these over them."""
+        """Return an agent's own settings with these over them."""
         overrides: dict[str, Any] = {  # of as many types as there are fields; a test pairs them up
             field.name: _plain(getattr(self, field.name))
             for field in attrs.fields(EngineOverrides)
@@ -210,12 +210,12 @@ class Extras:
 
     @property
     def automatic(self) -> Automatic:
-        """What agents choose by themselves."""
+        """The settings that agents choose by themselves."""
         return self.auto or NOTHING_AUTOMATIC
 
     @property
     def is_empty(self) -> bool:
-        """Agents behave as without extras."""
+        """Return whether agents behave as without extras."""
         return (
             self.engine == NO_EXTRAS.engine
             and self.markers in (None, _NO_MARKERS)
@@ -237,7 +237,8 @@ class ExtendedDesiredState:
 
 
 def extended_digest(state: AgentDesiredState, extras: Extras) -> str:
-    """What names a state with extras; without them :func:`state_digest`, so that all agree."""
+    """Return the digest of a state with extras; without them it is :func:`state_digest`, so that
+    all agree."""
     if extras.is_empty:
         return state_digest(state)
     both = {"extras": unstructure(extras), "state": unstructure(state)}

@@ -1,4 +1,4 @@
-"""Does a model fit an agent: the question on the link, its answer, and what an agent reports.
+"""Ask on a link whether a model fits an agent, answer, and report what is held.
 
 All sizes are bytes. ``host`` is the memory of the agent's machine, other devices are named as
 llama.cpp names them.
@@ -16,7 +16,7 @@ from paddler_trio.wire.trio.desired_state_extras import Extras
 
 @attrs.frozen(kw_only=True)
 class FitQuestion:
-    """What operators ask a balancer, in the shape in which they store it: would this fit?
+    """The question whether a state would fit, in the shape in which operators store it.
 
     ``slots``: None for as many as the agent has.
     """
@@ -44,7 +44,7 @@ class AskFit:
 
 @attrs.frozen(kw_only=True)
 class DeviceFit:
-    """What a model takes on one device, and what there is.
+    """The memory that a model takes on one device, and what there is.
 
     ``other``: adapters, the second context that embeds, and on the host the process itself.
     ``free_after``: when the model in force is gone. ``available``: what a model may take, which is
@@ -110,8 +110,8 @@ class FitReport:
 
 @attrs.frozen(kw_only=True)
 class DeviceMemory:
-    """What the model in force takes on a device: as predicted, and as llama.cpp then allocated it;
-    None where it is unknown.
+    """The memory that the model in force takes on a device: as predicted, and as llama.cpp then
+    allocated it; None where it is unknown.
 
     ``weights``, ``kv`` and ``compute`` are llama.cpp's buffers there; ``free`` is what the device
     had left when the model was loaded.

@@ -1,4 +1,5 @@
-"""What the fleet is to serve: deployments, each a model with its settings and rules; and revisions.
+"""The state that the fleet is to serve: deployments, each a model with its settings and rules; and
+revisions.
 
 The deployment ``default`` is Paddler's desired state. JSON and TOML have the same names:
 ``projection`` is Paddler's ``multimodal_projection``, ``template`` its chat template override,
@@ -28,7 +29,6 @@ from paddler_trio.wire.paddler.desired_state import (
 from paddler_trio.wire.paddler.status import ChatTemplate
 from paddler_trio.wire.scalars import Float32, IntRange, float32
 from paddler_trio.wire.shape import (
-    MAX_SHOWN_BITS,
     Reader,
     ShapeError,
     Writer,
@@ -40,24 +40,26 @@ from paddler_trio.wire.shape import (
 )
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
+from paddler_trio.wire.trio.replica_range import (
+    ALL_REPLICAS,
+    MAX_REPLICAS,
+    ReplicaRange,
+)
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT, MAX_INSTANCE_SLOTS
 
 DEFAULT: Final = DEFAULT_DEPLOYMENT
 MAX_DEPLOYMENTS: Final = 64
-"""Beside ``default``, which Paddler's clients may desire at any time."""
+"""The deployments beside ``default``, which Paddler's clients may desire at any time."""
 MAX_ALIASES: Final = 16
-"""Of one deployment."""
+"""The aliases of one deployment."""
 MAX_CONDITIONS: Final = 16
-"""In one ``where``."""
-MAX_REPLICAS: Final = 4096
-MAX_AUTHOR_CHARS: Final = 128
+"""The conditions in one ``where``."""
 MAX_NOTE_CHARS: Final = 1024
 AGENT_KEY: Final = "agent"
-"""Of a condition that names an agent, and so of no label."""
+"""The key of a condition that names an agent, and so of no label."""
 
 _ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 _AGENT_NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
-_RANGE: Final = re.compile(r"([0-9]{1,9})\.\.([0-9]{1,9})")
 
 Slots: TypeAlias = Annotated[int, IntRange(1, MAX_INSTANCE_SLOTS)]
 Priority: TypeAlias = Annotated[int, IntRange(-1000, 1000)]
@@ -69,14 +71,15 @@ RevisionNumber: TypeAlias = Annotated[int, IntRange(0, 2**53 - 1)]
 
 
 class OnFailure(StrEnum):
-    """What becomes of a rollout that fails: back to the last good state, or an operator decides."""
+    """The outcomes of a rollout that fails: back to the last good state, or an operator decides."""
 
     ROLLBACK = "rollback"
     PAUSE = "pause"
 
 
 class Mixed(StrEnum):
-    """Whether agents with the old and agents with the new state may answer at the same time."""
+    """Rules for whether agents with the old and agents with the new state may answer at the same
+    time."""
 
     ALLOW = "allow"
     HOLD = "hold"
@@ -98,7 +101,7 @@ def _check_seconds(name: str, value_s: float) -> None:
 
 @attrs.frozen(kw_only=True)
 class RolloutSpec:
-    """How a change of a deployment goes from agent to agent.
+    """Rules by which a change of a deployment goes from agent to agent.
 
     Args:
       max_unavailable: agents that may be without this deployment at the same time.
@@ -127,55 +130,6 @@ class RolloutSpec:
         for name in ("min_ready_s", "drain_deadline_s", "progress_deadline_s"):
             _check_seconds(name, getattr(self, name))
 
-
-@attrs.frozen
-class ReplicaRange:
-    """How many agents serve a deployment: ``"all"`` that it may run on, ``n``, or ``"min..max"``.
-
-    Between ``least`` and ``most`` demand decides; ``most`` is None for all. Raises ShapeError.
-    """
-
-    least: int
-    most: int | None
-
-    def __attrs_post_init__(self) -> None:
-        if self.most is None:
-            if self.least:
-                raise ShapeError(f"replicas are {self.least} to all: write all, or min..max")
-        elif not 0 <= self.least <= self.most:
-            raise ShapeError(f"replicas are {self.least}..{self.most}: the first number is larger")
-        elif self.most > MAX_REPLICAS:
-            raise ShapeError(f"replicas are {self.most}, the limit is {MAX_REPLICAS}")
-
-    @property
-    def is_all(self) -> bool:
-        return self.most is None
-
-    def __str__(self) -> str:
-        if self.most is None:
-            return "all"
-        return f"{self.least}" if self.least == self.most else f"{self.least}..{self.most}"
-
-
-ALL_REPLICAS: Final = ReplicaRange(0, None)
-
-
-def _read_replicas(value: object, _: object) -> ReplicaRange:
-    if type(value) is int and value.bit_length() <= MAX_SHOWN_BITS:
-        return ReplicaRange(value, value)
-    if value == "all":
-        return ALL_REPLICAS
-    match = _RANGE.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ShapeError(f'expected a number, "min..max" or "all", got {describe(value)}')
-    return ReplicaRange(int(match[1]), int(match[2]))
-
-
-def _write_replicas(replicas: ReplicaRange) -> int | str:
-    return replicas.least if replicas.least == replicas.most else str(replicas)
-
-
-register(ReplicaRange, lambda _: _read_replicas, lambda _: _write_replicas)
 
 PartialParameters: TypeAlias = Annotated[InferenceParameters, "what is absent has its default"]
 
@@ -255,12 +209,12 @@ class DeploymentSpec:
 
     @property
     def is_empty(self) -> bool:
-        """It has no model."""
+        """Return whether it has no model."""
         return isinstance(self.model, NoModel)
 
     @property
     def agent_state(self) -> AgentDesiredState:
-        """What its agents are sent."""
+        """The state that the deployment's agents are sent."""
         return AgentDesiredState(
             chat_template_override=None if self.template is None else ChatTemplate(self.template),
             inference_parameters=self.parameters,
@@ -275,7 +229,7 @@ class DeploymentSpec:
 
     @cached_property
     def json(self) -> bytes:
-        """As it is written."""
+        """The deployment as it is written."""
         return dumps(unstructure(self))
 
     def __repr__(self) -> str:
@@ -318,7 +272,7 @@ class FleetState:
                 taken[alias] = spec.name
 
     def find(self, name: str) -> DeploymentSpec | None:
-        """The deployment of this name; None if there is none."""
+        """Return the deployment of this name; None if there is none."""
         return next((spec for spec in self.deployments if spec.name == name), None)
 
     @property
@@ -326,7 +280,7 @@ class FleetState:
         return {spec.name: spec for spec in self.deployments}
 
     def serves_the_same(self, other: FleetState) -> bool:
-        """Both have equal deployments, in whatever order."""
+        """Return whether both have equal deployments, in whatever order."""
         return self.by_name == other.by_name
 
     def __repr__(self) -> str:
@@ -353,7 +307,7 @@ class FleetRevision:
 
     @property
     def json(self) -> bytes:
-        """As it is written, put together from its deployments."""
+        """The state as it is written, put together from its deployments."""
         head = {
             "revision": self.revision,
             "author": self.author,
@@ -389,7 +343,8 @@ def _check_count(name: str, count: int, limit: int) -> None:
 
 
 def _spec_reader(_: object) -> Reader:
-    """As any record, with the deployment's name in front of whatever is wrong."""
+    """Return a reader as any record has, with the deployment's name in front of whatever is
+    wrong."""
     read_record = record_reader(DeploymentSpec)
 
     def read(value: object, shape: object) -> Any:

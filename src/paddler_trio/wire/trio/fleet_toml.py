@@ -51,7 +51,7 @@ ReadFile: TypeAlias = Callable[[str], str]
 
 @attrs.frozen
 class FleetFile:
-    """What a TOML document asks for; ``note`` is empty if it has none."""
+    """The contents of a TOML document; ``note`` is empty if it has none."""
 
     state: FleetState
     note: str
@@ -102,7 +102,8 @@ class _Reader:
     )
 
     def deployment(self, table: object, place: int) -> object:
-        """The JSON of a table; what is wrong in other ways is left for the reader of JSON."""
+        """Return the JSON of a table; what is wrong in other ways is left for the reader of
+        JSON."""
         if type(table) is not dict:
             return table
         plain: dict[str, object] = dict(table)
@@ -145,7 +146,7 @@ class _Reader:
 
 @contextmanager
 def _named(name: str, place: int) -> Iterator[None]:
-    """ShapeErrors have the deployment's name and place."""
+    """Give ShapeErrors inside the block the deployment's name and place."""
     try:
         yield
     except ShapeError as error:

@@ -63,7 +63,7 @@ class UnsupportedByPaddler:
 
 
 def paddler_work(work: TrioWork) -> PaddlerWork | UnsupportedByPaddler:
-    """The same work as one of Paddler's requests."""
+    """Return the same work as one of Paddler's requests."""
     match work:
         case Generate():
             return _generation(work)
@@ -96,7 +96,7 @@ def _generation(work: Generate) -> PaddlerWork | UnsupportedByPaddler:
 
 
 def _unsupported_field(work: Generate) -> str | None:
-    """The first field beside the prompt that has no counterpart."""
+    """Return the first field beside the prompt that has no counterpart."""
     usual = SamplingOverrides()
     for each in attrs.fields(SamplingOverrides):
         if getattr(work.sampling, each.name) != getattr(usual, each.name):
@@ -160,7 +160,7 @@ def _with_description(tool: Mapping[str, object]) -> Mapping[str, object]:
 def _read(
     values: Sequence[Mapping[str, object]], shape: type[T], field: str
 ) -> tuple[T, ...] | UnsupportedByPaddler:
-    """The values in Paddler's shape; a value that it reads loses nothing."""
+    """Return the values in Paddler's shape; a value that it reads loses nothing."""
     read: list[T] = []
     for index, value in enumerate(values):
         try:
@@ -171,7 +171,8 @@ def _read(
 
 
 def _embedding(work: Embed) -> PaddlerWork | UnsupportedByPaddler:
-    """RMS is unsupported: Paddler's needs an epsilon from the client."""
+    """Return an embedding as Paddler's request. RMS is unsupported: Paddler's needs an epsilon from
+    the client."""
     if work.normalize not in ("l2", "none"):
         return UnsupportedByPaddler("normalize")
     if work.oversize != "report":

@@ -1,4 +1,4 @@
-"""What a deployment may be called, and what a host's labels may be.
+"""Check names of deployments and labels of hosts.
 
 Apart from the messages that carry them: command lines check them, too, and answer at once.
 """
@@ -18,7 +18,7 @@ _LABEL: Final = re.compile(r"[\w./-]{1,63}", re.ASCII)
 
 
 def check_deployment(name: str, *place: str | int) -> None:
-    """ShapeError if this is no name of a deployment; ``place`` is where it stands, innermost
+    """Raise ShapeError if this is no name of a deployment; ``place`` is where it stands, innermost
     first."""
     if _DEPLOYMENT_NAME.fullmatch(name) is None:
         raise ShapeError(
@@ -29,7 +29,7 @@ def check_deployment(name: str, *place: str | int) -> None:
 
 
 def check_labels(labels: Mapping[str, str], *place: str | int) -> None:
-    """ShapeError if these are no labels; ``place`` is where they stand, innermost first."""
+    """Raise ShapeError if these are no labels; ``place`` is where they stand, innermost first."""
     if len(labels) > MAX_LABELS:
         raise ShapeError(f"{len(labels)} labels, the limit is {MAX_LABELS}", *place)
     for key, value in labels.items():

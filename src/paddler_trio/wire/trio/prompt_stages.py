@@ -1,4 +1,5 @@
-"""How an agent computed a prompt: in an entry of a ``Step``, once, with the first results."""
+"""The stages of a prompt that an agent computed: in an entry of a ``Step``, once, with the first
+results."""
 
 from __future__ import annotations
 
@@ -30,12 +31,13 @@ class PromptStages:
     prefill_ms: int
 
     def fields(self) -> dict[str, int]:
-        """As they stand in a frame."""
+        """Return the stages as they stand in a frame."""
         return attrs.asdict(self)
 
     @classmethod
     def read(cls, value: object) -> PromptStages | None:
-        """None if ``value`` is none; each number is held within its limits: it is only shown."""
+        """Return None if ``value`` holds no stages; each number is held within its limits: it is
+        only shown."""
         if not isinstance(value, Mapping):
             return None
         numbers: dict[str, int] = {}
@@ -49,7 +51,8 @@ class PromptStages:
 
 
 def bounded_count(value: object) -> int:
-    """A count that an agent reported, within the limits of what is shown; 0 for anything else."""
+    """Return a count that an agent reported, within the limits of what is shown; 0 for anything
+    else."""
     return max(0, min(MAX_TOKENS, value)) if type(value) is int else 0
 
 

@@ -1,5 +1,5 @@
-"""Which requests that take no slot may be sent to a server a second time, when it is not known
-whether one has worked on them: RFC 9110, 9.2.2, forbids a proxy all others."""
+"""Decide which requests that take no slot may be sent to a server a second time, when it is not
+known whether one has worked on them: RFC 9110, 9.2.2, forbids a proxy all others."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _QUESTIONS: Final = frozenset(
         b"/api/show",
     }
 )
-"""Of llama-server, vLLM and Ollama: a ``POST`` that changes nothing."""
+"""Questions of llama-server, vLLM and Ollama: a ``POST`` that changes nothing."""
 
 
 def may_be_repeated(method: bytes, target: bytes) -> bool:
-    """``target`` as it stands in the request line."""
+    """Return whether a request may be sent again; ``target`` is as it stands in the request
+    line."""
     if method in _IDEMPOTENT:
         return True
     return method == b"POST" and target.partition(b"?")[0] in _QUESTIONS

@@ -28,7 +28,8 @@ from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES
 from paddler_trio.wire.trio.work import Embed, Generate, InfillPrompt, Rank, Work
 
 CONTINUATION_BYTES = 8 * 1024 * 1024
-"""Of a frame, for the envelope and the tokens that an answer goes on after: a million of them."""
+"""The bytes of a frame for the envelope and the tokens that an answer goes on after: a million of
+them."""
 MAX_WORK_BYTES = MAX_FRAME_BYTES - CONTINUATION_BYTES
 MAX_PADDLER_WORK_BYTES = 16 * 1024 * 1024 - 4096
 """A Paddler agent drops its whole connection over a frame of more than 16 MiB; the rest is for the
@@ -88,8 +89,8 @@ class EncodedWork:
         bound: str | None = None,
         trace: RequestTrace | None = None,
     ) -> bytes:
-        """The frame of a ``Start``: to an agent of ours, going on after ``tokens``; with ``bound``
-        and ``trace`` only to one that reads them."""
+        """Return the frame of a ``Start``: to an agent of ours, going on after ``tokens``; with
+        ``bound`` and ``trace`` only to one that reads them."""
         alone = b"" if isolated is None else b'"isolated":%b,' % dumps(isolated)
         alone += b"" if bound is None else b'"bound":%b,' % dumps(bound)
         named = b"" if trace is None else b'"trace":%b,' % trace.frame_member()
@@ -107,7 +108,7 @@ class EncodedWork:
         )
 
     def request_frame(self, wire_id: str, *, to_paddler: bool) -> bytes:
-        """The frame of Paddler's ``Request``."""
+        """Return the frame of Paddler's ``Request``."""
         body = self.paddler_body if to_paddler else self.body
         assert body is not None, "an agent of Paddler's was given what it does not understand"
         return b'{"Request":{"id":%b,"request":%b}}' % (dumps(wire_id), body)
@@ -141,7 +142,7 @@ MAX_ID_CHARS = 256
 
 
 def _head(*parts: str) -> str:
-    """A pattern of these parts, with the white space that JSON allows between them."""
+    """Return a pattern of these parts, with the white space that JSON allows between them."""
     return r"\s*".join(parts)
 
 
@@ -215,12 +216,13 @@ class RequestFrame:
 
     @property
     def is_extended(self) -> bool:
-        """The request is one of ours, and its results may be too."""
+        """Return whether the request is one of ours, and its results may be too."""
         return self.tag in ("Generate", "Embed", "Rank")
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """What names it in each line of the log: as on its balancer, if that sent its names."""
+        """The names of a request in each line of the log: as on its balancer, if that sent its
+        names."""
         if self.trace is None:
             return {"request": self.id}
         context = self.trace.context()
@@ -229,7 +231,7 @@ class RequestFrame:
 
 
 def read_head(text: str, *, speaks_trio: bool) -> RequestFrame | None:
-    """The head of a frame that carries work; None for every other frame."""
+    """Return the head of a frame that carries work; None for every other frame."""
     head = _HEAD.match(text)
     if head is None or (head.lastgroup != "request" and not speaks_trio):
         return None
@@ -256,8 +258,8 @@ def read_head(text: str, *, speaks_trio: bool) -> RequestFrame | None:
 
 
 def _text(written: str) -> str:
-    """A JSON string without its quotes; empty if it is none: preparing the request refuses the
-    whole frame then."""
+    """Return a JSON string without its quotes; empty if it is none: preparing the request refuses
+    the whole frame then."""
     if "\\" not in written:
         return written
     try:

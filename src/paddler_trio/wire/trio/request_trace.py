@@ -1,4 +1,4 @@
-"""What names a request in the logs and traces of an agent: a member of the frame that starts it.
+"""Names of a request in the logs and traces of an agent: a member of the frame that starts it.
 
 An agent that reads it offers :data:`FEATURE` in the header :data:`FEATURES_HEADER` when it dials;
 the others are not sent it, since an unknown member is an error for them.
@@ -29,12 +29,12 @@ class RequestTrace:
     state: str = attrs.field(default="", metadata=OMITTED)
 
     def frame_member(self) -> bytes:
-        """Its JSON."""
+        """Return the member as JSON."""
         state = b',"state":%b' % dumps(self.state) if self.state else b""
         return b'{"parent":%b,"request":%b%b}' % (dumps(self.parent), dumps(self.request), state)
 
     def context(self) -> TraceContext | None:
-        """None if ``parent`` is malformed."""
+        """Return the context; None if ``parent`` is malformed."""
         context = parse_traceparent(self.parent)
         if context is None or not self.state:
             return context

@@ -40,12 +40,13 @@ def step_entry(
 
 
 def step_frame(entries: Iterable[bytes]) -> bytes:
-    """The whole text frame."""
+    """Return the whole text frame."""
     return _BEGINNING + b",".join(entries) + _END
 
 
 def _plain_tokens(wire_id: str, tokens: Sequence[int], results: Sequence[object]) -> bytes | None:
-    """Nearly every entry: tokens and their texts; None for what has to be encoded."""
+    """Return an entry of tokens and their texts, as nearly every one is; None for what has to be
+    encoded."""
     texts = []
     for result in results:
         text = one_text(result)

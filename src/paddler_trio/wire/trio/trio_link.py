@@ -13,11 +13,10 @@ subprotocol, so it never sees one of these.
 * :class:`Instances` (balancer): which deployments beside ``default`` a host serves, each over a
   link of its own;
 * :class:`Report` (agent): which state it serves and what it is doing, beside every status update;
-* ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of
-  ``{"id", "tokens", "results"}``, once with ``prompt`` (see ``prompt_stages.py``), once with
-  ``model``, the fingerprint of what answers (see :class:`Start`), with ``preemptions``, how often
-  so far, when the engine preempts it and at the end; built and read as plain JSON, because it is
-  the hot path;
+* ``Step`` (agent): everything one pass of the engine produced, for all requests: a list of ``{"id",
+  "tokens", "results"}``, once with ``prompt`` (see ``prompt_stages.py``), once with ``model``, the
+  fingerprint of what answers (see :class:`Start`), with ``preemptions``, how often so far, when the
+  engine preempts it and at the end; built and read as plain JSON, because it is the hot path;
 * :class:`HandBack` (agent): the agent will not finish this request; another one may;
 * :class:`GetTree` (balancer) and :class:`Tree` (agent): the printed nursery tree;
 * :class:`Ask` (balancer) and :class:`Answer` (agent): questions about the loaded model;
@@ -45,74 +44,17 @@ from paddler_trio.wire.tags import external_tag, structs, tag_of
 from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, DeviceRoom, MemoryInForce
+from paddler_trio.wire.trio.model_questions import Question
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
 from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Upstream
-from paddler_trio.wire.trio.work import Prompt, Work
-
-
-@attrs.frozen(kw_only=True)
-class Tokenize:
-    """Answered by ``{"tokens": [...]}``, with pieces ``{"tokens": [{"id", "piece"}]}``; a piece
-    that is only a part of a character is a list of its bytes."""
-
-    text: str
-    add_special: bool = False
-    parse_special: bool = True
-    with_pieces: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class Detokenize:
-    """Answered by ``{"text": "..."}``, with pieces by ``{"pieces": [...]}``, one for each token."""
-
-    tokens: tuple[Int32, ...]
-    with_pieces: bool = False
-
-
-@attrs.frozen(kw_only=True)
-class RenderPrompt:
-    """Answered by ``{"prompt": "...", "num_tokens": N}``: what the engine would be given.
-
-    An image stands there as ``<__media__>`` and counts as one token: the engine alone computes what
-    it becomes.
-    """
-
-    prompt: Prompt
-
-
-@attrs.frozen(kw_only=True)
-class PreviewTemplate:
-    """Answered as :class:`RenderPrompt` is, for a conversation and with this chat template in the
-    place of the model's; None: with the one in force.
-
-    What the template refuses is an answer too: ``{"problem": "...", "line": N}``, where ``line`` is
-    null if the problem is at none.
-    """
-
-    messages: tuple[Mapping[str, object], ...]
-    tools: tuple[Mapping[str, object], ...] = ()
-    thinking: bool | None = None
-    chat_template: str | None = None
-
-
-@attrs.frozen(kw_only=True)
-class DescribeModel:
-    """Answered by ``{"name", "size_bytes", "n_params", "n_vocab", "n_ctx", "n_ctx_train",
-    "n_embd", "vocab_type", "bos_token", "eos_token", "end_tokens", "chat_template", "can_embed",
-    "can_rank", "can_see", "has_thinking", "has_tools"}``: ``n_ctx`` is the space of one slot,
-    ``vocab_type`` llama.cpp's number of it, ``end_tokens`` are numbers, others texts."""
-
-
-Question: TypeAlias = Tokenize | Detokenize | RenderPrompt | PreviewTemplate | DescribeModel
-external_tag(Question, *structs(Question))
-
+from paddler_trio.wire.trio.work import Work
 
 SUBPROTOCOL = "paddler-trio.1"
 TAG = "Trio"
 _STORE_PATH: Final = re.compile(r"(/[\w.-]{1,64}){1,8}", re.ASCII)
 RESTARTS: Final = "restarts"
-"""In a report's ``engine``: how often an engine crashed and was started again while the
+"""The key in a report's ``engine`` of how often an engine crashed and was started again while the
 agent ran."""
 BOUND: Final = b"bound"
 """The feature of an agent that reads ``Start.bound``."""
@@ -124,17 +66,18 @@ MAX_FINGERPRINT_CHARS: Final = 128
 DEFAULT_DEPLOYMENT: Final = "default"
 """The deployment that Paddler's desired state is; a host serves it over its first link."""
 MAX_INSTANCES: Final = 64
-"""Of one host, beside ``default``."""
+"""The instances of one host, beside ``default``."""
 MAX_INSTANCE_SLOTS: Final = 4096
 _HOST: Final = re.compile(r"[\w.~-]{1,128}", re.ASCII)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 FOLLOWS: Final = b"handover"
 """The feature of an agent that understands :class:`Leaving`; see ``request_trace.py``."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""What an agent of ours reads as one message; over a longer one it drops its connection."""
+"""The most that an agent of ours reads as one message; over a longer one it drops its
+connection."""
 MAX_ANSWER_BYTES = 48 * 1024 * 1024
-"""Of an answer's frame. A balancer reads less than an agent as one message, 50 MiB, and drops the
-connection over a longer one, with every answer that comes over it."""
+"""The bytes of an answer's frame. A balancer reads less than an agent as one message, 50 MiB, and
+drops the connection over a longer one, with every answer that comes over it."""
 
 
 @attrs.frozen
@@ -156,7 +99,7 @@ class Download:
 
 @attrs.frozen
 class Report:
-    """What an agent of ours adds to Paddler's status.
+    """The facts that an agent of ours adds to Paddler's status.
 
     ``phase``: ``waiting`` (no model wanted), ``resolving``, ``downloading``, ``draining``,
     ``loading``, ``probing`` (a first decode), ``serving`` or ``failed``. ``wanted_state`` and
@@ -434,12 +377,13 @@ external_tag(Extension, *_VARIANTS)
 
 
 def render_extension(message: Extension) -> bytes:
-    """The whole text frame."""
+    """Return the whole text frame."""
     return dumps({TAG: unstructure(message, Extension)})
 
 
 def parse_extension(body: object) -> Extension | UnknownExtension:
-    """``body`` is what stands under ``Trio`` and is no ``Step``; WireError if it is malformed."""
+    """Return the extension; ``body`` is what stands under ``Trio`` and is no ``Step``; WireError if
+    it is malformed."""
     name = tag_of(body)
     if name is not None and name not in _KNOWN:
         return UnknownExtension(name)
@@ -447,7 +391,7 @@ def parse_extension(body: object) -> Extension | UnknownExtension:
 
 
 def recover_extension_id(frame: object) -> str | None:
-    """The id inside a frame of ours that does not parse, for the answer to it."""
+    """Return the id inside a frame of ours that does not parse, for the answer to it."""
     match frame:
         case {"Trio": {**messages}} if len(messages) == 1:
             match next(iter(messages.values())):

@@ -1,4 +1,4 @@
-"""What goes through a tunnel: one HTTP exchange after the other, in frames.
+"""Frames of a tunnel: one HTTP exchange after the other goes through it.
 
     frame       = kind (1 byte), length of the payload (4 bytes, big endian), payload
     to agent    = REQUEST BODY* END       and, for the next exchange, the same again
@@ -31,16 +31,16 @@ HEADER_BYTES: Final = 5
 SWITCHING: Final = 101
 _HEADER: Final = struct.Struct(">BI")
 _BREAKS: Final = re.compile(rb"[\r\n\0]")
-"""What would end a line of a head, which is written as it is."""
+"""The characters that would end a line of a head, which is written as it is."""
 _NAME: Final = re.compile(rb"[-!#$%&'*+.^_`|~0-9a-zA-Z]++")
-"""Of a field: with a blank or a colon in it, others might read another name."""
+"""The name of a field: with a blank or a colon in it, others might read another name."""
 
 Headers: TypeAlias = "tuple[tuple[bytes, bytes], ...]"
-"""In the order in which they came, names as they were written."""
+"""Fields in the order in which they came, names as they were written."""
 
 
 class Kind(IntEnum):
-    """Of a frame."""
+    """The kinds of frames."""
 
     REQUEST = 1
     RESPONSE = 2
@@ -69,7 +69,7 @@ class RequestHead:
 
     @property
     def upgrades(self) -> bool:
-        """It asks for another protocol."""
+        """Return whether the request asks for another protocol."""
         return any(name == b"upgrade" for name, _ in self.headers)
 
 
@@ -104,12 +104,12 @@ class Failed:
 
 
 def frame(kind: Kind, payload: bytes = b"") -> bytes:
-    """One frame; the payload has at most ``MAX_PAYLOAD_BYTES``."""
+    """Return one frame; the payload has at most ``MAX_PAYLOAD_BYTES``."""
     return _HEADER.pack(kind, len(payload)) + payload
 
 
 def body_frames(data: bytes) -> bytes:
-    """A piece of a body of any length, as frames; nothing for none."""
+    """Return a piece of a body of any length, as frames; nothing for none."""
     if len(data) <= MAX_PAYLOAD_BYTES:
         return _HEADER.pack(Kind.BODY, len(data)) + data if data else b""
     starts = range(0, len(data), MAX_PAYLOAD_BYTES)
@@ -117,7 +117,7 @@ def body_frames(data: bytes) -> bytes:
 
 
 def request_frame(head: RequestHead, wire_id: str | None = None) -> bytes:
-    """``wire_id``: in the place of the head's."""
+    """Return the frame of a request; ``wire_id`` takes the place of the head's."""
     fields = (
         head.id if wire_id is None else wire_id,
         head.method,
@@ -134,7 +134,7 @@ def response_frame(head: ResponseHead) -> bytes:
 
 
 def end_frame(trailers: Headers = ()) -> bytes:
-    """``trailers`` are those of a chunked body."""
+    """Return the frame of an end; ``trailers`` are those of a chunked body."""
     return frame(Kind.END, _packed(trailers) if trailers else b"")
 
 
@@ -143,7 +143,7 @@ def failed_frame(failed: Failed) -> bytes:
 
 
 def read_request(payload: bytes) -> RequestHead:
-    """WireError for what is none."""
+    """Return the head of a request; WireError for what is none."""
     match _unpacked(payload):
         case [
             str(wire_id),
@@ -165,7 +165,7 @@ def read_request(payload: bytes) -> RequestHead:
 
 
 def read_response(payload: bytes) -> ResponseHead:
-    """WireError for what is none."""
+    """Return the head of an answer; WireError for what is none."""
     match _unpacked(payload):
         case [int(status), bytes(reason), list(headers), bool(is_sized)] if (
             status == SWITCHING or 200 <= status <= 999
@@ -177,7 +177,7 @@ def read_response(payload: bytes) -> ResponseHead:
 
 
 def read_end(payload: bytes) -> Headers:
-    """The trailers; WireError for what are none."""
+    """Return the trailers; WireError for what are none."""
     if not payload:
         return ()
     match _unpacked(payload):
@@ -187,7 +187,7 @@ def read_end(payload: bytes) -> Headers:
 
 
 def read_failed(payload: bytes) -> Failed:
-    """WireError for what is none."""
+    """Return the failure; WireError for what is none."""
     match _unpacked(payload):
         case [str(kind), str(text), bool(may_repeat)]:
             return Failed(kind=kind[:32], text=text[:512], may_repeat=may_repeat)
@@ -208,11 +208,11 @@ class FrameReader:
 
     @property
     def is_between_frames(self) -> bool:
-        """Nothing of another frame has come."""
+        """Return whether nothing of another frame has come."""
         return not self._data
 
     def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
-        """The frames that are whole with ``data``.
+        """Return the frames that are whole with ``data``.
 
         Errors:
           WireError: an unknown kind, a payload over the limit, or a BODY without one.

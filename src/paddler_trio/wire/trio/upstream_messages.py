@@ -23,11 +23,12 @@ MAX_MODELS: Final = 64
 MAX_MODEL_CHARS: Final = 512
 MAX_DETAIL_CHARS: Final = 512
 TUNNEL_PATH: Final = "/api/v2/tunnel/"
-"""Of the management port; the secret of the tunnel follows."""
+"""The path on the management port; the secret of the tunnel follows."""
 TUNNEL_PROTOCOL: Final = "paddler-trio-tunnel.1"
-"""What an agent that dials asks to upgrade to."""
+"""The protocol that an agent which dials asks to upgrade to."""
 CARRIES_FIELD: Final = "X-Paddler-Tunnel-Carries"
-"""Of the request of an agent that dials: what else than HTTP the tunnel may carry."""
+"""The field of the request of an agent that dials which says what else than HTTP the tunnel may
+carry."""
 CARRIES_WEBSOCKETS: Final = "websocket"
 _SECRET: Final = re.compile(r"[\w-]{16,64}", re.ASCII)
 

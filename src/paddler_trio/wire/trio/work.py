@@ -79,7 +79,7 @@ class LogitBias:
 
 @attrs.frozen(kw_only=True)
 class SamplingOverrides:
-    """What one request sets over the cluster's settings; None leaves the cluster's, or off.
+    """Settings of sampling of one request; None leaves the cluster's, or off.
 
     Names and meanings are llama.cpp's. ``penalty_last_n`` and ``dry_penalty_last_n``: -1 for the
     whole context; DRY sees the prompt, the other penalties only if ``penalize_prompt``.
@@ -163,12 +163,12 @@ class ConversationPrompt:
 
     @property
     def may_call(self) -> bool:
-        """The answer may have calls."""
+        """Return whether the answer may have calls."""
         return bool(self.tools) and self.tool_choice != "none"
 
     @property
     def reads_calls(self) -> bool:
-        """They are not wanted as the model writes them."""
+        """Return whether calls are read: they are not wanted as the model writes them."""
         return self.may_call and not self.raw_tool_calls
 
 

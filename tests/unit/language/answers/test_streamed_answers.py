@@ -20,7 +20,7 @@ from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult
 from paddler_trio.language.answers.tool_calls import reader_of_calls
-from paddler_trio.processes.preparation.messages import LENGTH, frame_of, read_result
+from paddler_trio.processes.preparation.preparation_messages import LENGTH, frame_of, read_result
 from paddler_trio.wire.engine.engine_pipe import Ending
 
 pytestmark = pytest.mark.thorough

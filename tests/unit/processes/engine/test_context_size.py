@@ -7,12 +7,12 @@ import re
 import pytest
 
 from paddler_trio.errors import EngineError
-from paddler_trio.processes.engine.llama import llama
+from paddler_trio.processes.engine.llama import context_shape
 
 
 @pytest.fixture(autouse=True)
 def _a_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama, "available_memory_bytes", lambda: 2**30)
+    monkeypatch.setattr(context_shape, "available_memory_bytes", lambda: 2**30)
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,12 @@ def _a_gibibyte(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_cannot_be_is_told_with_its_numbers(context_size: int, slots: int, words: str) -> None:
     with pytest.raises(EngineError, match=re.escape(words)) as caught:
-        llama._check_size(context_size, slots=slots, num_streams=slots)
+        context_shape.check_size(context_size, slots=slots, num_streams=slots)
     assert caught.value.permanent
 
 
 def test_what_may_fit_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    llama._check_size(2, slots=2, num_streams=2)
-    llama._check_size(2**24, slots=2, num_streams=2)
-    monkeypatch.setattr(llama, "available_memory_bytes", lambda: None)
-    llama._check_size(2**31 - 256, slots=2, num_streams=2)
+    context_shape.check_size(2, slots=2, num_streams=2)
+    context_shape.check_size(2**24, slots=2, num_streams=2)
+    monkeypatch.setattr(context_shape, "available_memory_bytes", lambda: None)
+    context_shape.check_size(2**31 - 256, slots=2, num_streams=2)

@@ -15,7 +15,7 @@ from paddler_trio.processes.engine.sampling.sampler_prototypes import (
     SamplerPrototypes,
 )
 from paddler_trio.system.llama_library import lib
-from paddler_trio.wire.engine.engine_pipe import Sampling
+from paddler_trio.wire.engine.sampler_stages import Sampling
 from samplings import GREEDY
 
 DRY = attrs.evolve(GREEDY, dry_multiplier=30.0, dry_allowed_length=1, dry_sequence_breakers=[])

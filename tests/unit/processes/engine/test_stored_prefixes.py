@@ -11,7 +11,8 @@ import pytest
 
 from paddler_trio.processes.engine.admitted import Admitted, admit
 from paddler_trio.processes.engine.decode_loop import Command, DecodeLoop, streams_for
-from paddler_trio.processes.engine.llama.llama import ContextShape, Llama
+from paddler_trio.processes.engine.llama.context_shape import ContextShape
+from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.memory.host_memory import HostMemory
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.processes.engine.sampling.sampling_pool import SamplingPool

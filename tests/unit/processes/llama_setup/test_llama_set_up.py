@@ -15,7 +15,6 @@ from paddler_trio.processes.engine.proof import Proof
 from paddler_trio.processes.llama_setup import set_up
 from paddler_trio.processes.llama_setup.environment import Environment, SetupError, digest
 from paddler_trio.processes.llama_setup.installer import Pip
-from paddler_trio.processes.llama_setup.kept_wheels import wheel_folder
 from paddler_trio.processes.llama_setup.recipes import (
     FOUND,
     Accelerator,
@@ -25,7 +24,11 @@ from paddler_trio.processes.llama_setup.recipes import (
 )
 from paddler_trio.processes.llama_setup.remembered_proof import Marker, is_proven
 from paddler_trio.processes.llama_setup.set_up import SetupRequest, reason_against
-from paddler_trio.processes.llama_setup.wheel_build import build_started, describe_progress
+from paddler_trio.processes.llama_setup.wheel_build import (
+    build_started,
+    describe_progress,
+    wheel_folder,
+)
 
 PROGRAM = Path(__file__).resolve().parents[4] / "tools" / "setup_llama.py"
 USED = "CPU : AVX2 = 1 | F16C = 1 | FMA = 1"

@@ -10,7 +10,7 @@ import pytest
 from paddler_trio.language.model_language import Language
 from paddler_trio.net.server.connection_limits import HttpLimits
 from paddler_trio.processes.preparation import jobs
-from paddler_trio.processes.preparation.messages import Answered, Job
+from paddler_trio.processes.preparation.preparation_messages import Answered, Job
 from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.trio.request_frame import read_head
 

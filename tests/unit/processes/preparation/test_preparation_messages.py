@@ -12,7 +12,7 @@ import pytest
 
 from paddler_trio.errors import WireError
 from paddler_trio.language.answers.automaton import TokenClass
-from paddler_trio.processes.preparation.messages import (
+from paddler_trio.processes.preparation.preparation_messages import (
     LENGTH,
     JobDone,
     Refused,

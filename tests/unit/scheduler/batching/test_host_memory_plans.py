@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.scheduler.batching.free_list import FreeList
+from paddler_trio.scheduler.batching.prefix_store import FreeList
 from paddler_trio.scheduler.batching.save_budget import SaveBudget
 
 STEPS = st.lists(

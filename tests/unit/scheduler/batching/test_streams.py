@@ -16,8 +16,9 @@ from effort import examples
 from paddler_trio.scheduler.batching.batch_plan import PrefillBudget
 from paddler_trio.scheduler.batching.cells import SplitCells, UnifiedCells
 from paddler_trio.scheduler.batching.prefixes import MemoryRules
+from paddler_trio.scheduler.batching.resident_tokens import WORTH_STORING, Cut
 from paddler_trio.scheduler.batching.sequences import Sequence
-from paddler_trio.scheduler.batching.streams import WORTH_STORING, Cut, Placement, Streams
+from paddler_trio.scheduler.batching.streams import Placement, Streams
 
 CELLS = 48
 SLOTS = 3

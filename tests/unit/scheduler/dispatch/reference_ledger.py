@@ -13,13 +13,8 @@ import attrs
 
 from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Place, Priority, RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.scheduler.dispatch.slot_ledger import (
-    BufferFull,
-    Decision,
-    Granted,
-    LedgerStatistics,
-    Queued,
-)
+from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Decision, Granted, Queued
+from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
 
 
 @attrs.frozen

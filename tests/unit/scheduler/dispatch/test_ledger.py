@@ -18,7 +18,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from effort import examples
 from paddler_trio.scheduler.dispatch.fair_order import Priority, RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.scheduler.dispatch.slot_ledger import BufferFull, Granted, Queued, SlotLedger
+from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Granted, Queued
+from paddler_trio.scheduler.dispatch.slot_ledger import SlotLedger
 
 LIMIT = 4
 KINDS = ("red", "blue")

@@ -9,7 +9,8 @@ import pytest
 
 from paddler_trio.scheduler.dispatch.fair_order import Priority, RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.scheduler.dispatch.slot_ledger import BufferFull, Granted, Queued, SlotLedger
+from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Granted, Queued
+from paddler_trio.scheduler.dispatch.slot_ledger import SlotLedger
 
 AGENT = AgentKey(1)
 

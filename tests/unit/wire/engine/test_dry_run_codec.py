@@ -8,21 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.errors import WireError
-from paddler_trio.wire.engine.dry_run_codec import (
+from paddler_trio.wire.engine.dry_run_frames import (
     LENGTH_BYTES,
     MAX_FRAME_BYTES,
-    decode_answer,
-    decode_question,
-    encode_answer,
-    encode_question,
-    frame_length,
-)
-from paddler_trio.wire.engine.dry_run_frames import (
     DryRunAnswer,
     HeaderIncomplete,
     MeasureMemory,
     MemoryMeasured,
     MemoryUnknown,
+    decode_answer,
+    decode_question,
+    encode_answer,
+    encode_question,
+    frame_length,
 )
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.engine_settings import EngineSettings

@@ -8,8 +8,7 @@ import attrs
 import pytest
 
 from paddler_trio.balancer.apis.sampling_fields import sampling_fields
-from paddler_trio.wire.engine.engine_pipe import Sampling
-from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
+from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES, Sampling
 from paddler_trio.wire.trio.work import SamplingOverrides
 
 OFF = Sampling(

@@ -29,7 +29,6 @@ from paddler_trio.telemetry.balancer_metrics import (
     INPUT_REFUSALS,
     TLS_CERTIFICATE_EXPIRY_SECONDS,
 )
-from paddler_trio.telemetry.build_info import build_info
 from paddler_trio.telemetry.recording import (
     BoundedValues,
     Family,
@@ -43,6 +42,7 @@ from paddler_trio.telemetry.shared_metrics import (
     REQUESTS_BUFFERED,
     SLOTS_PROCESSING,
     SLOTS_TOTAL,
+    build_info,
 )
 
 

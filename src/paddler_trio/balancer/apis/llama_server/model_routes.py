@@ -36,7 +36,7 @@ from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, Deployment, 
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.wire.codec import dumps
-from paddler_trio.wire.trio.trio_link import DescribeModel, Detokenize, RenderPrompt, Tokenize
+from paddler_trio.wire.trio.model_questions import DescribeModel, Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import SamplingOverrides
 
 DESCRIBE_S = 2.0

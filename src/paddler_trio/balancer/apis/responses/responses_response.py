@@ -36,7 +36,7 @@ from paddler_trio.balancer.apis.timings import Reports, Stopwatch, timings_of
 from paddler_trio.net.server import sse
 from paddler_trio.nursery_tree.request import RawResult
 from paddler_trio.wire.json_text import dumps_in_runs
-from paddler_trio.wire.paddler.results import result_tag
+from paddler_trio.wire.paddler.raw_results import result_tag
 
 _GROWING = frozenset(
     {"ContentToken", "Logprobs", "Progress", "ToolCallToken", "UndeterminableToken"}

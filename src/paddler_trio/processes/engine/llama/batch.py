@@ -1,4 +1,4 @@
-"""What llama.cpp is given to compute in one call."""
+"""Batches of llama.cpp: what it is given to compute in one call."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Batch:
         self._last_stream = -1
 
     def add(self, tokens: Sequence[int], *, start: int, stream: int, logits: int) -> int:
-        """Tokens of one stream from position ``start``; ``logits`` of them, the last ones, are
+        """Add tokens of one stream from position ``start``; ``logits`` of them, the last ones, are
         asked for.
 
         Returns:

@@ -11,18 +11,19 @@ from typing import Final
 import attrs
 
 from paddler_trio.errors import EngineError
-from paddler_trio.processes.engine.llama.llama import ContextShape, Llama
+from paddler_trio.processes.engine.llama.context_shape import ContextShape
+from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.scheduler.batching.prefixes import common_prefix
 from paddler_trio.scheduler.batching.sequences import Sequence
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 
 MOST_OTHER_TOKENS: Final = 0.02
-"""Of all, that may differ."""
+"""The part of all tokens that may differ."""
 _SHOWN_BYTES: Final = 40
 
 
 def _shown(token: bytes) -> str:
-    """A token for an error."""
+    """Return a token as an error shows it."""
     return repr(token[:_SHOWN_BYTES].decode(errors="replace"))
 
 
@@ -37,7 +38,8 @@ class DraftModel:
 
     @classmethod
     def load(cls, path: str, load: LoadModel, target: ContextShape, model: Llama) -> DraftModel:
-        """EngineError (permanent) if it cannot guess for ``model``, whose shape is ``target``."""
+        """Load a draft model; EngineError (permanent) if it cannot guess for ``model``, whose shape
+        is ``target``."""
         drafts = cls.open(path, load, target)
         drafts._check_tokens(path, model)
         drafts.llama.warm_up()
@@ -47,7 +49,8 @@ class DraftModel:
     def open(
         cls, path: str, load: LoadModel, target: ContextShape, *, no_alloc: bool = False
     ) -> DraftModel:
-        """As :meth:`load`, without the first pass; ``no_alloc`` as of :meth:`Llama.load`."""
+        """Open a draft model as :meth:`load` does, without the first pass; ``no_alloc`` as of
+        :meth:`Llama.load`."""
         settings = attrs.evolve(load.settings, unified=False, lora=[], tensor_overrides=[])
         try:
             llama = Llama.load(
@@ -86,8 +89,8 @@ class DraftModel:
         return cls(llama, shape)
 
     def _check_tokens(self, path: str, model: Llama) -> None:
-        """EngineError if its tokens are not those of ``model``: no guess would be right. A model
-        that was tuned anew may have other special tokens."""
+        """Raise EngineError if its tokens are not those of ``model``: no guess would be right. A
+        model that was tuned anew may have other special tokens."""
         tokens = range(model.n_vocab)
         others = [t for t in tokens if self.llama.written_token(t) != model.written_token(t)]
         if len(others) > MOST_OTHER_TOKENS * model.n_vocab:
@@ -146,7 +149,7 @@ class DraftModel:
         computed += part
 
     def _advance(self, following: list[Sequence], written: dict[int, list[int]]) -> bool:
-        """One more token for each; False if llama.cpp fails."""
+        """Compute one more token for each; return False if llama.cpp fails."""
         missing = {sequence.key: self._missing(sequence, written) for sequence in following}
         while any(missing.values()):
             batch = self.llama.batch
@@ -177,7 +180,7 @@ class DraftModel:
         return True
 
     def _missing(self, sequence: Sequence, written: dict[int, list[int]]) -> int:
-        """How many of its tokens must be computed; what was guessed wrongly is cut first."""
+        """Return how many of its tokens must be computed; what was guessed wrongly is cut first."""
         assert sequence.stream is not None
         tokens = written[sequence.key]
         computed = self._computed.setdefault(sequence.stream, [])

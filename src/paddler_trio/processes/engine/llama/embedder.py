@@ -68,7 +68,7 @@ class Embedder:
     commands: SimpleQueue[EmbeddingCommand] = attrs.field(factory=SimpleQueue, init=False)
     _queue: EmbeddingQueue = attrs.field(init=False)
     _tokens: dict[int, dict[int, Tokens]] = attrs.field(factory=dict, init=False)
-    """By request and index: every document that is not answered yet."""
+    """The tokens by request and index: every document that is not answered yet."""
     _step: list[Embedded] = attrs.field(factory=list, init=False)
     _owes_step: bool = attrs.field(default=False, init=False)
     """Something was stopped since the last step, which is told even without a result: the agent
@@ -147,7 +147,7 @@ class Embedder:
                 self._owes_step = True
 
     def _refusal(self, tokens: Tokens) -> str:
-        """Why this document must not reach llama.cpp; empty if it may."""
+        """Return why this document must not reach llama.cpp; empty if it may."""
         longest = self.context.shape.max_tokens
         if not 1 <= len(tokens) <= longest:
             return f"the document has {len(tokens)} tokens, must have 1 to {longest}"
@@ -158,7 +158,7 @@ class Embedder:
 
     def _compute(self, pack: Sequence[Document], *, is_beside: bool) -> None:
         """Embed a pack, beside generation or alone; on failure split it until the culprit is alone
-        (W14)."""
+        ."""
         tokens = [self._tokens[document.key][document.index] for document in pack]
         started_s, ran_s = time.perf_counter(), time.thread_time()
         self._doing.begin_all(sorted({document.key for document in pack}))

@@ -1,7 +1,7 @@
 """A second llama.cpp context over the same weights, that only embeds.
 
 Pooling happens inside one micro-batch: a document whose tokens were spread over two would come
-out wrong (W11). So micro-batch, batch and context have one size, all sequences share the cells,
+out wrong. So micro-batch, batch and context have one size, all sequences share the cells,
 and a document is never longer than that. Nothing is kept from pass to pass.
 """
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from paddler_trio.errors import EngineError
 from paddler_trio.processes.engine.llama.gguf_header import header_of
 from paddler_trio.processes.engine.llama.llama import Llama
-from paddler_trio.processes.engine.llama.llama_options import set_context_options
+from paddler_trio.processes.engine.llama.llama_options import apply_loras, set_context_options
 from paddler_trio.processes.engine.rpc.rpc_devices import TURNS
 from paddler_trio.system.llama_library import lib
 from paddler_trio.wire.engine.engine_pipe import EmbeddingShape
@@ -46,7 +46,8 @@ class EmbeddingFailedError(Exception):
 
 
 class EmbeddingContext:
-    """Not safe for use by several threads; may be used beside the context that generates.
+    """A second context over the same weights, which embeds. Not safe for use by several threads;
+    may be used beside the context that generates.
 
     Lives as long as the process: an engine loads one model and ends with it.
     """
@@ -112,7 +113,7 @@ class EmbeddingContext:
                 f"llama.cpp cannot make a context that embeds documents of {longest} tokens",
                 permanent=True,
             )
-        llama.apply_loras(context, settings)
+        apply_loras(llama.model, context, settings)
         return cls(llama, context, params.n_seq_max)
 
     @property
@@ -122,11 +123,11 @@ class EmbeddingContext:
 
     @property
     def remembers(self) -> bool:
-        """llama.cpp keeps earlier tokens of this model; it does not of encoders."""
+        """Return whether llama.cpp keeps earlier tokens of this model; it does not of encoders."""
         return self._memory is not None
 
     def use_threads(self, threads: int) -> None:
-        """From the next pass on."""
+        """Compute with so many threads from the next pass on."""
         lib.llama_set_n_threads(self._context, threads, threads)
 
     def compute(self, documents: Sequence[Tokens]) -> list[bytes]:

@@ -15,7 +15,7 @@ HOW_TO_GET_RPC = "`paddler-trio setup --cpu` (or --cuda, --vulkan) builds one th
 def ggml_function(
     name: str, *arguments: type[Any], result: type[Any] | None = ctypes.c_void_p
 ) -> Any:
-    """``name`` of the installed library; EngineError (permanent) if it has none."""
+    """Return ``name`` of the installed library; EngineError (permanent) if it has none."""
     function = getattr(lib._lib, name, None)
     if function is None:
         raise EngineError(f"this build of llama.cpp has no {name}", permanent=True)
@@ -24,7 +24,7 @@ def ggml_function(
 
 
 def rpc_function(name: str, arguments: Sequence[type[Any]], result: type[Any] | None) -> Any:
-    """A function of ggml's RPC back end; EngineError (permanent) if this build has no RPC.
+    """Return a function of ggml's RPC back end; EngineError (permanent) if this build has no RPC.
 
     The back end is asked for it, not the library: it may be one that is loaded at run time.
     """

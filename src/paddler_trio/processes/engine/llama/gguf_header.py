@@ -22,7 +22,8 @@ MAX_HEADER_BYTES: Final = 64 << 20
 MAX_TENSORS: Final = 1 << 18
 MAX_KEYS: Final = 1 << 16
 MAX_TEXTS: Final = 4_000_000
-"""In one list, such as the tokens, or the merges of these: ten times the most there are."""
+"""The texts in one list, such as the tokens, or the merges of these: ten times the most there
+are."""
 MAX_VALUE_BYTES: Final = 1024
 """Longer texts are skipped: nobody asks for them."""
 _FIXED: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q"}
@@ -56,7 +57,7 @@ class NeedsMoreError(Exception):
 
 @attrs.frozen
 class GgufHeader:
-    """What a header holds.
+    """The contents of a header.
 
     Args:
       end: where the tensors' data begin, in bytes.
@@ -75,13 +76,13 @@ class GgufHeader:
         return str(self.values.get("general.architecture", ""))
 
     def number(self, key: str) -> int:
-        """An integer; 0 if there is none."""
+        """Return an integer; 0 if there is none."""
         value = self.values.get(key, 0)
         return value if isinstance(value, int) else 0
 
 
 def read_header(data: memoryview) -> GgufHeader:
-    """The header at the beginning of ``data``, which may end in the middle of it.
+    """Return the header at the beginning of ``data``, which may end in the middle of it.
 
     Errors:
       NotGgufError, HeaderTooLargeError: whatever follows.
@@ -135,7 +136,7 @@ class _Reader:
     position: int = 0
 
     def take(self, num_bytes: int) -> memoryview:
-        """The next bytes."""
+        """Return the next bytes."""
         stop = self.position + num_bytes
         if stop > min(len(self.data), MAX_HEADER_BYTES):
             raise _beyond(stop)
@@ -164,7 +165,7 @@ class _Reader:
         return bytes(self.take(length)).decode(errors="replace")
 
     def value(self, key: str) -> Value | None:
-        """A single value; None, and skipped, if it is long or there are several."""
+        """Return a single value; None, and skipped, if it is long or there are several."""
         kind = self.uint32()
         if kind == _ARRAY:
             self._skip_array(key)
@@ -202,7 +203,7 @@ class _Reader:
 
 
 def _beyond(stop: int) -> NeedsMoreError | HeaderTooLargeError:
-    """The error of a header that goes on to ``stop`` at least."""
+    """Return the error of a header that goes on to ``stop`` at least."""
     if stop > MAX_HEADER_BYTES:
         return HeaderTooLargeError(
             f"its header is larger than {MAX_HEADER_BYTES >> 20} MiB, the limit"

@@ -1,9 +1,8 @@
 """llama.cpp behind a small typed surface: one model and one context.
 
 Few files of the engine touch ctypes: this one, ``batch.py``, those that sample, and
-``embedding_context.py``.
-Every call is one that the pinned llama-cpp-python was checked with; its C API moves with each
-release.
+``embedding_context.py``. Every call is one that the pinned llama-cpp-python was checked with; its C
+API moves with each release.
 """
 
 from __future__ import annotations
@@ -13,36 +12,30 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-import attrs
 import numpy as np
 
 from paddler_trio.errors import EngineError
 from paddler_trio.processes.engine.llama.batch import Batch, EmbeddingBatch
+from paddler_trio.processes.engine.llama.context_shape import (
+    ENCODER_ONLY,
+    ContextShape,
+    check_size,
+    count_streams,
+    generation_params,
+    shape_of,
+)
 from paddler_trio.processes.engine.llama.llama_options import (
+    apply_loras,
     model_params,
-    read_loras,
-    set_context_options,
 )
 from paddler_trio.processes.engine.rpc.rpc_devices import TURNS
 from paddler_trio.processes.engine.sampling.sampler_prototypes import SamplerPrototypes
 from paddler_trio.processes.engine.sampling.token_trie import TokenTrie
-from paddler_trio.scheduler.batching.prefixes import MemoryRules
 from paddler_trio.system.llama_library import lib
-from paddler_trio.system.machine import available_memory_bytes
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
-MAX_STREAMS = 256
-"""llama.cpp's own limit on sequences of one context."""
-SPARE_STREAMS = 4
 MAX_VIEWS = 1024
-"""Of logits, that are kept: each takes some hundred bytes."""
-MAX_CONTEXT = 2**31 - 256
-"""Tokens: llama.cpp counts them in 32 bits, with a sign, and rounds up to 256."""
-MAX_BATCH = 65536
-"""Tokens of one pass; more only takes memory."""
-CELL_BYTES = 48
-"""What llama.cpp notes of each cell in the host's memory, wherever the cells are: its position, its
-extent, its shift and a bit for each of ``MAX_STREAMS``."""
+"""The number of views of logits that are kept: each takes some hundred bytes."""
 
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 
@@ -50,40 +43,6 @@ _BYTES = ctypes.POINTER(ctypes.c_uint8)
 # GIL each time; the C library's strlen is one that answers from a flag in memory: true for any text
 # but the empty one.
 _IS_TEXT = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
-
-CACHE_TYPES = {
-    "F32": lib.GGML_TYPE_F32,
-    "F16": lib.GGML_TYPE_F16,
-    "BF16": 30,
-    "Q8_0": lib.GGML_TYPE_Q8_0,
-    "Q4_0": lib.GGML_TYPE_Q4_0,
-    "Q4_1": lib.GGML_TYPE_Q4_1,
-    "IQ4_NL": lib.GGML_TYPE_IQ4_NL,
-    "Q5_0": lib.GGML_TYPE_Q5_0,
-    "Q5_1": lib.GGML_TYPE_Q5_1,
-}
-
-
-ENCODER_ONLY = (
-    "this model is an encoder or has one: it cannot generate text here; set enable_embeddings to "
-    "embed with it"
-)
-
-
-@attrs.frozen
-class ContextShape:
-    """What a context was made with, after llama.cpp rounded it."""
-
-    cells: int
-    """KV cells one sequence can have, in tokens."""
-    n_batch: int
-    n_ubatch: int
-    """Tokens llama.cpp computes together; more in one call are computed one after the other."""
-    n_ctx_train: int
-    n_vocab: int
-    num_streams: int
-    is_unified: bool
-    rules: MemoryRules
 
 
 class Llama:
@@ -118,7 +77,7 @@ class Llama:
 
     @cached_property
     def token_trie(self) -> TokenTrie:
-        """What grammars are asked about: every token, special ones spelled out."""
+        """The tokens that grammars are asked about: every one, special ones spelled out."""
         return TokenTrie.of([self.token_bytes(token) for token in range(self.n_vocab)])
 
     @property
@@ -138,18 +97,19 @@ class Llama:
 
     @property
     def can_generate(self) -> bool:
-        """Not an encoder, alone or before a decoder: its attention looks back only."""
+        """Return whether the model is no encoder, alone or before a decoder: its attention looks
+        back only."""
         architecture = self.metadata("general.architecture")
         is_causal = self.metadata(f"{architecture}.attention.causal") != "false"
         return is_causal and not lib.llama_model_has_encoder(self._model)
 
     @property
     def has_chat_template(self) -> bool:
-        """The model file has a default one."""
+        """Return whether the model file has a default one."""
         return lib.llama_model_chat_template(self._model, None) is not None
 
     def metadata(self, key: str) -> str:
-        """A short value of the model file as text; empty if it has none."""
+        """Return a short value of the model file as text; empty if it has none."""
         buffer = ctypes.create_string_buffer(256)
         written = lib.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
         return buffer.value.decode() if written >= 0 else ""
@@ -208,29 +168,22 @@ class Llama:
         prefixes.
 
         ``n_batch`` is clamped to the context: llama.cpp clamps its own silently and then aborts
-        the process on a larger batch (W13). ``whole_images``: an image is computed in one go.
+        the process on a larger batch. ``whole_images``: an image is computed in one go.
         ``attends_ahead``: each part of it looks at all of it, for which llama.cpp's inner batch
         must be as large as the outer one, or it aborts.
         """
-        n_ctx_train: int = lib.llama_model_n_ctx_train(self._model)
-        params = lib.llama_context_default_params()
-        wanted = params.n_ctx = context_size if context_size > 0 else n_ctx_train * slots
-        unified = settings.unified
-        num_streams = params.n_seq_max = count_streams(slots, unified=unified)
-        _check_size(wanted, slots=slots, num_streams=num_streams)
-        # a pass must have room for one token of every sequence, or llama.cpp aborts the process
-        params.n_batch = max(num_streams, min(n_batch, wanted, MAX_BATCH))
-        params.n_ubatch = params.n_batch if attends_ahead else min(params.n_batch, params.n_ubatch)
-        # no pass asks for more logits; without a limit llama.cpp reserves scratch for those of
-        # every token, 300 MiB with a vocabulary of 150,000
-        params.n_outputs_max = min(params.n_batch, num_streams * (1 + settings.max_drafts))
-        params.n_threads = threads
-        params.n_threads_batch = threads
-        params.type_k = CACHE_TYPES[k_cache_dtype]
-        params.type_v = CACHE_TYPES[v_cache_dtype]
-        set_context_options(params, settings)
-        params.kv_unified = unified
-        params.no_perf = True
+        num_streams = count_streams(slots, unified=settings.unified)
+        wanted = context_size if context_size > 0 else self.n_ctx_train * slots
+        check_size(wanted, slots=slots, num_streams=num_streams)
+        params = generation_params(
+            wanted,
+            num_streams,
+            n_batch=n_batch,
+            cache_dtypes=(k_cache_dtype, v_cache_dtype),
+            threads=threads,
+            settings=settings,
+            attends_ahead=attends_ahead,
+        )
         params.abort_callback = _IS_TEXT
         params.abort_callback_data = ctypes.addressof(self._abort)
         self._context = lib.llama_init_from_model(self._model, params)
@@ -241,20 +194,11 @@ class Llama:
                 permanent=True,
             )
         self._memory = lib.llama_get_memory(self._context)
-        self.apply_loras(self._context, settings)
+        apply_loras(self._model, self._context, settings)
         if not self._memory:
             raise EngineError(ENCODER_ONLY, permanent=True)
-        shape = ContextShape(
-            cells=lib.llama_n_ctx_seq(self._context),
-            n_batch=lib.llama_n_batch(self._context),
-            n_ubatch=lib.llama_n_ubatch(self._context),
-            n_ctx_train=n_ctx_train,
-            n_vocab=self.n_vocab,
-            num_streams=num_streams,
-            is_unified=unified,
-            rules=self._memory_rules(settings, whole_images=whole_images),
-        )
-        self._is_unified = unified
+        shape = shape_of(self._model, self._context, settings, whole_images=whole_images)
+        self._is_unified = shape.is_unified
         self._attends_ahead = attends_ahead
         self._batch = Batch(shape.n_batch)
         return shape
@@ -272,7 +216,8 @@ class Llama:
         lib.llama_model_free(self._model)
 
     def warm_up(self) -> None:
-        """One tiny pass, so that the first request does not pay for the first touch of memory."""
+        """Compute one tiny pass, so that the first request does not pay for the first touch of
+        memory."""
         token = lib.llama_vocab_bos(self.vocab)
         self.batch.clear()
         self.batch.add([max(0, token)], start=0, stream=0, logits=True)
@@ -282,7 +227,7 @@ class Llama:
 
     @property
     def batch(self) -> Batch:
-        """To be filled before :meth:`decode`; at most ``n_batch`` rows."""
+        """The batch to fill before :meth:`decode`; at most ``n_batch`` rows."""
         assert self._batch is not None
         return self._batch
 
@@ -297,7 +242,7 @@ class Llama:
         return self._decode(self.batch)
 
     def use_threads(self, threads: int) -> None:
-        """From the next pass on."""
+        """Compute with so many threads from the next pass on."""
         lib.llama_set_n_threads(self._context, threads, threads)
 
     def decode_embeddings(
@@ -336,19 +281,21 @@ class Llama:
         return self._context
 
     def logits(self, row: int) -> np.ndarray:
-        """The logits of batch row ``row``: float32 of shape (n_vocab,), valid until decode."""
+        """Return the logits of batch row ``row``: float32 of shape (n_vocab,), valid until
+        decode."""
         view: np.ndarray = self._view(lib.llama_get_logits_ith(self._context, row), 1)[0]
         return view
 
     def most_likely(self, count: int) -> list[int]:
-        """The most likely token of each of the ``count`` rows that asked for logits, in order."""
+        """Return the most likely token of each of the ``count`` rows that asked for logits, in
+        order."""
         rows = self._view(lib.llama_get_logits(self._context), count)
         best: list[int] = rows.argmax(axis=1).tolist()
         return best
 
     def _view(self, pointer: ctypes._Pointer[ctypes.c_float], count: int) -> np.ndarray:
-        """So many rows of logits, from there on. Views are kept: to make one takes longer than to
-        find the most likely of a thousand tokens."""
+        """Return so many rows of logits, from there on. Views are kept: to make one takes longer
+        than to find the most likely of a thousand tokens."""
         place = (ctypes.addressof(pointer.contents), count)
         view = self._views.get(place)
         if view is None:
@@ -376,7 +323,7 @@ class Llama:
         return False
 
     def copy(self, source: int, target: int, length: int) -> bool:
-        """The first ``length`` tokens of ``source`` into the empty ``target``; False, and
+        """Copy the first ``length`` tokens of ``source`` into the empty ``target``; False, and
         ``target`` empty, if its memory cannot be cut there.
 
         Between separate regions llama.cpp copies whole sequences only, at the next decode.
@@ -390,15 +337,12 @@ class Llama:
         return self.trim(target, length)
 
     def first_position(self, stream: int) -> int:
-        """The oldest position of a sequence that is still in the cache; -1 if it is empty."""
+        """Return the oldest position of a sequence that is still in the cache; -1 if it is
+        empty."""
         return int(lib.llama_memory_seq_pos_min(self._memory, stream))
 
-    def num_positions(self, stream: int) -> int:
-        """How long the sequence is that the cache has, by llama.cpp's account."""
-        return int(lib.llama_memory_seq_pos_max(self._memory, stream)) + 1
-
     def state_size(self, stream: int) -> int:
-        """Bytes that :meth:`save` would take."""
+        """Return how many bytes :meth:`save` would take."""
         return int(lib.llama_state_seq_get_size(self._context, stream))
 
     def save(self, stream: int, data: np.ndarray) -> None:
@@ -421,39 +365,11 @@ class Llama:
         return bool(read)
 
     def tokenize(self, text: str) -> list[int]:
-        """Tokens of a short text, special ones parsed, nothing added."""
+        """Return the tokens of a short text, special ones parsed, nothing added."""
         raw = text.encode()
         tokens = (ctypes.c_int32 * (len(raw) + 8))()
         count = lib.llama_tokenize(self.vocab, raw, len(raw), tokens, len(tokens), False, True)
         return list(tokens[:count])
-
-    def apply_loras(self, context: object, settings: EngineSettings) -> None:
-        """Let the adapters change what ``context`` computes; EngineError (permanent)."""
-        loras = read_loras(settings)
-        if not loras:
-            return
-        adapters = (lib.llama_adapter_lora_p_ctypes * len(loras))()
-        for place, (path, _) in enumerate(loras):
-            adapter = lib.llama_adapter_lora_init(self._model, path.encode())
-            if not adapter:
-                raise EngineError(f"llama.cpp cannot use the LoRA adapter {path}", permanent=True)
-            adapters[place] = adapter
-        scales = (ctypes.c_float * len(loras))(*(scale for _, scale in loras))
-        lib.llama_set_adapters_lora(context, adapters, len(loras), scales)
-
-    def _memory_rules(self, settings: EngineSettings, *, whole_images: bool) -> MemoryRules:
-        is_stateful = lib.llama_model_is_recurrent(self._model) or lib.llama_model_is_hybrid(
-            self._model
-        )
-        window = 0 if settings.swa_full else max(0, lib.llama_model_n_swa(self._model))
-        # In a pool the cells a window has passed are taken by any sequence in any order, so that
-        # the oldest position that is left says nothing about those after it.
-        is_cut_blindly = bool(window) and settings.unified
-        return MemoryRules(
-            can_trim=not is_stateful and not is_cut_blindly,
-            window=window,
-            whole_images=whole_images,
-        )
 
     def forget(self, stream: int) -> None:
         """Free all cells of a sequence."""
@@ -469,12 +385,12 @@ class Llama:
         return bool(lib.llama_vocab_is_control(self.vocab, token))
 
     def written_token(self, token: int) -> bytes:
-        """How the vocabulary writes a token, which is not the text that it stands for."""
+        """Return how the vocabulary writes a token, which is not the text that it stands for."""
         text: bytes = lib.llama_vocab_get_text(self.vocab, token)
         return text
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of a token, special tokens spelled out; cached."""
+        """Return the bytes of a token, special tokens spelled out; cached."""
         known = self._bytes.get(token)
         if known is not None:
             return known
@@ -488,31 +404,3 @@ class Llama:
         text = buffer.raw[:written]
         self._bytes[token] = text
         return text
-
-
-def count_streams(slots: int, *, unified: bool) -> int:
-    """Sequences that llama.cpp keeps for so many slots: in one pool more of them, for prefixes."""
-    return min(MAX_STREAMS, 2 * slots + SPARE_STREAMS) if unified else slots
-
-
-def _check_size(context_size: int, *, slots: int, num_streams: int) -> None:
-    """EngineError (permanent) for what llama.cpp cannot make, or would take all memory to try."""
-    problem: str | None = None
-    if slots > MAX_STREAMS:
-        problem = f"{slots} slots: llama.cpp runs at most {MAX_STREAMS} sequences; lower --slots"
-    elif context_size < num_streams:
-        problem = (
-            f"context_size is {context_size} tokens, {slots} slots need {num_streams} at least"
-        )
-    elif context_size > MAX_CONTEXT:
-        problem = f"context_size is {context_size} tokens, the limit is {MAX_CONTEXT}"
-    else:
-        needed, available = context_size * CELL_BYTES, available_memory_bytes()
-        if available is not None and needed > available:
-            problem = (
-                f"context_size is {context_size} tokens: only to keep track of them takes "
-                f"{needed / 2**30:.1f} GiB of memory, {available / 2**30:.1f} GiB are available; "
-                "lower context_size"
-            )
-    if problem is not None:
-        raise EngineError(problem, permanent=True)

@@ -37,7 +37,7 @@ LOAD_MODES = {
     (False, True): lib.LLAMA_LOAD_MODE_MLOCK,
     (False, False): lib.LLAMA_LOAD_MODE_NONE,
 }
-"""By ``use_mmap`` and ``use_mlock``."""
+"""The modes by ``use_mmap`` and ``use_mlock``."""
 _ALL_LAYERS = 0x7FFFFFFF
 
 
@@ -69,8 +69,8 @@ def set_context_options(params: lib.llama_context_params, settings: EngineSettin
 def model_params(
     settings: EngineSettings, *, n_gpu_layers: int, no_alloc: bool = False
 ) -> Iterator[lib.llama_model_params]:
-    """Parameters to load a model with, alive inside the block; EngineError (permanent) for what
-    this build or machine cannot do. ``no_alloc``: for a dry run, that reads no weights."""
+    """Yield parameters to load a model with, alive inside the block; EngineError (permanent) for
+    what this build or machine cannot do. ``no_alloc``: for a dry run, that reads no weights."""
     params = lib.llama_model_default_params()
     params.n_gpu_layers = n_gpu_layers if n_gpu_layers >= 0 else _ALL_LAYERS
     params.split_mode = _choice("split_mode", settings.split_mode, SPLIT_MODES)
@@ -109,7 +109,7 @@ def _tensor_split(settings: EngineSettings) -> ctypes.Array[ctypes.c_float] | No
 
 
 def _tensor_overrides(settings: EngineSettings) -> ctypes.Array[_BufferOverride] | None:
-    """``PATTERN=BUFFER`` pairs as llama.cpp takes them, ended by an empty one."""
+    """Return ``PATTERN=BUFFER`` pairs as llama.cpp takes them, ended by an empty one."""
     if not settings.tensor_overrides:
         return None
     buffers = _buffer_types()
@@ -128,7 +128,7 @@ def _tensor_overrides(settings: EngineSettings) -> ctypes.Array[_BufferOverride]
 
 
 def _buffer_types() -> dict[str, int]:
-    """Where tensors can live on this machine, by name."""
+    """Return where tensors can live on this machine, by name."""
     count = ggml_function("ggml_backend_dev_count", result=ctypes.c_size_t)
     found: dict[str, int] = {}
     name_of = ggml_function("ggml_backend_buft_name", ctypes.c_void_p, result=ctypes.c_char_p)
@@ -142,7 +142,8 @@ def _buffer_types() -> dict[str, int]:
 
 
 def read_loras(settings: EngineSettings) -> list[tuple[str, float]]:
-    """Paths and scales; EngineError (permanent) where a scale is no number or a file is missing."""
+    """Return paths and scales; EngineError (permanent) where a scale is no number or a file is
+    missing."""
     found: list[tuple[str, float]] = []
     for text in settings.lora:
         path, scale = text, 1.0
@@ -161,8 +162,36 @@ def read_loras(settings: EngineSettings) -> list[tuple[str, float]]:
     return found
 
 
+def apply_loras(model: object, context: object, settings: EngineSettings) -> None:
+    """Let the adapters change what ``context`` computes; EngineError (permanent)."""
+    loras = read_loras(settings)
+    if not loras:
+        return
+    adapters = (lib.llama_adapter_lora_p_ctypes * len(loras))()
+    for place, (path, _) in enumerate(loras):
+        adapter = lib.llama_adapter_lora_init(model, path.encode())
+        if not adapter:
+            raise EngineError(f"llama.cpp cannot use the LoRA adapter {path}", permanent=True)
+        adapters[place] = adapter
+    scales = (ctypes.c_float * len(loras))(*(scale for _, scale in loras))
+    lib.llama_set_adapters_lora(context, adapters, len(loras), scales)
+
+
 def _choice(field: str, value: str, choices: dict[str, int]) -> int:
     if value not in choices:
         allowed = ", ".join(name for name in choices if name)
         raise EngineError(f"{field} is {value!r}, must be one of {allowed}", permanent=True)
     return choices[value]
+
+
+CACHE_TYPES = {
+    "F32": lib.GGML_TYPE_F32,
+    "F16": lib.GGML_TYPE_F16,
+    "BF16": 30,
+    "Q8_0": lib.GGML_TYPE_Q8_0,
+    "Q4_0": lib.GGML_TYPE_Q4_0,
+    "Q4_1": lib.GGML_TYPE_Q4_1,
+    "IQ4_NL": lib.GGML_TYPE_IQ4_NL,
+    "Q5_0": lib.GGML_TYPE_Q5_0,
+    "Q5_1": lib.GGML_TYPE_Q5_1,
+}

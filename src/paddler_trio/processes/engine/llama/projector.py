@@ -68,7 +68,7 @@ class Projector:
 
     @property
     def whole_images(self) -> bool:
-        """An image must be computed in one go."""
+        """Return whether an image must be computed in one go."""
         return self.attends_ahead or self.has_places
 
     @classmethod
@@ -101,7 +101,7 @@ class Projector:
 
     @contextmanager
     def lay_out(self, image: Image) -> Iterator[list[Piece]]:
-        """What the image becomes, in order, not encoded yet; valid inside the block.
+        """Yield what the image becomes, in order, not encoded yet; valid inside the block.
 
         Raises:
           ImageNotEncodableError: it has no pixels that this model can look at.
@@ -131,7 +131,7 @@ class Projector:
             mtmd.mtmd_bitmap_free(bitmap)
 
     def encode(self, patch: Patch) -> np.ndarray:
-        """Float32 of shape (count, width); slow.
+        """Return embeddings as float32 of shape (count, width); slow.
 
         Raises:
           ImageNotEncodableError: llama.cpp failed, or ran out of memory.
@@ -159,7 +159,8 @@ class Projector:
         return Words(words)
 
     def _places(self, chunk: object, count: int) -> np.ndarray | None:
-        """In the order in which llama.cpp wants the dimensions: time, row, column, and one more."""
+        """Return the places in the order in which llama.cpp wants the dimensions: time, row,
+        column, and one more."""
         if not self.has_places:
             return None
         image = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
@@ -186,7 +187,7 @@ def _size(chunks: object) -> int:
 
 
 def _unfit(context: object) -> str:
-    """Why a projection that llama.cpp loaded cannot be used; empty if it can."""
+    """Return why a projection that llama.cpp loaded cannot be used; empty if it can."""
     if not mtmd.mtmd_support_vision(context):
         return "it is for sound, not for images"
     return ""
@@ -194,6 +195,7 @@ def _unfit(context: object) -> str:
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, _: object) -> None:
-    """libmtmd logs a dozen lines for each image; only warnings and errors are passed on."""
+    """Pass on libmtmd's log: it has a dozen lines for each image, and only warnings and errors are
+    passed on."""
     if level in (_WARNING_LEVEL, _ERROR_LEVEL):
         os.write(2, b"%d\t%s" % (level, text))

@@ -42,12 +42,12 @@ class Rows:
 
 
 Embeddings: TypeAlias = Mapping[int, Rows]
-"""By :func:`image_of`."""
+"""Embeddings by :func:`image_of`."""
 
 
 @attrs.frozen(eq=False)
 class Encoded:
-    """What an image became: tokens for its place in a prompt, and the embeddings they stand for."""
+    """An image as tokens for its place in a prompt, and the embeddings they stand for."""
 
     tokens: list[int]
     embeddings: Embeddings
@@ -71,7 +71,7 @@ class ImageCache:
         return self._images.get(digest)
 
     def keep(self, digest: bytes, encoded: Encoded) -> None:
-        """Unless it alone is more than the budget."""
+        """Keep an image, unless it alone is more than the budget."""
         if encoded.num_bytes > self.budget_bytes or digest in self._images:
             return
         self._images[digest] = encoded
@@ -136,7 +136,7 @@ class Vision(Generic[AdmittedT]):
         threading.Thread(target=run, name="vision", daemon=True).start()
 
     def take(self, start: StartSequence) -> None:
-        """A sequence with images; from any thread."""
+        """Take a sequence with images, from any thread."""
         with self._lock:
             self._pending.add(start.key)
         self._arrivals.put(start)
@@ -198,7 +198,7 @@ class Vision(Generic[AdmittedT]):
         return tokens + start.tokens[done:], embeddings
 
     def _encoded(self, start: StartSequence, image: Image, *, words: int, room: int) -> Encoded:
-        """An image in a prompt of so many ``words`` that leaves it ``room`` cells."""
+        """Return an image in a prompt of so many ``words`` that leaves it ``room`` cells."""
         digest = hashlib.sha256(b"%d %d " % (image.width, image.height) + image.pixels).digest()
         known = self.cache.find(digest)
         if known is not None:

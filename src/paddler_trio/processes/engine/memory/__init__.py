@@ -1,1 +1,1 @@
-"""What a model needs of memory, tried and measured."""
+"""Try and measure what a model needs of memory."""

@@ -33,22 +33,21 @@ from paddler_trio.processes.engine.llama.gguf_header import (
 from paddler_trio.processes.engine.memory.memory_trial import Trial
 from paddler_trio.system.llama_library import lib
 from paddler_trio.system.process_limits import limit_myself
-from paddler_trio.wire.engine.dry_run_codec import (
-    LENGTH_BYTES,
-    decode_question,
-    encode_answer,
-    frame_length,
-)
 from paddler_trio.wire.engine.dry_run_frames import (
+    LENGTH_BYTES,
     DryRunAnswer,
     HeaderIncomplete,
     MeasureMemory,
     MemoryMeasured,
     MemoryUnknown,
+    decode_question,
+    encode_answer,
+    frame_length,
 )
 
 MEMORY_BYTES: Final = 4 << 30
-"""Of data, on top of what a projection reserves; a vocabulary of 256,000 tokens needs a tenth."""
+"""The bytes of data, on top of what a projection reserves; a vocabulary of 256,000 tokens needs a
+tenth."""
 CPU_S: Final = 30
 """Processor time of one question; most take well under a second."""
 _NICENESS: Final = 10
@@ -100,7 +99,7 @@ def main() -> None:
 
 
 def _limit_myself() -> None:
-    """Before anything from outside is read."""
+    """Limit this process before anything from outside is read."""
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     limit_myself(resource.RLIMIT_DATA, MEMORY_BYTES)
@@ -135,7 +134,7 @@ def _answer(question: MeasureMemory, trial: Trial, headers: _Headers, log: _Log)
 
 
 def _sorted(problem: str, errors: list[str]) -> tuple[str, str]:
-    """The kind of an error and its reason, from ours and from llama.cpp's last words."""
+    """Return the kind of an error and its reason, from ours and from llama.cpp's last words."""
     said = " | ".join(dict.fromkeys(errors))
     reason = f"{problem}; llama.cpp said: {said}" if said else problem
     if "unknown model architecture" in said:
@@ -159,14 +158,14 @@ class _IncompleteError(Exception):
 
 @attrs.define(eq=False)
 class _Headers:
-    """Of files that were asked about; those of the last question are kept."""
+    """The headers of files that were asked about; those of the last question are kept."""
 
     _known: dict[tuple[str, int, int, int], GgufHeader] = attrs.field(factory=dict, init=False)
-    """By path, size, time of the last change, and how many bytes are here."""
+    """The headers by path, size, time of the last change, and how many bytes are here."""
 
     def of(self, question: MeasureMemory) -> dict[str, GgufHeader]:
-        """Of every file that llama.cpp will read, by path; a projection that is none is left out,
-        for without it the model still serves text."""
+        """Return the header of every file that llama.cpp will read, by path; a projection that is
+        none is left out, for without it the model still serves text."""
         load, present = question.load, question.present
         drafts = [] if load.settings.draft_model is None else [load.settings.draft_model]
         before, self._known = self._known, {}
@@ -190,7 +189,7 @@ class _Headers:
     def _of_file(
         self, path: str, present: int | None, before: dict[tuple[str, int, int, int], GgufHeader]
     ) -> GgufHeader:
-        """``present``: bytes that are here, None for all."""
+        """Return the header of a file; ``present``: bytes that are here, None for all."""
         try:
             with Path(path).open("rb") as file:
                 status = os.fstat(file.fileno())

@@ -47,7 +47,7 @@ class HostMemory:
         self._touch(min(_FIRST_BYTES, num_bytes))
 
     def view(self, offset: int, num_bytes: int) -> np.ndarray:
-        """A range of it: uint8 of shape (num_bytes,), writable."""
+        """Return a range of it: uint8 of shape (num_bytes,), writable."""
         assert 0 <= offset <= offset + num_bytes <= self.ready_bytes, "this is not ready"
         return self._bytes[offset : offset + num_bytes]
 
@@ -76,6 +76,6 @@ class HostMemory:
         threading.Thread(target=run, name="host-memory", daemon=True).start()
 
     def _touch(self, until: int) -> None:
-        """numpy lets other threads run while it writes."""
+        """Touch memory; numpy lets other threads run while it writes."""
         self._bytes[self.ready_bytes : until : mmap.PAGESIZE] = 0
         self.ready_bytes = until

@@ -22,8 +22,8 @@ from paddler_trio.system.machine import available_memory_bytes
 from paddler_trio.wire.engine.memory_need import DeviceNeed
 
 CUDA_RUNTIME_BYTES: Final = 112 << 20
-"""Of the host. Measured with CUDA 13.0 and one H200: 59 to 170 MiB more once the model had answered
-than a process that only knows the device."""
+"""The bytes of the host. Measured with CUDA 13.0 and one H200: 59 to 170 MiB more once the model
+had answered than a process that only knows the device."""
 
 _BREAKDOWN = "_Z26llama_get_memory_breakdownPK13llama_context"
 _PROJECTION_USAGE = "_Z21mtmd_get_memory_usagePKc19mtmd_context_params"
@@ -34,7 +34,7 @@ _ROUNDING_MIB = 0.0051
 """The log has two decimals."""
 _MAX_NODES = 1024
 _LOWEST_ADDRESS = 65536
-"""Where another library's map has a count or a flag, and this one an address, it shows."""
+"""It shows where another library's map has a count or a flag, and this one an address."""
 
 
 class _Map(ctypes.Structure):
@@ -64,7 +64,7 @@ class _Node(ctypes.Structure):
 
 @attrs.define(eq=False)
 class DeviceTable:
-    """What each device holds, added up; see :func:`devices`."""
+    """The bytes that each device holds, added up; see :func:`devices`."""
 
     _devices: list[DeviceNeed]
 
@@ -79,7 +79,8 @@ class DeviceTable:
         return gpus[0] if gpus else self.cpu
 
     def smallest_free(self, n_gpu_layers: int) -> int:
-        """Bytes that are free on the device with the least, of those that hold layers."""
+        """Return how many bytes are free on the device with the least, of those that hold
+        layers."""
         used = [row for row in self._devices if row.total and (n_gpu_layers or row.kind == "cpu")]
         return min((row.free for row in used), default=0)
 
@@ -95,7 +96,8 @@ class DeviceTable:
         )
 
     def share_out(self, *, lora: int) -> None:
-        """Adapters lie where the weights are that they change: in proportion to these."""
+        """Share out adapters, which lie where the weights are that they change: in proportion to
+        these."""
         weights = sum(row.weights for row in self._devices)
         for row in list(self._devices):
             if weights and lora:
@@ -107,7 +109,7 @@ class DeviceTable:
 
 @attrs.frozen
 class BufferSizes:
-    """What one type of buffer holds, in bytes."""
+    """The bytes that one type of buffer holds."""
 
     device: str
     buffer: str
@@ -117,7 +119,8 @@ class BufferSizes:
 
 
 def buffers_of(context: object) -> list[BufferSizes]:
-    """All buffers of a context and its model; EngineError (permanent) if this build cannot say."""
+    """Return all buffers of a context and its model; EngineError (permanent) if this build cannot
+    say."""
     function = _function(lib._lib, _BREAKDOWN)
     function.argtypes, function.restype = [ctypes.c_void_p], _Map
     buffer_name = ggml_function("ggml_backend_buft_name", ctypes.c_void_p, result=ctypes.c_char_p)
@@ -128,8 +131,8 @@ def buffers_of(context: object) -> list[BufferSizes]:
 
 
 def projection_usage(path: str, params: mtmd.mtmd_context_params) -> dict[str, int]:
-    """Bytes of a projection by device; empty if llama.cpp cannot read it. Reads the header only,
-    but reserves the memory, without touching it."""
+    """Return the bytes of a projection by device; empty if llama.cpp cannot read it. Reads the
+    header only, but reserves the memory, without touching it."""
     function = _function(mtmd._libmtmd, _PROJECTION_USAGE)
     function.argtypes = [ctypes.c_char_p, mtmd.mtmd_context_params]
     function.restype = _Map
@@ -142,7 +145,7 @@ def projection_usage(path: str, params: mtmd.mtmd_context_params) -> dict[str, i
 
 
 def logged_compute(lines: Iterable[str]) -> dict[str, float]:
-    """MiB of compute buffers that llama.cpp logged last, by the name of the buffer."""
+    """Return MiB of compute buffers that llama.cpp logged last, by the name of the buffer."""
     found = {}
     for line in lines:
         match = _COMPUTE_LINE.search(line)
@@ -152,7 +155,7 @@ def logged_compute(lines: Iterable[str]) -> dict[str, float]:
 
 
 def check_against_log(buffers: Iterable[BufferSizes], lines: Iterable[str]) -> None:
-    """EngineError (permanent) unless llama.cpp logged these sizes of compute buffers."""
+    """Raise EngineError (permanent) unless llama.cpp logged these sizes of compute buffers."""
     read = {b.buffer: b.compute / 2**20 for b in buffers if b.compute > 1}
     logged = logged_compute(lines)
     if read.keys() != logged.keys() or any(
@@ -166,7 +169,7 @@ def check_against_log(buffers: Iterable[BufferSizes], lines: Iterable[str]) -> N
 
 
 def devices() -> list[DeviceNeed]:
-    """All devices of this machine, the CPU first, with what is free and nothing needed."""
+    """Return all devices of this machine, the CPU first, with what is free and nothing needed."""
     count = ggml_function("ggml_backend_dev_count", result=ctypes.c_size_t)
     get = ggml_function("ggml_backend_dev_get", ctypes.c_size_t)
     kind_of = ggml_function("ggml_backend_dev_type", ctypes.c_void_p, result=ctypes.c_int)
@@ -200,12 +203,13 @@ def devices() -> list[DeviceNeed]:
 
 
 def runtime_bytes(found: Iterable[DeviceNeed]) -> int:
-    """What the libraries of these devices take of the host, once they have computed."""
+    """Return what the libraries of these devices take of the host, once they have computed."""
     return CUDA_RUNTIME_BYTES if any(each.name.startswith("CUDA") for each in found) else 0
 
 
 def _device_of(buffer_type: int) -> str:
-    """The name of the device whose memory a type of buffer takes: the CPU for pinned ones."""
+    """Return the name of the device whose memory a type of buffer takes: the CPU for pinned
+    ones."""
     name = ggml_function("ggml_backend_dev_name", ctypes.c_void_p, result=ctypes.c_char_p)
     if not ggml_function("ggml_backend_buft_is_host", ctypes.c_void_p, result=ctypes.c_bool)(
         buffer_type
@@ -228,7 +232,7 @@ def _function(library: ctypes.CDLL, symbol: str) -> ctypes._NamedFuncPointer:
 
 
 def _entries(tree: _Map, *, values: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Keys, pointers all, and their values of so many ``size_t``."""
+    """Yield keys, pointers all, and their values of so many ``size_t``."""
     is_red = not (tree.colour or 0) & 0xFFFFFFFF  # as the node without value always is
     is_address = (tree.root or 0) > _LOWEST_ADDRESS and not (tree.root or 0) % 8
     if tree.count > _MAX_NODES or (tree.count and not (is_red and is_address)):

@@ -18,16 +18,16 @@ from typing import Final
 import attrs
 
 from paddler_trio.errors import EngineError, MemoryUnknownError
-from paddler_trio.processes.engine.llama.draft_model import DraftModel
-from paddler_trio.processes.engine.llama.embedding_context import EmbeddingContext
-from paddler_trio.processes.engine.llama.gguf_header import GgufHeader
-from paddler_trio.processes.engine.llama.llama import (
+from paddler_trio.processes.engine.llama.context_shape import (
     CELL_BYTES,
     ENCODER_ONLY,
     ContextShape,
-    Llama,
     count_streams,
 )
+from paddler_trio.processes.engine.llama.draft_model import DraftModel
+from paddler_trio.processes.engine.llama.embedding_context import EmbeddingContext
+from paddler_trio.processes.engine.llama.gguf_header import GgufHeader
+from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.llama.llama_options import read_loras
 from paddler_trio.processes.engine.memory.memory_breakdown import (
     BufferSizes,
@@ -47,20 +47,21 @@ from paddler_trio.wire.engine.memory_need import HostNeed, MemoryNeed
 LOOKS_AHEAD: Final = frozenset({"gemma3", "gemma4uv", "deepseek4v"})
 """Projections whose images attend to all of themselves (``mtmd_decode_use_non_causal``)."""
 LOOKS_AHEAD_UNLESS: Final = {"gemma4v": (1536, 2560)}
-"""The same, unless the model has one of these widths."""
+"""The projections whose images attend to all of themselves, unless the model has one of these
+widths."""
 MAX_STATE_BYTES: Final = 2 << 30
-"""Of recurrent states that are allocated for a moment, to be measured; and no more than a part of
-what is free:"""
+"""The bytes of recurrent states that are allocated for a moment, to be measured; it is no more than
+a part of what is free:"""
 STATE_SHARE: Final = 0.25
 CANDIDATE_BYTES: Final = 16
-"""Of a token in the list that a sampler sorts; each slot has one."""
+"""The bytes of a token in the list that a sampler sorts; each slot has one."""
 FLOAT_BYTES: Final = 4
 _STATE_LINE = re.compile(r"RS buffer size = +([0-9.]+) MiB")
 
 
 @attrs.frozen
 class _Key:
-    """What a loaded model depends on."""
+    """The values that a loaded model depends on."""
 
     path: str
     size_bytes: int
@@ -70,7 +71,7 @@ class _Key:
 
     @property
     def file(self) -> tuple[str, int, int]:
-        """What the process's own memory depends on: the vocabulary."""
+        """The values that the process's own memory depends on: the vocabulary."""
         return self.path, self.size_bytes, self.modified_ns
 
 
@@ -84,7 +85,7 @@ class _Measured:
 
 @attrs.define(eq=False)
 class Trial:
-    """What it tries takes memory for a moment.
+    """A trial of loads; what it tries takes memory for a moment.
 
     Args:
       lines: gets llama.cpp's log; emptied before each context.
@@ -100,7 +101,7 @@ class Trial:
     def need(
         self, load: LoadModel, parts: Sequence[str], headers: Mapping[str, GgufHeader]
     ) -> MemoryNeed:
-        """What ``load`` takes; EngineError, MemoryUnknownError.
+        """Return what ``load`` takes; EngineError, MemoryUnknownError.
 
         Args:
           parts: of the model, if it has several.
@@ -191,7 +192,8 @@ class Trial:
     def _generate(
         self, llama: Llama, load: LoadModel, free: int, *, attends_ahead: bool
     ) -> tuple[_Measured, bool]:
-        """The context that generates, and whether it is extrapolated; ``free`` are bytes."""
+        """Measure the context that generates, and whether it is extrapolated; ``free`` are
+        bytes."""
         if not _has_states(llama):
             return self._measure(llama, load, load.slots, attends_ahead=attends_ahead), False
         unified = load.settings.unified
@@ -213,7 +215,8 @@ class Trial:
     def _measure(
         self, llama: Llama, load: LoadModel, slots: int, *, attends_ahead: bool
     ) -> _Measured:
-        """The context of so many of the slots, each with as many tokens as it would have."""
+        """Measure the context of so many of the slots, each with as many tokens as it would
+        have."""
         self.lines.clear()
         shape = llama.open_context(
             slots=slots,
@@ -233,7 +236,8 @@ class Trial:
             llama.close_context()
 
     def _state_bytes(self) -> int:
-        """Of all recurrent states of the context that was made last, as llama.cpp logged them."""
+        """Return the bytes of all recurrent states of the context that was made last, as llama.cpp
+        logged them."""
         made = 0.0
         for line in reversed(self.lines):
             match = _STATE_LINE.search(line)
@@ -248,8 +252,8 @@ class Trial:
     def _embed(
         self, llama: Llama, load: LoadModel, table: DeviceTable, host: HostNeed
     ) -> tuple[str, bool, HostNeed]:
-        """Why it cannot embed, empty if it can; whether it remembers tokens, as what generates
-        does; and the host's memory with it."""
+        """Return why it cannot embed, empty if it can; whether it remembers tokens, as what
+        generates does; and the host's memory with it."""
         self.lines.clear()
         try:
             context = EmbeddingContext.open(
@@ -303,7 +307,7 @@ class Trial:
             draft.llama.close()
 
     def _project(self, header: GgufHeader | None, load: LoadModel, table: DeviceTable) -> str:
-        """Why there is no projection, empty if there is one.
+        """Return why there is no projection, empty if there is one.
 
         Counted on the CPU, whatever device it will be on: where it counts llama.cpp reserves, and a
         GPU may be full of a model that serves.
@@ -326,7 +330,7 @@ class Trial:
 def _with_generation(
     host: HostNeed, load: LoadModel, shape: ContextShape, n_vocab: int
 ) -> HostNeed:
-    """What the context that generates takes of the host beside its buffers."""
+    """Return what the context that generates takes of the host beside its buffers."""
     drafts = load.settings.max_drafts
     rows = max(shape.num_streams, min(shape.n_batch, load.slots * (1 + drafts)))
     outputs = rows * n_vocab * FLOAT_BYTES + load.slots * n_vocab * CANDIDATE_BYTES
@@ -339,7 +343,7 @@ def _with_generation(
 
 
 def _continued(few: _Measured, many: _Measured, a: int, b: int, slots: int) -> _Measured:
-    """In a straight line from ``a`` and ``b`` slots to as many as there are."""
+    """Continue in a straight line from ``a`` and ``b`` slots to as many as there are."""
 
     def at(low: int, high: int) -> int:
         return high + max(0, high - low) * (slots - b) // (b - a)

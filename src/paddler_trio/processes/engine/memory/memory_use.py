@@ -1,4 +1,5 @@
-"""What this engine process really holds: llama.cpp's buffers, and the system's account of it."""
+"""Measure what this engine process really holds: llama.cpp's buffers, and the system's account of
+it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from paddler_trio.wire.engine.memory_need import MemoryUse
 
 @attrs.frozen
 class MemoryBefore:
-    """What was free and held before the model was loaded, in bytes.
+    """The bytes that were free and held before the model was loaded.
 
     Args:
       free: of every device but the CPU that reports it.

@@ -22,10 +22,10 @@ from paddler_trio.processes.engine.rpc.rpc_greeting import greet, split_server
 from paddler_trio.system.llama_library import lib
 
 _GPU = 1
-"""Of ggml's types of devices."""
+"""One of ggml's types of devices."""
 DEVICES_LIMIT_S = 10.0
-"""For a server that has answered a greeting to name its devices: one more greeting, and a few
-numbers of each."""
+"""The time for a server that has answered a greeting to name its devices: one more greeting, and a
+few numbers of each."""
 
 
 @attrs.define(eq=False)
@@ -52,11 +52,11 @@ class Turns:
 
 
 TURNS = Turns()
-"""Of this process, as are llama.cpp's devices."""
+"""The turns of this process, as are llama.cpp's devices."""
 
 
 def first_gpu_is_lent() -> bool:
-    """Whether what takes llama.cpp's first GPU and knows no turns would get a lent one."""
+    """Return whether what takes llama.cpp's first GPU and knows no turns would get a lent one."""
     by_type = ggml_function("ggml_backend_dev_by_type", ctypes.c_int)
     registry_of = ggml_function("ggml_backend_dev_backend_reg", ctypes.c_void_p)
     name_of = ggml_function("ggml_backend_reg_name", ctypes.c_void_p, result=ctypes.c_char_p)
@@ -106,7 +106,7 @@ def add_rpc_servers(servers: Sequence[str], *, n_gpu_layers: int) -> None:
 
 
 def _within(limit_s: float, server: str, ask: Callable[[], int | None]) -> int | None:
-    """What llama.cpp makes of ``server``'s answers, for which it would wait without a limit.
+    """Return what llama.cpp makes of ``server``'s answers, for which it would wait without a limit.
 
     Its thread is left behind where they do not come: it holds llama.cpp's lock on all servers."""
     answers: list[int | None] = []

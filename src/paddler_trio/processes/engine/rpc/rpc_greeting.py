@@ -26,7 +26,8 @@ _ANSWER = struct.Struct(f"<Q4B{_CAPABILITY_BYTES}x")
 
 
 def split_server(text: str) -> tuple[str, int]:
-    """Host and port of ``host:port``; EngineError (permanent) if llama.cpp could not reach it."""
+    """Return host and port of ``host:port``; EngineError (permanent) if llama.cpp could not reach
+    it."""
     host, _, digits = text.rpartition(":")
     is_number = digits.isascii() and digits.isdigit() and 0 < int(digits) <= 65_535
     if not host or ":" in host or not is_number:
@@ -78,7 +79,8 @@ def greet(host: str, port: int, *, limit_s: float = GREETING_LIMIT_S) -> None:
 
 
 def _receive(connection: socket.socket, size: int, give_up_s: float) -> bytes:
-    """At most ``size`` bytes, fewer if the other side closes; TimeoutError when time is up."""
+    """Return at most ``size`` bytes, fewer if the other side closes; TimeoutError when time is
+    up."""
     received = b""
     while len(received) < size:
         left_s = give_up_s - time.monotonic()

@@ -19,9 +19,9 @@ from paddler_trio.errors import ConfigurationError, EngineError
 from paddler_trio.processes.engine.llama.ggml import ggml_function, rpc_function
 
 _CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2
-"""Of ggml's types of devices."""
+"""Some of ggml's types of devices."""
 _CACHED_TENSOR = re.compile(r"[0-9a-f]{16}")
-"""How llama.cpp names what it caches."""
+"""The name that llama.cpp gives to what it caches."""
 
 
 @attrs.frozen
@@ -34,7 +34,7 @@ class LentDevice:
 
 
 def devices_to_lend() -> list[LentDevice]:
-    """Every GPU of this machine, or its CPU where there is none.
+    """Return every GPU of this machine, or its CPU where there is none.
 
     Errors:
       EngineError: this build of llama.cpp has no RPC, or no device at all.

@@ -23,7 +23,8 @@ WATCH = {
 
 
 def tcp_sockets() -> Iterator[socket.socket]:
-    """This process's TCP sockets, each as a copy that is closed when the next one is asked for."""
+    """Yield this process's TCP sockets, each as a copy that is closed when the next one is asked
+    for."""
     for entry in list(Path("/dev/fd").iterdir()):
         try:
             copy = os.dup(int(entry.name))
@@ -40,7 +41,7 @@ def tcp_sockets() -> Iterator[socket.socket]:
 
 
 def listening_socket() -> tuple[str, int] | None:
-    """Host and port this process listens on, the first found; None if it does not listen.
+    """Return host and port this process listens on, the first found; None if it does not listen.
 
     Connections that are accepted from then on are watched by the kernel.
     """
@@ -53,7 +54,7 @@ def listening_socket() -> tuple[str, int] | None:
 
 
 def watch_connections() -> int:
-    """Have the kernel watch every connection of this process; how many there are."""
+    """Have the kernel watch every connection of this process; return how many there are."""
     watched = 0
     for found in tcp_sockets():
         try:

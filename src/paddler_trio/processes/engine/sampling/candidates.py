@@ -11,7 +11,8 @@ TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32
 
 
 def token_rows(logits: np.ndarray, tokens: np.ndarray | None = None) -> np.ndarray:
-    """These tokens, or all of them, as candidates: TOKEN_DATA of shape (number of tokens,)."""
+    """Return these tokens, or all of them, as candidates: TOKEN_DATA of shape (number of
+    tokens,)."""
     if tokens is None:
         tokens = np.arange(len(logits), dtype=np.int32)
     else:
@@ -23,7 +24,7 @@ def token_rows(logits: np.ndarray, tokens: np.ndarray | None = None) -> np.ndarr
 
 
 def candidates_of(rows: np.ndarray) -> lib.llama_token_data_array:
-    """A view of ``rows`` for the samplers; keep ``rows`` alive as long as it is used."""
+    """Return a view of ``rows`` for the samplers; keep ``rows`` alive as long as it is used."""
     return lib.llama_token_data_array(
         data=rows.ctypes.data_as(lib.llama_token_data_p),
         size=len(rows),

@@ -49,7 +49,8 @@ class GrammarRejectedError(Exception):
 
 @attrs.frozen
 class _State:
-    """What may follow a text. ``cut``: the first bytes of a character at the end of the text."""
+    """A state of the grammar: what may follow a text. ``cut``: the first bytes of a character at
+    the end of the text."""
 
     stacks: Stacks
     cut: bytes = b""
@@ -68,7 +69,7 @@ class _TokenGrammar:
     _masks: OrderedDict[_State, np.ndarray] = attrs.field(factory=OrderedDict, init=False)
 
     def advance(self, state: _State, token: int) -> _State | None:
-        """The state after a token; None if the token does not fit."""
+        """Return the state after a token; None if the token does not fit."""
         automaton, stacks = self.automaton, state.stacks
         if token in self._ends:
             return state if self._may_end(state) else None
@@ -86,7 +87,7 @@ class _TokenGrammar:
         return _State(after, cut) if after else None
 
     def mask(self, state: _State) -> np.ndarray:
-        """Whether each token fits: bool, shape (tokens,)."""
+        """Return whether each token fits: bool, shape (tokens,)."""
         known = self._masks.pop(state, None)
         if known is None:
             new = self._continuing(state) if state.cut else self._beginning(state.stacks)
@@ -135,7 +136,8 @@ class _TokenGrammar:
         return fits
 
     def _after_whole_token(self, stacks: Stacks, token: int) -> list[Stacks]:
-        """The states after a token that rules name; only tokens that are text can be named."""
+        """Return the states after a token that rules name; only tokens that are text can be
+        named."""
         if not self._tokens or not self.trie.is_text[token]:
             return []
         return self.automaton.after_whole(
@@ -160,7 +162,7 @@ _kept_grammar = lru_cache(maxsize=_MAX_GRAMMARS)(_token_grammar)
 
 
 def _token_of(llama: Llama, text: str) -> int:
-    """The token that ``<[id]>`` or ``<text>`` names."""
+    """Return the token that ``<[id]>`` or ``<text>`` names."""
     tokens = [int(text[2:-2])] if text.startswith("<[") else llama.tokenize(text)
     if len(tokens) != 1 or tokens[0] >= llama.n_vocab:
         raise GrammarInvalidError(f"the grammar has {text}, which is no token of this model")
@@ -169,7 +171,7 @@ def _token_of(llama: Llama, text: str) -> int:
 
 @attrs.frozen
 class _Sleep:
-    """What a sleeping grammar knows of the text: whether it is within thoughts, the end of it that
+    """The text as a sleeping grammar knows it: whether it is within thoughts, the end of it that
     may begin a mark, and the newest that stands outside of thoughts."""
 
     thoughts: Thoughts | None
@@ -182,7 +184,7 @@ class _Sleep:
         return cls(thoughts, thoughts is not None and thoughts.is_open)
 
     def after(self, piece: bytes) -> _Sleep:
-        """With the bytes of another token."""
+        """Return the state with the bytes of another token."""
         if self.thoughts is None:
             return attrs.evolve(self, text=(self.text + piece)[-4 * _SEARCHED_CHARS :])
         marks = self.thoughts.open.encode(), self.thoughts.close.encode()
@@ -216,7 +218,7 @@ class Constraint:
 
     @classmethod
     def build(cls, llama: Llama, grammar: Grammar) -> Constraint:
-        """Raises GrammarInvalidError."""
+        """Build a constraint; raise GrammarInvalidError."""
         try:
             is_large = len(grammar.rules.kinds) > LARGE_PLACES
             compiled = (_token_grammar if is_large else _kept_grammar)(llama, grammar.rules)
@@ -231,7 +233,7 @@ class Constraint:
         return cls(llama, compiled, start, tokens, patterns, is_awake, _Sleep.of(grammar.thoughts))
 
     def takes(self, token: int) -> bool:
-        """Whether this token may come now; GrammarRejectedError."""
+        """Return whether this token may come now; GrammarRejectedError."""
         if self.is_awake:
             self._looked_at = token, self._after([token])
             return self._looked_at[1] is not None
@@ -239,7 +241,7 @@ class Constraint:
         return waking is None or self._after(waking) is not None
 
     def accept(self, token: int) -> None:
-        """The token was sampled and fits, or it was forced; GrammarRejectedError."""
+        """Note that the token was sampled and fits, or it was forced; GrammarRejectedError."""
         self._work_left = min(WORK_FOR_ANSWER, self._work_left + WORK_PER_TOKEN)
         if self.is_awake:
             known, state = self._looked_at
@@ -266,8 +268,8 @@ class Constraint:
         rows["logit"][~fits] = -np.inf
 
     def _waking(self, token: int, sleep: _Sleep) -> list[int] | None:
-        """What the grammar takes first if this token, with which it would sleep like that, wakes
-        it, as tokens; None if it sleeps on."""
+        """Return what the grammar takes first if this token, with which it would sleep like that,
+        wakes it, as tokens; None if it sleeps on."""
         if sleep.is_thinking:
             return None
         if token in self._trigger_tokens:
@@ -284,7 +286,7 @@ class Constraint:
         return None
 
     def _after(self, tokens: Sequence[int]) -> _State | None:
-        """The state after these tokens in a row; None if they do not fit."""
+        """Return the state after these tokens in a row; None if they do not fit."""
         state: _State | None = self._state
         with self._working():
             for token in tokens:

@@ -4,7 +4,7 @@
 * Where a few candidates are enough, only those are passed to the samplers.
 * Without a grammar, llama.cpp otherwise samples and accepts in one call.
 * With a grammar, the token is sampled first and the grammar checks that one token; the full
-  vocabulary is masked only when the grammar rejects it (W26).
+  vocabulary is masked only when the grammar rejects it.
 
 A sampled token is a function of the seed and the position: an answer that continues on another
 engine gets the tokens that the lost engine would have sampled. So whatever has a random generator
@@ -32,7 +32,8 @@ from paddler_trio.processes.engine.sampling.sampler_chain import (
 from paddler_trio.processes.engine.sampling.shortlist import Shortlist, candidates_needed
 from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
 from paddler_trio.system.llama_library import lib
-from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, Sampling
+from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget
+from paddler_trio.wire.engine.sampler_stages import Sampling
 
 _MAX_WAKING_TRIES = 8
 
@@ -69,7 +70,8 @@ class Sampler:
         prompt: Sequence[int] = (),
         reasoning: ReasoningBudget | None = None,
     ) -> Sampler:
-        """Raises GrammarInvalidError. Touches only the vocabulary: safe beside a decode."""
+        """Build a sampler; raise GrammarInvalidError. Touches only the vocabulary: safe beside a
+        decode."""
         constraint = None if grammar is None else Constraint.build(llama, grammar)
         limit = None
         if reasoning is not None:
@@ -104,7 +106,7 @@ class Sampler:
         )
 
     def sample(self, row: int, *, position: int) -> int:
-        """The next token from batch row ``row``, to stand at ``position`` of its sequence.
+        """Return the next token from batch row ``row``, to stand at ``position`` of its sequence.
 
         Raises GrammarRejectedError.
         """
@@ -136,7 +138,7 @@ class Sampler:
 
     @property
     def _is_in_character(self) -> bool:
-        """The last token ends within a character: no marker can follow it."""
+        """Return whether the last token ends within a character: no marker can follow it."""
         return bool(self._characters.getstate()[0])
 
     def close(self) -> None:
@@ -171,7 +173,7 @@ class Sampler:
         return token
 
     def _accept(self, token: int) -> None:
-        """The token is the next one, sampled here or elsewhere."""
+        """Note that the token is the next one, sampled here or elsewhere."""
         if self._constraint is not None:
             self._constraint.accept(token)
         lib.llama_sampler_accept(self._sampler, token)
@@ -188,7 +190,7 @@ class Sampler:
         return int(candidates.data[candidates.selected].id)
 
     def _reseed(self, position: int) -> None:
-        """Everything from the first random link on is taken off and put back, built anew."""
+        """Take off everything from the first random link on and put it back, built anew."""
         first = self._first_random
         if first is None:
             return
@@ -204,7 +206,7 @@ class Sampler:
 
 
 def position_seed(seed: int, position: int) -> int:
-    """32 well-mixed bits of both, never llama.cpp's "choose one yourself".
+    """Return 32 well-mixed bits of both, never llama.cpp's "choose one yourself".
 
     Source: the finaliser of MurmurHash3 (Appleby, public domain).
     """

@@ -10,8 +10,7 @@ import attrs
 
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.system.llama_library import lib as llama_lib
-from paddler_trio.wire.engine.engine_pipe import Sampling
-from paddler_trio.wire.engine.sampler_stages import STAGES, SamplerStage
+from paddler_trio.wire.engine.sampler_stages import STAGES, SamplerStage, Sampling
 
 _MIROSTAT_CANDIDATES = 100
 _BESIDE_MIROSTAT = ("penalties", "dry", "temperature")
@@ -42,8 +41,9 @@ class _Factory:
     lib: Any = llama_lib
 
     def window(self, last_n: int) -> int:
-        """llama.cpp allocates this number before there is a token to look at, and takes a negative
-        one for "off"; Paddler's -1 means all of the context (W6)."""
+        """Return the tokens that a penalty looks back at. llama.cpp allocates this number before
+        there is a token to look at, and takes a negative one for "off"; Paddler's -1 means all of
+        the context."""
         return self.cells if last_n < 0 else min(last_n, self.cells)
 
     def texts(self, texts: Sequence[str]) -> object:
@@ -52,7 +52,7 @@ class _Factory:
 
 @attrs.define(eq=False)
 class SamplerChain:
-    """What one sequence is sampled with, in order; the last link selects."""
+    """The chain that one sequence is sampled with, in order; the last link selects."""
 
     sampling: Sampling
     links: list[ChainLink]
@@ -60,7 +60,8 @@ class SamplerChain:
 
     @classmethod
     def of(cls, llama: Llama, sampling: Sampling, *, cells: int) -> SamplerChain:
-        """``cells``: of one sequence, which limit how far penalties look back."""
+        """Build a chain; ``cells`` are those of one sequence, which limit how far penalties look
+        back."""
         factory = _Factory(llama.n_vocab, llama.vocab, cells)
         links = _biases(llama, sampling)
         stages = stages_of(sampling)
@@ -97,7 +98,7 @@ class SamplerChain:
         return prompt[-window:] if window else ()
 
     def rebuilt(self, link: ChainLink, seed: int) -> object:
-        """The sampler of a random link, made anew from ``seed``."""
+        """Return the sampler of a random link, made anew from ``seed``."""
         if link.stage is None:
             return llama_lib.llama_sampler_init_dist(seed)
         self._factory.seed = seed
@@ -115,12 +116,12 @@ def _built(llama: Llama, stage: SamplerStage, sampling: Sampling, factory: _Fact
 
 
 def stages_of(sampling: Sampling) -> list[SamplerStage]:
-    """The stages that a request names, or all of them in llama.cpp's order."""
+    """Return the stages that a request names, or all of them in llama.cpp's order."""
     return [STAGES[name] for name in sampling.samplers or STAGES]
 
 
 def is_greedy(sampling: Sampling) -> bool:
-    """Only the most likely token can be sampled."""
+    """Return whether only the most likely token can be sampled."""
     return sampling.temperature <= 0 or (sampling.top_k == 1 and not sampling.mirostat)
 
 
@@ -134,7 +135,7 @@ def _mirostat(llama: Llama, sampling: Sampling) -> object:
 
 
 def biases_of(llama: Llama, sampling: Sampling) -> dict[int, float]:
-    """What is added to the logits of some tokens in any case."""
+    """Return what is added to the logits of some tokens in any case."""
     biases = dict(sampling.logit_bias)
     if sampling.ignore_eos:
         biases |= dict.fromkeys(llama.end_tokens, float("-inf"))

@@ -15,7 +15,8 @@ import attrs
 from paddler_trio.system.llama_library import lib
 
 MAX_PROTOTYPES = 4
-"""Of a model. Each may hold some megabytes: the places of its breakers in the vocabulary."""
+"""The prototypes of a model. Each may hold some megabytes: the places of its breakers in the
+vocabulary."""
 
 
 @attrs.define(eq=False)
@@ -26,7 +27,8 @@ class SamplerPrototypes:
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def copy(self, parameters: Hashable, build: Callable[[], object]) -> object:
-        """A sampler of these parameters, which the caller owns; ``build`` makes the first."""
+        """Return a sampler of these parameters, which the caller owns; ``build`` makes the
+        first."""
         with self._lock:
             prototype = self._prototypes.get(parameters)
             if prototype is None:

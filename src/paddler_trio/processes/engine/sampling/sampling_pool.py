@@ -55,8 +55,8 @@ class SamplingPool:
         items: Sequence[T],
         doing: ActivityCells,
     ) -> Iterable[R]:
-        """``sample`` of each item, in order, with the activity cells of the thread it runs in:
-        ``doing`` if that is this one."""
+        """Return ``sample`` of each item, in order, with the activity cells of the thread it runs
+        in: ``doing`` if that is this one."""
         if self._executor is None or len(items) * self._n_vocab < WORTH_THREADS or len(items) < 2:
             return (sample(item, doing) for item in items)
 
@@ -70,7 +70,7 @@ class SamplingPool:
         return self._executor.map(sample_here, items)
 
     def _enter(self) -> None:
-        """In a new thread of the pool."""
+        """Prepare a new thread of the pool."""
         self._local.doing = self._record.cells(next(self._numbers), threading.get_ident())
 
 
@@ -81,8 +81,9 @@ def first_tokens(
     rows: Sequence[tuple[ScheduledChunk, int]],
     doing: ActivityCells,
 ) -> list[int | GrammarRejectedError]:
-    """The token after each chunk, or why there is none: greedy ones in one go, the others side by
-    side. ``rows`` are all chunks that want logits, in their order; ``doing`` is this thread's."""
+    """Return the token after each chunk, or why there is none: greedy ones in one go, the others
+    side by side. ``rows`` are all chunks that want logits, in their order; ``doing`` is this
+    thread's."""
     outputs = [1 + len(chunk.drafts) for chunk, _ in rows]
     are_argmax = [sampler.is_argmax for sampler in samplers]
     tokens: list[int | GrammarRejectedError] = [-1] * len(rows)
@@ -115,8 +116,8 @@ def first_tokens(
 
 
 def logprobs_of(llama: Llama, row: int, token: int, count: int) -> list[TokenLogprob]:
-    """The sampled token, then the ``count`` most likely ones, best first; natural logarithms of
-    the model's own probabilities, before any sampler changed them."""
+    """Return the sampled token, then the ``count`` most likely ones, best first; natural logarithms
+    of the model's own probabilities, before any sampler changed them."""
     logits = llama.logits(row).astype(np.float64)
     peak = logits.max()
     normal = peak + np.log(np.exp(logits - peak).sum())

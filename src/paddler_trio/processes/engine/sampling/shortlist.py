@@ -14,8 +14,7 @@ from collections.abc import Iterable
 import attrs
 import numpy as np
 
-from paddler_trio.wire.engine.engine_pipe import Sampling
-from paddler_trio.wire.engine.sampler_stages import SamplerStage
+from paddler_trio.wire.engine.sampler_stages import SamplerStage, Sampling
 
 WORTH_A_SHORTLIST = 8192
 """Tokens of a vocabulary below which llama.cpp is as quick with all of them."""
@@ -27,8 +26,8 @@ _WIDER, _NARROWER = 1.5, 0.9
 
 
 def candidates_needed(sampling: Sampling, stages: Iterable[SamplerStage]) -> int | None:
-    """How many tokens that no stage lowers hold every token the chain can sample; None if only all
-    of them do.
+    """Return how many tokens that no stage lowers hold every token the chain can sample; None if
+    only all of them do.
 
     Args:
       stages: in the order of the chain.
@@ -55,17 +54,17 @@ def candidates_needed(sampling: Sampling, stages: Iterable[SamplerStage]) -> int
 
 @attrs.define(eq=False)
 class Shortlist:
-    """Of one sequence. ``needed``: see :func:`candidates_needed`; ``lowered``: tokens that a stage
-    may lower, which its sampler keeps up to date."""
+    """The shortlist of one sequence. ``needed``: see :func:`candidates_needed`; ``lowered``: tokens
+    that a stage may lower, which its sampler keeps up to date."""
 
     needed: int
     lowered: set[int] = attrs.field(factory=set)
     _gap: float = attrs.field(default=_FIRST_GAP, init=False)
-    """How far below the most likely one the last list had to reach."""
+    """The distance below the most likely one that the last list had to reach."""
 
     def of(self, logits: np.ndarray) -> np.ndarray | None:
-        """The tokens to choose from, ascending, of float32 ``logits`` of shape (n_vocab,); None if
-        they would be too many, or are not found quickly."""
+        """Return the tokens to choose from, ascending, of float32 ``logits`` of shape (n_vocab,);
+        None if they would be too many, or are not found quickly."""
         at_least = self.needed + len(self.lowered)
         at_most = len(logits) // _MOST_PART
         if len(logits) < WORTH_A_SHORTLIST or 4 * at_least > at_most:

@@ -42,13 +42,14 @@ class TokenTrie:
     continuing: tuple[int, ...]
     code_points: np.ndarray
     _nodes: np.ndarray
-    """Where each token ends, shape (tokens,): 0 is the root, 1 a node that nothing reaches."""
+    """The nodes where each token ends, shape (tokens,): 0 is the root, 1 a node that nothing
+    reaches."""
     _levels: tuple[_Level, ...]
     _num_nodes: int
 
     @classmethod
     def of(cls, pieces: Sequence[bytes]) -> TokenTrie:
-        """The trie of a vocabulary: the bytes of each token."""
+        """Return the trie of a vocabulary: the bytes of each token."""
         pieces = [b"" if piece[:1] == b"\0" else piece for piece in pieces]
         texts: list[tuple[str, int]] = []
         cut: dict[bytes, list[int]] = {}
@@ -109,7 +110,7 @@ class TokenTrie:
     def rows(
         self, automaton: PushdownAutomaton, start: int, classes: tuple[np.ndarray, ...]
     ) -> np.ndarray:
-        """The automaton's row after each token, shape (tokens,), from the row ``start`` on.
+        """Return the automaton's row after each token, shape (tokens,), from the row ``start`` on.
 
         Raises:
           TooManyStacksError: there are too many of them.
@@ -140,7 +141,8 @@ class TokenTrie:
 
 
 def read_text(piece: bytes) -> tuple[str, bytes] | None:
-    """The characters of these bytes and the beginning of one more; None if they are no text."""
+    """Return the characters of these bytes and the beginning of one more; None if they are no
+    text."""
     try:
         text, cut = piece.decode(), b""
     except UnicodeDecodeError:
@@ -153,12 +155,12 @@ def read_text(piece: bytes) -> tuple[str, bytes] | None:
 
 
 def may_complete(automaton: PushdownAutomaton, stacks: Stacks, cut: bytes) -> bool:
-    """Whether a character that begins with these bytes may come next."""
+    """Return whether a character that begins with these bytes may come next."""
     return automaton.may_begin(stacks, *_beginning_with(cut))
 
 
 def _beginning_with(cut: bytes) -> tuple[int, int]:
-    """The least and the greatest code point whose UTF-8 begins with these bytes."""
+    """Return the least and the greatest code point whose UTF-8 begins with these bytes."""
     size = 2 if cut[0] < 0xE0 else 3 if cut[0] < 0xF0 else 4
     bits = cut[0] & (0xFF >> (size + 1))
     for byte in cut[1:]:

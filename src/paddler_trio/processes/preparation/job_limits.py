@@ -1,4 +1,4 @@
-"""What one job may cost: memory, and processor time in proportion to its size.
+"""Limit what one job may cost: memory, and processor time in proportion to its size.
 
 Reading a model's language has a limit of memory, too: its template is a program out of a file.
 
@@ -29,8 +29,8 @@ KILL_AFTER_S = 0.2
 """Processor time beyond the limit after which the kernel ends the worker."""
 MEMORY_BYTES = 768 * 1024 * 1024
 LOADING_BYTES = 2 * 1024 * 1024 * 1024
-"""For a vocabulary, which takes some 100 MiB with 262,144 tokens, and for all that the template
-makes while its form is looked for."""
+"""The bytes for a vocabulary, which takes some 100 MiB with 262,144 tokens, and for all that the
+template makes while its form is looked for."""
 RETIRED_ABOVE_BYTES = 96 * 1024 * 1024
 """A worker that holds so much more than at its start ends after its job."""
 
@@ -42,7 +42,7 @@ class TooExpensiveError(PaddlerError):
 
 
 def cpu_limit_s(size_bytes: int) -> float:
-    """Processor seconds for a job of ``size_bytes``."""
+    """Return processor seconds for a job of ``size_bytes``."""
     return min(MAX_CPU_S, BASE_CPU_S + CPU_S_PER_MB * size_bytes / 1e6)
 
 
@@ -75,7 +75,7 @@ def cpu_limited(size_bytes: int) -> Iterator[None]:
 
 
 def limit_memory(more_bytes: int = MEMORY_BYTES) -> None:
-    """From now on this process may map that much more than it has; for good."""
+    """Let this process map that much more than it has from now on, and no more; for good."""
     limit_bytes = _mapped_bytes() + more_bytes
     limit_myself(resource.RLIMIT_AS, limit_bytes, limit_bytes)
 
@@ -99,12 +99,12 @@ def _mapped_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """Memory that this process holds now, what it shares with its parent counted in."""
+    """Return memory that this process holds now, what it shares with its parent counted in."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel ends this process when its parent, of process id ``parent``, ends."""
+    """Let the kernel end this process when its parent, of process id ``parent``, ends."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before it could be watched
         os._exit(1)

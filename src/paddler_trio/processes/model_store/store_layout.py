@@ -1,10 +1,10 @@
-"""Where everything lies in the folder of a model store.
+"""Know where everything lies in the folder of a model store.
 
     DIR/
       store.lock                  held by the store that runs
       pins.json                   what an operator pinned: a list of keys
-      hub/                        a Hugging Face cache, as on every agent: see ``models.hub_cache``
-      urls/                       files of plain URLs, as on every agent: see ``models.url_cache``
+      hub/                        a Hugging Face cache, as on every agent: see ``hub_cache``
+      urls/                       files of plain URLs, as on every agent: see ``url_cache``
       pushed/
         blobs/<sha256>            a file that was pushed, whole and verified
         manifests/<sha256>        the canonical JSON of a manifest: its own bytes hash to its name
@@ -31,12 +31,12 @@ LOCK_NAME: Final = "store.lock"
 
 
 def is_sha256(text: str) -> bool:
-    """Whether it is a SHA-256 in lower-case hex."""
+    """Return whether it is a SHA-256 in lower-case hex."""
     return _SHA256.fullmatch(text) is not None
 
 
 def checked_sha256(text: str) -> str:
-    """The parameter of a path; HttpProblem 400 if it is no SHA-256."""
+    """Return the parameter of a path; HttpProblem 400 if it is no SHA-256."""
     if not is_sha256(text):
         raise HttpProblem(400, f"{text[:80]!r} is no SHA-256: 64 hex digits in lower case")
     return text
@@ -73,19 +73,19 @@ class StoreLayout:
         return self.pushed / "uploads"
 
     def pushed_blob(self, sha256: str) -> Path:
-        """``sha256`` has passed :func:`is_sha256`."""
+        """Return the path of a blob; ``sha256`` has passed :func:`is_sha256`."""
         return self.pushed / "blobs" / sha256
 
     def manifest(self, sha256: str) -> Path:
-        """``sha256`` has passed :func:`is_sha256`."""
+        """Return the path of a manifest; ``sha256`` has passed :func:`is_sha256`."""
         return self.pushed / "manifests" / sha256
 
     def key(self, path: Path) -> str:
-        """What names the file at ``path``, which lies below the root."""
+        """Return what names the file at ``path``, which lies below the root."""
         return path.relative_to(self.root).as_posix()
 
     def partial_of(self, key: str) -> Path:
-        """Where a download or an upload of the file of ``key`` writes."""
+        """Return where a download or an upload of the file of ``key`` writes."""
         path = self.root / key
         if path.is_relative_to(self.pushed):
             return self.uploads / f"{path.name}.partial"
@@ -93,11 +93,11 @@ class StoreLayout:
         return folder / OURS / f"{path.name}.partial"
 
     def quarantined_key(self, key: str) -> str:
-        """What names the bytes that came for ``key`` and were wrong."""
+        """Return what names the bytes that came for ``key`` and were wrong."""
         return self.key(self.partial_of(key).with_suffix(".quarantined"))
 
     def folders(self) -> tuple[Path, ...]:
-        """All that must be there before the store works."""
+        """Return all that must be there before the store works."""
         return (
             self.hub,
             self.urls,

@@ -46,9 +46,9 @@ class AgentStatus:
     progress: float | None = attrs.field(default=None, init=False)
     detail: str | None = attrs.field(default=None, init=False)
     download: DownloadProgress | None = attrs.field(default=None, init=False)
-    """Of the state that is followed."""
+    """The download of the state that is followed."""
     pull: DownloadProgress | None = attrs.field(default=None, init=False)
-    """Of files that are fetched beside it, as before a rollout begins."""
+    """The download of files that are fetched beside it, as before a rollout begins."""
     pull_issue: AgentIssue | None = attrs.field(default=None, init=False)
     """Why the last of them could not be fetched."""
     memory: MemoryInForce | None = attrs.field(default=None, init=False)
@@ -58,13 +58,13 @@ class AgentStatus:
     embeddings_running: int = attrs.field(default=0, init=False)
 
     engine_restarts: int = attrs.field(default=0, init=False)
-    """How often an engine crashed and was started again, since this daemon began."""
+    """The number of times that an engine crashed and was started again, since this daemon began."""
     downloaded_bytes: int = attrs.field(default=0, init=False)
-    """Of all files, since this daemon began, as its downloads report their progress."""
+    """The bytes of all files, since this daemon began, as its downloads report their progress."""
     restart_kinds: Counter[str] = attrs.field(factory=Counter, init=False)
-    """The same by the kind of its death."""
+    """The same number by the kind of its death."""
     stats: EngineStats | None = attrs.field(default=None, init=False)
-    """What the engine counted; published with the next status, at least once a second."""
+    """The counts of the engine; published with the next status, at least once a second."""
 
     def set(self, **fields: object) -> None:
         """Set several fields as one change."""
@@ -78,7 +78,7 @@ class AgentStatus:
         self.changes.notify()
 
     def set_running(self, *, generations: int | None = None, embeddings: int | None = None) -> None:
-        """How many requests run now; what is not given stays."""
+        """Set how many requests run now; what is not given stays."""
         if generations is not None:
             self.generations_running = generations
         if embeddings is not None:
@@ -90,13 +90,13 @@ class AgentStatus:
 
     @property
     def slots_total(self) -> int:
-        """How many slots may be used now."""
+        """The number of slots that may be used now."""
         return self.slots if self.is_serving and not self.is_leaving else 0
 
     @property
     def shown_download(self) -> DownloadProgress | None:
-        """What is fetched to be served counts before what is fetched beside it, unless it waits for
-        just that."""
+        """The download to report: what is fetched to be served counts before what is fetched beside
+        it, unless it waits for just that."""
         if self.download is None or (self.pull is not None and self.download.phase == WAITING):
             return self.pull
         return self.download
@@ -145,7 +145,7 @@ class AgentStatus:
 
 
 def _received(before: DownloadProgress, after: DownloadProgress) -> int:
-    """How many bytes of one file came between two reports."""
+    """Return how many bytes of one file came between two reports."""
     is_same = (before.filename, before.file_index) == (after.filename, after.file_index)
     return max(0, after.current_bytes - before.current_bytes) if is_same else 0
 

@@ -1,4 +1,4 @@
-"""What an agent and its preparation processes send to each other.
+"""Messages between an agent and its preparation processes.
 
 Frames are a length and a pickle. The agent's are trusted. A worker's are not, since its input is
 untrusted: they are read by :class:`ResultReader`, which makes nothing but the values of this
@@ -29,6 +29,7 @@ from paddler_trio.wire.engine.engine_pipe import Ready
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.request_frame import RequestFrame
+from paddler_trio.wire.trio.trio_link import Answer, render_extension
 
 LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 512 * 1024 * 1024
@@ -52,7 +53,7 @@ _OTHERS = {
 
 @attrs.frozen
 class LanguageFacts:
-    """What the agent itself needs of the language that a fork server has read.
+    """Facts that the agent itself needs of the language that a fork server has read.
 
     ``shared`` are the objects that results refer to by number.
     """
@@ -175,7 +176,7 @@ def _enum_member(kind: object, name: object) -> object:
 
 
 def frame_of(message: object, shared: Sequence[object] = ()) -> bytes:
-    """The whole frame of a message, length included."""
+    """Return the whole frame of a message, length included."""
     body: bytes | memoryview
     if shared:
         file = io.BytesIO()
@@ -187,7 +188,7 @@ def frame_of(message: object, shared: Sequence[object] = ()) -> bytes:
 
 
 def frame_length(prefix: bytes) -> int:
-    """How many bytes follow; WireError if that cannot be a frame."""
+    """Return how many bytes follow; WireError if that cannot be a frame."""
     (length,) = LENGTH.unpack(prefix)
     if length > MAX_FRAME_BYTES:
         raise WireError(f"a frame of {length} bytes, the limit is {MAX_FRAME_BYTES}")
@@ -195,7 +196,7 @@ def frame_length(prefix: bytes) -> int:
 
 
 def read_result(body: bytes, shared: Sequence[object]) -> object:
-    """What a worker sent; WireError if it is nothing that a worker sends."""
+    """Return what a worker sent; WireError if it is nothing that a worker sends."""
     try:
         return ResultReader(body, shared).load()
     except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError) as error:
@@ -203,7 +204,7 @@ def read_result(body: bytes, shared: Sequence[object]) -> object:
 
 
 def receive_frame(connection: socket.socket) -> bytes | None:
-    """The body of the next frame, blocking; None when the other side has ended."""
+    """Return the body of the next frame, blocking; None when the other side has ended."""
     prefix = _receive(connection, LENGTH.size)
     return None if prefix is None else _receive(connection, frame_length(prefix))
 
@@ -217,3 +218,16 @@ def _receive(connection: socket.socket, size_bytes: int) -> bytes | None:
             return None
         filled += count
     return bytes(body)
+
+
+def refused(job: Job, code: int, problem: str) -> Prepared:
+    """Return the ending of a request that cannot be prepared; ``code`` mirrors HTTP status
+    numbers."""
+    frame = job.frame
+    if frame.kind == "question":
+        return Answered(render_extension(Answer(frame.id, None, problem, code)))
+    if frame.kind == "embedding":
+        return Refused({"Error": problem})
+    if frame.is_extended and code < 500:
+        return Refused({"BadRequest": {"field": "prompt", "message": problem}})
+    return Refused({"SamplerError": problem})

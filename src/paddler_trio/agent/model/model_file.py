@@ -1,4 +1,4 @@
-"""Files of models on this machine, and how issues name them."""
+"""Files of models on this machine: how issues name them, and when one has changed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import attrs
+import trio
 
 from paddler_trio.errors import PaddlerError
 from paddler_trio.wire.paddler.agent_issue import AgentIssue
@@ -37,7 +38,7 @@ class ModelSourceError(PaddlerError):
 
 
 def local_file(path: str, missing: Callable[[str], AgentIssue]) -> ModelFile:
-    """The file at ``path``; ModelSourceError with the issue ``missing`` if there is none."""
+    """Return the file at ``path``; ModelSourceError with the issue ``missing`` if there is none."""
     file = file_at(path)
     if file is None:
         raise ModelSourceError(missing(path), f"there is no file at {path} on this agent")
@@ -45,8 +46,8 @@ def local_file(path: str, missing: Callable[[str], AgentIssue]) -> ModelFile:
 
 
 def file_at(path: str) -> ModelFile | None:
-    """The file as it is now; None if there is none, or can be none of such a name (one with a NUL,
-    say)."""
+    """Return the file as it is now; None if there is none, or can be none of such a name (one with
+    a NUL, say)."""
     try:
         status = Path(path).stat()
     except (OSError, ValueError):
@@ -57,7 +58,7 @@ def file_at(path: str) -> ModelFile | None:
 
 
 def describe(model: DesiredModel) -> str:
-    """How issues name a model: its path, its URL, or ``repo/revision/filename``."""
+    """Return the name of a model in issues: its path, its URL, or ``repo/revision/filename``."""
     match model:
         case NoModel():
             return "None"
@@ -67,3 +68,12 @@ def describe(model: DesiredModel) -> str:
             return url
         case HuggingFaceModel():
             return f"{model.repo_id}/{model.revision}/{model.filename}"
+
+
+FILE_WATCH_S = 1.0
+
+
+async def wait_file_changes(path: str, known: ModelFile | None) -> None:
+    """Return when the file at ``path`` is not what it was."""
+    while await trio.to_thread.run_sync(file_at, path) == known:  # noqa: ASYNC110
+        await trio.sleep(FILE_WATCH_S)  # the file system sends no event
