@@ -66,9 +66,9 @@ from paddler_trio.net.tls.server_tls import ServerTls, server_tls
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
 from paddler_trio.nursery_tree.state_owner import Run, StateOwner
 from paddler_trio.processes.model_store.store_messages import PREFIX, is_store_path
-from paddler_trio.system.config import BalancerConfig
 from paddler_trio.system.listen_fds import passed_sockets
 from paddler_trio.system.logs.log_ring import RECENT
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 from paddler_trio.telemetry.exposition import Exposition
 
