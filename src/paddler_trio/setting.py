@@ -39,15 +39,19 @@ class Kind(Enum):
 class Reading:
     """How a value is read where this takes more than its type.
 
+    Functions in an annotation have names: one that is written there sees nothing of its module.
+
     Args:
       judge: a callback of typer, which is called at once; it refuses values or leaves them.
       make: turns what was given into what the field has, once the command runs.
       given: the type of the flag, if it is not that of the field.
+      write: turns the field's default into that of the flag.
     """
 
     judge: Callable[[Any], object] | None = None
     make: Callable[[Any], object] | None = None
     given: Any = None
+    write: Callable[[Any], object] | None = None
 
 
 @attrs.frozen

@@ -181,6 +181,8 @@ def _default_given(default: object, setting: Setting) -> object:
     """Return what a user would give for the default of a field; None if that is nothing."""
     if isinstance(default, attrs.Factory) or default in (attrs.NOTHING, ()):  # type: ignore[arg-type]
         return None
+    if (write := _reading(setting).write) is not None:
+        return write(default)
     if setting.words is not None:
         return next(word for word, value in setting.words.items() if value == default)
     if setting.unit is not None and isinstance(default, int | float):

@@ -14,6 +14,10 @@ from paddler_trio.cli.flags import Given, with_flags
 from paddler_trio.setting import MIB, MILLISECOND, Reading, Setting, within_limits
 
 
+def digits(text: str) -> list[int]:
+    return [int(each) for each in text]
+
+
 @attrs.frozen(kw_only=True)
 class Server:
     url: Annotated[str, Setting("Where it is.", flag="--server", unset="nowhere")]
@@ -30,7 +34,7 @@ class Example:
     mapped: Annotated[bool, Setting("Map.", flag="--map/--no-map")] = True
     parts: Annotated[
         list[int],
-        Setting("Parts.", unset="", reading=Reading(make=lambda t: [*map(int, t)], given=str)),
+        Setting("Parts.", unset="", reading=Reading(make=digits, given=str)),
     ] = attrs.field(factory=list)
     shade: Annotated[str, typer.Option("--shade", help="Any option of typer's.")] = "blue"
     inner: int = 0
