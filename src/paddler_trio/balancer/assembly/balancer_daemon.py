@@ -30,7 +30,7 @@ from paddler_trio.balancer.assembly.hot_restart_assembly import (
 from paddler_trio.balancer.assembly.hub_models import AnsweredHubModels
 from paddler_trio.balancer.assembly.joining_assembly import Joining
 from paddler_trio.balancer.assembly.key_quotas import KeyQuotas
-from paddler_trio.balancer.assembly.panel_assembly import PANEL, panel_site
+from paddler_trio.balancer.assembly.panel_assembly import PANEL, panel_info, panel_site
 from paddler_trio.balancer.assembly.port_guards import PortGuards
 from paddler_trio.balancer.assembly.request_watch import RequestWatch
 from paddler_trio.balancer.assembly.upstream_assembly import REVERSE_PROXY, Upstreams
@@ -324,8 +324,14 @@ def port_apps(
     limited = quotas.limiter(native)
     native_cors = Cors(config.inference_cors_allowed_hosts)
     api_cors = Cors(config.inference_cors_allowed_hosts, CORS_RULES)
-    site = panel_site(
+    info = panel_info(
         listeners,
+        agents_need_key=lambda: agents.agents_need_key,
+        captures=config.capture_prompts,
+        is_encrypted=bound.tls is not None,
+    )
+    site = panel_site(
+        info,
         bound.keys,
         management=operators_app,
         inference=limited,
@@ -333,10 +339,7 @@ def port_apps(
         limited_apis=quotas.limited(api),
         use=guards.use,
         operators=guards.operate,
-        agents_need_key=lambda: agents.agents_need_key,
         pages=guards.management_pages,
-        captures=config.capture_prompts,
-        is_encrypted=bound.tls is not None,
         audit=core.audit,
     )
     public, private = listeners["inference"], listeners["management"]
