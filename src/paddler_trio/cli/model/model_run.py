@@ -210,16 +210,29 @@ def store_desired_state(
             before=before,
             stored_at_s=stored_at_s,
         )
-        outcome = wait_for_fleet(client, progress, timeout_s=timeout_s, console=stderr())
-        told["outcome"] = outcome.value
-        told["agents"] = [_told(standing) for standing in progress.standings]
-        code = CODES.get(outcome, FAILED)
-        if not as_json:
-            (stdout() if code == DONE else stderr()).print(
-                Text(printable(_result(outcome, progress.standings, desired, timeout_s)))
-            )
+        code = _wait(client, progress, desired, timeout_s=timeout_s, told=told, as_json=as_json)
     if as_json:
         print_json(told)
+    return code
+
+
+def _wait(
+    client: ManagementClient,
+    progress: SwapProgress,
+    desired: BalancerDesiredState,
+    *,
+    timeout_s: float,
+    told: dict[str, object],
+    as_json: bool,
+) -> int:
+    """Wait until all agents serve it or have failed, and add to what is told of it."""
+    outcome = wait_for_fleet(client, progress, timeout_s=timeout_s, console=stderr())
+    told["outcome"] = outcome.value
+    told["agents"] = [_told(standing) for standing in progress.standings]
+    code = CODES.get(outcome, FAILED)
+    if not as_json:
+        words = _result(outcome, progress.standings, desired, timeout_s)
+        (stdout() if code == DONE else stderr()).print(Text(printable(words)))
     return code
 
 
