@@ -21,7 +21,7 @@ from paddler_trio.cli.bench.conditions import check_level
 from paddler_trio.cli.daemons.options import KeyFileOption
 from paddler_trio.cli.daemons.tls_options import with_tls
 from paddler_trio.cli.exit_codes import USAGE
-from paddler_trio.cli.flags import Given, with_flags
+from paddler_trio.cli.flags import Given
 from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
@@ -92,7 +92,6 @@ class Second:
 
 
 @with_tls
-@with_flags
 def bench(
     *,
     first: First,

@@ -20,7 +20,7 @@ from paddler_trio.cli.daemons.options import (
 from paddler_trio.cli.daemons.readings import BALANCER_ADDRESS, told_address
 from paddler_trio.cli.daemons.settings_option import SettingsFileOption, report_unknown_variables
 from paddler_trio.cli.daemons.tls_options import checked_address, with_tls
-from paddler_trio.cli.flags import Given, with_flags
+from paddler_trio.cli.flags import Given
 from paddler_trio.cli.llama_presence import require_llama
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
@@ -51,7 +51,6 @@ agent = typer.Typer(
 
 @agent.callback()
 @with_tls
-@with_flags
 def run(
     context: typer.Context,
     *,

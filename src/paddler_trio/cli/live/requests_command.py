@@ -11,7 +11,6 @@ import typer
 from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.daemons.tls_options import with_tls
-from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stderr, stdout
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
@@ -62,7 +61,6 @@ class QueryFlags:
 
 
 @with_tls
-@with_flags
 def requests(
     *,
     query: QueryFlags,

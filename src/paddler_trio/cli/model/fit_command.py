@@ -9,7 +9,6 @@ import typer
 
 from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.daemons.tls_options import with_tls
-from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.model.parameter_options import MemoryFlags
 from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
@@ -19,7 +18,6 @@ CANNOT_SAY: Final = 2
 
 
 @with_tls
-@with_flags
 def fit(
     *,
     source: Annotated[

@@ -13,7 +13,6 @@ import typer
 
 from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.daemons.tls_options import with_tls
-from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model import fit_command, model_cache, model_push, store_pins
 from paddler_trio.cli.model.parameter_options import ParameterFlags
@@ -116,7 +115,6 @@ def show(
 @model.command(WAITING, help="Like set, then wait until every agent serves it or has failed.")
 @model.command("set", help="Store what to serve and return at once. What is not given stays.")
 @with_tls
-@with_flags
 def change(
     context: typer.Context,
     *,
