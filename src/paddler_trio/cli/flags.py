@@ -17,7 +17,6 @@ import attrs
 import typer
 from typer.models import OptionInfo
 
-from paddler_trio.cli.daemons.readings import READINGS
 from paddler_trio.setting import Hint, Reading, Setting, hints_of
 
 C = TypeVar("C")
@@ -191,8 +190,12 @@ def _default_given(default: object, setting: Setting) -> object:
 
 
 def _reading(setting: Setting) -> Reading:
-    reading = setting.reading
-    return reading if isinstance(reading, Reading) else READINGS[reading] if reading else Reading()
+    if setting.reading is None or isinstance(setting.reading, Reading):
+        return setting.reading or Reading()
+    # most commands have no setting of a daemon, and do without what judges these
+    from paddler_trio.cli.daemons.readings import READINGS
+
+    return READINGS[setting.reading]
 
 
 def _annotated(hint: Hint, option: OptionInfo) -> Hint:
