@@ -27,7 +27,7 @@ from balancer_double import BalancerDouble, Link, balancer_double  # found only 
 
 from paddler_trio.agent.assembly.agent_daemon import serve_agent
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
-from paddler_trio.system.config import AgentConfig
+from paddler_trio.system.settings.agent_config import AgentConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,

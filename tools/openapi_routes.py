@@ -20,7 +20,7 @@ from paddler_trio.balancer.joining.advertised_address import AdvertisedAddress
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.processes.model_store.source_routes import SourceRoutes
 from paddler_trio.processes.model_store.store_routes import store_routes
-from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 
 Route: TypeAlias = tuple[str, str]
 """Method and pattern, as `paddler_trio.net.server.router` writes them."""

@@ -21,7 +21,7 @@ from paddler_agent import PaddlerAgent, serving_agent
 
 from no_tls import NO_TLS
 from paddler_trio.balancer.assembly.balancer_daemon import BoundBalancer, serve_balancer
-from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 
 Json: TypeAlias = Any  # answers are looked into freely; their shape is what is being tested

@@ -21,7 +21,8 @@ from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.model.store_client import StoreClient
 from paddler_trio.nursery_tree.agent_tree import run_agent
 from paddler_trio.nursery_tree.instance_tree import InstanceParts
-from paddler_trio.system.config import AgentConfig, split_address
+from paddler_trio.system.config import split_address
+from paddler_trio.system.settings.agent_config import AgentConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 
 MIB = 1 << 20

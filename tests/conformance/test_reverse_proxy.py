@@ -22,7 +22,8 @@ from scripted_server import Exchange, Script, ScriptedServer, scripted_server
 from structlog.testing import capture_logs
 
 from paddler_trio.agent.assembly.agent_daemon import serve_agent
-from paddler_trio.system.config import AgentConfig, UpstreamConfig, split_address
+from paddler_trio.system.config import split_address
+from paddler_trio.system.settings.agent_config import AgentConfig, UpstreamConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 
 ASK = b"POST /completion HTTP/1.1\r\nHost: api.example\r\nContent-Length: 2\r\n\r\n{}"

@@ -23,7 +23,7 @@ from paddler_trio.agent.children.engine_crash import LoadFailedError
 from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.model import model_server
 from paddler_trio.agent.model.serving import OTHER_MODEL
-from paddler_trio.system.config import AgentConfig
+from paddler_trio.system.settings.agent_config import AgentConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 from paddler_trio.system.thread_priority import GIVE_WAY
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready

@@ -31,8 +31,8 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Rollout,
     RolloutPhase,
 )
-from paddler_trio.system.config import BalancerConfig
 from paddler_trio.system.loop_lag import LoopLag
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.telemetry.exposition import Exposition
 from paddler_trio.telemetry.label_values import (
     QUEUE_OUTCOMES,

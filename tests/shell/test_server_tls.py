@@ -18,7 +18,7 @@ from paddler_trio.net.tls.server_context import (
     read_server_certificate,
 )
 from paddler_trio.net.tls.server_tls import LOOK_S, RETRY_S, ServerTls, server_tls, signature
-from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 
 DAY_S = 86_400.0
 

@@ -68,11 +68,11 @@ from paddler_trio.processes.preparation.job_limits import (
     MAX_CPU_S,
     MEMORY_BYTES,
 )
-from paddler_trio.system.config import BalancerConfig
 from paddler_trio.system.logs import log_ring, log_stream
 from paddler_trio.system.loop_lag import STALL_S
 from paddler_trio.system.read_size import MANY_PIECES, MOST_BYTES
 from paddler_trio.system.ready_sockets import TURN_S
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.telemetry import line_writer, span_export
 from paddler_trio.wire import json_limits, json_text
 from paddler_trio.wire.engine.engine_settings import STREAM_INTERVAL_MS

@@ -15,9 +15,10 @@ PACKAGE = Path(__file__).parents[2] / "src" / "paddler_trio"
 IMPURE = {"trio", "time", "socket", "random", "logging", "threading", "asyncio", "structlog"}
 MAY_IMPORT = {
     "errors": set[str](),
-    "wire": {"errors"},
+    "setting": set[str](),
+    "wire": {"setting", "errors"},
     "scheduler": set[str](),
-    "system": {"wire", "scheduler", "errors"},
+    "system": {"wire", "scheduler", "setting", "errors"},
     "language": {"wire", "system", "errors"},
     "net": {"wire", "scheduler", "system", "errors"},
     "nursery_tree": {"wire", "scheduler", "system", "errors"},
@@ -34,7 +35,7 @@ MAY_IMPORT = {
     },
     "cli": {
         *("agent", "balancer", "telemetry", "processes", "models", "nursery_tree", "net"),
-        *("language", "wire", "scheduler", "system", "errors"),
+        *("language", "wire", "scheduler", "system", "setting", "errors"),
     },
     "__main__": {"cli"},
 }

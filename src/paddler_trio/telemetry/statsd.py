@@ -18,8 +18,9 @@ import trio
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
-from paddler_trio.system.config import BalancerConfig, split_address
+from paddler_trio.system.config import split_address
 from paddler_trio.system.printed_tree import explain_this_task
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 
 log = structlog.get_logger("statsd")
 

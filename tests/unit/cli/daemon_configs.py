@@ -7,7 +7,8 @@ import inspect
 import pytest
 
 from cli_in_process import invoke
-from paddler_trio.system.config import AgentConfig, BalancerConfig
+from paddler_trio.system.settings.agent_config import AgentConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 
 
 def config_of(*words: str) -> BalancerConfig | AgentConfig:

@@ -8,7 +8,7 @@ from daemon_configs import config_of
 
 from cli_in_process import invoke
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
-from paddler_trio.system.config import AgentConfig
+from paddler_trio.system.settings.agent_config import AgentConfig
 
 AGENT = ("agent", "--management-addr", "127.0.0.1:1", "--slots", "1", "--draft-model")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.system.config import AgentConfig, parse_labels
+from paddler_trio.system.config import parse_labels
+from paddler_trio.system.settings.agent_config import AgentConfig
 
 
 def test_labels_are_keys_with_values() -> None:

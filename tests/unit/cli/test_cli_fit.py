@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import typer
+from daemon_configs import config_of
 
-from paddler_trio.cli.daemons.memory_options import memory_limits
 from paddler_trio.cli.management_client import AgentView
 from paddler_trio.cli.model.fit_display import FitAnswer, show_answers
 from paddler_trio.cli.model.fit_run import _exit_code
@@ -18,6 +18,7 @@ from paddler_trio.cli.model.model_parameters import (
     changed_parameters,
     given_parameters,
 )
+from paddler_trio.system.settings.agent_config import AgentConfig
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.desired_state_extras import (
     NO_EXTRAS,
@@ -62,7 +63,12 @@ def test_only_these_two_can_be_automatic() -> None:
 
 
 def test_limits_are_mib() -> None:
-    limits = memory_limits(1, None, 3)
+    config = config_of(
+        *("agent", "--management-addr", "127.0.0.1:1", "--slots", "1"),
+        *("--memory-limit", "1", "--gpu-memory-reserve", "3"),
+    )
+    assert isinstance(config, AgentConfig)
+    limits = config.memory
     assert (limits.host_limit_bytes, limits.gpu_reserve_bytes) == (MIB, 3 * MIB)
     assert limits.host_reserve_bytes is None
 

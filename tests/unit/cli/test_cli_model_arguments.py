@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from paddler_trio.cli.fleet.issue_words import WORDS, issue_words, issues_words
 from paddler_trio.cli.model import parameter_options
-from paddler_trio.cli.model.model import FLAGS, change
+from paddler_trio.cli.model.model import change
 from paddler_trio.cli.model.model_change import RELOADING, changes
 from paddler_trio.cli.model.model_parameters import given_parameters, parameter_names
 from paddler_trio.cli.model.model_source import model_of
@@ -113,8 +113,9 @@ def test_a_model_is_shown_as_the_source_that_names_it(model: DesiredModel) -> No
 
 
 def test_every_inference_parameter_has_its_flag() -> None:
-    assert set(FLAGS) == set(parameter_names())
-    assert set(FLAGS) <= inspect.signature(change).parameters.keys()
+    flags = {each.name for each in attrs.fields(parameter_options.ParameterFlags)}
+    assert flags == set(parameter_names())
+    assert flags <= inspect.signature(change).parameters.keys()
 
 
 def test_the_help_names_every_type_there_is() -> None:

@@ -21,7 +21,7 @@ from paddler_trio.balancer.fleet.fleet_routes import FleetOrder
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.errors import WireError
 from paddler_trio.net.server.asgi import App, Message
-from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, HuggingFaceModel
 from paddler_trio.wire.paddler.request_params import (

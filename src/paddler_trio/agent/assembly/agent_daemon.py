@@ -31,9 +31,9 @@ from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, keep_engine, keep_preparation
 from paddler_trio.nursery_tree.instances import Instances
 from paddler_trio.nursery_tree.state_owner import Run
-from paddler_trio.system.config import AgentConfig
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.machine import available_memory_bytes
+from paddler_trio.system.settings.agent_config import AgentConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 from paddler_trio.telemetry.otlp_exporter import open_exporter
 from paddler_trio.telemetry.span_export import SpanExport
@@ -74,9 +74,7 @@ async def serve_agent(
         open_metrics = partial(AgentMetricsPort, bind_metrics(config.metrics_addr), tls=tls)
     elif config.metrics_tls_cert or config.metrics_tls_key or config.metrics_tls_client_ca:
         raise ConfigurationError("--metrics-tls-* needs the port: give --metrics-addr HOST:PORT")
-    lock = (
-        in_use(config.token_file) if config.has_credential and config.token_file else nullcontext()
-    )
+    lock = nullcontext() if config.credential_file is None else in_use(config.credential_file)
     with lock:
         if config.upstream is None:
             parts = partial(agent_parts, config, open_metrics)
@@ -165,10 +163,8 @@ class _Host:
         return services
 
     def _rotation(self) -> CredentialRotation | None:
-        config = self.config
-        if config.token_file is None or not config.has_credential:
-            return None
-        return CredentialRotation(config.token_file)
+        file = self.config.credential_file
+        return None if file is None else CredentialRotation(file)
 
     def instance_parts(self, wanted: InstanceWanted) -> InstanceParts:
         """Return the parts of a deployment beside the first link's."""
@@ -204,7 +200,7 @@ class _Host:
             status,
             models,
             requests,
-            token_file=config.token_file,
+            token_file=config.secret_file,
             tls=ClientTls(
                 config.tls_ca,
                 config.tls_fingerprint,

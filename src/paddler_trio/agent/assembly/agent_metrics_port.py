@@ -20,7 +20,7 @@ from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.server import HttpServer
 from paddler_trio.net.tls.server_context import TlsFiles
 from paddler_trio.net.tls.server_tls import ServerTls
-from paddler_trio.system.config import AgentConfig
+from paddler_trio.system.settings.agent_config import AgentConfig
 from paddler_trio.telemetry.exposition import Exposition
 from paddler_trio.telemetry.metric_kind import AGENT_PREFIX
 

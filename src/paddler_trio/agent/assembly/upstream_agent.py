@@ -22,7 +22,7 @@ from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.nursery_tree.agent_tree import AgentParts
 from paddler_trio.nursery_tree.instance_tree import InstanceParts
-from paddler_trio.system.config import AgentConfig, UpstreamConfig
+from paddler_trio.system.settings.agent_config import AgentConfig, UpstreamConfig
 from paddler_trio.wire.trio.trio_link import Placement
 
 LONGEST_SILENCE_S: Final = 6 * 3600.0
@@ -58,7 +58,7 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
         status,
         NoModels(),
         UpstreamRequests(tunnels),
-        token_file=config.token_file,
+        token_file=config.secret_file,
         tls=tls,
         id=f"{host}.{server.deployment}",
         placement=lambda: placement,

@@ -35,7 +35,7 @@ from paddler_trio.balancer.apis.responses.responses_store import ResponseStore
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 
 PREFIXES: Final = ("/v1", "")
 """llama-server answers most paths without the version as well."""

@@ -28,9 +28,9 @@ from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.state_owner import Run, keep_model_store
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
-from paddler_trio.system.config import BalancerConfig
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.ready_sockets import run_ready_sockets
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.telemetry.statsd import StatsdExporter
 from paddler_trio.wire.trio.default_deployment import PADDLERS_RULES
 

@@ -30,7 +30,7 @@ from paddler_trio.balancer.assembly.hot_restart_assembly import (
 from paddler_trio.balancer.assembly.hub_models import AnsweredHubModels
 from paddler_trio.balancer.assembly.joining_assembly import Joining
 from paddler_trio.balancer.assembly.key_quotas import KeyQuotas
-from paddler_trio.balancer.assembly.panel_assembly import PANEL, panel_site
+from paddler_trio.balancer.assembly.panel_assembly import PANEL, panel_info, panel_site
 from paddler_trio.balancer.assembly.port_guards import PortGuards
 from paddler_trio.balancer.assembly.request_watch import RequestWatch
 from paddler_trio.balancer.assembly.upstream_assembly import REVERSE_PROXY, Upstreams
@@ -68,9 +68,9 @@ from paddler_trio.net.tls.server_tls import ServerTls, server_tls
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
 from paddler_trio.nursery_tree.state_owner import Run, StateOwner
 from paddler_trio.processes.model_store.store_messages import PREFIX, is_store_path
-from paddler_trio.system.config import BalancerConfig
 from paddler_trio.system.listen_fds import passed_sockets
 from paddler_trio.system.logs.log_ring import RECENT
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 from paddler_trio.telemetry.exposition import Exposition
 
@@ -329,8 +329,14 @@ def port_apps(
     limited = quotas.limiter(http_only(api.routes_http, native))
     native_cors = Cors(config.inference_cors_allowed_hosts)
     api_cors = Cors(config.inference_cors_allowed_hosts, CORS_RULES)
-    site = panel_site(
+    info = panel_info(
         listeners,
+        agents_need_key=lambda: agents.agents_need_key,
+        captures=config.capture_prompts,
+        is_encrypted=bound.tls is not None,
+    )
+    site = panel_site(
+        info,
         bound.keys,
         management=operators_app,
         inference=limited,
@@ -338,10 +344,7 @@ def port_apps(
         limited_apis=quotas.limited(api),
         use=guards.use,
         operators=guards.operate,
-        agents_need_key=lambda: agents.agents_need_key,
         pages=guards.management_pages,
-        captures=config.capture_prompts,
-        is_encrypted=bound.tls is not None,
         audit=core.audit,
     )
     public, private = listeners["inference"], listeners["management"]

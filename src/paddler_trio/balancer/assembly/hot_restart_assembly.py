@@ -18,7 +18,7 @@ from paddler_trio.balancer.hot_restart.bequest import Bequest, BoundPort
 from paddler_trio.balancer.hot_restart.inheritance import Inheritance
 from paddler_trio.balancer.hot_restart.own_successor import OwnSuccessor
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 
 log = structlog.get_logger("handover")

@@ -21,7 +21,7 @@ from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.reverse_proxy.tunnel_route import is_tunnel_path
 from paddler_trio.net.tls.server_tls import ServerTls
 from paddler_trio.processes.model_store.store_messages import is_store_path
-from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 
 SUFFIX: Final = ".agents.json"
 """Of the file beside a state database."""

@@ -17,7 +17,7 @@ from paddler_trio.balancer.keys.key_tokens import KeyTokens
 from paddler_trio.balancer.keys.key_usage_file import SUFFIX, KeyUsageFile
 from paddler_trio.net.server.asgi import App
 from paddler_trio.nursery_tree.state_owner import Run
-from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 
 
 @attrs.frozen(eq=False)

@@ -24,8 +24,33 @@ PANEL: Final = "web admin panel"
 """The service of ``--web-admin-panel-addr``; the same site is below ``/panel/`` of management."""
 
 
-def panel_site(
+def panel_info(
     listeners: Mapping[str, Sequence[socket.socket]],
+    *,
+    agents_need_key: Callable[[], bool],
+    captures: bool,
+    is_encrypted: bool,
+) -> InfoRoutes:
+    """Return what pages have to know; `listeners` of all services are by their names."""
+    named = {
+        "inference": "inference",
+        "management": "management",
+        "openai": "compat openai",
+        "panel": PANEL,
+    }
+    return InfoRoutes(
+        addresses={
+            called: [bound_address(each) for each in listeners.get(name, ())]
+            for called, name in named.items()
+        },
+        agents_need_key=agents_need_key,
+        captures=captures,
+        is_encrypted=is_encrypted,
+    )
+
+
+def panel_site(
+    info_routes: InfoRoutes,
     keys: KeyRing,
     *,
     management: App,
@@ -34,43 +59,23 @@ def panel_site(
     limited_apis: App,
     use: Authentication,
     operators: Authentication,
-    agents_need_key: Callable[[], bool],
     pages: Origins,
-    captures: bool = False,
-    is_encrypted: bool = False,
     audit: AuditTrail,
 ) -> PanelSite:
-    """The panel, over the applications of the ports that it stands for.
+    """Return the panel, over the applications of the ports that it stands for.
 
     Args:
-      listeners: of all services, by their names.
       keys: what people sign in with.
       limited_apis: ``apis`` within the limits of keys, as ``inference`` is.
       use, operators: keys that requests may bring instead of a session.
-      agents_need_key: whether the management port asks those that dial in for anything.
       pages: of which origins may change anything.
-      captures: the beginnings of prompts and answers are kept.
-      is_encrypted: the ports have TLS.
       audit: who signed in and out.
     """
     access = PanelAccess(keys)
     own = Router()
     SessionRoutes(access, operators).add_to(own)
     info = Router()
-    InfoRoutes(
-        addresses={
-            called: [bound_address(each) for each in listeners.get(name, ())]
-            for called, name in (
-                ("inference", "inference"),
-                ("management", "management"),
-                ("openai", "compat openai"),
-                ("panel", PANEL),
-            )
-        },
-        agents_need_key=agents_need_key,
-        captures=captures,
-        is_encrypted=is_encrypted,
-    ).add_to(info)
+    info_routes.add_to(info)
     return PanelSite(
         PanelAssets.read(),
         own=by_path(

@@ -13,7 +13,7 @@ from paddler_trio.balancer.activity.accounts.entrance import Entrance
 from paddler_trio.balancer.activity.accounts.request_account import RequestAccount
 from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.nursery_tree.state_owner import Run
-from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.telemetry.line_writer import LineWriter
 from paddler_trio.telemetry.otlp_exporter import open_exporter
 from paddler_trio.telemetry.span_export import SpanExport

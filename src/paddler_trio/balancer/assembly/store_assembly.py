@@ -13,7 +13,7 @@ from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.processes.model_store.store_messages import MAX_MESSAGE_BYTES
-from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.paddler.desired_state import (
     DesiredModel,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import attrs
 import typer
 
 from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.scheduler.limits.key_limits import (
     MAX_CONCURRENT,
@@ -29,16 +31,16 @@ FileOption = Annotated[
 ]
 
 
-@key.command()
-def new(
-    name: Annotated[str, typer.Argument(help="What logs and metrics call the key.")],
-    file: FileOption,
+@attrs.frozen(kw_only=True)
+class KeyFlags:
+    """What a key is for, how long, and how much."""
+
     scope: Annotated[
         list[str] | None,
         typer.Option(
             "--scope", help="inference, management, or both with a comma.", show_default="inference"
         ),
-    ] = None,
+    ] = None
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,7 +49,7 @@ def new(
             help="Only this deployment, and others for which the option is repeated; without it "
             "all, also those that come later.",
         ),
-    ] = None,
+    ] = None
     ttl: Annotated[
         str | None,
         typer.Option(
@@ -55,7 +57,7 @@ def new(
             metavar="TIME",
             help="How long it is valid, such as 12h, 30d or 4w; without it, until it is revoked.",
         ),
-    ] = None,
+    ] = None
     expires: Annotated[
         str | None,
         typer.Option(
@@ -63,7 +65,7 @@ def new(
             metavar="MOMENT",
             help="Until when it is valid, such as 2026-12-31T23:59:59Z.",
         ),
-    ] = None,
+    ] = None
     requests_per_minute: Annotated[
         int | None,
         typer.Option(
@@ -72,7 +74,7 @@ def new(
             max=MAX_REQUESTS_PER_MINUTE,
             help="Requests that it may send in any sixty seconds; more get 429.",
         ),
-    ] = None,
+    ] = None
     max_concurrent: Annotated[
         int | None,
         typer.Option(
@@ -81,7 +83,7 @@ def new(
             max=MAX_CONCURRENT,
             help="Requests that it may have under way, those that wait included; more get 429.",
         ),
-    ] = None,
+    ] = None
     tokens_per_day: Annotated[
         int | None,
         typer.Option(
@@ -90,14 +92,34 @@ def new(
             max=MAX_TOKENS_PER_DAY,
             help="Tokens of its prompts and answers in a day of UTC; then its requests get 429.",
         ),
-    ] = None,
+    ] = None
+
+    @property
+    def limits(self) -> KeyLimits:
+        return KeyLimits(self.requests_per_minute, self.max_concurrent, self.tokens_per_day)
+
+
+@key.command()
+@with_flags
+def new(
+    *,
+    name: Annotated[str, typer.Argument(help="What logs and metrics call the key.")],
+    file: FileOption,
+    use: KeyFlags,
 ) -> None:
     """Make a key and print it, this once; the file keeps only a salted hash of it."""
     with one_line_errors():
         from paddler_trio.cli.access.key_run import make_key
 
-        limits = KeyLimits(requests_per_minute, max_concurrent, tokens_per_day)
-        make_key(name, file, scope=scope, model=model, ttl=ttl, expires=expires, limits=limits)
+        make_key(
+            name,
+            file,
+            scope=use.scope,
+            model=use.model,
+            ttl=use.ttl,
+            expires=use.expires,
+            limits=use.limits,
+        )
 
 
 @key.command("list")

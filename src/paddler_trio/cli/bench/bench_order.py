@@ -5,21 +5,20 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import attrs
 
-from paddler_trio.cli.bench.conditions import Condition
-from paddler_trio.cli.bench.plan import BenchPlan
+from paddler_trio.cli.bench.conditions import Condition, parse_conditions
+from paddler_trio.cli.bench.plan import BOUNDS, BenchPlan
 from paddler_trio.cli.bench.target_address import BaseUrl, parse_base_url
-from paddler_trio.cli.bench.workloads import Workload
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.tls.client_tls import ClientTls
+from paddler_trio.setting import Reading, Setting
 
 STANDARD_OUTPUT: Final = Path("-")
-ALL: Final = "all"
 MAX_NAME_CHARS: Final = 40
-MAX_LEVELS_CHARS: Final = 200
+OUTPUT: Final = "Output"
 
 
 @attrs.frozen(kw_only=True)
@@ -38,13 +37,36 @@ class BenchOrder:
     """See the module docstring."""
 
     plan: BenchPlan
-    targets: tuple[TargetOrder, ...]
-    ignores_end: bool
-    allow_public: bool
-    max_error_rate: float
-    conditions: list[Condition]
-    html: Path | None
-    json: Path | None
+    targets: tuple[TargetOrder, ...] = ()
+    allow_public: Annotated[
+        bool, Setting("The public address is yours to load, or its owner agrees.", panel=BOUNDS)
+    ] = False
+    max_error_rate: Annotated[
+        float,
+        Setting("Exit code 1 if a larger share of the requests fails.", panel=OUTPUT, min=0, max=1),
+    ] = 0.01
+    conditions: Annotated[
+        list[Condition],
+        Setting(
+            "Exit code 1 if this is so of the first server, such as 'ttft_p95>500ms' or "
+            "'tokens_per_s@8<100', or if nothing was measured that tells; may be repeated.",
+            flag="--fail-if",
+            panel=OUTPUT,
+            metavar="CONDITION",
+            reading=Reading(make=parse_conditions),
+        ),
+    ] = attrs.field(factory=list)
+    html: Annotated[Path | None, Setting("Write a page with plots to this file.", panel=OUTPUT)] = (
+        None
+    )
+    json: Annotated[
+        Path | None,
+        Setting(
+            "Write all figures to this file as JSON; - is standard output, without the table.",
+            panel=OUTPUT,
+            metavar="FILE",
+        ),
+    ] = None
 
 
 def target_order(
@@ -67,31 +89,6 @@ def target_order(
     return TargetOrder(
         url=url, label=name or url.authority + url.path, model=model, key_file=key_file, tls=tls
     )
-
-
-def parse_workloads(text: str) -> tuple[Workload, ...]:
-    """``plain,mixed`` or ``all``; ConfigurationError."""
-    if text.strip() == ALL:
-        return tuple(Workload)
-    try:
-        return tuple(Workload(each.strip()) for each in text.split(","))
-    except ValueError as error:
-        raise ConfigurationError(
-            f"--workload {text[:100]!r} is not known: give {', '.join(Workload)}, several with "
-            "commas between, or all"
-        ) from error
-
-
-def parse_levels(text: str) -> tuple[int, ...]:
-    """``1,2,4``; ConfigurationError."""
-    parts = [part.strip() for part in text.split(",")]
-    is_list = all(part.isascii() and part.isdigit() and len(part) <= 6 for part in parts)
-    if not is_list or len(text) > MAX_LEVELS_CHARS:
-        raise ConfigurationError(
-            f"--concurrency {text[:MAX_LEVELS_CHARS]!r} must be numbers with commas between, such "
-            "as 1,2,4"
-        )
-    return tuple(int(part) for part in parts)
 
 
 def check_writable(path: Path | None) -> None:

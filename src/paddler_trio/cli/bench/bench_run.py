@@ -124,7 +124,7 @@ async def _targets_of(order: BenchOrder) -> tuple[Target, ...]:
             _refuse_public(each)
     return tuple(
         [
-            await _target_of(wanted, each, ignores_end=order.ignores_end)
+            await _target_of(wanted, each, ignores_end=order.plan.ignores_end)
             for wanted, each in zip(order.targets, found, strict=True)
         ]
     )

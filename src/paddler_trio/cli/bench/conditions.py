@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
 import attrs
@@ -71,6 +71,11 @@ def parse_condition(text: str) -> Condition:
         is_more=match["sign"] == ">",
         limit=float(match["value"]) * factor,
     )
+
+
+def parse_conditions(texts: Iterable[str]) -> list[Condition]:
+    """Read several; ConfigurationError names the first that is none."""
+    return [parse_condition(text) for text in texts]
 
 
 def check_level(condition: Condition, concurrencies: Container[int]) -> None:

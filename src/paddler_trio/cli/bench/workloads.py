@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 from random import Random
-from typing import Final
+from typing import Annotated, Final
 
 import attrs
 
 from paddler_trio.cli.bench.prompts import text_of
+from paddler_trio.setting import Setting
 
+LOAD: Final = "The load"
+MAX_WORDS: Final = 100_000
 ONE_LONG_IN: Final = 4
 
 
@@ -33,10 +36,25 @@ class Workload(StrEnum):
 class Sizes:
     """In words, and tokens of an answer. ``prefix_words`` come on top of ``prompt_words``."""
 
-    prompt_words: int = 64
-    prefix_words: int = 512
-    long_words: int = 512
-    max_tokens: int = 64
+    max_tokens: Annotated[int, Setting("Tokens of an answer.", panel=LOAD, min=1, max=100_000)] = 64
+    prompt_words: Annotated[
+        int, Setting("Words of a prompt.", panel=LOAD, min=1, max=MAX_WORDS)
+    ] = 64
+    prefix_words: Annotated[
+        int,
+        Setting(
+            "Words that all prompts of the workload prefix begin with.",
+            panel=LOAD,
+            min=1,
+            max=MAX_WORDS,
+        ),
+    ] = 512
+    long_words: Annotated[
+        int,
+        Setting(
+            "Words of the long prompts of the workload mixed.", panel=LOAD, min=1, max=MAX_WORDS
+        ),
+    ] = 512
 
 
 @attrs.frozen

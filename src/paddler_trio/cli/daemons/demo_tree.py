@@ -24,7 +24,9 @@ from paddler_trio.cli.terminal import printable
 from paddler_trio.errors import ConfigurationError, PaddlerError
 from paddler_trio.net.h11_bounds import bound_parsing
 from paddler_trio.nursery_tree.balancer_tree import Addresses
-from paddler_trio.system.config import AgentConfig, BalancerConfig, split_address
+from paddler_trio.system.config import split_address
+from paddler_trio.system.settings.agent_config import AgentConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, LocalToAgent

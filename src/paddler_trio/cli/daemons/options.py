@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
-
-_UNITS: Final = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
-_SIZE: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([KMGTP]?)(i?)B?", re.IGNORECASE)
 
 
 class LogLevel(StrEnum):
@@ -60,11 +56,3 @@ KeyFileOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print JSON for scripts instead of text for people.")
 ]
-
-
-def size_in_bytes(text: str) -> int:
-    """Read ``200GB`` (a power of 1000), ``180GiB`` (of 1024) or plain bytes; typer.BadParameter."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or (match[3] and not match[2]):
-        raise typer.BadParameter(f"{text!r} is no size: write one such as 200GB or 180GiB")
-    return int(float(match[1]) * (1024 if match[3] else 1000) ** _UNITS[match[2].upper()])

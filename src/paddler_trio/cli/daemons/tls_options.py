@@ -8,90 +8,75 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import attrs
 import typer
 
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.tls.address import BalancerAddress, parse_address
 from paddler_trio.net.tls.client_tls import ClientTls
+from paddler_trio.setting import Setting
 
 PANEL: Final = "TLS, for an address with https://"
 PARAMETER: Final = "tls"
 
-TlsCaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-ca",
-        envvar="PADDLER_TRIO_TLS_CA",
-        rich_help_panel=PANEL,
-        help="PEM file with the authorities that may vouch for the balancer.",
-        show_default="those of this machine",
-    ),
-]
-TlsFingerprintOption = Annotated[
-    str | None,
-    typer.Option(
-        "--tls-fingerprint",
-        metavar="SHA256HEX",
-        envvar="PADDLER_TRIO_TLS_FINGERPRINT",
-        rich_help_panel=PANEL,
-        help="SHA-256 of the balancer's own certificate; then no authority and no name counts.",
-    ),
-]
-TlsClientCertOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-client-cert",
-        envvar="PADDLER_TRIO_TLS_CLIENT_CERT",
-        rich_help_panel=PANEL,
-        help="PEM file with the certificate to show, if the balancer asks for one.",
-    ),
-]
-TlsClientKeyOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-client-key",
-        envvar="PADDLER_TRIO_TLS_CLIENT_KEY",
-        rich_help_panel=PANEL,
-        help="PEM file with its key.",
-        show_default="in the file of the certificate",
-    ),
-]
-_OPTIONS: Final = {
-    "tls_ca": TlsCaOption,
-    "tls_fingerprint": TlsFingerprintOption,
-    "tls_client_cert": TlsClientCertOption,
-    "tls_client_key": TlsClientKeyOption,
-}
+
+@attrs.frozen(kw_only=True)
+class TlsFlags:
+    """The flags, as they were given."""
+
+    tls_ca: Annotated[
+        Path | None,
+        Setting(
+            "PEM file with the authorities that may vouch for the balancer.",
+            variable="PADDLER_TRIO_TLS_CA",
+            panel=PANEL,
+            unset="those of this machine",
+        ),
+    ] = None
+    tls_fingerprint: Annotated[
+        str | None,
+        Setting(
+            "SHA-256 of the balancer's own certificate; then no authority and no name counts.",
+            variable="PADDLER_TRIO_TLS_FINGERPRINT",
+            panel=PANEL,
+            metavar="SHA256HEX",
+        ),
+    ] = None
+    tls_client_cert: Annotated[
+        Path | None,
+        Setting(
+            "PEM file with the certificate to show, if the balancer asks for one.",
+            variable="PADDLER_TRIO_TLS_CLIENT_CERT",
+            panel=PANEL,
+        ),
+    ] = None
+    tls_client_key: Annotated[
+        Path | None,
+        Setting(
+            "PEM file with its key.",
+            variable="PADDLER_TRIO_TLS_CLIENT_KEY",
+            panel=PANEL,
+            unset="in the file of the certificate",
+        ),
+    ] = None
 
 
 def with_tls(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the four flags; its parameter ``tls`` gets what they say.
-
-    Typer makes one flag of each parameter, so the parameters are those that it finds here.
-    """
+    """Do what `with_flags` does, and give the command's parameter ``tls`` what these flags say."""
 
     @functools.wraps(command)
-    def with_flags(
-        *args: Any,
-        tls_ca: Path | None = None,
-        tls_fingerprint: str | None = None,
-        tls_client_cert: Path | None = None,
-        tls_client_key: Path | None = None,
-        **others: Any,
-    ) -> None:
-        tls = client_tls(tls_ca, tls_fingerprint, tls_client_cert, tls_client_key)
-        command(*args, **{PARAMETER: tls}, **others)
+    def with_client_tls(*, tls: TlsFlags, **others: Any) -> None:
+        given = client_tls(tls.tls_ca, tls.tls_fingerprint, tls.tls_client_cert, tls.tls_client_key)
+        command(tls=given, **others)
 
     signature = inspect.signature(command, eval_str=True)
-    kept = [each for each in signature.parameters.values() if each.name != PARAMETER]
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
-        for name, option in _OPTIONS.items()
+    parameters = [
+        each.replace(annotation=TlsFlags) if each.name == PARAMETER else each
+        for each in signature.parameters.values()
     ]
-    parameters = [*kept, *added]
-    with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    with_flags.__annotations__ = {each.name: each.annotation for each in parameters}
-    return with_flags
+    with_client_tls.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return with_flags(with_client_tls)
 
 
 def client_tls(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
+import attrs
 import typer
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
@@ -32,29 +33,37 @@ class RequestEnding(StrEnum):
     stopped = "stopped"
 
 
-@with_tls
-def requests(
+@attrs.frozen(kw_only=True)
+class QueryFlags:
+    """Which requests are listed."""
+
     state: Annotated[
         RequestState,
         typer.Option("--state", help="Those in flight, those that have ended, or all."),
-    ] = RequestState.all,
-    deployment: Annotated[str, typer.Option("--deployment", help="Only of this deployment.")] = "",
+    ] = RequestState.all
+    deployment: Annotated[str, typer.Option("--deployment", help="Only of this deployment.")] = ""
     client: Annotated[
         str, typer.Option("--client", help="Only of this client: the name of its API key.")
-    ] = "",
-    agent: Annotated[str, typer.Option("--agent", help="Only those that this agent had.")] = "",
+    ] = ""
+    agent: Annotated[str, typer.Option("--agent", help="Only those that this agent had.")] = ""
     ending: Annotated[
         RequestEnding | None, typer.Option("--ending", help="Only those that ended so.")
-    ] = None,
+    ] = None
     since: Annotated[
         float | None,
         typer.Option(
             "--since", min=0, help="Only those that were in flight in the last so many seconds."
         ),
-    ] = None,
+    ] = None
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=10_000, help="How many at most, newest first.")
-    ] = 50,
+    ] = 50
+
+
+@with_tls
+def requests(
+    *,
+    query: QueryFlags,
     cancel: Annotated[
         int | None,
         typer.Option(
@@ -76,31 +85,24 @@ def requests(
     with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as management:
         from paddler_trio.cli.live.requests_run import (
             RequestsQuery,
-            cancel_request,
             csv_lines,
             read_requests,
             table_lines,
         )
 
         if cancel is not None:
-            try:
-                cancel_request(management, cancel)
-            except BalancerRefusedError as error:
-                if error.status != 404:
-                    raise
-                raise BalancerRefusedError(404, f"no request {cancel} is in flight") from error
-            stderr().print(f"request {cancel} is cancelled")
+            _cancel(management, cancel)
             return
-        query = RequestsQuery(
-            state=state.value,
-            client=client,
-            deployment=deployment,
-            agent=agent,
-            ending="" if ending is None else ending.value,
-            since_s=since,
-            limit=limit,
+        wanted = RequestsQuery(
+            state=query.state.value,
+            client=query.client,
+            deployment=query.deployment,
+            agent=query.agent,
+            ending="" if query.ending is None else query.ending.value,
+            since_s=query.since,
+            limit=query.limit,
         )
-        page = read_requests(management, query)
+        page = read_requests(management, wanted)
         if as_json:
             raws = [request.raw for request in page.requests]
             print_json(
@@ -114,3 +116,15 @@ def requests(
         else:
             for line in table_lines(page):
                 stdout().print(line, soft_wrap=True)
+
+
+def _cancel(management: ManagementClient, key: int) -> None:
+    from paddler_trio.cli.live.requests_run import cancel_request
+
+    try:
+        cancel_request(management, key)
+    except BalancerRefusedError as error:
+        if error.status != 404:
+            raise
+        raise BalancerRefusedError(404, f"no request {key} is in flight") from error
+    stderr().print(f"request {key} is cancelled")

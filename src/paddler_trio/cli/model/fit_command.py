@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+import attrs
 import typer
 
 from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.daemons.tls_options import with_tls
-from paddler_trio.cli.model import parameter_options as options
+from paddler_trio.cli.model.parameter_options import MemoryFlags
 from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 CANNOT_SAY: Final = 2
-FLAGS: Final = ("context_size", "n_gpu_layers", "k_cache_dtype", "v_cache_dtype")
 
 
 @with_tls
 def fit(
-    context: typer.Context,
+    *,
     source: Annotated[
         str,
         typer.Argument(
@@ -42,10 +42,7 @@ def fit(
         int | None,
         typer.Option("--slots", min=1, show_default="each agent's own; 1 with --here"),
     ] = None,
-    context_size: options.ContextSize = None,
-    n_gpu_layers: options.NGpuLayers = None,
-    k_cache_dtype: options.KCacheDtype = None,
-    v_cache_dtype: options.VCacheDtype = None,
+    parameters: MemoryFlags,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
@@ -61,7 +58,7 @@ def fit(
             ModelRunOptions.read(
                 source=source,
                 projection=projection,
-                flags={name: context.params[name] for name in FLAGS},
+                flags=attrs.asdict(parameters),
                 file=None,
                 template_file=None,
                 no_template=False,

@@ -8,13 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import attrs
 import typer
 
 from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.daemons.tls_options import with_tls
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model import fit_command, model_cache, model_push, store_pins
-from paddler_trio.cli.model import parameter_options as options
+from paddler_trio.cli.model.parameter_options import ParameterFlags
 from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
@@ -26,26 +27,73 @@ model.command("fit", help="Would a model fit, on each agent or on this machine? 
 )
 
 WAITING = "swap"
-FLAGS = (
-    "context_size",
-    "n_batch",
-    "n_gpu_layers",
-    "k_cache_dtype",
-    "v_cache_dtype",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "penalty_last_n",
-    "penalty_repeat",
-    "penalty_frequency",
-    "penalty_presence",
-    "enable_embeddings",
-    "embedding_batch_size",
-    "pooling_type",
-    "image_resize_to_fit",
-)
-"""The parameters below that are fields of the inference parameters."""
+
+
+@attrs.frozen(kw_only=True)
+class WishFlags:
+    """What is to be served, beside the model."""
+
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="Inference parameters, TOML or JSON; flags win over it."),
+    ] = None
+    extras: Annotated[
+        Path | None,
+        typer.Option(
+            "--extras",
+            help="JSON file with the extras object, which replaces the stored one; - for standard "
+            "input, {} for none.",
+        ),
+    ] = None
+    projection: Annotated[
+        str | None,
+        typer.Option(
+            "--projection",
+            metavar="SOURCE",
+            help="Multimodal projection, for images; none for none. A repository brings its own.",
+        ),
+    ] = None
+    chat_template: Annotated[
+        Path | None,
+        typer.Option("--chat-template", help="Jinja file to use instead of the model's template."),
+    ] = None
+    no_chat_template: Annotated[
+        bool, typer.Option("--no-chat-template", help="Use the model's own chat template.")
+    ] = False
+    parameters: ParameterFlags
+
+
+@attrs.frozen(kw_only=True)
+class StoringFlags:
+    """How it is stored, and what is waited for."""
+
+    push: Annotated[
+        bool,
+        typer.Option(
+            "--push",
+            help="SOURCE is a file of this machine: upload it to the balancer's model store first. "
+            "So is --projection, if it is a file here.",
+        ),
+    ] = False
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Store nothing: show the class of the change, whether it fits each agent, what is "
+            "to be fetched, and the gap to expect.",
+        ),
+    ] = False
+    wait: Annotated[
+        bool | None,
+        typer.Option(
+            "--wait/--no-wait",
+            help="Wait for the agents and show their progress.",
+            show_default="only swap waits",
+        ),
+    ] = None
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0, help="Seconds to wait at most; then exit code 4.")
+    ] = 600.0
 
 
 @model.command("show")
@@ -69,6 +117,7 @@ def show(
 @with_tls
 def change(
     context: typer.Context,
+    *,
     source: Annotated[
         str,
         typer.Argument(
@@ -76,77 +125,8 @@ def change(
             "hf:org/repo/file@revision, or none."
         ),
     ],
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", help="Inference parameters, TOML or JSON; flags win over it."),
-    ] = None,
-    extras: Annotated[
-        Path | None,
-        typer.Option(
-            "--extras",
-            help="JSON file with the extras object, which replaces the stored one; - for standard "
-            "input, {} for none.",
-        ),
-    ] = None,
-    projection: Annotated[
-        str | None,
-        typer.Option(
-            "--projection",
-            metavar="SOURCE",
-            help="Multimodal projection, for images; none for none. A repository brings its own.",
-        ),
-    ] = None,
-    chat_template: Annotated[
-        Path | None,
-        typer.Option("--chat-template", help="Jinja file to use instead of the model's template."),
-    ] = None,
-    no_chat_template: Annotated[
-        bool, typer.Option("--no-chat-template", help="Use the model's own chat template.")
-    ] = False,
-    context_size: options.ContextSize = None,
-    n_batch: options.NBatch = None,
-    n_gpu_layers: options.NGpuLayers = None,
-    k_cache_dtype: options.KCacheDtype = None,
-    v_cache_dtype: options.VCacheDtype = None,
-    temperature: options.Temperature = None,
-    top_k: options.TopK = None,
-    top_p: options.TopP = None,
-    min_p: options.MinP = None,
-    penalty_last_n: options.PenaltyLastN = None,
-    penalty_repeat: options.PenaltyRepeat = None,
-    penalty_frequency: options.PenaltyFrequency = None,
-    penalty_presence: options.PenaltyPresence = None,
-    enable_embeddings: options.EnableEmbeddings = None,
-    embedding_batch_size: options.EmbeddingBatchSize = None,
-    pooling_type: options.Pooling = None,
-    image_resize_to_fit: options.ImageResizeToFit = None,
-    push: Annotated[
-        bool,
-        typer.Option(
-            "--push",
-            help="SOURCE is a file of this machine: upload it to the balancer's model store first. "
-            "So is --projection, if it is a file here.",
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Store nothing: show the class of the change, whether it fits each agent, what is "
-            "to be fetched, and the gap to expect.",
-        ),
-    ] = False,
-    wait: Annotated[
-        bool | None,
-        typer.Option(
-            "--wait/--no-wait",
-            help="Wait for the agents and show their progress.",
-            show_default="only swap waits",
-        ),
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=0, help="Seconds to wait at most; then exit code 4.")
-    ] = 600.0,
+    wish: WishFlags,
+    how: StoringFlags,
     as_json: JsonOption = False,
     management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
     key_file: KeyFileOption = None,
@@ -154,12 +134,13 @@ def change(
 ) -> None:
     from paddler_trio.cli.model.model_run import ModelRunOptions, store_desired_state
 
-    waits = context.command.name == WAITING if wait is None else wait
-    if push and dry_run:
+    waits = context.command.name == WAITING if how.wait is None else how.wait
+    if how.push and how.dry_run:
         raise typer.BadParameter(
             "push it first with `paddler-trio model push`", param_hint="--push / --dry-run"
         )
-    if push:
+    projection = wish.projection
+    if how.push:
         source, projection = model_push.pushed_sources(
             source,
             projection,
@@ -169,20 +150,20 @@ def change(
             as_json=as_json,
         )
     with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
-        wish = ModelRunOptions.read(
+        asked = ModelRunOptions.read(
             source=source,
             projection=projection,
-            flags={name: context.params[name] for name in FLAGS},
-            file=file,
-            template_file=chat_template,
-            no_template=no_chat_template,
-            extras_file=extras,
+            flags=attrs.asdict(wish.parameters),
+            file=wish.file,
+            template_file=wish.chat_template,
+            no_template=wish.no_chat_template,
+            extras_file=wish.extras,
         )
         code = store_desired_state(
             client,
-            wish,
-            timeout_s=timeout if waits else None,
-            dry_run=dry_run,
+            asked,
+            timeout_s=how.timeout if waits else None,
+            dry_run=how.dry_run,
             as_json=as_json,
         )
     raise typer.Exit(code)

@@ -154,14 +154,7 @@ def store_desired_state(
     Returns:
       The exit code: 0, or another one if it was waited for and not everybody serves.
     """
-    raw, raw_extras = client.extended_state()
-    current = state_of(raw)
-    current_extras = NO_EXTRAS if raw_extras is None else extras_of(raw_extras)
-    desired = wish.applied_to(current)
-    extras = wish.extras_over(current_extras)
-    if raw_extras is None and (wish.extras is not None or not extras.is_empty):
-        raise BalancerRefusedError(404, "the balancer knows no extras: leave --extras and auto out")
-    different = [*changes(current, desired), *extras_changes(current_extras, extras)]
+    desired, extras, current_extras, different = _compared(client, wish)
     console = stderr() if as_json else stdout()
     for change in different:
         console.print(Text(printable(f"{change.field}: {change.old} -> {change.new}")))
@@ -178,14 +171,7 @@ def store_desired_state(
         digest = client.store(_plain(desired), told_extras) or digest
     console.print(_what_happens(different, desired, digest))
 
-    told: dict[str, object] = {
-        "stored": bool(different),
-        "digest": digest,
-        "changes": [attrs.asdict(change) for change in different],
-        "needs_reload": any(change.needs_reload for change in different),
-        "state": _plain(desired),
-        "extras": plain_extras(extras),
-    }
+    told = _told_storing(desired, extras, digest, different)
     code = DONE
     fleet = FleetClient(client)
     # to give up a model is no rollout: it is over for the balancer when all have been told
@@ -210,16 +196,57 @@ def store_desired_state(
             before=before,
             stored_at_s=stored_at_s,
         )
-        outcome = wait_for_fleet(client, progress, timeout_s=timeout_s, console=stderr())
-        told["outcome"] = outcome.value
-        told["agents"] = [_told(standing) for standing in progress.standings]
-        code = CODES.get(outcome, FAILED)
-        if not as_json:
-            (stdout() if code == DONE else stderr()).print(
-                Text(printable(_result(outcome, progress.standings, desired, timeout_s)))
-            )
+        code = _wait(client, progress, desired, timeout_s=timeout_s, told=told, as_json=as_json)
     if as_json:
         print_json(told)
+    return code
+
+
+def _compared(
+    client: ManagementClient, wish: ModelRunOptions
+) -> tuple[BalancerDesiredState, Extras, Extras, list[Change]]:
+    """Return the new state and extras, the extras before, and all that differs."""
+    raw, raw_extras = client.extended_state()
+    current = state_of(raw)
+    current_extras = NO_EXTRAS if raw_extras is None else extras_of(raw_extras)
+    desired = wish.applied_to(current)
+    extras = wish.extras_over(current_extras)
+    if raw_extras is None and (wish.extras is not None or not extras.is_empty):
+        raise BalancerRefusedError(404, "the balancer knows no extras: leave --extras and auto out")
+    different = [*changes(current, desired), *extras_changes(current_extras, extras)]
+    return desired, extras, current_extras, different
+
+
+def _told_storing(
+    desired: BalancerDesiredState, extras: Extras, digest: str, different: list[Change]
+) -> dict[str, object]:
+    return {
+        "stored": bool(different),
+        "digest": digest,
+        "changes": [attrs.asdict(change) for change in different],
+        "needs_reload": any(change.needs_reload for change in different),
+        "state": _plain(desired),
+        "extras": plain_extras(extras),
+    }
+
+
+def _wait(
+    client: ManagementClient,
+    progress: SwapProgress,
+    desired: BalancerDesiredState,
+    *,
+    timeout_s: float,
+    told: dict[str, object],
+    as_json: bool,
+) -> int:
+    """Wait until all agents serve it or have failed, and add to what is told of it."""
+    outcome = wait_for_fleet(client, progress, timeout_s=timeout_s, console=stderr())
+    told["outcome"] = outcome.value
+    told["agents"] = [_told(standing) for standing in progress.standings]
+    code = CODES.get(outcome, FAILED)
+    if not as_json:
+        words = _result(outcome, progress.standings, desired, timeout_s)
+        (stdout() if code == DONE else stderr()).print(Text(printable(words)))
     return code
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+import attrs
 import typer
 
 _LOADING: Final = "Loading (a change reloads the model)"
@@ -89,3 +90,36 @@ Pooling = Annotated[
 ImageResizeToFit = Annotated[
     int | None, _option("--image-resize-to-fit", _EMBEDDINGS, "Pixels of an image's longer side.")
 ]
+
+
+@attrs.frozen(kw_only=True)
+class ParameterFlags:
+    """All of them; None where a flag was not given."""
+
+    context_size: ContextSize = None
+    n_batch: NBatch = None
+    n_gpu_layers: NGpuLayers = None
+    k_cache_dtype: KCacheDtype = None
+    v_cache_dtype: VCacheDtype = None
+    temperature: Temperature = None
+    top_k: TopK = None
+    top_p: TopP = None
+    min_p: MinP = None
+    penalty_last_n: PenaltyLastN = None
+    penalty_repeat: PenaltyRepeat = None
+    penalty_frequency: PenaltyFrequency = None
+    penalty_presence: PenaltyPresence = None
+    enable_embeddings: EnableEmbeddings = None
+    embedding_batch_size: EmbeddingBatchSize = None
+    pooling_type: Pooling = None
+    image_resize_to_fit: ImageResizeToFit = None
+
+
+@attrs.frozen(kw_only=True)
+class MemoryFlags:
+    """Those that decide how much memory a model takes."""
+
+    context_size: ContextSize = None
+    n_gpu_layers: NGpuLayers = None
+    k_cache_dtype: KCacheDtype = None
+    v_cache_dtype: VCacheDtype = None

@@ -7,7 +7,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,6 +28,10 @@ from paddler_trio.cli.template.template_input import (
     take_special_tokens,
 )
 from paddler_trio.cli.terminal import one_line_errors
+
+if TYPE_CHECKING:
+    from paddler_trio.language.templates.conversation import ModelTemplates
+    from paddler_trio.wire.trio.work import ConversationPrompt
 
 MAX_PIECE_BYTES = 12
 
@@ -62,14 +66,6 @@ def parse(
     Without messages, one turn of a user is taken.
     """
     with one_line_errors():
-        from paddler_trio.language.answers.turns import (
-            rendered_prompt,
-            turn_ends_of,
-            without_turn_end,
-        )
-        from paddler_trio.language.answers.whole_answer import AnswerReader
-        from paddler_trio.language.templates.conversation import prepare_conversation
-
         if messages == STDIN:
             raise typer.BadParameter("standard input is the answer", param_hint="--messages")
         templates = read_templates(template, model, bos_token=bos_token, eos_token=eos_token)
@@ -82,34 +78,62 @@ def parse(
             continue_final_message=continue_final_message,
         )
         conversation, templates = take_special_tokens(conversation, templates)
-        prepared = prepare_conversation(conversation, templates)
-        _, start = rendered_prompt(conversation, prepared)
-        form = start.form
-        reader = AnswerReader(
-            form, conversation.tools, prompt_end=start.prompt_end, may_reason=thinking is None
+        shown = _meaning(
+            conversation,
+            templates,
+            sys.stdin.buffer.read(),
+            may_reason=thinking is None,
+            seed=split,
+            is_partial=partial,
         )
-        raw = sys.stdin.buffer.read()
-        ends = turn_ends_of(prepared.model.template, form, eos_token=templates.eos_token)
-        whole = without_turn_end(raw.decode("utf-8", errors="surrogateescape"), ends)
-        data = whole.encode("utf-8", errors="surrogateescape")
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for piece in [data] if split is None else _pieces(data, random.Random(split)):  # noqa: S311
-            reader.feed(decoder.decode(piece))
-        reader.feed(decoder.decode(b"", final=True))
-        answer = reader.end(is_partial=partial)
-        shown: dict[str, object] = {
-            "content": answer.content,
-            "reasoning": answer.reasoning,
-            "tool_calls": [
-                {"name": call.name, "arguments": call.arguments, "id": call.id}
-                for call in answer.tool_calls
-            ],
-            "format": form.name,
-        }
-        if answer.problems:
-            shown["problems"] = list(answer.problems)
         sys.stdout.buffer.write(json.dumps(shown, ensure_ascii=False, indent=2).encode() + b"\n")
         sys.stdout.buffer.flush()
+
+
+def _meaning(
+    conversation: ConversationPrompt,
+    templates: ModelTemplates,
+    raw: bytes,
+    *,
+    may_reason: bool,
+    seed: int | None,
+    is_partial: bool,
+) -> dict[str, object]:
+    """Read an answer to a conversation, in random pieces if there is a seed."""
+    from paddler_trio.language.answers.turns import (
+        rendered_prompt,
+        turn_ends_of,
+        without_turn_end,
+    )
+    from paddler_trio.language.answers.whole_answer import AnswerReader
+    from paddler_trio.language.templates.conversation import prepare_conversation
+
+    prepared = prepare_conversation(conversation, templates)
+    _, start = rendered_prompt(conversation, prepared)
+    form = start.form
+    reader = AnswerReader(
+        form, conversation.tools, prompt_end=start.prompt_end, may_reason=may_reason
+    )
+    ends = turn_ends_of(prepared.model.template, form, eos_token=templates.eos_token)
+    whole = without_turn_end(raw.decode("utf-8", errors="surrogateescape"), ends)
+    data = whole.encode("utf-8", errors="surrogateescape")
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for piece in [data] if seed is None else _pieces(data, random.Random(seed)):  # noqa: S311
+        reader.feed(decoder.decode(piece))
+    reader.feed(decoder.decode(b"", final=True))
+    answer = reader.end(is_partial=is_partial)
+    shown: dict[str, object] = {
+        "content": answer.content,
+        "reasoning": answer.reasoning,
+        "tool_calls": [
+            {"name": call.name, "arguments": call.arguments, "id": call.id}
+            for call in answer.tool_calls
+        ],
+        "format": form.name,
+    }
+    if answer.problems:
+        shown["problems"] = list(answer.problems)
+    return shown
 
 
 def _pieces(data: bytes, dice: random.Random) -> Iterator[bytes]:

@@ -23,7 +23,7 @@ from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.tls.certificate import Certificate, date_of
 from paddler_trio.net.tls.expiry import ExpiryWatch
 from paddler_trio.net.tls.server_context import ServerCertificate, TlsFiles, read_server_certificate
-from paddler_trio.system.config import BalancerConfig
+from paddler_trio.system.settings.balancer_config import BalancerConfig
 
 log = structlog.get_logger("tls")
 

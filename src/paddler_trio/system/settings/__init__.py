@@ -1,0 +1,1 @@
+"""What the operator decides: one frozen value a daemon, of which its flags are made."""
