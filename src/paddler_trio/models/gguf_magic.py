@@ -18,12 +18,12 @@ def check_magic(first_bytes: bytes, subject: Subject) -> None:
 
 
 def is_gguf(path: Path) -> bool:
-    """Whether the file begins as a model does; False if it is gone. Blocking, OSError."""
+    """Return whether the file begins as a model does; False if it is gone. Blocking, OSError."""
     return read_start(path).startswith(GGUF_MAGIC)
 
 
 def read_start(path: Path) -> bytes:
-    """As many bytes as the magic has; fewer if the file is shorter or gone. Blocking, OSError."""
+    """Return as many bytes as the magic has, fewer of a shorter file. Blocking, OSError."""
     try:
         with path.open("rb") as file:
             return file.read(len(GGUF_MAGIC))

@@ -1,4 +1,4 @@
-"""What settings are judged by: addresses, labels, names, and defaults that the machine decides."""
+"""Judge settings: addresses, labels, names, and defaults that the machine decides."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def escaped(name: str) -> str:
 
 
 def at(node: object, pointer: str) -> object:
-    """What a JSON pointer leads to; None for nothing."""
+    """Return what a JSON pointer leads to; None for nothing."""
     if not pointer.startswith("/"):
         return None
     for part in pointer.split("/")[1:]:

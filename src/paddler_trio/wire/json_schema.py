@@ -71,7 +71,7 @@ class LawfulSchema:
 
 
 def lawful_schema(given: Mapping[str, object]) -> LawfulSchema:
-    """The same schema, as 2020-12 has it; references lead only to places inside it.
+    """Return the same schema, as 2020-12 has it; references lead only to places inside it.
 
     Raises:
       RecursionError: it is nested deeper than the interpreter follows.
@@ -240,7 +240,7 @@ class _Work:
                 into.setdefault(name, each)
 
     def _take_required(self, node: Schema, properties: Schema) -> None:
-        """What draft 3 says in each property, as the list of the object."""
+        """Return what draft 3 says in each property, as the list of the object."""
         names = [
             name
             for name, each in properties.items()
@@ -281,7 +281,7 @@ class _Work:
             self._lose(path, key)
 
     def _target(self, node: Schema, reference: object) -> object:
-        """What a reference leads to; None if that is nothing here."""
+        """Return what a reference leads to; None if that is nothing here."""
         if not isinstance(reference, str):
             return None
         base = self._bases.get(id(node), "")

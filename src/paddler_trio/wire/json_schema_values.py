@@ -1,4 +1,4 @@
-"""What becomes of the values of single keywords in schemas of strangers."""
+"""Translate the values of single keywords in schemas of strangers."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def dumps_in_runs(value: object) -> bytes:
 
 
 def dumps_within(value: object, most_bytes: int) -> bytes | None:
-    """As ``dumps_in_runs``; None as soon as there are more bytes than ``most_bytes``."""
+    """Write as ``dumps_in_runs`` does; return None where that has over ``most_bytes``."""
     written = bytearray()
     for piece in runs_of(value):
         written += piece

@@ -22,11 +22,12 @@ _TELLING = re.compile(r'\\.|\\\Z|"|\n', re.DOTALL)
 class StringTracker:
     """Follows the quotes of JSON, in whatever pieces the text comes.
 
-    A string that a line break runs through is none, and one whose last character is a closing
-    bracket has probably lost its closing quote.
+    A string that a line break runs through looks like none from there on, and the next quote ends
+    it. One whose last character is a closing bracket has probably lost its closing quote.
     """
 
     _is_open: bool = attrs.field(default=False, init=False)
+    _is_broken: bool = attrs.field(default=False, init=False)
     _is_escaping: bool = attrs.field(default=False, init=False)
     _ends_in_bracket: bool = attrs.field(default=False, init=False)
 
@@ -42,8 +43,10 @@ class StringTracker:
         for match in _TELLING.finditer(text, start):
             found = match.group()
             if found == '"':
-                self._is_open = not self._is_open
+                self._is_open = not (self._is_open or self._is_broken)
+                self._is_broken = False
             elif found == "\n":
+                self._is_broken = self._is_broken or self._is_open
                 self._is_open = False
             elif len(found) == 1:
                 self._is_escaping = True

@@ -107,7 +107,7 @@ def choose(files: Sequence[str], quantisation: str | None = None) -> HubChoice |
 
 
 def is_quantised(path: str, quantisation: str) -> bool:
-    """Whether the file at ``path`` has this quantisation, by its name."""
+    """Return whether the file at ``path`` has this quantisation, by its name."""
     pattern = "(?<![A-Z0-9])" + re.escape(quantisation) + "[.-]"
     return re.search(pattern, path, re.IGNORECASE) is not None
 
@@ -136,7 +136,8 @@ def named_models(files: Iterable[str]) -> dict[str, str]:
 
 
 def _alike_chars(stems: Sequence[str]) -> int:
-    """How many characters, in whole words and without their last word, all ``stems`` begin with."""
+    """Return the number of characters, in whole words and without their last word, that all
+    ``stems`` begin with."""
     first, last = min(stems), max(stems)
     pairs = enumerate(zip(first, last, strict=False))
     num_alike = next((index for index, (a, b) in pairs if a != b), min(len(first), len(last)))
@@ -145,12 +146,12 @@ def _alike_chars(stems: Sequence[str]) -> int:
 
 
 def quantisations(files: Sequence[str]) -> tuple[str, ...]:
-    """What can be chosen among, in order of appearance."""
+    """Return what can be chosen among, in order of appearance."""
     return tuple(name for name, path in named_models(files).items() if tag_of(path))
 
 
 def is_projection(path: str) -> bool:
-    """Whether the file lets a model see images, by its name."""
+    """Return whether the file lets a model see images, by its name."""
     return path.endswith(_SUFFIX) and _PROJECTION.match(_last_name(path)) is not None
 
 

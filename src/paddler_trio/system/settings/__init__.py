@@ -1,1 +1,1 @@
-"""What the operator decides: one frozen value a daemon, of which its flags are made."""
+"""Settings of the operator: one frozen value a daemon, of which its flags are made."""

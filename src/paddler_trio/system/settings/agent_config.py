@@ -88,7 +88,7 @@ class UpstreamConfig:
 
 @attrs.frozen(kw_only=True, field_transformer=within_limits)
 class AgentConfig:
-    """What an agent is told, and at the end where its balancer is."""
+    """The settings of an agent; those of its balancer come last."""
 
     slots: Annotated[
         int,

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, note
+from hypothesis import assume, given, note
 from hypothesis import strategies as st
 from written_calls import Call, all_formats, answer_of
 
@@ -110,6 +110,8 @@ def test_a_known_slip_means_what_was_meant_whole_and_streamed(
     places: list[int],
 ) -> None:
     slip = data.draw(st.sampled_from(slips_of(form)))
+    # what ends a name alone is not told from the name where it is misspelt
+    assume(calls[0][1] or slip.name != "the end of a call misspelt")
     raw = answer_of(form, calls, lambda body, syntax: slip.write(body, syntax) or body)
     note(raw)
     for pieces in ([raw], cut(raw, places), list(raw)):

@@ -1,5 +1,5 @@
-"""Where the header of a GGUF file ends, and the few values of it that are needed before llama.cpp
-reads it.
+"""Find where the header of a GGUF file ends, and the few values of it that are needed before
+llama.cpp reads it.
 
     magic "GGUF" | version | tensors | keys | key, type, value ... | name, shape, type, offset ...
 
@@ -118,7 +118,7 @@ def read_header(data: memoryview) -> GgufHeader:
 
 
 def header_of(path: str) -> GgufHeader | None:
-    """Of a file that llama.cpp has read; None if it is gone or its header is too large."""
+    """Return the header of a file that llama.cpp has read; None if it is gone or too large."""
     try:
         with (
             Path(path).open("rb") as file,
