@@ -32,13 +32,13 @@ import trio
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from certificates import Authority  # found only now
-from paddler_trio.net.server.asgi import Receive, Scope, Send, read_body, send_text
+from paddler_trio.net.server.asgi import read_body, send_text
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.listening import listen
 from paddler_trio.net.server.server import HttpServer
 from paddler_trio.net.server.streaming import body_writer
 from paddler_trio.net.tls.server_context import TlsFiles
 from paddler_trio.net.tls.server_tls import ServerTls
-from paddler_trio.net.websocket.bounded_websocket import text_sender
 
 TARGET = 0.7
 TOKENS = 2000
@@ -52,26 +52,26 @@ START = {"type": "http.response.start", "status": 200, "headers": []}
 END = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
-async def app(scope: Scope, receive: Receive, send: Send) -> None:
+async def app(exchange: Exchange) -> None:
     """``/tokens``, ``/large``, ``/small``, an upload, and a WebSocket of tokens."""
-    if scope["type"] == "websocket":
+    receive, send = exchange.receive, exchange.send
+    if exchange.is_websocket:
         await receive()
         await send({"type": "websocket.accept"})
-        write = text_sender(scope, send)
         while (await receive())["type"] == "websocket.receive":
             for _ in range(TOKENS):
-                await write(TOKEN)
-            await write(b"END")
+                await exchange.send_encoded(TOKEN)
+            await exchange.send_encoded(b"END")
         return
-    if scope["path"] == "/upload":
+    if exchange.path == "/upload":
         body = await read_body(receive, limit_bytes=2**30, deadline_s=60)
         await send_text(send, 200, str(len(body)))
-    elif scope["path"] == "/small":
+    elif exchange.path == "/small":
         await send_text(send, 200, "hello")
     else:
         await send(START)
-        write_piece = body_writer(scope, send)
-        piece, times = (TOKEN, TOKENS) if scope["path"] == "/tokens" else (LARGE, LARGE_TIMES)
+        write_piece = body_writer(exchange)
+        piece, times = (TOKEN, TOKENS) if exchange.path == "/tokens" else (LARGE, LARGE_TIMES)
         for _ in range(times):
             await write_piece(piece)
         await send(END)

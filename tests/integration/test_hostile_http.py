@@ -19,13 +19,14 @@ import h2.connection
 import pytest
 import trio
 
-from paddler_trio.net.server.asgi import Receive, Scope, Send, send_json
+from paddler_trio.net.server.asgi import send_json
 from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body
 from paddler_trio.net.server.listening import listen
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.server import HttpServer
-from paddler_trio.net.server.streaming import direct_body, watch_disconnect
+from paddler_trio.net.server.streaming import cancelled_on_disconnect
 
 PATIENCE_S = 60
 
@@ -161,26 +162,25 @@ class Daemon:
         self.routes.http("GET", "/stream", self.stream)
         self.routes.websocket("/socket", self.socket)
 
-    async def health(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await send_json(send, 200, "OK")
+    async def health(self, exchange: Exchange, params: Params) -> None:
+        await send_json(exchange.send, 200, "OK")
 
-    async def json(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await send_json(send, 200, await json_body(scope, receive, lambda value: value))
+    async def json(self, exchange: Exchange, params: Params) -> None:
+        await send_json(exchange.send, 200, await json_body(exchange, lambda value: value))
 
-    async def stream(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        body = direct_body(scope)
+    async def stream(self, exchange: Exchange, params: Params) -> None:
+        await exchange.send({"type": "http.response.start", "status": 200, "headers": []})
+        body = exchange.open_body()
         assert body is not None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch_disconnect, receive, nursery.cancel_scope.cancel)
+        async with cancelled_on_disconnect(exchange):
             async for word in self._to_say:
                 await body.write(word)
 
-    async def socket(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        assert (await receive())["type"] == "websocket.connect"
-        await send({"type": "websocket.accept"})
-        while (message := await receive())["type"] == "websocket.receive":
-            await send({**message, "type": "websocket.send"})
+    async def socket(self, exchange: Exchange, params: Params) -> None:
+        assert (await exchange.receive())["type"] == "websocket.connect"
+        await exchange.send({"type": "websocket.accept"})
+        while (message := await exchange.receive())["type"] == "websocket.receive":
+            await exchange.send({**message, "type": "websocket.send"})
 
 
 @attrs.define

@@ -18,8 +18,9 @@ import trio
 from trio_websocket import WebSocketConnection, wrap_client_stream
 
 from certificates import Authority
-from paddler_trio.net.server.asgi import App, Receive, Scope, Send, read_body, send_text
+from paddler_trio.net.server.asgi import read_body, send_text
 from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.exchange import App, Exchange
 from paddler_trio.net.server.json_body import Inflating
 from paddler_trio.net.server.listening import listen
 from paddler_trio.net.server.server import HttpServer
@@ -222,9 +223,9 @@ async def until(condition: Callable[[], bool]) -> None:
         await trio.lowlevel.checkpoint()
 
 
-async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-    await read_body(receive, limit_bytes=1_000_000, deadline_s=PATIENCE_S)
-    await send_text(send, 200, f"hello {scope['path']}")
+async def hello(exchange: Exchange) -> None:
+    await read_body(exchange.receive, limit_bytes=1_000_000, deadline_s=PATIENCE_S)
+    await send_text(exchange.send, 200, f"hello {exchange.path}")
 
 
 class Waiter:
@@ -235,8 +236,8 @@ class Waiter:
         self.answer = trio.Event()
         self.gone = trio.Event()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await read_body(receive, limit_bytes=1000, deadline_s=PATIENCE_S)
+    async def __call__(self, exchange: Exchange) -> None:
+        await read_body(exchange.receive, limit_bytes=1000, deadline_s=PATIENCE_S)
         self.entered.set()
         async with trio.open_nursery() as nursery:
 
@@ -244,8 +245,8 @@ class Waiter:
                 self.gone.set()
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(watch_disconnect, receive, on_gone)
+            nursery.start_soon(watch_disconnect, exchange.receive, on_gone)
             await self.answer.wait()
             nursery.cancel_scope.cancel()
         if not self.gone.is_set():
-            await send_text(send, 200, "waited")
+            await send_text(exchange.send, 200, "waited")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import attrs
 
+from exchanges import exchange_for
 from paddler_trio.balancer.front.authentication import Authentication
 from paddler_trio.balancer.joining.agent_guard import AgentGuard
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry
@@ -17,7 +18,8 @@ from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, wr
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.net.joining.agent_credential import AgentCredential
 from paddler_trio.net.joining.join_token import digest_of, new_secret
-from paddler_trio.net.server.asgi import App, Message, Receive, Scope, Send, send_text
+from paddler_trio.net.server.asgi import Message, Scope, send_text
+from paddler_trio.net.server.exchange import App, Exchange
 from paddler_trio.net.server.router import Router
 from paddler_trio.processes.model_store.store_messages import is_store_path
 
@@ -145,7 +147,7 @@ async def said(app: App, scope: Scope, content: bytes) -> Said:
             return {"type": "websocket.connect"}
         return {"type": "http.request", "body": content, "more_body": False}
 
-    await app(scope, receive, send)
+    await app(exchange_for(scope, receive, send))
     first = messages[0]
     if first["type"] == "websocket.accept":
         return Said(101, [], b"")
@@ -155,9 +157,9 @@ async def said(app: App, scope: Scope, content: bytes) -> Said:
     return Said(first["status"], list(first["headers"]), body)
 
 
-async def operators(scope: Scope, receive: Receive, send: Send) -> None:
-    await send_text(send, 200, "for operators")
+async def operators(exchange: Exchange) -> None:
+    await send_text(exchange.send, 200, "for operators")
 
 
-async def accept(scope: Scope, receive: Receive, send: Send, params: object) -> None:
-    await send({"type": "websocket.accept"})
+async def accept(exchange: Exchange, params: object) -> None:
+    await exchange.send({"type": "websocket.accept"})

@@ -14,10 +14,11 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.agents.ask_model import MAX_ASKED
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.api_router import ApiRouter
 from paddler_trio.balancer.apis.api_routes import api_routers
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.kept_logprobs import MANY_NUMBERS
 from paddler_trio.balancer.apis.llama_server.model_routes import PIECES_AT_ONCE
 from paddler_trio.balancer.apis.prompts import MAX_TEXTS_AMONG_IDS
@@ -26,7 +27,7 @@ from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.net.server.asgi import Message, Scope
-from paddler_trio.net.server.input_budget import INLINE_BYTES, INPUT, DecodingThread, InputBudget
+from paddler_trio.net.server.input_budget import INLINE_BYTES, DecodingThread, InputBudget
 from paddler_trio.nursery_tree.agent_connection import (
     OUTGOING_FRAMES,
     QUESTIONS_AT_ONCE,
@@ -92,7 +93,6 @@ class Asking:
             "path": path,
             "query_string": b"",
             "headers": [(b"content-type", b"application/json")],
-            "extensions": {INPUT: room},
         }
 
         async def receive() -> Message:
@@ -106,7 +106,7 @@ class Asking:
             self.sent.append(message)
 
         async def run() -> None:
-            await self.app(scope, receive, send)
+            await self.app(exchange_for(scope, receive, send, room=room))
             room.close()
             self.ended.set()
 
@@ -290,12 +290,11 @@ async def test_a_long_answer_to_a_short_request_is_written_off_the_event_loop() 
     for num_tokens, steps in ((10, 0), (5000, 1)):
         budget = OneThread()
         sent: list[Message] = []
-        scope: Scope = {"type": "http", "headers": [], "extensions": {INPUT: budget.reservation()}}
 
         async def send(message: Message, sent: list[Message] = sent) -> None:
             sent.append(message)
 
-        exchange = Exchange.open(scope, _never, send)
+        exchange = ApiExchange.open(exchange_for({}, _never, send, room=budget.reservation()))
         answer = {"choices": [{"logprobs": {"content": [entry] * num_tokens}}]}
         await exchange.send_json(200, answer)
         assert budget.thread.steps == steps

@@ -14,8 +14,8 @@ from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.balancer.agents.agent_frames import AgentFrame, decode, take_step
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.errors import WireError
-from paddler_trio.net.server.asgi import Receive, Scope, Send
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -37,8 +37,8 @@ async def test_a_bug_has_its_traceback_and_ends_one_agent(
     dispatcher = Dispatcher(DispatchLimits())
     agents = AgentSocket(dispatcher, trio.Event())
 
-    async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await agents.serve(scope, receive, send, params["agent_id"])
+    async def serve(exchange: Exchange, params: Params) -> None:
+        await agents.serve(exchange, params["agent_id"])
 
     routes = Router()
     routes.websocket("/api/v1/agent_socket/{agent_id}", serve)

@@ -21,10 +21,10 @@ from wsproto.events import AcceptConnection, Event, Ping, Request, TextMessage
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.net.server.asgi import Receive, Scope, Send
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.input_budget import INLINE_BYTES, InputBudget
 from paddler_trio.net.server.listening import listen
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.server import HttpServer
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -135,8 +135,8 @@ async def balancer(
     states = FleetKeeper(open_fleet_database("memory://"), dispatcher)
     agents = AgentSocket(dispatcher, trio.Event(), silence_s=silence_s)
 
-    async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await agents.serve(scope, receive, send, params["agent_id"])
+    async def serve(exchange: Exchange, params: Params) -> None:
+        await agents.serve(exchange, params["agent_id"])
 
     routes = Router()
     routes.websocket("/api/v1/agent_socket/{agent_id}", serve)

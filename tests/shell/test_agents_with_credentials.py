@@ -14,10 +14,10 @@ from http_world import Served, serving, until
 
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
-from paddler_trio.balancer.joining.agent_identity import AgentIdentity, put_identity
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.server.asgi import Receive, Scope, Send
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.joining.agent_identity import AgentIdentity
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -73,10 +73,10 @@ async def world() -> AsyncIterator[World]:
     dispatcher = Dispatcher(DispatchLimits())
     agents = AgentSocket(dispatcher, trio.Event())
 
-    async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def serve(exchange: Exchange, params: Params) -> None:
         if found.identity is not None:
-            put_identity(scope, found.identity)
-        await agents.serve(scope, receive, send, params["agent_id"])
+            exchange.identity.agent = found.identity
+        await agents.serve(exchange, params["agent_id"])
 
     routes = Router()
     routes.websocket("/api/v1/agent_socket/{agent_id}", serve)

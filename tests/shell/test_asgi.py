@@ -14,6 +14,7 @@ from http_world import inflated
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exchanges import exchange_for
 from paddler_trio.balancer.front.cors import Cors, CorsRules
 from paddler_trio.net.server.app_inbox import MAX_MESSAGES, AppInbox
 from paddler_trio.net.server.asgi import (
@@ -23,17 +24,16 @@ from paddler_trio.net.server.asgi import (
     Message,
     Receive,
     Scope,
-    Send,
     is_json_media_type,
     read_body,
     send_empty,
     send_json,
     send_text,
 )
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body
-from paddler_trio.net.server.router import Params, PathPattern, Router, RouteTable
+from paddler_trio.net.server.router import PathPattern, Router, RouteTable
 from paddler_trio.net.server.streaming import (
-    CLIENT_WATCH,
     cut_on_disconnect,
     watch_disconnect,
     while_client_stays,
@@ -99,12 +99,12 @@ async def test_what_fails_while_the_client_is_there_fails_as_it_did() -> None:
         raise HttpProblem(400, "no such token")
 
     with pytest.raises(HttpProblem, match="no such token"):
-        await while_connected(trio.sleep_forever, work)  # type: ignore[arg-type]  # says nothing
+        await while_connected(exchange_for({}, body_of()), work)
 
 
 async def test_what_nobody_waits_for_any_more_ends() -> None:
     with pytest.raises(ClientGoneError):
-        await while_connected(body_of(end=False), trio.sleep_forever)
+        await while_connected(exchange_for({}, body_of(end=False)), trio.sleep_forever)
 
 
 async def test_a_body_is_joined_from_its_pieces() -> None:
@@ -162,10 +162,9 @@ def as_it_is(value: object) -> object:
 
 
 async def problem_with(receive: Receive, *headers: tuple[bytes, bytes]) -> tuple[int, str]:
+    exchange = exchange_for(scope_of("POST", "/", *headers), receive)
     with pytest.raises(HttpProblem) as refused:
-        await json_body(
-            scope_of("POST", "/", *headers), receive, as_it_is, limit_bytes=64, deadline_s=1
-        )
+        await json_body(exchange, as_it_is, limit_bytes=64, deadline_s=1)
     return refused.value.status, refused.value.text
 
 
@@ -199,7 +198,7 @@ async def test_a_json_body_announced_too_long_is_refused_before_it_is_read() -> 
 async def test_compressed_json_is_read(encoding: bytes, encode: type[bytes]) -> None:
     receive = body_of(encode(b'{"a": [1, "b"]}'))
     scope = scope_of("POST", "/", JSON, (b"content-encoding", encoding))
-    assert await json_body(scope, receive, as_it_is) == {"a": [1, "b"]}
+    assert await json_body(exchange_for(scope, receive), as_it_is) == {"a": [1, "b"]}
 
 
 async def test_a_compressed_body_is_bounded_after_decompression() -> None:
@@ -351,8 +350,7 @@ async def test_a_body_that_is_there_is_taken_at_once_and_within_its_limit() -> N
         await inbox.put({"type": "http.request", "body": b"all of it", "more_body": True})
         await inbox.put({"type": "http.request", "body": b"", "more_body": False})
         reading = whole_body(
-            {"extensions": {CLIENT_WATCH: inbox}},
-            nothing_more,
+            exchange_for({}, nothing_more, watch=inbox),
             limit_bytes=limit_bytes,
             deadline_s=1,
         )
@@ -367,19 +365,19 @@ async def test_a_body_that_is_not_all_there_is_received() -> None:
     inbox = AppInbox(max_bytes=100)
     await inbox.put({"type": "http.request", "body": b"all ", "more_body": True})
     await inbox.put({"type": "http.request", "body": b"of it", "more_body": False})
-    scope: Scope = {"extensions": {CLIENT_WATCH: inbox}}
-    assert await whole_body(scope, inbox.receive, limit_bytes=9, deadline_s=1) == b"all of it"
+    exchange = exchange_for({}, inbox.receive, watch=inbox)
+    assert await whole_body(exchange, limit_bytes=9, deadline_s=1) == b"all of it"
 
 
 @pytest.mark.parametrize("tells", [True, False])
 async def test_a_block_runs_until_its_client_leaves(tells: bool) -> None:
     """Whether or not the server tells it in the same step."""
     inbox = AppInbox(max_bytes=100)
-    scope: Scope = {"extensions": {CLIENT_WATCH: inbox} if tells else {}}
+    exchange = exchange_for({}, inbox.receive, watch=inbox if tells else None)
     ended = []
-    async with while_client_stays(scope, inbox.receive):
+    async with while_client_stays(exchange):
         ended.append("without a disconnect")
-    async with while_client_stays(scope, inbox.receive):
+    async with while_client_stays(exchange):
         inbox.end(DISCONNECT)
         await trio.sleep_forever()
     assert ended == ["without a disconnect"]
@@ -387,10 +385,10 @@ async def test_a_block_runs_until_its_client_leaves(tells: bool) -> None:
 
 async def test_a_client_that_leaves_cuts_the_block_in_the_same_step() -> None:
     inbox = AppInbox(max_bytes=100)
-    scope: Scope = {"extensions": {CLIENT_WATCH: inbox}}
+    exchange = exchange_for({}, watch=inbox)
     for _ in ("it leaves in the block", "it had left before"):
         went_on = False
-        with cut_on_disconnect(scope):
+        with cut_on_disconnect(exchange):
             inbox.end(DISCONNECT)
             await trio.lowlevel.checkpoint()
             went_on = True
@@ -399,7 +397,7 @@ async def test_a_client_that_leaves_cuts_the_block_in_the_same_step() -> None:
 
 async def test_the_end_of_a_request_reaches_nobody_behind_the_block() -> None:
     inbox = AppInbox(max_bytes=100)
-    with cut_on_disconnect({"extensions": {CLIENT_WATCH: inbox}}):
+    with cut_on_disconnect(exchange_for({}, watch=inbox)):
         pass
     inbox.end(DISCONNECT)
     await trio.lowlevel.checkpoint()
@@ -434,17 +432,17 @@ ORIGIN = (b"origin", b"http://127.0.0.1:8085")
 ALLOW_ORIGIN = b"access-control-allow-origin"
 
 
-async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["method"] == "OPTIONS":
-        await send_empty(send, 404)
+async def hello(exchange: Exchange) -> None:
+    if exchange.method == "OPTIONS":
+        await send_empty(exchange.send, 404)
     else:
-        await send_text(send, 200, "hello", headers=[(b"x", b"y")])
+        await send_text(exchange.send, 200, "hello", headers=[(b"x", b"y")])
 
 
 async def ask_across(method: str, *headers: tuple[bytes, bytes]) -> Answer:
     answer = Answer()
     app = Cors(["http://127.0.0.1:8085", "https://example.org"])(hello)
-    await app(scope_of(method, "/", *headers), body_of(), answer.send)
+    await app(exchange_for(scope_of(method, "/", *headers), body_of(), answer.send))
     assert answer.all(b"vary") == [
         b"Origin, Access-Control-Request-Method, Access-Control-Request-Headers"
     ]
@@ -516,7 +514,8 @@ PREFLIGHT = (
 
 async def ask_leniently(origins: list[str], method: str, *headers: tuple[bytes, bytes]) -> Answer:
     answer = Answer()
-    await Cors(origins, LENIENT)(hello)(scope_of(method, "/", *headers), body_of(), answer.send)
+    exchange = exchange_for(scope_of(method, "/", *headers), body_of(), answer.send)
+    await Cors(origins, LENIENT)(hello)(exchange)
     return answer
 
 
@@ -535,7 +534,7 @@ async def test_a_wildcard_allows_every_origin_but_credentials_only_to_a_listed_o
     assert answer.all(ALLOW_ORIGIN) == [ORIGIN[1]]
     assert answer.all(b"access-control-allow-credentials") == []
     strict = Answer()
-    await Cors(["*"])(hello)(scope_of("GET", "/", ORIGIN), body_of(), strict.send)
+    await Cors(["*"])(hello)(exchange_for(scope_of("GET", "/", ORIGIN), body_of(), strict.send))
     assert strict.all(ALLOW_ORIGIN) == []
 
 
@@ -569,31 +568,31 @@ def test_malformed_patterns_are_refused(pattern: str) -> None:
         PathPattern.parse(pattern)
 
 
-async def echo_params(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-    await send_json(send, 200, dict(params))
+async def echo_params(exchange: Exchange, params: Params) -> None:
+    await send_json(exchange.send, 200, dict(params))
 
 
-async def refuse(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+async def refuse(exchange: Exchange, params: Params) -> None:
     async with trio.open_nursery():
         raise HttpProblem(503, "Buffer full", [(b"retry-after", b"1")])
 
 
-async def fail(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+async def fail(exchange: Exchange, params: Params) -> None:
     raise KeyError("bug")
 
 
-async def fail_late(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": []})
+async def fail_late(exchange: Exchange, params: Params) -> None:
+    await exchange.send({"type": "http.response.start", "status": 200, "headers": []})
     raise KeyError("bug")
 
 
-async def leave(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+async def leave(exchange: Exchange, params: Params) -> None:
     async with trio.open_nursery():
         raise ClientGoneError("left")
 
 
-async def accept_and_fail(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-    await send({"type": "websocket.accept"})
+async def accept_and_fail(exchange: Exchange, params: Params) -> None:
+    await exchange.send({"type": "websocket.accept"})
     raise KeyError("bug")
 
 
@@ -612,7 +611,7 @@ def routes() -> Router:
 
 async def ask(method: str, path: str, type_: str = "http") -> Answer:
     answer = Answer()
-    await routes()(scope_of(method, path, type_=type_), body_of(), answer.send)
+    await routes()(exchange_for(scope_of(method, path, type_=type_), body_of(), answer.send))
     return answer
 
 
@@ -653,8 +652,8 @@ def test_a_route_has_one_handler() -> None:
 
 
 async def test_what_is_not_routed_goes_to_the_other_application() -> None:
-    async def other(scope: Scope, receive: Receive, send: Send) -> None:
-        await send_text(send, 200, "other")
+    async def other(exchange: Exchange) -> None:
+        await send_text(exchange.send, 200, "other")
 
     router = Router(otherwise=other)
     router.http("GET", "/health", echo_params)
@@ -664,7 +663,7 @@ async def test_what_is_not_routed_goes_to_the_other_application() -> None:
         ("PUT", "/health", 404),
     ]:
         answer = Answer()
-        await router(scope_of(method, path), body_of(), answer.send)
+        await router(exchange_for(scope_of(method, path), body_of(), answer.send))
         assert (answer.status, answer.body == b"other") == (status, path == "/x")
 
 

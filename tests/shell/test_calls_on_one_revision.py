@@ -13,13 +13,15 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.apis.api_routes import api_routers
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.front.inference_routes import InferenceRoutes
-from paddler_trio.net.server.asgi import App, Message, Scope
-from paddler_trio.net.server.input_budget import INPUT, InputBudget, Reservation
+from paddler_trio.net.server.asgi import Message, Scope
+from paddler_trio.net.server.exchange import App
+from paddler_trio.net.server.input_budget import InputBudget, Reservation
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.pool import PoolSettings
 from paddler_trio.nursery_tree.request import RawResult
@@ -63,8 +65,7 @@ class Call:
 
         headers = [(b"content-type", b"application/json")]
         scope: Scope = {"type": "http", "method": "POST", "path": self.path, "headers": headers}
-        scope["extensions"] = {INPUT: self.room}
-        await app(scope, receive, send)
+        await app(exchange_for(scope, receive, send, room=self.room))
 
     @property
     def body(self) -> str:

@@ -6,7 +6,8 @@ import trio
 import trio.testing
 from http_world import LARGE, Served, Waiter, hello, serving, until
 
-from paddler_trio.net.server.asgi import Receive, Scope, Send, send_text
+from paddler_trio.net.server.asgi import send_text
+from paddler_trio.net.server.exchange import Exchange
 
 
 async def all_closed(served: Served) -> None:
@@ -68,8 +69,8 @@ async def test_what_has_arrived_on_a_kept_connection_is_answered() -> None:
 async def test_a_request_in_progress_is_answered_and_a_slow_reader_has_all_its_time() -> None:
     size_bytes = 256 * len(LARGE)
 
-    async def long_answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await send_text(send, 200, "x" * size_bytes)
+    async def long_answer(exchange: Exchange) -> None:
+        await send_text(exchange.send, 200, "x" * size_bytes)
 
     async with serving(long_answer, drain_write_timeout_s=0.02) as served:
         slow = await served.connect()

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.agents.direct_results import DirectResults, send_directly
 from paddler_trio.balancer.agents.ready_steps import StepReader
 from paddler_trio.balancer.agents.work_encoding import encode_work
 from paddler_trio.net.server.asgi import ClientGoneError
-from paddler_trio.net.server.streaming import DIRECT_BODY
 from paddler_trio.nursery_tree.request import NOTHING, Completed, Request, Results
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
@@ -156,11 +156,11 @@ async def test_a_client_that_left_costs_its_deliverer_nothing() -> None:
 
 async def test_a_request_that_is_over_gets_no_sink() -> None:
     """It would keep it, and with it the client's connection, until a full collection."""
-    scope = {"extensions": {DIRECT_BODY: {"open": Socket}}}
+    exchange = exchange_for({}, open_body=Socket)
     request = Request(RequestKey(1), "r", encode_work(ContinueFromRawPromptParams("x", 5)))
-    direct = send_directly(scope, request, text_of)
+    direct = send_directly(exchange, request, text_of)
     assert direct is not None
     assert request.sink is direct
     request.end(Completed())
-    assert send_directly(scope, request, text_of) is None
+    assert send_directly(exchange, request, text_of) is None
     assert request.sink is None

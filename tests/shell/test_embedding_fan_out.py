@@ -10,9 +10,9 @@ import trio
 from dispatch_world import LIMITS, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.agents.embedding_fan_out import EmbeddingFanOut
-from paddler_trio.net.server.asgi import Scope
-from paddler_trio.net.server.input_budget import FREE_BYTES, INPUT, MIB, InputBudget
+from paddler_trio.net.server.input_budget import FREE_BYTES, MIB, InputBudget
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.wire import codec
 from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams
@@ -40,7 +40,7 @@ async def test_a_call_for_whose_next_part_there_is_no_room_says_so_and_is_done(
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message)
 
-    scope: Scope = {"type": "http", "headers": [], "extensions": {INPUT: room}}
+    exchange = exchange_for({}, trio.sleep_forever, send, room=room)
     async with world(LIMITS) as here, trio.open_nursery() as nursery:
         agent = here.agent(slots=1, serves=None)
         call = EmbeddingFanOut(
@@ -52,7 +52,7 @@ async def test_a_call_for_whose_next_part_there_is_no_room_says_so_and_is_done(
             id="call",
             trace=TraceContext("1" * 32, "2" * 16),
         )
-        nursery.start_soon(call.stream, scope, trio.sleep_forever, send, [])
+        nursery.start_soon(call.stream, exchange, [])
         await wait_all_tasks_blocked()
         others.grow(FREE_BYTES + MIB - budget.held_bytes)
         for document in "01":  # the second one was encoded while the first was computed

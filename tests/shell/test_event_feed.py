@@ -13,6 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from exchanges import exchange_for
 from paddler_trio.balancer.activity.event_feed import (
     LINGER_S,
     LONGEST_PAUSE_S,
@@ -128,7 +129,7 @@ class World:
 
         async def serve() -> None:
             async with told:
-                await router(_scope(query, last), receive, told.send)
+                await router(exchange_for(_scope(query, last), receive, told.send))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve)

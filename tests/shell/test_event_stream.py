@@ -7,6 +7,7 @@ import trio
 from dispatch_world import world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.fleet.shared_view import (
     LONGEST_PAUSE_S,
     WATCHERS_BYTES_A_SECOND,
@@ -46,7 +47,7 @@ async def test_only_what_differs_is_told_and_silence_is_commented_in_time(
         return bytes((await seen.receive())["body"])
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(handler, {}, receive, told.send, {})
+        nursery.start_soon(handler, exchange_for({}, receive, told.send), {})
         assert (await seen.receive())["type"] == "http.response.start"
         assert await next_body() == b'data: {"n":0}\n\n: keep-alive\n\n'
         began_s = trio.current_time()
@@ -251,7 +252,7 @@ async def test_a_stream_beside_500_agents_and_20_watchers_causes_no_work_for_the
 
         async with trio.open_nursery() as nursery:
             for _ in range(20):
-                nursery.start_soon(handler, {}, never, send, {})
+                nursery.start_soon(handler, exchange_for({}, never, send), {})
             await wait_all_tasks_blocked()
             request = here.submit()
             await wait_all_tasks_blocked()

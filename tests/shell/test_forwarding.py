@@ -13,13 +13,15 @@ import attrs
 import pytest
 import trio
 from dispatch_world import LIMITS, World, status_of, world
-from http_world import PATIENCE_S, Served, serving
+from http_world import PATIENCE_S, Served, hello, serving
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.balancer.reverse_proxy.forwarding import Forwarding
-from paddler_trio.balancer.reverse_proxy.reverse_proxy import ReverseProxy
+from paddler_trio.balancer.reverse_proxy.reverse_proxy import ReverseProxy, UpstreamFront
 from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools
 from paddler_trio.errors import LinkError
+from paddler_trio.net.server.asgi import Message
+from paddler_trio.net.server.exchange import App, Exchange, refuse_in_plain_text
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.departure import Departure
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
@@ -187,6 +189,44 @@ async def test_a_client_that_leaves_while_its_server_answers_holds_its_slot_unti
             assert await only.ends[-1].receive_some() == b""
         opened.here.dispatcher.hand_back(lease, "the tunnel ended", suspects=0)
         assert only.connection.slots_processing == 0
+
+
+def limited(app: App) -> App:
+    """A guard that adds a field to the answers of what is behind it."""
+
+    async def answer(exchange: Exchange) -> None:
+        send = exchange.send
+
+        async def send_with_field(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-behind", b"yes")]
+            await send(message)
+
+        exchange.send = send_with_field
+        await app(exchange)
+
+    return answer
+
+
+async def test_a_refusal_has_nothing_that_a_guard_behind_it_adds() -> None:
+    async with world() as here:
+        here.dispatcher.pools.open_upstream(DEFAULT_UPSTREAM)
+        agent = front_of(here)
+        front = UpstreamFront(
+            api=limited(hello),
+            refuse=refuse_in_plain_text,
+            limited=limited,
+            forwarding=Forwarding(dispatcher=here.dispatcher),
+            pools=ServerPools(here.dispatcher),
+            is_unserved=lambda: True,
+        )
+        async with serving(front, forwards=True) as served:
+            client = await served.connect()
+            await client.stream.send_all(IN_A_SLOT.replace(b"Host", b"X-Paddler-Agent: x\r\nHost"))
+            status, head, body = await client.response()
+        assert (status, b"x-behind" in head) == (503, False)
+        assert b"no agent 'x' is connected here" in body
+        agent.close(here)
 
 
 @pytest.mark.parametrize("target", ["/props", "/v1/models"])

@@ -10,12 +10,14 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.agents.held_changes import HELD, HeldChanges
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry
 from paddler_trio.errors import ConfigurationError, StateDatabaseError
-from paddler_trio.net.server.asgi import Message, Receive, Scope, Send, read_body, send_text
+from paddler_trio.net.server.asgi import Message, read_body, send_text
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.state_owner import StateOwner
@@ -28,9 +30,9 @@ class Door:
     def __init__(self) -> None:
         self.open = trio.Event()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         await self.open.wait()
-        await send_text(send, 200, "OK")
+        await send_text(exchange.send, 200, "OK")
 
 
 async def answer(app: object, method: str, path: str) -> tuple[int, dict[bytes, bytes], bytes]:
@@ -45,14 +47,14 @@ async def answer(app: object, method: str, path: str) -> tuple[int, dict[bytes, 
         raise AssertionError
 
     assert callable(app)
-    await app({"type": "http", "method": method, "path": path, "headers": []}, receive, send)
+    await app(exchange_for({"method": method, "path": path}, receive, send))
     body = b"".join(each.get("body", b"") for each in said[1:])
     return said[0]["status"], dict(said[0]["headers"]), body
 
 
 async def test_changes_that_run_are_waited_for_and_new_ones_are_told_when_to_come() -> None:
     held, door = HeldChanges(), Door()
-    app = held.before(door, lambda scope: scope["path"] != "/asks")
+    app = held.before(door, lambda exchange: exchange.path != "/asks")
     statuses: list[int] = []
 
     async def change() -> None:
@@ -88,13 +90,13 @@ async def test_a_change_that_has_not_come_whole_is_refused_and_not_waited_for() 
     written: list[bytes] = []
     goes_on = trio.Event()
 
-    async def stores(scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(receive, limit_bytes=1000, deadline_s=60)
+    async def stores(exchange: Exchange) -> None:
+        body = await read_body(exchange.receive, limit_bytes=1000, deadline_s=60)
         await goes_on.wait()
         written.append(body)
-        await send_text(send, 200, "OK")
+        await send_text(exchange.send, 200, "OK")
 
-    app = held.before(stores, lambda scope: True)
+    app = held.before(stores, lambda exchange: True)
 
     async def put(pieces: list[bytes], statuses: list[int], *, is_whole: bool) -> None:
         async def receive() -> Message:
@@ -112,7 +114,7 @@ async def test_a_change_that_has_not_come_whole_is_refused_and_not_waited_for() 
 
         headers = [(b"content-length", b"100")]
         scope = {"type": "http", "method": "PUT", "path": "/state", "headers": headers}
-        await app(scope, receive, send)
+        await app(exchange_for(scope, receive, send))
 
     whole, partial = list[int](), list[int]()
     async with trio.open_nursery() as nursery:
@@ -215,7 +217,7 @@ async def test_a_release_after_one_that_was_broken_off_while_it_waited_for_a_cha
 
     changes, is_written = HeldChanges(), trio.Event()
 
-    async def slow_disk(scope: Scope, receive: Receive, send: Send) -> None:
+    async def slow_disk(exchange: Exchange) -> None:
         await is_written.wait()
 
     async def receive() -> Message:
@@ -225,12 +227,10 @@ async def test_a_release_after_one_that_was_broken_off_while_it_waited_for_a_cha
         raise AssertionError("it is not answered")
 
     owner = StateOwner({"service": service}, changes)
-    app = changes.before(slow_disk, lambda scope: True)
+    app = changes.before(slow_disk, lambda exchange: True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(owner.run)
-        nursery.start_soon(
-            app, {"type": "http", "method": "PUT", "path": "/", "headers": []}, receive, send
-        )
+        nursery.start_soon(app, exchange_for({"method": "PUT"}, receive, send))
         await wait_all_tasks_blocked()
         with trio.move_on_after(0.01) as patience:
             await owner.release()

@@ -17,11 +17,11 @@ from quart_trio import QuartTrio
 from trio_websocket import CloseReason, ConnectionClosed, ConnectionRejected
 from wsproto.frame_protocol import FrameProtocol
 
+from exchanges import asgi_app
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.networks import parse_networks
 from paddler_trio.net.server import protocol as http_protocol
 from paddler_trio.net.server.asgi import (
-    App,
     ClientGoneError,
     Message,
     Receive,
@@ -31,28 +31,28 @@ from paddler_trio.net.server.asgi import (
 )
 from paddler_trio.net.server.connection import HttpConnection
 from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.exchange import App, DirectBody, Exchange
 from paddler_trio.net.server.listening import listen
 from paddler_trio.net.server.quart_adapter import fix_disconnects
 from paddler_trio.net.server.server import ACCEPT_RETRY_S, ACCEPTED_AT_ONCE, HttpServer
-from paddler_trio.net.server.streaming import DirectBody, direct_body
-from paddler_trio.net.websocket.bounded_websocket import FREE_FRAGMENTS, take_texts_to
+from paddler_trio.net.websocket.bounded_websocket import FREE_FRAGMENTS
 from paddler_trio.system.ready_sockets import run_ready_sockets
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 END = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
-async def pour(scope: Scope, receive: Receive, send: Send) -> None:
+async def pour(exchange: Exchange) -> None:
     """Send for ever, whatever the client does."""
-    await send(START)
+    await exchange.send(START)
     while True:
-        await send({"type": "http.response.body", "body": LARGE, "more_body": True})
+        await exchange.send({"type": "http.response.body", "body": LARGE, "more_body": True})
 
 
 def pour_directly(ended_by: Callable[[BaseException], None]) -> App:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send(START)
-        body = direct_body(scope)
+    async def app(exchange: Exchange) -> None:
+        await exchange.send(START)
+        body = exchange.open_body()
         assert body is not None
         try:
             while True:
@@ -64,8 +64,8 @@ def pour_directly(ended_by: Callable[[BaseException], None]) -> App:
     return app
 
 
-async def who(scope: Scope, receive: Receive, send: Send) -> None:
-    await send_text(send, 200, f"<{scope['client'][0]}>")
+async def who(exchange: Exchange) -> None:
+    await send_text(exchange.send, 200, f"<{exchange.client[0]}>")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,8 @@ def quart_hello() -> App:
     async def echo() -> None:
         await quart_websocket.send(await quart_websocket.receive())
 
-    return fix_disconnects(app)  # type: ignore[arg-type]  # the same call, typed more narrowly
+    # the same call, typed more narrowly
+    return asgi_app(fix_disconnects(app))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("make_app", [lambda: hello, quart_hello])
@@ -202,8 +203,8 @@ async def test_a_short_response_comes_in_one_piece(make_app: Callable[[], App]) 
 async def test_a_long_response_of_known_length_is_whole(extra_bytes: int) -> None:
     body = "x" * (http_protocol.MAX_WITH_HEAD_BYTES + extra_bytes)
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send_text(send, 200, body)
+    async def app(exchange: Exchange) -> None:
+        await send_text(exchange.send, 200, body)
 
     async with serving(app) as served:
         client = await served.connect()
@@ -318,7 +319,20 @@ async def test_without_descriptors_clients_wait_and_the_log_says_why_once(
     assert "ulimit -n" in line
 
 
-async def test_a_connection_that_has_ended_is_no_garbage() -> None:
+async def guarded_hello(exchange: Exchange) -> None:
+    """Answers by way of a guard that knows the exchange which knows it."""
+    send = exchange.send
+
+    async def send_of(message: Message) -> None:
+        assert exchange.path == "/"
+        await send(message)
+
+    exchange.send = send_of
+    await hello(exchange)
+
+
+@pytest.mark.parametrize("app", [hello, guarded_hello])
+async def test_a_connection_that_has_ended_is_no_garbage(app: App) -> None:
     """Full collections are rare in a daemon: what waits for one is as good as a leak."""
 
     def connections() -> int:
@@ -328,7 +342,7 @@ async def test_a_connection_that_has_ended_is_no_garbage() -> None:
     before = connections()
     gc.disable()
     try:
-        async with serving(hello) as served:
+        async with serving(app) as served:
             asks, idle = [await served.connect() for _ in range(2)]
             await asks.get("/")
             await asks.response()
@@ -372,8 +386,8 @@ async def test_sending_to_a_client_that_left_neither_raises_nor_holds_up_others(
 
 
 async def test_an_answer_before_the_body_was_read_arrives_and_ends_the_connection() -> None:
-    async def deaf(scope: Scope, receive: Receive, send: Send) -> None:
-        await send_text(send, 404, "no")
+    async def deaf(exchange: Exchange) -> None:
+        await send_text(exchange.send, 404, "no")
 
     async with serving(deaf) as served:
         client = await served.connect()
@@ -387,8 +401,8 @@ async def test_an_answer_before_the_body_was_read_arrives_and_ends_the_connectio
 
 
 async def test_an_answer_before_the_body_was_read_announces_that_it_is_the_last() -> None:
-    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-        await send_text(send, 501, "no")
+    async def refuse(exchange: Exchange) -> None:
+        await send_text(exchange.send, 501, "no")
 
     async with serving(refuse) as served:
         early, whole = await served.connect(), await served.connect()
@@ -464,10 +478,10 @@ async def test_closing_idle_connections_spares_requests_in_progress() -> None:
 async def test_a_response_that_began_before_the_idle_were_closed_ends_its_connection() -> None:
     goes_on = trio.Event()
 
-    async def slowly(scope: Scope, receive: Receive, send: Send) -> None:
-        await send(START)
+    async def slowly(exchange: Exchange) -> None:
+        await exchange.send(START)
         await goes_on.wait()
-        await send(END)
+        await exchange.send(END)
 
     async with serving(slowly) as served:
         client = await served.connect()
@@ -513,8 +527,8 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_the_end() -> None:
 async def test_a_client_that_reads_gets_all_of_a_long_write_while_the_server_ends() -> None:
     size_bytes = 256 * len(LARGE)
 
-    async def long_answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await send_text(send, 200, "x" * size_bytes)
+    async def long_answer(exchange: Exchange) -> None:
+        await send_text(exchange.send, 200, "x" * size_bytes)
 
     async with serving(long_answer) as served:
         client = await served.connect()
@@ -539,14 +553,14 @@ async def test_cancelling_the_connections_ends_their_requests() -> None:
 async def test_an_application_that_fails_ends_its_connection_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def fragile(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/fail":
+    async def fragile(exchange: Exchange) -> None:
+        if exchange.path == "/fail":
             raise KeyError("bug")
-        if scope["path"] == "/half":
-            await send(START)
-            await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        if exchange.path == "/half":
+            await exchange.send(START)
+            await exchange.send({"type": "http.response.body", "body": b"half", "more_body": True})
             raise KeyError("bug")
-        await hello(scope, receive, send)
+        await hello(exchange)
 
     async with serving(fragile) as served:
         good = await served.connect()
@@ -608,16 +622,16 @@ async def test_a_tamed_application_is_not_told_of_its_own_end_but_of_its_clients
 # ---------------------------------------------------------------------------------- direct chunks
 
 
-async def stream_both_ways(scope: Scope, receive: Receive, send: Send) -> None:
-    await send(START)
-    body = direct_body(scope)
+async def stream_both_ways(exchange: Exchange) -> None:
+    await exchange.send(START)
+    body = exchange.open_body()
     for piece in (b"one", b"", b"two" * 1000):
         if body is None:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await exchange.send({"type": "http.response.body", "body": piece, "more_body": True})
         else:
             await body.write(piece)
-    await send({"type": "http.response.body", "body": b"end", "more_body": True})
-    await send(END)
+    await exchange.send({"type": "http.response.body", "body": b"end", "more_body": True})
+    await exchange.send(END)
 
 
 async def test_direct_chunks_mix_with_ordinary_ones_and_keep_the_connection() -> None:
@@ -633,16 +647,18 @@ async def test_direct_chunks_mix_with_ordinary_ones_and_keep_the_connection() ->
 async def test_a_reader_slower_than_its_writer_still_gets_every_byte_in_order(way: str) -> None:
     pieces = [bytes([number]) * 300_000 for number in range(20)]
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send(START)
-        body = None if way == "ordinary" else direct_body(scope)
+    async def app(exchange: Exchange) -> None:
+        await exchange.send(START)
+        body = None if way == "ordinary" else exchange.open_body()
         for piece in pieces:
             if body is not None:
                 if way == "direct" or not body.write_now(piece):
                     await body.write(piece if way == "direct" else b"")
             else:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send(END)
+                await exchange.send(
+                    {"type": "http.response.body", "body": piece, "more_body": True}
+                )
+        await exchange.send(END)
 
     async with serving(app) as served:
         client = await served.connect()
@@ -664,13 +680,13 @@ async def test_without_chunks_there_is_no_direct_writer() -> None:
 async def test_a_direct_writer_ends_with_its_response() -> None:
     kept: list[DirectBody | None] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        assert direct_body(scope) is None
-        sized = scope["path"] == "/sized"
+    async def app(exchange: Exchange) -> None:
+        assert exchange.open_body() is None
+        sized = exchange.path == "/sized"
         headers = [(b"content-length", b"0")] if sized else []
-        await send({**START, "headers": headers})
-        kept.append(direct_body(scope))
-        await send(END)
+        await exchange.send({**START, "headers": headers})
+        kept.append(exchange.open_body())
+        await exchange.send(END)
 
     async with serving(app) as served:
         client = await served.connect()
@@ -730,13 +746,14 @@ class Listener:
         await self.read.wait()
         self.seen += texts
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert (await receive())["type"] == "websocket.connect"
+    async def __call__(self, exchange: Exchange) -> None:
+        assert (await exchange.receive())["type"] == "websocket.connect"
         if self.takes_texts:
-            take_texts_to(scope, self)
-        await send({"type": "websocket.accept"})
+            assert exchange.websocket is not None
+            exchange.websocket.take_texts_to(self)
+        await exchange.send({"type": "websocket.accept"})
         await self.read.wait()
-        while (message := await receive())["type"] == "websocket.receive":
+        while (message := await exchange.receive())["type"] == "websocket.receive":
             text = message.get("text")
             self.seen.append(text if text is not None else message["bytes"])
         self.end = dict(message)
@@ -975,8 +992,8 @@ async def test_a_message_in_a_thousand_small_fragments_is_taken(listener: Listen
 async def test_a_refused_handshake_ends_its_connection(
     changes: dict[str, str], status: int
 ) -> None:
-    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "websocket.close", "code": 1000})
+    async def refuse(exchange: Exchange) -> None:
+        await exchange.send({"type": "websocket.close", "code": 1000})
 
     headers = [
         next((new for name, new in changes.items() if f"-{name}:" in line), line)
@@ -991,8 +1008,8 @@ async def test_a_refused_handshake_ends_its_connection(
 async def test_frames_before_the_handshake_are_refused_and_the_application_is_told() -> None:
     told = trio.Event()
 
-    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
-        while (await receive())["type"] != "websocket.disconnect":
+    async def slow(exchange: Exchange) -> None:
+        while (await exchange.receive())["type"] != "websocket.disconnect":
             pass
         told.set()
 

@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from hub_server import HubServer, Misbehaviour, Repository, Seen, hub_server
 from paddler_trio.balancer.assembly.hub_models import AnsweredHubModels
 from paddler_trio.balancer.front.hub_routes import HubRoutes
@@ -74,7 +75,7 @@ async def ask(router: Router, query: str) -> tuple[int, str]:
         "query_string": query.encode(),
         "headers": [],
     }
-    await router(scope, nothing_to_receive, send)
+    await router(exchange_for(scope, nothing_to_receive, send))
     return messages[0]["status"], b"".join(m.get("body", b"") for m in messages).decode()
 
 

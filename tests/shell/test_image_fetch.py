@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from exchanges import exchange_for
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.backend import ApiSettings
 from paddler_trio.balancer.apis.image_fetch import fetch_images
@@ -54,7 +55,8 @@ async def fetched(host: str, receive: Receive = stay) -> object:
     message = {"role": "user", "content": [part]}
     settings = ApiSettings(limits=ApiLimits(), image_hosts=frozenset({host}))
     work = Generate(prompt=ConversationPrompt(messages=(message,)))
-    (found,) = await fetch_images([work], settings, InputBudget().reservation(), receive)
+    room = InputBudget().reservation()
+    (found,) = await fetch_images([work], settings, room, exchange_for({}, receive))
     assert isinstance(found.prompt, ConversationPrompt)
     (message,) = found.prompt.messages
     content = message["content"]

@@ -20,17 +20,15 @@ from paddler_trio.net.server import input_budget
 from paddler_trio.net.server.asgi import (
     HttpProblem,
     Message,
-    Receive,
-    Scope,
-    Send,
     read_body,
     send_json,
 )
 from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.input_budget import FREE_BYTES, MIB, InputBudget
 from paddler_trio.net.server.json_body import MAX_INFLATION, json_body
 from paddler_trio.net.server.listening import listen
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.server import HttpServer
 from paddler_trio.net.websocket import bounded_websocket
 from paddler_trio.wire.json_limits import DEFAULT_LIMITS, decoded_bytes
@@ -78,16 +76,16 @@ async def serving(limit_bytes: int = 4 * MIB, **limits: float) -> AsyncIterator[
     took, taken = trio.open_memory_channel[object](10)
     served = Served("", budget, taken)
 
-    async def echo(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        value = await json_body(scope, receive, lambda value: value, limit_bytes=8 * MIB)
+    async def echo(exchange: Exchange, params: Params) -> None:
+        value = await json_body(exchange, lambda value: value, limit_bytes=8 * MIB)
         took.send_nowait(value)
         await served.answer.wait()
-        await send_json(send, 200, len(json.dumps(value)))
+        await send_json(exchange.send, 200, len(json.dumps(value)))
 
-    async def socket(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await receive()
-        await send({"type": "websocket.accept"})
-        while (message := await receive())["type"] == "websocket.receive":
+    async def socket(exchange: Exchange, params: Params) -> None:
+        await exchange.receive()
+        await exchange.send({"type": "websocket.accept"})
+        while (message := await exchange.receive())["type"] == "websocket.receive":
             took.send_nowait(message["text"])
             await served.answer.wait()
 
@@ -300,13 +298,13 @@ async def test_large_text_goes_out_in_fragments_that_are_one_message(
     monkeypatch.setattr(bounded_websocket, "FRAGMENT_BYTES", 1000)
     texts = ["", "x", "é" * 700, "y" * 1000, "z" * 70_001]
 
-    async def talk(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await receive()
-        await send({"type": "websocket.accept"})
-        send_text = bounded_websocket.text_sender(scope, send)
+    async def talk(exchange: Exchange, params: Params) -> None:
+        await exchange.receive()
+        await exchange.send({"type": "websocket.accept"})
+        send_text = exchange.send_encoded
         for text in texts:
             await send_text(text.encode())
-        await receive()
+        await exchange.receive()
 
     routes = Router()
     routes.websocket("/socket", talk)

@@ -20,16 +20,17 @@ from hypothesis import strategies as st
 from effort import examples
 from paddler_trio.net.h11_bounds import JoiningChunkedReader
 from paddler_trio.net.server import connection
-from paddler_trio.net.server.asgi import Message, Receive, Scope, Send, read_body, send_text
+from paddler_trio.net.server.asgi import Message, read_body, send_text
+from paddler_trio.net.server.exchange import Exchange
 
 KIB, MIB = 1024, 1_048_576
 PATIENCE_S = 60
 
 
-async def digest(scope: Scope, receive: Receive, send: Send) -> None:
+async def digest(exchange: Exchange) -> None:
     """Answer with what tells two requests apart."""
-    body = await read_body(receive, limit_bytes=33 * MIB, deadline_s=PATIENCE_S)
-    await send_text(send, 200, f"{scope['path']} {hashlib.sha256(body).hexdigest()}")
+    body = await read_body(exchange.receive, limit_bytes=33 * MIB, deadline_s=PATIENCE_S)
+    await send_text(exchange.send, 200, f"{exchange.path} {hashlib.sha256(body).hexdigest()}")
 
 
 class Turnstile:
@@ -38,9 +39,9 @@ class Turnstile:
     def __init__(self) -> None:
         self._turns = trio.Semaphore(0)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         await self._turns.acquire()
-        await digest(scope, receive, send)
+        await digest(exchange)
 
     def let_through(self) -> None:
         self._turns.release()
@@ -185,13 +186,16 @@ async def test_small_segments_are_joined_by_the_kernel_when_there_are_many(
     monkeypatch.setattr(connection, "SMALL_READS_PER_S", 1e-9)
     pieces: list[int] = []
 
-    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+    async def noting(exchange: Exchange) -> None:
+        receive = exchange.receive
+
         async def noted() -> Message:
             message = await receive()
             pieces.append(len(message["body"]))
             return message
 
-        await digest(scope, noted, send)
+        exchange.receive = noted
+        await digest(exchange)
 
     post = Post(0, 400)
     async with serving(noting) as served:

@@ -10,15 +10,16 @@ import structlog
 import trio
 import trio.testing
 
+from exchanges import exchange_for
 from paddler_trio.balancer.apis.limit_headers import api_limit_headers
 from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
 from paddler_trio.balancer.keys.key_accounts import Admission, KeyAccounts, Refusal
 from paddler_trio.balancer.keys.key_limiter import KeyLimiter, admit
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.keys.key_terms import KeyTerms
-from paddler_trio.net.server.asgi import App, Message, Receive, Scope, Send, send_text
-from paddler_trio.net.server.client_identity import LIMITED_KEY
-from paddler_trio.net.server.upgrade import UPGRADE, Upgrade
+from paddler_trio.net.server.asgi import Message, send_text
+from paddler_trio.net.server.exchange import App, Exchange, Identity
+from paddler_trio.net.server.upgrade import Upgrade
 from paddler_trio.scheduler.limits.key_limits import KeyLimits
 
 MIDNIGHT_S = 20_000.0 * 86_400
@@ -55,7 +56,7 @@ class World:
         path: str = "/v1/chat/completions",
         method: str = "POST",
         key: str = "k",
-        extensions: dict[str, object] | None = None,
+        upgrade: Upgrade | None = None,
     ) -> tuple[int, dict[str, str], bytes]:
         said: list[Message] = []
 
@@ -65,18 +66,20 @@ class World:
         async def receive() -> Message:
             raise AssertionError("nothing is read")
 
-        scope: Scope = {"type": "http", "method": method, "path": path, LIMITED_KEY: key}
-        scope["extensions"] = extensions or {}
-        await KeyLimiter(self.accounts)(app, fields=api_limit_headers)(scope, receive, send)
+        scope = {"method": method, "path": path}
+        exchange = exchange_for(
+            scope, receive, send, identity=Identity(account=key), upgrade=upgrade
+        )
+        await KeyLimiter(self.accounts)(app, fields=api_limit_headers)(exchange)
         headers = {name.decode(): value.decode() for name, value in said[0]["headers"]}
         return said[0]["status"], headers, said[1]["body"]
 
 
-async def ok(scope: Scope, receive: Receive, send: Send) -> None:
-    await send_text(send, 200, "ok")
+async def ok(exchange: Exchange) -> None:
+    await send_text(exchange.send, 200, "ok")
 
 
-async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+async def broken(exchange: Exchange) -> None:
     raise RuntimeError("broken")
 
 
@@ -88,7 +91,7 @@ async def test_a_request_is_under_way_until_its_task_ends_however_it_ends(tmp_pa
         await world.ask(broken)
     assert world.accounts.used("k")["concurrent"] == 0
 
-    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+    async def waits(exchange: Exchange) -> None:
         await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
@@ -116,9 +119,9 @@ async def test_only_what_asks_a_model_counts(tmp_path: Path) -> None:
 
 async def test_a_websocket_that_is_passed_on_is_a_request(tmp_path: Path) -> None:
     world = World(tmp_path, KeyLimits(requests_per_minute=1))
-    upgrade: dict[str, object] = {UPGRADE: Upgrade()}
-    assert (await world.ask(ok, method="GET", extensions=upgrade))[0] == 200
-    assert (await world.ask(ok, method="GET", extensions=upgrade))[0] == 429
+    upgrade = Upgrade()
+    assert (await world.ask(ok, method="GET", upgrade=upgrade))[0] == 200
+    assert (await world.ask(ok, method="GET", upgrade=upgrade))[0] == 429
 
 
 async def test_each_api_has_its_headers(tmp_path: Path, autojump_clock: object) -> None:
@@ -213,14 +216,11 @@ async def test_messages_of_a_socket_are_admitted_one_by_one(tmp_path: Path) -> N
     world = World(tmp_path, KeyLimits(requests_per_minute=2))
     seen: list[object] = []
 
-    async def socket(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.extend(admit(scope) for _ in range(3))
+    async def socket(exchange: Exchange) -> None:
+        seen.extend(admit(exchange) for _ in range(3))
 
-    async def nothing(*_: object) -> Message:
-        raise AssertionError("nothing is said")
-
-    scope = {"type": "websocket", "path": "/api/v1/inference_socket", LIMITED_KEY: "k"}
+    scope = {"type": "websocket", "path": "/api/v1/inference_socket"}
     app = KeyLimiter(world.accounts)(socket)
-    await app(scope, nothing, nothing)  # type: ignore[arg-type]
+    await app(exchange_for(scope, identity=Identity(account="k")))
     assert [type(each) for each in seen] == [Admission, Admission, Refusal]
-    assert admit({"type": "websocket"}) is None
+    assert admit(exchange_for({"type": "websocket"})) is None

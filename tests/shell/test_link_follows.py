@@ -16,8 +16,8 @@ from paddler_trio.agent.link.balancer_link import BalancerLink
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.requests.requests import AgentRequests
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
-from paddler_trio.net.server.asgi import Receive, Scope, Send
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.departure import Departure
@@ -78,8 +78,8 @@ async def world() -> AsyncIterator[World]:
         on_engine_gone=requests.on_engine_gone,
     )
 
-    async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await sockets[it.accepting].serve(scope, receive, send, params["agent_id"])
+    async def serve(exchange: Exchange, params: Params) -> None:
+        await sockets[it.accepting].serve(exchange, params["agent_id"])
 
     routes = Router()
     routes.websocket("/api/v1/agent_socket/{agent_id}", serve)

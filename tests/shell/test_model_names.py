@@ -13,6 +13,7 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.apis.api_router import ApiRouter
 from paddler_trio.balancer.apis.api_routes import api_routers
 from paddler_trio.balancer.fleet.deployments import Deployments
@@ -20,7 +21,7 @@ from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.front.inference_routes import InferenceRoutes
 from paddler_trio.net.server.asgi import Message, Scope
-from paddler_trio.net.server.client_identity import KEY_DEPLOYMENTS, KEY_NAME
+from paddler_trio.net.server.exchange import Identity
 from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.pool import Hold, PoolSettings
@@ -110,13 +111,14 @@ class Fleet:
             "query_string": query.encode(),
             "headers": [(b"content-type", b"application/json"), *headers],
         }
+        exchange = exchange_for(scope, receive, send)
         if key is not None:
-            scope |= {KEY_NAME: "alice", KEY_DEPLOYMENTS: frozenset(key)}
+            exchange.identity = Identity("alice", deployments=frozenset(key))
         router = self.exact if exact else self.apis
         app = router if router.serves(path) else self.native
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._answer)
-            await app(scope, receive, send)
+            await app(exchange)
             nursery.cancel_scope.cancel()
         text = b"".join(message.get("body", b"") for message in sent).decode()
         return sent[0]["status"], _parsed(text)
@@ -327,12 +329,11 @@ async def test_the_inference_socket_leads_to_default_too(
             "type": "websocket",
             "path": "/api/v1/inference_socket",
             "headers": [],
-            KEY_NAME: "alice",
-            KEY_DEPLOYMENTS: frozenset(key),
         }
+        identity = Identity("alice", deployments=frozenset(key))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(here._answer)
-            await here.native(scope, receive, send)
+            await here.native(exchange_for(scope, receive, send, identity=identity))
             nursery.cancel_scope.cancel()
         assert ('"code":403' in said[0]) == is_refused
         assert ("general" in said[0]) == (not is_refused)

@@ -11,12 +11,14 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.agents.embedding_fan_out import MAX_UNREAD
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.front.inference_routes import InferenceRoutes
 from paddler_trio.net.server.asgi import Message, Scope
-from paddler_trio.net.server.client_identity import CLIENT_HEADER, KEY_NAME, PRIORITY_HEADER
+from paddler_trio.net.server.client_identity import CLIENT_HEADER, PRIORITY_HEADER
+from paddler_trio.net.server.exchange import Identity
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters
@@ -39,10 +41,10 @@ async def routes_of(here: World) -> InferenceRoutes:
 async def embed(
     listener: InferenceRoutes,
     *texts: str,
-    identity: Mapping[str | bytes, object],
+    who: Mapping[bytes, bytes] | Identity,
     reads: trio.Event | None = None,
 ) -> None:
-    """One call, read to its end; ``identity`` has headers and members of the scope.
+    """One call, read to its end; ``who``: the client, by headers of its own or by its key.
 
     ``reads``: until it is set, nothing of the body is read.
     """
@@ -61,11 +63,10 @@ async def embed(
             await reads.wait()
         await trio.lowlevel.checkpoint()
 
-    headers = [(name, value) for name, value in identity.items() if isinstance(name, bytes)]
-    headers.append((b"content-type", b"application/json"))
-    scope: Scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers}
-    scope |= {name: value for name, value in identity.items() if isinstance(name, str)}
-    await listener.routes()(scope, receive, send)
+    identity, own = (who, {}) if isinstance(who, Identity) else (Identity(), who)
+    headers = [*own.items(), (b"content-type", b"application/json")]
+    scope: Scope = {"method": "POST", "path": PATH, "headers": headers}
+    await listener.routes()(exchange_for(scope, receive, send, identity=identity))
 
 
 def answer(agent: Peer) -> str:
@@ -81,14 +82,14 @@ def answer(agent: Peer) -> str:
     ("one", "other"),
     [
         ({CLIENT_HEADER: b"one"}, {CLIENT_HEADER: b"other"}),
-        ({KEY_NAME: "one"}, {KEY_NAME: "other"}),
+        (Identity("one"), Identity("other")),
         ({}, {PRIORITY_HEADER: b"high"}),
     ],
     ids=["header", "key", "priority"],
 )
 async def test_who_sends_little_does_not_wait_for_who_sends_much(
-    one: Mapping[str | bytes, object],
-    other: Mapping[str | bytes, object],
+    one: Mapping[bytes, bytes] | Identity,
+    other: Mapping[bytes, bytes] | Identity,
     autojump_clock: MockClock,
 ) -> None:
     async with world(WIDE) as here, trio.open_nursery() as nursery:
@@ -96,9 +97,9 @@ async def test_who_sends_little_does_not_wait_for_who_sends_much(
         agent = here.agent(slots=1)
         for number in range(3):
             texts = [f"much {number}.{place}" for place in range(2)]
-            nursery.start_soon(lambda texts=texts: embed(listener, *texts, identity=one))
+            nursery.start_soon(lambda texts=texts: embed(listener, *texts, who=one))
             await wait_all_tasks_blocked()
-        nursery.start_soon(lambda: embed(listener, "little", identity=other))
+        nursery.start_soon(lambda: embed(listener, "little", who=other))
         order: list[str] = []
         for _ in range(7):
             await wait_all_tasks_blocked()
@@ -116,7 +117,7 @@ async def test_a_client_that_does_not_read_makes_its_own_call_wait(
     async with world(WIDE) as here, trio.open_nursery() as nursery:
         listener = await routes_of(here)
         agent = here.agent(slots=1)
-        nursery.start_soon(partial(embed, listener, *texts, identity={}, reads=reads))
+        nursery.start_soon(partial(embed, listener, *texts, who={}, reads=reads))
         answered = 0
 
         async def answer_all() -> None:

@@ -11,6 +11,7 @@ import trio
 from dispatch_world import Peer, World, status_of, world
 from trio.testing import MockClock
 
+from exchanges import exchange_for
 from paddler_trio.balancer.agents.paddler_v1_agents import LEAST_S, LONGEST_S, PaddlerV1Agents
 from paddler_trio.balancer.front.event_stream import event_stream
 from paddler_trio.net.server.asgi import Message
@@ -179,7 +180,7 @@ async def test_a_stream_says_every_five_seconds_that_nothing_changed(
 
         async with trio.open_nursery() as nursery:
             handler = event_stream(view, goodbye=goodbye)
-            nursery.start_soon(handler, {}, receive, told.send, {})
+            nursery.start_soon(handler, exchange_for({}, receive, told.send), {})
             times_s = []
             async for message in seen:
                 body = bytes(message.get("body", b""))

@@ -10,8 +10,8 @@ import pytest
 import trio
 from http_world import Client, Served, hello, serving, until
 
-from paddler_trio.net.server.asgi import Receive, Scope, Send, send_text
-from paddler_trio.net.server.passing import passable
+from paddler_trio.net.server.asgi import send_text
+from paddler_trio.net.server.exchange import Exchange
 
 
 @attrs.define
@@ -22,12 +22,12 @@ class Passer:
     unread: list[bytes] = attrs.field(factory=list)
     refuses: bool = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = passable(scope)
+    async def __call__(self, exchange: Exchange) -> None:
+        connection = exchange.passable
         if connection is None:
-            await hello(scope, receive, send)
+            await hello(exchange)
         elif self.refuses:
-            await send_text(send, 503, "not now")
+            await send_text(exchange.send, 503, "not now")
         else:
             self.unread.append(connection.unread())
             self.passed.append(socket.socket(fileno=os.dup(connection.fileno())))
@@ -103,7 +103,7 @@ async def test_other_paths_of_the_port_keep_their_connection() -> None:
 
 
 async def test_an_application_that_fails_on_such_a_path_is_a_500() -> None:
-    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+    async def broken(exchange: Exchange) -> None:
         raise RuntimeError("a bug")
 
     async with serving(broken, passes=is_passed) as served:

@@ -7,8 +7,9 @@ import pytest
 import trio
 from http_world import PATIENCE_S, hello, serving, until
 
-from paddler_trio.net.server.asgi import ClientGoneError, Receive, Scope, Send, read_body
-from paddler_trio.net.server.raw_response import RawResponse, raw_response
+from paddler_trio.net.server.asgi import ClientGoneError, read_body
+from paddler_trio.net.server.exchange import Exchange
+from paddler_trio.net.server.raw_response import RawResponse
 from paddler_trio.net.server.streaming import cut_on_disconnect
 
 RAW = b"HTTP/1.1 200 Fine\r\nContent-Length: %d\r\nServer: Other\r\n\r\n%b"
@@ -18,19 +19,19 @@ OURS = b"GET /ours HTTP/1.1\r\nHost: x\r\n\r\n"
 CUT = b"GET /cut HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-async def app(scope: Scope, receive: Receive, send: Send) -> None:
+async def app(exchange: Exchange) -> None:
     """``/ours``: by ASGI; ``/raw``: in bytes of its own, ``/cut``: and not to their end."""
-    if scope["path"] == "/ours":
-        await hello(scope, receive, send)
+    if exchange.path == "/ours":
+        await hello(exchange)
         return
-    body = bytes(await read_body(receive, limit_bytes=1000, deadline_s=PATIENCE_S))
-    raw = raw_response(scope)
+    body = bytes(await read_body(exchange.receive, limit_bytes=1000, deadline_s=PATIENCE_S))
+    raw = exchange.raw_response
     assert raw is not None
-    closes = scope["query_string"] == b"closes"
-    await raw.begin(send, 200, closes=closes)
+    closes = exchange.query == b"closes"
+    await raw.begin(exchange.send, 200, closes=closes)
     await raw.write(RAW % (len(body), body))
-    if scope["path"] != "/cut":
-        await raw.end(send)
+    if exchange.path != "/cut":
+        await raw.end(exchange.send)
 
 
 async def test_plain_exchanges_follow_one_another_and_h11_sees_none_of_them(
@@ -79,23 +80,23 @@ async def test_a_request_that_comes_before_the_end_of_a_plain_one_waits_for_it(
 ) -> None:
     entered, go_on = trio.Event(), trio.Event()
 
-    async def begin(scope: Scope, send: Send) -> RawResponse:
-        raw = raw_response(scope)
+    async def begin(exchange: Exchange) -> RawResponse:
+        raw = exchange.raw_response
         assert raw is not None
-        await raw.begin(send, 200, closes=False)
+        await raw.begin(exchange.send, 200, closes=False)
         await raw.write(RAW[:20])
         return raw
 
-    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+    async def slow(exchange: Exchange) -> None:
         if entered.is_set():
-            await app(scope, receive, send)
+            await app(exchange)
             return
-        raw = await begin(scope, send) if has_begun else None
+        raw = await begin(exchange) if has_begun else None
         entered.set()
         await go_on.wait()
-        raw = raw or await begin(scope, send)
+        raw = raw or await begin(exchange)
         await raw.write(RAW[20:] % (1, b"1"))
-        await raw.end(send)
+        await raw.end(exchange.send)
 
     async with serving(slow, forwards=True) as served:
         client = await served.connect()
@@ -126,13 +127,13 @@ async def test_an_answer_whose_end_is_that_of_the_connection_ends_it() -> None:
 async def test_the_last_answer_of_a_server_that_ends_ends_the_connection() -> None:
     entered, go_on = trio.Event(), trio.Event()
 
-    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+    async def waits(exchange: Exchange) -> None:
         entered.set()
         await go_on.wait()
-        raw = raw_response(scope)
+        raw = exchange.raw_response
         assert raw is not None
         assert raw.must_close
-        await app(scope, receive, send)
+        await app(exchange)
 
     async with serving(waits, forwards=True) as served:
         client = await served.connect()
@@ -144,7 +145,7 @@ async def test_the_last_answer_of_a_server_that_ends_ends_the_connection() -> No
 
 
 async def test_an_application_that_fails_before_its_answer_is_answered_with_500() -> None:
-    async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+    async def fails(exchange: Exchange) -> None:
         raise ValueError("a bug")
 
     async with serving(fails, forwards=True) as served:
@@ -156,15 +157,15 @@ async def test_an_application_that_fails_before_its_answer_is_answered_with_500(
 async def test_a_client_that_leaves_in_a_plain_exchange_is_noticed() -> None:
     entered, gone = trio.Event(), trio.Event()
 
-    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
-        await read_body(receive, limit_bytes=1000, deadline_s=PATIENCE_S)
-        with cut_on_disconnect(scope):
+    async def waits(exchange: Exchange) -> None:
+        await read_body(exchange.receive, limit_bytes=1000, deadline_s=PATIENCE_S)
+        with cut_on_disconnect(exchange):
             entered.set()
             await trio.sleep_forever()
-        raw = raw_response(scope)
+        raw = exchange.raw_response
         assert raw is not None
         try:
-            await raw.begin(send, 200, closes=False)
+            await raw.begin(exchange.send, 200, closes=False)
         except ClientGoneError:
             gone.set()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 from dispatch_world import World, world
 
+from exchanges import exchange_for
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.front.inference_routes import InferenceRoutes
@@ -25,7 +26,7 @@ async def asked(here: World, method: str = "GET") -> tuple[int, str]:
         sent.append(message)
 
     scope = {"type": "http", "method": method, "path": "/readyz", "headers": []}
-    await routes(scope, receive, send)
+    await routes(exchange_for(scope, receive, send))
     return sent[0]["status"], b"".join(each.get("body", b"") for each in sent).decode()
 
 

@@ -15,13 +15,14 @@ import trio
 from dispatch_world import LIMITS, WORK, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.activity.accounts.account_keeper import AccountKeeper
 from paddler_trio.balancer.activity.accounts.account_spans import operation, spans_of
 from paddler_trio.balancer.activity.accounts.entrance import Entrance
 from paddler_trio.balancer.activity.accounts.request_account import MAX_RECORDS, RequestAccount
 from paddler_trio.balancer.activity.request_activity import RequestActivity
-from paddler_trio.net.server.asgi import App, Header, Message, Receive, Scope, Send, send_text
-from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.net.server.asgi import Header, Message, Scope, send_text
+from paddler_trio.net.server.exchange import App, Exchange
 from paddler_trio.net.server.router import HttpProblem, refuse_upgrade, refuse_websocket
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import NoObserver
@@ -83,11 +84,11 @@ class Desk:
             **({"method": "POST"} if kind == "http" else {}),
         }
         app = self.entrance(app, lambda given: ROUTE if given == ROUTE else "")
-        await app(scope, receive, send)
+        await app(exchange_for(scope, receive, send))
 
-    def submit(self, scope: Scope, number: int = 0, **options: Any) -> Request:
+    def submit(self, exchange: Exchange, number: int = 0, **options: Any) -> Request:
         return self.here.dispatcher.submit(
-            f"r.{number}", WORK, trace=trace_of(scope), route=scope["path"], **options
+            f"r.{number}", WORK, trace=trace_of(exchange), route=exchange.path, **options
         )
 
 
@@ -104,12 +105,12 @@ async def desk(sampling: Sampling = ALL, limits: DispatchLimits = LIMITS) -> Asy
 def answering(at: Desk, requests: int = 1, status: int = 200) -> App:
     """Answers when all of so many requests to agents have ended."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        submitted = [at.submit(scope, number) for number in range(requests)]
+    async def app(exchange: Exchange) -> None:
+        submitted = [at.submit(exchange, number) for number in range(requests)]
         for request in submitted:
             async for _ in request.outbox:
                 pass
-        await send_text(send, status, "answer")
+        await send_text(exchange.send, status, "answer")
 
     return app
 
@@ -216,8 +217,8 @@ async def test_a_client_that_leaves_is_complete_when_its_agent_has_stopped(
     async with desk() as at, trio.open_nursery() as nursery:
         peer = at.here.agent()
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            request = at.submit(scope)
+        async def app(exchange: Exchange) -> None:
+            request = at.submit(exchange)
             await trio.sleep(1)
             request.stop()
 
@@ -274,9 +275,9 @@ async def test_a_full_queue_is_refused_and_a_server_error_is_an_error(
 async def test_what_never_asks_an_agent_has_a_line_too(status: int, outcome: str) -> None:
     async with desk() as at:
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            scope[KEY_NAME] = "web"
-            await send_text(send, status, "no", headers=[(b"x-request-id", b"theirs")])
+        async def app(exchange: Exchange) -> None:
+            exchange.identity.key_name = "web"
+            await send_text(exchange.send, status, "no", headers=[(b"x-request-id", b"theirs")])
 
         await at.ask(app, path="/v1/" + "x" * 500)
         line = at.line
@@ -293,7 +294,7 @@ async def test_what_never_asks_an_agent_has_a_line_too(status: int, outcome: str
 async def test_an_application_that_fails_is_accounted_for_all_the_same() -> None:
     async with desk() as at:
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def app(exchange: Exchange) -> None:
             raise KeyError("a bug")
 
         with pytest.raises(KeyError):
@@ -305,8 +306,8 @@ async def test_an_application_that_fails_is_accounted_for_all_the_same() -> None
 async def test_probes_leave_no_trace() -> None:
     async with desk() as at:
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await send_text(send, 200, "OK")
+        async def app(exchange: Exchange) -> None:
+            await send_text(exchange.send, 200, "OK")
 
         await at.ask(app, path="/readyz")
         assert not at.done
@@ -314,15 +315,15 @@ async def test_probes_leave_no_trace() -> None:
 
 
 async def test_upgrades_have_a_line_with_how_they_were_answered() -> None:
-    async def accepts(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "websocket.accept"})
-        await send({"type": "websocket.close", "code": 1000})
+    async def accepts(exchange: Exchange) -> None:
+        await exchange.send({"type": "websocket.accept"})
+        await exchange.send({"type": "websocket.close", "code": 1000})
 
-    async def closes(scope: Scope, receive: Receive, send: Send) -> None:
-        await refuse_websocket(send)
+    async def closes(exchange: Exchange) -> None:
+        await refuse_websocket(exchange.send)
 
-    async def refuses(scope: Scope, receive: Receive, send: Send) -> None:
-        await refuse_upgrade(send, HttpProblem(401, "who?"))
+    async def refuses(exchange: Exchange) -> None:
+        await refuse_upgrade(exchange.send, HttpProblem(401, "who?"))
 
     async with desk() as at:
         for app in (accepts, closes, refuses):
@@ -335,13 +336,13 @@ async def test_each_message_of_a_socket_is_an_account(autojump_clock: MockClock)
     async with desk() as at, trio.open_nursery() as nursery:
         peer = at.here.agent(slots=2)
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            await send({"type": "websocket.accept"})
+        async def app(exchange: Exchange) -> None:
+            await exchange.send({"type": "websocket.accept"})
             for number in range(2):
                 at.here.dispatcher.submit(
-                    f"m{number}", WORK, trace=begin_message(scope), route=scope["path"]
+                    f"m{number}", WORK, trace=begin_message(exchange), route=exchange.path
                 )
-            refuse_message(scope, "m2", 400)
+            refuse_message(exchange, "m2", 400)
             await trio.sleep(5)
 
         nursery.start_soon(partial(at.ask, app, kind="websocket"))
@@ -374,9 +375,9 @@ async def test_a_request_without_an_entrance_has_an_account_of_its_own(
 async def test_the_log_of_a_request_has_its_names_and_only_there() -> None:
     seen: list[dict[str, Any]] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    async def app(exchange: Exchange) -> None:
         seen.append(structlog.contextvars.get_contextvars())
-        await send_text(send, 200, "")
+        await send_text(exchange.send, 200, "")
 
     async with desk(Sampling()) as at:
         parents = (b"nonsense", CALLER.traceparent().encode())

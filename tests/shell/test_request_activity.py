@@ -16,6 +16,7 @@ import trio
 from dispatch_world import WORK, Peer, World, heard, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.activity import captures as captures_module
 from paddler_trio.balancer.activity.captures import Captures
 from paddler_trio.balancer.activity.request_activity import RequestActivity
@@ -405,6 +406,6 @@ async def get(router: Router, target: str) -> bytes:
         "query_string": query.encode(),
         "headers": [],
     }
-    await router(scope, receive, send)
+    await router(exchange_for(scope, receive, send))
     assert messages[0]["status"] == 200
     return b"".join(each.get("body", b"") for each in messages[1:])

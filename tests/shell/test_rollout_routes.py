@@ -8,10 +8,11 @@ import attrs
 import trio
 from trio.testing import MockClock
 
+from exchanges import exchange_for
 from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError, RolloutRoutes
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.net.server.asgi import Message, Scope
-from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.net.server.exchange import Identity
 from paddler_trio.net.server.router import Router
 from paddler_trio.system.synchronization import Changes
 
@@ -53,9 +54,8 @@ def routes(control: Control) -> Router:
     return router
 
 
-def scope(method: str, path: str, key: str | None = None) -> Scope:
-    made: Scope = {"type": "http", "method": method, "path": path, "headers": []}
-    return made if key is None else {**made, KEY_NAME: key}
+def scope(method: str, path: str) -> Scope:
+    return {"method": method, "path": path}
 
 
 async def nothing_to_receive() -> Message:
@@ -63,14 +63,14 @@ async def nothing_to_receive() -> Message:
     raise AssertionError
 
 
-async def ask(router: Router, asked: Scope) -> tuple[int, bytes]:
+async def ask(router: Router, asked: Scope, key: str = "") -> tuple[int, bytes]:
     messages: list[Message] = []
 
     async def send(message: Message) -> None:
         await trio.lowlevel.checkpoint()
         messages.append(message)
 
-    await router(asked, nothing_to_receive, send)
+    await router(exchange_for(asked, nothing_to_receive, send, identity=Identity(key)))
     return messages[0]["status"], b"".join(each.get("body", b"") for each in messages)
 
 
@@ -79,7 +79,7 @@ async def test_an_order_has_its_author_and_is_answered_with_all_rollouts() -> No
     router = routes(control)
     path = "/api/v2/rollout/coder/pause"
     paused = b'{"rollouts":[{"deployment":"coder","phase":"paused"}]}'
-    assert await ask(router, scope("POST", path, "ann")) == (200, paused)
+    assert await ask(router, scope("POST", path), "ann") == (200, paused)
     assert await ask(router, scope("GET", "/api/v2/rollout")) == (200, paused)
     for order in ("resume", "abort"):
         assert (await ask(router, scope("POST", f"/api/v2/rollout/coder/{order}")))[0] == 200
@@ -101,9 +101,8 @@ async def test_the_stream_has_every_change(autojump_clock: MockClock) -> None:
     router = routes(control)
     told, seen = trio.open_memory_channel[Message](0)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(
-            router, scope("GET", "/api/v2/rollout/stream"), nothing_to_receive, told.send
-        )
+        asked = scope("GET", "/api/v2/rollout/stream")
+        nursery.start_soon(router, exchange_for(asked, nothing_to_receive, told.send))
         assert (await seen.receive())["type"] == "http.response.start"
         assert b'"rolling"' in (await seen.receive())["body"]
         await ask(router, scope("POST", "/api/v2/rollout/coder/pause"))

@@ -17,17 +17,17 @@ import trio
 from dispatch_world import DONE, Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.api_exchange import PORTION_BYTES, ApiExchange
 from paddler_trio.balancer.apis.backend import ApiSettings, Backend
-from paddler_trio.balancer.apis.exchange import PORTION_BYTES, Exchange
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.run_requests import Step, gather, stream
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.net.server import sse
-from paddler_trio.net.server.asgi import ClientGoneError, Message, Scope
-from paddler_trio.net.server.input_budget import FREE_BYTES, INPUT, MIB, InputBudget
-from paddler_trio.net.server.streaming import DIRECT_BODY
+from paddler_trio.net.server.asgi import ClientGoneError, Message
+from paddler_trio.net.server.input_budget import FREE_BYTES, MIB, InputBudget
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.wire.json_text import Items
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
@@ -91,7 +91,7 @@ class Client:
     def is_answered(self) -> bool:
         return bool(self.sent) and self.sent[-1].get("more_body") is False
 
-    def exchange(self, *headers: tuple[bytes, bytes]) -> Exchange:
+    def exchange(self, *headers: tuple[bytes, bytes]) -> ApiExchange:
         async def receive() -> Message:
             await self.left.wait()
             return {"type": "http.disconnect"}
@@ -103,10 +103,10 @@ class Client:
                 message = message | {"body": kept + message["body"]}
             self.sent.append(message)
 
-        scope: Scope = {"type": "http", "method": "POST", "path": "/", "headers": list(headers)}
+        http = exchange_for({"method": "POST", "headers": list(headers)}, receive, send)
         if self.directly != "no":
-            scope["extensions"] = {DIRECT_BODY: {"open": lambda: self}}
-        return Exchange.open(scope, receive, send)
+            http.open_body = lambda: self
+        return ApiExchange.open(http)
 
 
 @pytest.fixture(autouse=True, params=["no", "always", "often"])
@@ -540,7 +540,7 @@ async def test_an_answer_that_grows_too_large_ends_and_its_agents_are_told(
     client, taken = Client(), list[Step]()
     budget = InputBudget(budget_bytes)
     exchange = client.exchange()
-    exchange.scope["extensions"] = {INPUT: budget.reservation()}
+    exchange.http.room = budget.reservation()
     async with world() as here, trio.open_nursery() as nursery:
         agent = here.agent(slots=2)
         backend = backend_of(here, attrs.evolve(LIMITS, max_answer_bytes=most_bytes))

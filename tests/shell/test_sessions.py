@@ -8,7 +8,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.front import sessions as sessions_module
+from paddler_trio.balancer.front.authentication import Authentication
 from paddler_trio.balancer.front.login_limit import (
     ALL_BURST,
     BURST,
@@ -20,10 +22,15 @@ from paddler_trio.balancer.front.sessions import (
     MAX_AGE_S,
     MAX_IDLE_S,
     MAX_SESSIONS,
+    SESSION_COOKIE,
     Sessions,
     csrf_token,
 )
 from paddler_trio.balancer.keys.api_keys import KeyScope, StoredKey, new_secret
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.balancer.panel.panel_access import PanelAccess
+from paddler_trio.net.server.asgi import Message
+from paddler_trio.net.server.exchange import Exchange
 
 
 def key(name: str = "ops") -> StoredKey:
@@ -169,3 +176,31 @@ def test_many_addresses_are_limited_together_and_forgotten_in_turn() -> None:
     for number in range(2 * MAX_ADDRESSES):
         limit.failed(f"10.1.{number // 250}.{number % 250}", 0)
     assert len(limit._by_address) == MAX_ADDRESSES
+
+
+async def test_who_asks_as_a_session_ends_is_refused_past_the_guards_behind_it() -> None:
+    access = PanelAccess(KeyRing())
+    token = access.sessions.open(key())
+    said: list[Message] = []
+    waits = trio.Event()
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    async def behind(exchange: Exchange) -> None:
+        exchange.send = _no_send
+        waits.set()
+        await trio.sleep_forever()
+
+    app = access(behind, otherwise=Authentication(access.keys, KeyScope.MANAGEMENT))
+    headers = [(b"cookie", f"{SESSION_COOKIE}={token}".encode())]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(app, exchange_for({"headers": headers}, send=send))
+        await waits.wait()
+        access.sessions.end_all(lambda _: True)
+    assert said[0]["status"] == 401
+    assert said[1]["body"] == b"the session has ended: sign in again"
+
+
+async def _no_send(message: Message) -> None:
+    raise AssertionError("it answers for those in front of it")

@@ -22,8 +22,8 @@ from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.net.server.asgi import Receive, Scope, Send
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -50,8 +50,8 @@ async def balancer(store_path: str | None = PATH) -> AsyncIterator[Balancer]:
     await states.load()
     agents = AgentSocket(dispatcher, trio.Event(), store_path=store_path)
 
-    async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await agents.serve(scope, receive, send, params["agent_id"])
+    async def serve(exchange: Exchange, params: Params) -> None:
+        await agents.serve(exchange, params["agent_id"])
 
     routes = Router()
     routes.websocket("/api/v1/agent_socket/{agent_id}", serve)

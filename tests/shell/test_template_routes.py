@@ -9,6 +9,7 @@ import trio
 from dispatch_world import Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from exchanges import exchange_for
 from paddler_trio.balancer.front.template_routes import TemplateRoutes
 from paddler_trio.net.server.asgi import Message
 from paddler_trio.net.server.router import Router
@@ -41,7 +42,7 @@ async def ask(here: World, body: object) -> tuple[int, str]:
         "query_string": b"",
         "headers": [(b"content-type", b"application/json")],
     }
-    await router(scope, receive, send)
+    await router(exchange_for(scope, receive, send))
     return messages[0]["status"], b"".join(m.get("body", b"") for m in messages).decode()
 
 

@@ -14,7 +14,7 @@ from http_world import EncryptedStream, WorldTls, hello, over_tls, serving, unti
 
 from certificates import Authority
 from openssl_client import OpensslClient
-from paddler_trio.net.server.asgi import Send
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.tls.server_context import TlsFiles
 from paddler_trio.net.tls.server_tls import ServerTls
 from paddler_trio.net.tls.tls_handshake import MAX_BYTES, MAX_PIECES
@@ -177,13 +177,13 @@ async def test_the_goodbye_comes_when_the_kernel_has_room_for_it(world: WorldTls
 async def test_the_answer_comes_in_order_when_it_is_written_in_pieces(world: WorldTls) -> None:
     parts = [b"%07d," % number for number in range(200_000)]
 
-    async def count(scope: object, receive: object, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+    async def count(exchange: Exchange) -> None:
+        await exchange.send({"type": "http.response.start", "status": 200, "headers": []})
         for start in (0, 50_000, 50_001, 100_000):
             stop = {0: 50_000, 50_000: 50_001, 50_001: 100_000, 100_000: 200_000}[start]
             body = b"".join(parts[start:stop])
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await exchange.send({"type": "http.response.body", "body": body, "more_body": True})
+        await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async with serving(count) as served:
         client = await served.connect()

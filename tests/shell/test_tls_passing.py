@@ -13,8 +13,8 @@ import pytest
 import trio
 from http_world import Client, Served, hello, over_tls, serving, until
 
-from paddler_trio.net.server.asgi import Receive, Scope, Send, send_text
-from paddler_trio.net.server.passing import passable
+from paddler_trio.net.server.asgi import send_text
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.tls.tls_passage import TlsPassage
 
 HEAD = b"PUT /pass HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
@@ -29,14 +29,14 @@ class Store:
     refuses: bool = False
     ended: int = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = passable(scope)
+    async def __call__(self, exchange: Exchange) -> None:
+        connection = exchange.passable
         if connection is None:
-            await hello(scope, receive, send)
+            await hello(exchange)
             return
         unread, descriptor = connection.unread(), connection.fileno()
         if self.refuses:
-            await send_text(send, 503, "not now")
+            await send_text(exchange.send, 503, "not now")
             return
         sock = socket.socket(fileno=os.dup(descriptor))
         sock.setblocking(False)

@@ -23,7 +23,7 @@ import structlog
 from trio._core import _run
 
 from paddler_trio.balancer.agents import agent_socket, embedding_fan_out
-from paddler_trio.net.server import request_id
+from paddler_trio.net.server import exchange
 from paddler_trio.nursery_tree import request
 from paddler_trio.telemetry import trace_context
 
@@ -42,7 +42,7 @@ def deterministic(seed: int, *, outbox_steps: int, outgoing_frames: int) -> Iter
     scheduler_before = _run._r.getstate()
     replaced: list[tuple[ModuleType, str, object]] = [
         (request, "secrets", secrets),
-        (request_id, "secrets", secrets),
+        (exchange, "secrets", secrets),
         (trace_context, "secrets", secrets),
         (embedding_fan_out, "secrets", secrets),
         (request, "OUTBOX_STEPS", outbox_steps),

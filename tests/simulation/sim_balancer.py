@@ -26,8 +26,8 @@ from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.front.inference_routes import InferenceRoutes
-from paddler_trio.net.server.asgi import Receive, Scope, Send
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.balancer_tree import FLUSH_S
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 
@@ -98,8 +98,8 @@ class _Balancer:
         world, scenario = self.world, self.world.scenario
         agents = AgentSocket(self.dispatcher, self.goodbye, silence_s=scenario.silence_s)
 
-        async def agent_socket(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-            await agents.serve(scope, receive, send, params["agent_id"])
+        async def agent_socket(exchange: Exchange, params: Params) -> None:
+            await agents.serve(exchange, params["agent_id"])
 
         management = Router()
         management.websocket("/api/v1/agent_socket/{agent_id}", agent_socket)

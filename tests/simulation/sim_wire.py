@@ -17,8 +17,8 @@ from typing import Any
 import attrs
 import trio
 
-from paddler_trio.net.server.asgi import App, ClientGoneError, Message
-from paddler_trio.net.server.streaming import DIRECT_BODY
+from paddler_trio.net.server.asgi import ClientGoneError, Message
+from paddler_trio.net.server.exchange import App, Exchange
 
 INBOX_MESSAGES = 16
 
@@ -74,8 +74,6 @@ class Wire:
     """Of the response, what the kernel did not take at once."""
 
     def __attrs_post_init__(self) -> None:
-        if self.is_direct:
-            self.scope = self.scope | {"extensions": {DIRECT_BODY: {"open": self._direct_body}}}
         self._tell, self._told = trio.open_memory_channel[Message](INBOX_MESSAGES)
         self._write, self._written = trio.open_memory_channel[Heard](self.kernel_messages)
 
@@ -88,8 +86,11 @@ class Wire:
     async def run(self, app: App) -> None:
         """The application call, from its start to its return."""
         CURRENT.set(self)
+        exchange = Exchange(self.scope, self.receive, self.send)
+        if self.is_direct:
+            exchange.open_body = self._direct_body
         try:
-            await app(self.scope, self.receive, self.send)
+            await app(exchange)
             if self.scope["type"] == "http" and not self.gone and self._phase != "ended":
                 raise ProtocolBreach(
                     f"{self.scope['path']} returned with the response {self._phase}"

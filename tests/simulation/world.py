@@ -16,7 +16,7 @@ from language import Result
 from scenario import AgentPlan, Ask, ClientPlan, Scenario
 from sim_wire import Wire
 
-from paddler_trio.net.server.asgi import App
+from paddler_trio.net.server.exchange import App
 
 SLACK_S = 1e-6
 

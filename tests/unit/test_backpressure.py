@@ -20,7 +20,7 @@ from paddler_trio.balancer.activity.feed_document import MAX_DIFF_KEYS, MAX_DIFF
 from paddler_trio.balancer.activity.finished_requests import MAX_FINISHED
 from paddler_trio.balancer.activity.request_record import MAX_MARKS
 from paddler_trio.balancer.agents import ask_model, embedding_fan_out
-from paddler_trio.balancer.apis import answer, exchange, kept_logprobs
+from paddler_trio.balancer.apis import answer, api_exchange, kept_logprobs
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server import rerank
 from paddler_trio.balancer.apis.openai import completion_request, embeddings
@@ -131,7 +131,7 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{embedding_fan_out.MAX_UNREAD}, and those in slots"
         ),
         "text of an answer of `/v1/embeddings` or `/embedding` that its client has not read": (
-            f"{exchange.PORTION_BYTES // KIB} KiB, and one vector"
+            f"{api_exchange.PORTION_BYTES // KIB} KiB, and one vector"
         ),
         "id of a request on an inference WebSocket, which every token of its answer repeats": (
             f"{inference_socket.MAX_ID_CHARS} characters"
@@ -355,7 +355,7 @@ def test_the_outgoing_side_says_what_the_constants_say() -> None:
     told = {row.split("|")[1].strip(): row.split("|")[3].strip() for row in rows}
     assert len(told) == 14
     for numbers in (
-        f"{exchange.PORTION_BYTES // KIB} KiB at a time",
+        f"{api_exchange.PORTION_BYTES // KIB} KiB at a time",
         f"{limits.max_prompts:,} answers, {limits.max_choices} of one prompt",
         (
             f"{limits.max_logprobs:,} log probabilities of {number} bytes, "

@@ -21,8 +21,9 @@ from prometheus_client.exposition import generate_latest as prometheus_text
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_text
 from prometheus_client.samples import Exemplar as ClientExemplar
 
-from paddler_trio.net.server.asgi import Receive, Scope, Send, header, send_bytes
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.asgi import send_bytes
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 from paddler_trio.telemetry.metric_kind import MetricDefinition
 from paddler_trio.telemetry.recording import Family, Sample
 from paddler_trio.telemetry.shared_metrics import PADDLERS
@@ -144,21 +145,21 @@ class Exposition:
             )
         return metric
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        wants_openmetrics = accepts_openmetrics(header(scope, b"accept"))
+    async def _answer(self, exchange: Exchange, params: Params) -> None:
+        wants_openmetrics = accepts_openmetrics(exchange.header(b"accept"))
         text = await self.text(openmetrics=wants_openmetrics)
         kind = OPENMETRICS if wants_openmetrics else PROMETHEUS
-        await send_bytes(send, 200, text, content_type=kind, headers=[(b"vary", b"accept")])
+        await send_bytes(
+            exchange.send, 200, text, content_type=kind, headers=[(b"vary", b"accept")]
+        )
 
-    async def _answer_head(
-        self, scope: Scope, receive: Receive, send: Send, params: Params
-    ) -> None:
-        wants_openmetrics = accepts_openmetrics(header(scope, b"accept"))
+    async def _answer_head(self, exchange: Exchange, params: Params) -> None:
+        wants_openmetrics = accepts_openmetrics(exchange.header(b"accept"))
         text = await self.text(openmetrics=wants_openmetrics)
         kind = OPENMETRICS if wants_openmetrics else PROMETHEUS
         headers = [(b"content-type", kind), (b"content-length", b"%d" % len(text))]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
+        await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 @attrs.frozen

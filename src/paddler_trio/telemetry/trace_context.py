@@ -8,15 +8,12 @@ whose parent is missing.
 from __future__ import annotations
 
 import secrets
-from typing import Final, Protocol
+from typing import Final
 
 import attrs
 
-from paddler_trio.net.server.asgi import Scope
+from paddler_trio.net.server.exchange import Exchange, Messages, TraceEntry
 from paddler_trio.wire.trace_parent import TraceContext, parse_traceparent, parse_tracestate
-
-_ENTRY: Final = "paddler_trio.trace"
-"""The member of a scope that has the ``TraceEntry`` of its request."""
 
 _TRACEPARENT: Final = b"traceparent"
 _TRACESTATE: Final = b"tracestate"
@@ -61,11 +58,11 @@ class Sampling:
 NO_EXPORT: Final = Sampling()
 
 
-def caller_of(scope: Scope) -> TraceContext | None:
+def caller_of(exchange: Exchange) -> TraceContext | None:
     """Return the trace of the caller, from exactly one valid ``traceparent``; None without."""
     parents: list[bytes] = []
     states: list[bytes] = []
-    for name, value in scope["headers"]:
+    for name, value in exchange.headers:
         if name == _TRACEPARENT:
             parents.append(value)
         elif name == _TRACESTATE:
@@ -79,65 +76,37 @@ def caller_of(scope: Scope) -> TraceContext | None:
     return attrs.evolve(caller, state=state)
 
 
-class Messages(Protocol):
-    """Sees the requests on one WebSocket."""
-
-    def began(self, scope: Scope, trace: TraceContext) -> None:
-        """Note that a request with this trace is submitted next."""
-        ...
-
-    def refused(self, scope: Scope, trace: TraceContext, request: str, status: int) -> None:
-        """Note that the request with the id ``request`` was not even submitted; ``status`` is as in
-        HTTP."""
-        ...
-
-
-@attrs.frozen(eq=False)
-class TraceEntry:
-    """The beginning of a request: its trace, that of its caller, if it has one, and what is
-    exported; of a WebSocket also what sees the requests on it, if anything does."""
-
-    trace: TraceContext
-    caller: TraceContext | None
-    sampling: Sampling
-    messages: Messages | None = None
-
-    def of_message(self) -> TraceContext:
-        """Return the context for the next request on the WebSocket."""
-        return self.sampling.continues(self.caller)
-
-
-def enter_trace(scope: Scope, sampling: Sampling, messages: Messages | None = None) -> TraceEntry:
-    """Note the trace of this request in its scope."""
-    caller = caller_of(scope)
-    entry = TraceEntry(sampling.continues(caller), caller, sampling, messages)
-    scope[_ENTRY] = entry
+def enter_trace(
+    exchange: Exchange, sampling: Sampling, messages: Messages | None = None
+) -> TraceEntry:
+    """Note the trace of this request."""
+    caller = caller_of(exchange)
+    entry = TraceEntry(sampling.continues(caller), caller, sampling.continues, messages)
+    exchange.trace_entry = entry
     return entry
 
 
-def trace_of(scope: Scope) -> TraceContext:
-    """Return the trace of this request; of an application that nothing is in front of, not
-    exported."""
-    return _entry_of(scope).trace
+def trace_of(exchange: Exchange) -> TraceContext:
+    """Return the trace of this request; one that is not exported where nothing noted it."""
+    return _entry_of(exchange).trace
 
 
-def begin_message(scope: Scope) -> TraceContext:
+def begin_message(exchange: Exchange) -> TraceContext:
     """Return the trace of a request on a WebSocket, which is submitted next: of the caller who
     opened the WebSocket, or one of its own."""
-    entry = _entry_of(scope)
+    entry = _entry_of(exchange)
     trace = entry.of_message()
     if entry.messages is not None:
-        entry.messages.began(scope, trace)
+        entry.messages.began(exchange, trace)
     return trace
 
 
-def refuse_message(scope: Scope, request: str, status: int) -> None:
+def refuse_message(exchange: Exchange, request: str, status: int) -> None:
     """Note that a request on a WebSocket is answered with an error and not submitted."""
-    entry = _entry_of(scope)
+    entry = _entry_of(exchange)
     if entry.messages is not None:
-        entry.messages.refused(scope, entry.of_message(), request, status)
+        entry.messages.refused(exchange, entry.of_message(), request, status)
 
 
-def _entry_of(scope: Scope) -> TraceEntry:
-    entry = scope.get(_ENTRY)
-    return entry if isinstance(entry, TraceEntry) else enter_trace(scope, NO_EXPORT)
+def _entry_of(exchange: Exchange) -> TraceEntry:
+    return exchange.trace_entry or enter_trace(exchange, NO_EXPORT)

@@ -12,6 +12,7 @@ import structlog
 import trio
 import trio.testing
 
+from exchanges import exchange_for
 from paddler_trio.balancer.keys import audit_file
 from paddler_trio.balancer.keys.audit_file import AuditFile, append_lines
 from paddler_trio.balancer.keys.audit_log import (
@@ -22,27 +23,25 @@ from paddler_trio.balancer.keys.audit_log import (
     AuditLog,
 )
 from paddler_trio.balancer.keys.audit_routes import AuditRoutes
-from paddler_trio.balancer.keys.audit_trail import audit_of, audited
+from paddler_trio.balancer.keys.audit_trail import audited
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.server.asgi import HttpProblem, Message, Receive, Scope, Send, send_text
-from paddler_trio.net.server.client_identity import KEY_NAME
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.asgi import HttpProblem, Message, send_text
+from paddler_trio.net.server.exchange import Exchange, Identity, Params
+from paddler_trio.net.server.router import Router
 
-SCOPE = {"type": "http", "client": ("10.0.0.7", 4711), KEY_NAME: "ops"}
+SCOPE = {"client": ("10.0.0.7", 4711)}
+OPS = Identity("ops")
+ASKED = exchange_for(SCOPE, identity=OPS)
 
 
 def entries(log: AuditLog) -> list[dict[str, object]]:
     return [json.loads(text) for text in log.after(0)]
 
 
-async def nothing() -> Message:
-    raise AssertionError("no body is read")
-
-
 async def test_a_record_says_who_did_what_from_where() -> None:
     log = AuditLog()
     with structlog.testing.capture_logs() as logged:
-        log.record(SCOPE, "fleet applied", "coder", before="aa", after="bb", revision=7, note="x")
+        log.record(ASKED, "fleet applied", "coder", before="aa", after="bb", revision=7, note="x")
     (entry,) = entries(log)
     time = entry.pop("time")
     assert entry == {
@@ -59,7 +58,7 @@ async def test_a_record_says_who_did_what_from_where() -> None:
     }
     assert str(time).endswith("Z")
     assert (logged[0]["who"], logged[0]["action"]) == ("ops", "fleet applied")
-    log.record({"type": "http", "client": None}, "sign-in", who="eve")
+    log.record(exchange_for({"client": None}), "sign-in", who="eve")
     assert [entry["source"] for entry in entries(log)] == ["10.0.0.7", "unknown"]
     assert entries(log)[1]["who"] == "eve"
 
@@ -68,7 +67,7 @@ async def test_a_record_is_bounded_plain_and_without_secrets() -> None:
     log = AuditLog()
     secret = "pt-" + "s" * 43
     fields = {f"field{number}": "v" * 10_000 for number in range(20)}
-    log.record(SCOPE, "a" * 10_000, f"key {secret}\n\x1b[31m", outcome=secret, **fields)
+    log.record(ASKED, "a" * 10_000, f"key {secret}\n\x1b[31m", outcome=secret, **fields)
     (text,) = log.after(0)
     assert len(text) < 4000
     assert b"ssss" not in text
@@ -78,13 +77,13 @@ async def test_a_record_is_bounded_plain_and_without_secrets() -> None:
 
 async def test_refusals_push_out_nothing_that_was_done() -> None:
     log = AuditLog()
-    log.record(SCOPE, "key made", "shop")
+    log.record(ASKED, "key made", "shop")
     for number in range(MAX_REFUSALS + 50):
-        log.record(SCOPE, "sign-in", str(number), outcome="refused: 401")
+        log.record(ASKED, "sign-in", str(number), outcome="refused: 401")
     kept = entries(log)
     assert (kept[0]["action"], len(kept)) == ("key made", MAX_REFUSALS + 1)
     for number in range(MAX_ENTRIES + 5):
-        log.record(SCOPE, "agent drained", str(number))
+        log.record(ASKED, "agent drained", str(number))
     kept = entries(log)
     assert len(kept) == MAX_ENTRIES + MAX_REFUSALS
     assert [entry["seq"] for entry in kept] == sorted(int(str(entry["seq"])) for entry in kept)
@@ -93,17 +92,17 @@ async def test_refusals_push_out_nothing_that_was_done() -> None:
 async def test_a_handler_that_records_nothing_is_recorded_by_its_method_and_path() -> None:
     log = AuditLog()
 
-    async def handler(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        if scope["method"] == "PUT" and params.get("name") == "known":
-            audit_of(scope).record(scope, "thing changed", "known")
+    async def handler(exchange: Exchange, params: Params) -> None:
+        if exchange.method == "PUT" and params.get("name") == "known":
+            exchange.audit.record(exchange, "thing changed", "known")
         if params.get("name") == "bad":
             raise HttpProblem(409, "not now")
-        await send_text(send, 200, "ok")
+        await send_text(exchange.send, 200, "ok")
 
     routes = Router()
     for method in ("GET", "PUT"):
         routes.http(method, "/things/{name}", handler)
-    app = audited(routes, log, changes=lambda scope: not scope["path"].endswith("dry"))
+    app = audited(routes, log, changes=lambda exchange: not exchange.path.endswith("dry"))
 
     async def send(message: Message) -> None:
         pass
@@ -116,7 +115,8 @@ async def test_a_handler_that_records_nothing_is_recorded_by_its_method_and_path
         ("GET", "/things/known"),
         ("PUT", "/elsewhere"),
     ):
-        await app({**SCOPE, "method": method, "path": path}, nothing, send)
+        scope = {**SCOPE, "method": method, "path": path}
+        await app(exchange_for(scope, send=send, identity=OPS))
     assert [(entry["action"], entry["outcome"]) for entry in entries(log)] == [
         ("thing changed", "done"),
         ("PUT /things/other", "done"),
@@ -127,7 +127,7 @@ async def test_a_handler_that_records_nothing_is_recorded_by_its_method_and_path
 async def test_the_route_shows_what_came_after() -> None:
     log = AuditLog()
     for number in range(3):
-        log.record(SCOPE, "agent drained", str(number))
+        log.record(ASKED, "agent drained", str(number))
     routes = Router()
     AuditRoutes(log).add_to(routes)
     said: list[Message] = []
@@ -135,8 +135,8 @@ async def test_the_route_shows_what_came_after() -> None:
     async def send(message: Message) -> None:
         said.append(message)
 
-    scope = {**SCOPE, "method": "GET", "path": "/api/v2/audit", "query_string": b"after=1"}
-    await routes(scope, nothing, send)
+    scope = {**SCOPE, "path": "/api/v2/audit", "query_string": b"after=1"}
+    await routes(exchange_for(scope, send=send, identity=OPS))
     answer = json.loads(said[1]["body"])
     assert [entry["seq"] for entry in answer["entries"]] == [2, 3]
     assert answer["file"] is None
@@ -154,13 +154,13 @@ async def test_records_are_on_the_disk_also_those_of_the_last_moment(tmp_path: P
     log = AuditLog.of(path)
     assert log.file is not None
     assert path.stat().st_mode & 0o777 == 0o600
-    log.record(SCOPE, "key made", "one")
+    log.record(ASKED, "key made", "one")
     await log.file.write_pending()
     assert [line["target"] for line in lines_of(path)] == ["one"]
     async with trio.open_nursery() as tree:
         tree.start_soon(log.file.run)
         await trio.testing.wait_all_tasks_blocked()
-        log.record(SCOPE, "key made", "two")
+        log.record(ASKED, "key made", "two")
         tree.cancel_scope.cancel()
     assert [line["target"] for line in lines_of(path)] == ["one", "two"]
 
@@ -185,7 +185,7 @@ async def test_a_full_disk_stops_nothing_and_what_was_dropped_is_counted(
     monkeypatch.setattr(audit_file.os, "write", write_or_fail)
     with structlog.testing.capture_logs() as logged:
         for number in range(105):
-            log.record(SCOPE, "agent drained", str(number))
+            log.record(ASKED, "agent drained", str(number))
         for _ in range(3):
             await file.write_pending()
             assert (file.problem, file.dropped) == ("No space left on device", 5)
@@ -213,11 +213,11 @@ async def test_refusals_fill_no_file(
     assert log.file is not None
     with structlog.testing.capture_logs() as logged:
         for _ in range(REFUSALS_BURST + 500):
-            log.record(SCOPE, "sign-in", outcome="refused: 401")
+            log.record(ASKED, "sign-in", outcome="refused: 401")
     assert [each["log_level"] for each in logged].count("info") == REFUSALS_BURST
-    log.record(SCOPE, "key made", "shop")
+    log.record(ASKED, "key made", "shop")
     await trio.sleep(1 / REFUSALS_PER_S)
-    log.record(SCOPE, "sign-in", "later", outcome="refused: 401")
+    log.record(ASKED, "sign-in", "later", outcome="refused: 401")
     append_lines(path, log.file._pending)
     lines = lines_of(path)
     assert len(lines) == REFUSALS_BURST + 2
@@ -233,7 +233,7 @@ async def test_a_slow_disk_does_not_hold_up_the_event_loop(
     assert log.file is not None
     nursery.start_soon(log.file.run)
     try:
-        log.record(SCOPE, "key made", "slow")
+        log.record(ASKED, "key made", "slow")
         await trio.testing.wait_all_tasks_blocked(0.01)
         with trio.fail_after(1):
             await trio.sleep(0.01)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from exchanges import exchange_for
 from paddler_trio.balancer.keys import key_routes
 from paddler_trio.balancer.keys.api_keys import (
     KeyFile,
@@ -23,7 +24,7 @@ from paddler_trio.balancer.keys.api_keys import (
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.keys.key_routes import KeyRoutes
 from paddler_trio.net.server.asgi import Message
-from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.net.server.exchange import Identity
 from paddler_trio.net.server.router import Router
 
 INFERENCE, MANAGEMENT = KeyScope.INFERENCE, KeyScope.MANAGEMENT
@@ -55,13 +56,11 @@ async def ask(
         return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
 
     scope = {
-        "type": "http",
         "method": method,
         "path": path,
         "headers": [(b"content-type", b"application/json")],
-        KEY_NAME: by,
     }
-    await router(scope, receive, send)
+    await router(exchange_for(scope, receive, send, identity=Identity(by)))
     return said[0]["status"], b"".join(each.get("body", b"") for each in said[1:]).decode()
 
 

@@ -16,11 +16,13 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from documented_blocks import DOCS, ROOT
+from exchanges import exchange_for
 from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.fleet.fleet_routes import FleetOrder
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.errors import WireError
-from paddler_trio.net.server.asgi import App, Message
+from paddler_trio.net.server.asgi import Message
+from paddler_trio.net.server.exchange import App
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, HuggingFaceModel
@@ -213,7 +215,7 @@ async def head_of(app: App, path: str) -> tuple[int, str]:
         "state": {},
     }
     with trio.CancelScope() as scope:
-        await app(request, receive, send)
+        await app(exchange_for(request, receive, send))
     return heads[0]
 
 

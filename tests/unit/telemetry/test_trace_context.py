@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from paddler_trio.net.server.asgi import Header, Scope
+from exchanges import exchange_for
+from paddler_trio.net.server.asgi import Header
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.telemetry.trace_context import (
     Sampling,
     begin_message,
@@ -16,11 +18,11 @@ from paddler_trio.wire.trace_parent import TraceContext, parse_traceparent
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-def scope(*headers: Header) -> Scope:
-    return {"type": "http", "headers": list(headers)}
+def scope(*headers: Header) -> Exchange:
+    return exchange_for({"headers": list(headers)})
 
 
-def asked(flags: bytes = b"01", *more: Header) -> Scope:
+def asked(flags: bytes = b"01", *more: Header) -> Exchange:
     parent = b"00-%b-%b-%b" % (TRACE.encode(), SPAN.encode(), flags)
     return scope((b"host", b"x"), (b"traceparent", parent), *more)
 

@@ -13,8 +13,8 @@ import trio
 from paddler_trio.agent.model.disk_space import DiskSpace
 from paddler_trio.agent.requests.instance_measures import InstanceMeasures
 from paddler_trio.net.server.allowed_hosts import AllowedHosts
-from paddler_trio.net.server.asgi import App
 from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.exchange import App
 from paddler_trio.net.server.listening import beyond_loopback, bound_address, listen
 from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.server import HttpServer

@@ -19,8 +19,9 @@ import trio
 from paddler_trio.balancer.activity.event_feed import EventFeed, TooManyWatchersError, Watcher
 from paddler_trio.balancer.front.event_stream import KEEP_ALIVE_S
 from paddler_trio.net.server import sse
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, header
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.streaming import BodyWriter, body_writer, cancelled_on_disconnect
 
 PIECE_BYTES: Final = 256 * 1024
@@ -40,23 +41,23 @@ class EventRoutes:
         """Answer this path too."""
         routes.http("GET", "/api/v2/events", self._events)
 
-    async def _events(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        topics = _wanted(scope, self.feed.names)
+    async def _events(self, exchange: Exchange, params: Params) -> None:
+        topics = _wanted(exchange, self.feed.names)
         try:
             with self.feed.watch(topics) as watcher:
-                last = header(scope, b"last-event-id")
+                last = exchange.header(b"last-event-id")
                 if last is not None:
                     watcher.resume(last.decode("latin-1"))
-                async with cancelled_on_disconnect(receive) as nursery:
+                async with cancelled_on_disconnect(exchange) as nursery:
                     nursery.start_soon(self._end, nursery.cancel_scope, name="goodbye watch")
-                    await send(
+                    await exchange.send(
                         {"type": "http.response.start", "status": 200, "headers": sse.HEADERS}
                     )
-                    await _write_events(watcher, body_writer(scope, send))
+                    await _write_events(watcher, body_writer(exchange))
         except TooManyWatchersError as error:
             retry = (b"retry-after", b"%d" % _RETRY_AFTER_S)
             raise HttpProblem(503, str(error), [retry]) from error
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _end(self, stream: trio.CancelScope) -> None:
         await self.goodbye.wait()
@@ -74,9 +75,9 @@ async def _write_events(watcher: Watcher, write: BodyWriter) -> None:
             await write(event[start : start + PIECE_BYTES])
 
 
-def _wanted(scope: Scope, names: Sequence[str]) -> Sequence[str]:
+def _wanted(exchange: Exchange, names: Sequence[str]) -> Sequence[str]:
     """The topics of the query, all without one; HttpProblem 400."""
-    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    query = parse_qs(exchange.query.decode("latin-1"), keep_blank_values=True)
     texts = query.pop("topics", None)
     if query:
         raise HttpProblem(400, f"unknown parameter {min(query)[:80]!r}: topics is taken")

@@ -9,8 +9,9 @@ from urllib.parse import parse_qs
 
 import attrs
 
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_json
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.asgi import HttpProblem, send_json
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 from paddler_trio.system.logs.log_ring import LogRing
 
 _MAX_DIGITS = 15
@@ -26,14 +27,14 @@ class LogRoutes:
         """Answer this path too."""
         routes.http("GET", "/api/v2/logs", self._show)
 
-    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        texts = self.ring.after(after_of(scope))
-        await send_json(send, 200, b'{"entries":[%b]}' % b",".join(texts))
+    async def _show(self, exchange: Exchange, params: Params) -> None:
+        texts = self.ring.after(after_of(exchange))
+        await send_json(exchange.send, 200, b'{"entries":[%b]}' % b",".join(texts))
 
 
-def after_of(scope: Scope) -> int:
+def after_of(exchange: Exchange) -> int:
     """The number of an entry in the query, 0 without it; HttpProblem 400 for anything else."""
-    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    query = parse_qs(exchange.query.decode("latin-1"), keep_blank_values=True)
     given = query.pop("after", ["0"])
     if query:
         raise HttpProblem(400, f"unknown parameter {min(query)[:80]!r}: after is taken")

@@ -6,8 +6,9 @@ import attrs
 import trio
 
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
-from paddler_trio.net.server.asgi import Receive, Scope, Send, send_json
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.asgi import send_json
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 from paddler_trio.wire.codec import dumps
 
 
@@ -21,6 +22,6 @@ class MetricsRoutes:
         """Answer this path too."""
         routes.http("GET", "/api/v2/metrics/history", self._show)
 
-    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def _show(self, exchange: Exchange, params: Params) -> None:
         view = self.history.view(trio.current_time())
-        await send_json(send, 200, await trio.to_thread.run_sync(dumps, view))
+        await send_json(exchange.send, 200, await trio.to_thread.run_sync(dumps, view))

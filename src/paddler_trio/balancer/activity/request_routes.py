@@ -28,17 +28,15 @@ from paddler_trio.balancer.activity.moments import ms, utc_ms
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_record import RequestRecord
 from paddler_trio.balancer.activity.request_words import explanation
-from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.net.server.asgi import (
     Header,
     HttpProblem,
-    Receive,
-    Scope,
     Send,
     send_empty,
     send_json,
 )
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.request import MAX_LOG_ID_CHARS, Failure
 from paddler_trio.wire.codec import dumps
 
@@ -98,9 +96,9 @@ class Filter:
     as_csv: bool = False
 
     @classmethod
-    def read(cls, scope: Scope) -> Filter:
+    def read(cls, exchange: Exchange) -> Filter:
         """From the query; HttpProblem 400 names what is wrong with it."""
-        query = {name: values[-1] for name, values in _query(scope).items()}
+        query = {name: values[-1] for name, values in _query(exchange).items()}
         unknown = sorted(set(query) - _PARAMETERS)
         if unknown:
             raise HttpProblem(
@@ -146,22 +144,22 @@ class RequestRoutes:
         routes.http("DELETE", "/api/v2/requests/{name}", self._cancel)
         routes.http("GET", "/api/v2/agents/history", self._history)
 
-    async def _list(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        wanted = Filter.read(scope)
+    async def _list(self, exchange: Exchange, params: Params) -> None:
+        wanted = Filter.read(exchange)
         found = await self._found(wanted)
         if wanted.as_csv:
-            await _send_pieces(send, _CSV_HEADERS, _csv(found))
+            await _send_pieces(exchange.send, _CSV_HEADERS, _csv(found))
             return
         now_s = trio.current_time()
         head = {"now_ms": ms(now_s), "time": utc_ms()}
         more = found[-1].key if len(found) == wanted.limit else None
-        await _send_pieces(send, _JSON_HEADERS, _json(head, found, more, now_s))
+        await _send_pieces(exchange.send, _JSON_HEADERS, _json(head, found, more, now_s))
 
-    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def _show(self, exchange: Exchange, params: Params) -> None:
         record = self._record(params["name"])
         now_s = trio.current_time()
         await send_json(
-            send,
+            exchange.send,
             200,
             {
                 "now_ms": ms(now_s),
@@ -171,7 +169,7 @@ class RequestRoutes:
             },
         )
 
-    async def _cancel(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def _cancel(self, exchange: Exchange, params: Params) -> None:
         record = self._record(params["name"])
         request = self.activity.request(record.key)
         if request is None or request.is_over:
@@ -183,15 +181,15 @@ class RequestRoutes:
             key=record.key,
         )
         request.abort(CANCELLED)
-        audit_of(scope).record(scope, "request cancelled", str(record.key), request=record.id)
-        await send_empty(send, 204)
+        exchange.audit.record(exchange, "request cancelled", str(record.key), request=record.id)
+        await send_empty(exchange.send, 204)
 
-    async def _history(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        query = {name: values[-1] for name, values in _query(scope).items()}
+    async def _history(self, exchange: Exchange, params: Params) -> None:
+        query = {name: values[-1] for name, values in _query(exchange).items()}
         since_ms = _number(query, "since_ms", 2**53, least=0) or 0
         events = list(self.activity.agents.since(since_ms / 1000))
         head = {"now_ms": ms(trio.current_time()), "time": utc_ms()}
-        await _send_pieces(send, _JSON_HEADERS, _events_json(head, events))
+        await _send_pieces(exchange.send, _JSON_HEADERS, _events_json(head, events))
 
     # ------------------------------------------------------------- private
 
@@ -252,9 +250,9 @@ _PARAMETERS: Final = frozenset(
 )
 
 
-def _query(scope: Scope) -> dict[str, list[str]]:
+def _query(exchange: Exchange) -> dict[str, list[str]]:
     try:
-        return parse_qs(scope.get("query_string", b"").decode(), max_num_fields=20)
+        return parse_qs(exchange.query.decode(), max_num_fields=20)
     except ValueError as error:
         raise HttpProblem(400, f"the query cannot be read: {error}") from error
 

@@ -37,13 +37,12 @@ from paddler_trio.balancer.front.status_limits import (
     placement_problem,
     restarts_in,
 )
-from paddler_trio.balancer.joining.agent_identity import identity_of
 from paddler_trio.errors import WireError, leaves
-from paddler_trio.net.server.asgi import Receive, Scope, Send, header
+from paddler_trio.net.server.asgi import Receive
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.net.server.json_body import input_of
-from paddler_trio.net.websocket.arrivals import Arrivals, arrivals_of
-from paddler_trio.net.websocket.bounded_websocket import take_texts_to, text_sender
+from paddler_trio.net.websocket.arrivals import Arrivals
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.lease import Lease
@@ -107,14 +106,14 @@ class AgentSocket:
     """Where agents of ours fetch models first; None if this balancer keeps none."""
     _connections: int = attrs.field(default=0, init=False)
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send, agent_id: str) -> None:
+    async def serve(self, exchange: Exchange, agent_id: str) -> None:
         """One agent, from the upgrade to the end of its connection."""
-        connecting = await receive()
+        connecting = await exchange.receive()
         assert connecting["type"] == "websocket.connect"
-        speaks_trio = SUBPROTOCOL in scope["subprotocols"]
+        speaks_trio = SUBPROTOCOL in exchange.subprotocols
         if (problem := identity_problem(agent_id, None)) is not None:
             log.error("closing agent link", agent=agent_id, reason=problem)
-            await send({"type": "websocket.close", "code": 1008, "reason": problem[:100]})
+            await exchange.send({"type": "websocket.close", "code": 1008, "reason": problem[:100]})
             return
         self._connections += 1
         outgoing, frames = trio.open_memory_channel[bytes](OUTGOING_FRAMES)
@@ -124,23 +123,24 @@ class AgentSocket:
             agent_id,
             speaks_trio,
             outgoing,
-            input_of(scope),
-            LinkCredential(identity_of(scope), agent_id),
+            input_of(exchange),
+            LinkCredential(exchange.identity.agent, agent_id),
         )
-        offered = (header(scope, FEATURES_HEADER) or b"")[:MAX_FEATURES_BYTES].split(b",")
+        offered = (exchange.header(FEATURES_HEADER) or b"")[:MAX_FEATURES_BYTES].split(b",")
         link.reads_traces = speaks_trio and FEATURE in offered
         link.reads_bounds = speaks_trio and BOUND in offered
         link.judges_beside = speaks_trio and BESIDE in offered
         link.follows = speaks_trio and FOLLOWS in offered
         link.fills = speaks_trio and INFILL in offered
         outgoing.send_nowait(render(Version(PROTOCOL_VERSION)))
-        take_texts_to(scope, link)
-        await send(
+        if exchange.websocket is not None:
+            exchange.websocket.take_texts_to(link)
+        await exchange.send(
             {"type": "websocket.accept", "subprotocol": SUBPROTOCOL if speaks_trio else None}
         )
 
         async def run() -> None:
-            await link.run(receive, frames, text_sender(scope, send), arrivals_of(scope))
+            await link.run(exchange.receive, frames, exchange.send_encoded, exchange.arrivals)
 
         code, reason = 1000, ""
         try:
@@ -153,7 +153,7 @@ class AgentSocket:
         if self.stopping.is_set():
             code, reason = 1001, "Server shutting down"
         with trio.move_on_after(1, shield=True):
-            await send({"type": "websocket.close", "code": code, "reason": reason})
+            await exchange.send({"type": "websocket.close", "code": code, "reason": reason})
 
 
 async def _write(

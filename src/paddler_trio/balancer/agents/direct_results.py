@@ -15,8 +15,9 @@ from collections.abc import Callable
 
 import attrs
 
-from paddler_trio.net.server.asgi import ClientGoneError, Scope
-from paddler_trio.net.server.streaming import WritesNow, direct_body
+from paddler_trio.net.server.asgi import ClientGoneError
+from paddler_trio.net.server.exchange import Exchange
+from paddler_trio.net.server.streaming import WritesNow
 from paddler_trio.nursery_tree.request import Request, Results
 
 
@@ -80,12 +81,12 @@ class DirectResults:
 
 
 def send_directly(
-    scope: Scope, request: Request, render: Callable[[Results], bytes | None]
+    exchange: Exchange, request: Request, render: Callable[[Results], bytes | None]
 ) -> DirectResults | None:
     """Have results of ``request`` written past its outbox, once the response has begun; None where
     that is impossible: everything comes through the outbox then. A request that is over has its
     last results there, and would never let go of a sink."""
-    body = None if request.is_over else direct_body(scope)
+    body = None if request.is_over else exchange.open_body()
     if body is None:
         return None
     direct = request.sink = DirectResults(request, body, render)

@@ -21,7 +21,8 @@ import attrs
 import trio
 
 from paddler_trio.balancer.agents.work_encoding import encoded
-from paddler_trio.net.server.asgi import Header, HttpProblem, Receive, Scope, Send
+from paddler_trio.net.server.asgi import Header, HttpProblem
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.input_budget import Reservation
 from paddler_trio.net.server.json_body import input_of
 from paddler_trio.net.server.streaming import cancelled_on_disconnect
@@ -65,18 +66,18 @@ class EmbeddingFanOut:
     _has_lines: bool = attrs.field(default=False, init=False)
     """Something of the answer is on its way to the client."""
 
-    async def stream(
-        self, scope: Scope, receive: Receive, send: Send, headers: list[Header]
-    ) -> None:
+    async def stream(self, exchange: Exchange, headers: list[Header]) -> None:
         """Answer the whole request; leaving this coroutine stops every sub-batch."""
         lines, gathered = trio.open_memory_channel[bytes](0)
-        async with cancelled_on_disconnect(receive) as nursery:
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            nursery.start_soon(self._gather, lines, input_of(scope), name="embedding sub-batches")
+        async with cancelled_on_disconnect(exchange) as nursery:
+            await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
+            nursery.start_soon(
+                self._gather, lines, input_of(exchange), name="embedding sub-batches"
+            )
             async for line in gathered:
-                await send({"type": "http.response.body", "body": line, "more_body": True})
+                await exchange.send({"type": "http.response.body", "body": line, "more_body": True})
         done = response_line(None, secrets.token_urlsafe(16), {"Embedding": "Done"})
-        await send({"type": "http.response.body", "body": done + b"\n"})
+        await exchange.send({"type": "http.response.body", "body": done + b"\n"})
 
     async def _gather(self, lines: trio.MemorySendChannel[bytes], room: Reservation) -> None:
         async with lines:

@@ -13,7 +13,8 @@ from typing import Final
 import attrs
 import trio
 
-from paddler_trio.net.server.asgi import App, Message, Receive, Scope, Send, header, send_text
+from paddler_trio.net.server.asgi import Message, Send, send_text
+from paddler_trio.net.server.exchange import App, Exchange
 
 _HARMLESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LONG: Final = "/api/v2/models/"
@@ -32,20 +33,20 @@ class HeldChanges:
     """Of those that wait for more of their bodies."""
     _none_runs: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
-    def before(self, app: App, may_change: Callable[[Scope], bool]) -> App:
+    def before(self, app: App, may_change: Callable[[Exchange], bool]) -> App:
         """The application, without its changes while they are held.
 
         Args:
           may_change: whether a request that is not a GET changes anything.
         """
 
-        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http" or not _is_change(scope) or not may_change(scope):
-                await app(scope, receive, send)
+        async def guarded(exchange: Exchange) -> None:
+            if not exchange.is_http or not _is_change(exchange) or not may_change(exchange):
+                await app(exchange)
             elif self._is_held:
-                await _refuse(send)
+                await _refuse(exchange.send)
             else:
-                await self._count(app, scope, receive, send)
+                await self._count(app, exchange)
 
         return guarded
 
@@ -61,9 +62,10 @@ class HeldChanges:
         """Let changes in again."""
         self._is_held = False
 
-    async def _count(self, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _count(self, app: App, exchange: Exchange) -> None:
         change = trio.CancelScope()
-        is_whole = not _has_body(scope)
+        is_whole = not _has_body(exchange)
+        receive, send = exchange.receive, exchange.send
         has_begun = False
 
         async def receive_body() -> Message:
@@ -89,7 +91,8 @@ class HeldChanges:
         self._running += 1
         try:
             with change:
-                await app(scope, receive_body, send_noted)
+                exchange.receive, exchange.send = receive_body, send_noted
+                await app(exchange)
         finally:
             self._running -= 1
             if self._running == 0:
@@ -103,10 +106,10 @@ async def _refuse(send: Send) -> None:
     await send_text(send, 503, HELD, headers=headers)
 
 
-def _has_body(scope: Scope) -> bool:
-    length = header(scope, b"content-length")
-    return header(scope, b"transfer-encoding") is not None or length not in (None, b"0")
+def _has_body(exchange: Exchange) -> bool:
+    length = exchange.header(b"content-length")
+    return exchange.header(b"transfer-encoding") is not None or length not in (None, b"0")
 
 
-def _is_change(scope: Scope) -> bool:
-    return scope["method"] not in _HARMLESS and not scope["path"].startswith(_LONG)
+def _is_change(exchange: Exchange) -> bool:
+    return exchange.method not in _HARMLESS and not exchange.path.startswith(_LONG)

@@ -8,8 +8,8 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.joining.agent_identity import AgentIdentity
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.joining.agent_identity import AgentIdentity
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
     Placement,

@@ -14,17 +14,18 @@ import attrs
 import structlog
 
 from paddler_trio.balancer.apis.api_errors import ApiError, from_problem
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.limit_headers import LIMIT_HEADERS
 from paddler_trio.balancer.front.cors import CorsRules
 from paddler_trio.errors import WireError
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, header
+from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.exchange import REQUEST_ID_HEADER, Exchange
 from paddler_trio.net.server.router import RouteTable, cause_of, refuse_websocket
 
 log = structlog.get_logger("apis")
 
-Endpoint: TypeAlias = Callable[[Backend, Exchange], Awaitable[None]]
+Endpoint: TypeAlias = Callable[[Backend, ApiExchange], Awaitable[None]]
 ApiRoutes: TypeAlias = RouteTable[Endpoint]
 Envelope: TypeAlias = Callable[[ApiError], dict[str, object]]
 
@@ -63,12 +64,12 @@ class Dialect:
     above: str = ""
     version_header: bytes = b""
 
-    def is_of(self, scope: Scope) -> bool:
-        path: str = scope["path"]
+    def is_of(self, exchange: Exchange) -> bool:
+        path = exchange.path
         return (
             path == self.above
             or path.startswith(f"{self.above}/")
-            or header(scope, self.version_header) is not None
+            or exchange.header(self.version_header) is not None
         )
 
 
@@ -77,7 +78,7 @@ OPENAI: Final = Dialect()
 
 @attrs.frozen(eq=False)
 class ApiRouter:
-    """An ASGI application for ``http`` scopes.
+    """An application for requests.
 
     Args:
       dialects: of the APIs that do not speak OpenAI's.
@@ -97,22 +98,18 @@ class ApiRouter:
         """Whether an endpoint answers on ``path``."""
         return bool(self.routes.find(path).handlers)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, http: Exchange) -> None:
         """Answer one request."""
-        if scope["type"] == "websocket":
-            await refuse_websocket(send, answers_http=self.routes_http(scope["path"]))
+        if http.is_websocket:
+            await refuse_websocket(http.send, answers_http=self.routes_http(http.path))
             return
-        if scope["type"] != "http":
-            return
-        method, path = scope["method"], scope["path"]
+        method, path = http.method, http.path
         match = self.routes.find(path)
-        dialect = self.dialect(scope)
-        exchange: Exchange | None = None
+        dialect = self.dialect(http)
+        exchange: ApiExchange | None = None
         try:
-            exchange = Exchange.open(
-                scope,
-                receive,
-                send,
+            exchange = ApiExchange.open(
+                http,
                 tail=match.params.get(TAIL, ""),
                 is_exact=self.is_exact,
                 is_strict=self.backend.settings.strict_fields,
@@ -127,8 +124,8 @@ class ApiRouter:
             if problem is None or (exchange is not None and exchange.has_started):
                 return
             if exchange is None:  # its headers are the problem: answer without them
-                bare = {**scope, "headers": []}
-                exchange = Exchange.open(bare, receive, send, id_headers=dialect.id_headers)
+                bare = http.seen_as(headers=[])
+                exchange = ApiExchange.open(bare, id_headers=dialect.id_headers)
             if self.is_exact:
                 problem.details = {}
             await _send(exchange, problem, dialect)
@@ -137,23 +134,21 @@ class ApiRouter:
                 for name in self.backend.ignored_fields.unlogged(exchange.ignored):
                     log.info("field ignored", field=name, path=path, request=exchange.id)
 
-    async def refuse(
-        self, scope: Scope, receive: Receive, send: Send, problem: HttpProblem
-    ) -> None:
+    async def refuse(self, exchange: Exchange, problem: HttpProblem) -> None:
         """Answer with ``problem`` in the dialect of the sender."""
         # it is not authenticated: of its other headers only the request's own name counts
-        dialect = self.dialect(scope)
-        named = [(name, value) for name, value in scope["headers"] if name == b"x-request-id"]
-        bare = {**scope, "headers": named}
-        exchange = Exchange.open(bare, receive, send, id_headers=dialect.id_headers)
-        await _send(exchange, from_problem(problem), dialect)
+        dialect = self.dialect(exchange)
+        named = [pair for pair in exchange.headers if pair[0] == REQUEST_ID_HEADER]
+        bare = exchange.seen_as(headers=named)
+        answer = ApiExchange.open(bare, id_headers=dialect.id_headers)
+        await _send(answer, from_problem(problem), dialect)
 
-    def dialect(self, scope: Scope) -> Dialect:
+    def dialect(self, exchange: Exchange) -> Dialect:
         """That of the API that the sender means."""
-        return next((each for each in self.dialects if each.is_of(scope)), OPENAI)
+        return next((each for each in self.dialects if each.is_of(exchange)), OPENAI)
 
 
-async def _send(exchange: Exchange, error: ApiError, dialect: Dialect) -> None:
+async def _send(exchange: ApiExchange, error: ApiError, dialect: Dialect) -> None:
     # the official clients try every 5xx again unless they are told that it is of no use
     final = [(b"x-should-retry", b"false")] if error.status == 501 else []
     headers = [*error.headers, *final]

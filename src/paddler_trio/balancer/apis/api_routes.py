@@ -8,9 +8,9 @@ from paddler_trio.balancer.apis.anthropic.anthropic_models import VERSION_HEADER
 from paddler_trio.balancer.apis.anthropic.anthropic_routes import count_message_tokens, messages
 from paddler_trio.balancer.apis.anthropic.anthropic_routes import envelope as anthropic_envelope
 from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.api_router import TAIL, ApiRouter, ApiRoutes, Dialect, Endpoint
 from paddler_trio.balancer.apis.backend import ApiSettings, Backend
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server.infill import infill
 from paddler_trio.balancer.apis.llama_server.llama_completion import llama_completion
@@ -143,13 +143,13 @@ def _add_llama_server(routes: ApiRoutes) -> None:
         routes.add(method, path, _refusing(method, path.partition("/{")[0], why))
 
 
-async def health(backend: Backend, exchange: Exchange) -> None:
+async def health(backend: Backend, exchange: ApiExchange) -> None:
     """Liveness, in llama-server's words."""
     await exchange.send_json(200, {"status": "ok"})
 
 
 def _refusing(method: str, path: str, why: str) -> Endpoint:
-    async def refuse(backend: Backend, exchange: Exchange) -> None:
+    async def refuse(backend: Backend, exchange: ApiExchange) -> None:
         raise ApiError(501, f"{method} {path} is not supported: {why}")
 
     return refuse

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import attrs
 
 from paddler_trio.balancer.apis.api_errors import ApiError
-from paddler_trio.balancer.apis.exchange import Exchange
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.ignored_fields import IgnoredFieldsLog
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.fleet.deployments import Deployment, Deployments, NoSuchModelError
@@ -77,7 +77,7 @@ class Backend:
         pool = self.dispatcher.pools.find(self.deployment.name)
         return [] if pool is None else list(pool.agents.values())
 
-    def routed(self, exchange: Exchange, asked: str | None) -> Backend:
+    def routed(self, exchange: ApiExchange, asked: str | None) -> Backend:
         """For a request that names ``asked`` as its model.
 
         Errors:

@@ -19,7 +19,7 @@ from paddler_trio.balancer.apis.api_errors import ApiError, invalid
 from paddler_trio.balancer.apis.backend import ApiSettings
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.net.h11_bounds import bound_parsing
-from paddler_trio.net.server.asgi import Receive
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.input_budget import BudgetSpentError, Reservation
 from paddler_trio.net.server.json_body import no_room
 from paddler_trio.net.server.streaming import while_connected
@@ -32,12 +32,12 @@ _HEADERS = {"accept": "image/*", "accept-encoding": "identity"}
 
 
 async def fetch_images(
-    works: Sequence[Generate], settings: ApiSettings, room: Reservation, receive: Receive
+    works: Sequence[Generate], settings: ApiSettings, room: Reservation, exchange: Exchange
 ) -> Sequence[Generate]:
     """The same works with every image as a data URI; the messages of all are the same.
 
     Args:
-      receive: of the request, whose body was read: nothing is fetched for a client that left.
+      exchange: its body was read: nothing is fetched for a client that left.
 
     Errors:
       ApiError: 400 for an image that cannot be had, or too many of them; 413 for more of them
@@ -57,7 +57,7 @@ async def fetch_images(
         )
     pointed = [(place, image, url) for place, image, url in places if not url.startswith("data:")]
     if pointed:
-        await while_connected(receive, partial(_fetch_all, pointed, settings, room))
+        await while_connected(exchange, partial(_fetch_all, pointed, settings, room))
     return works
 
 

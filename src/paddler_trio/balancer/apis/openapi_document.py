@@ -10,8 +10,8 @@ from paddler_trio.balancer.apis.anthropic.anthropic_fields import (
     count_tokens_record,
     messages_record,
 )
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.fields import Record
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server.infill import infill_record
@@ -162,6 +162,6 @@ def _written(limits: ApiLimits, *, is_strict: bool) -> bytes:
     return dumps(openapi(limits, is_strict=is_strict))
 
 
-async def document(backend: Backend, exchange: Exchange) -> None:
+async def document(backend: Backend, exchange: ApiExchange) -> None:
     body = _written(backend.limits, is_strict=backend.settings.strict_fields)
     await exchange.send_written(200, body)

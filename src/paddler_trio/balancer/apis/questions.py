@@ -10,8 +10,8 @@ from functools import partial
 
 from paddler_trio.balancer.agents.ask_model import ask_model, held_by
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.prompt_noise import normalised
 from paddler_trio.balancer.apis.prompts import is_ids
 from paddler_trio.net.server.streaming import while_connected
@@ -27,7 +27,7 @@ from paddler_trio.wire.trio.work import ConversationPrompt, Generate, Prompt
 
 
 async def ask(
-    backend: Backend, question: Question, exchange: Exchange | None = None
+    backend: Backend, question: Question, exchange: ApiExchange | None = None
 ) -> Mapping[str, object]:
     """The answer of a serving agent; with an ``exchange``, only as long as its client waits.
 
@@ -48,7 +48,7 @@ async def ask(
                 client=exchange.client,
                 deployment=backend.deployment.name,
             )
-            answer = await while_connected(exchange.receive, asking)
+            answer = await while_connected(exchange.http, asking)
             exchange.hold(held_by(answer), backend.limits)
     except QuestionRefusedError as refused:
         raise ApiError(refused.code, refused.problem) from refused
@@ -57,20 +57,20 @@ async def ask(
 
 
 async def tokens_of(
-    backend: Backend, question: Tokenize, exchange: Exchange | None = None
+    backend: Backend, question: Tokenize, exchange: ApiExchange | None = None
 ) -> list[int]:
     tokens = (await ask(backend, question, exchange))["tokens"]
     assert isinstance(tokens, list)
     return tokens
 
 
-async def text_of(backend: Backend, tokens: Sequence[int], exchange: Exchange) -> str:
+async def text_of(backend: Backend, tokens: Sequence[int], exchange: ApiExchange) -> str:
     text = (await ask(backend, Detokenize(tokens=tuple(tokens)), exchange))["text"]
     assert isinstance(text, str)
     return text
 
 
-async def rendered(backend: Backend, exchange: Exchange, prompt: Prompt) -> Mapping[str, object]:
+async def rendered(backend: Backend, exchange: ApiExchange, prompt: Prompt) -> Mapping[str, object]:
     """What the engine would be given for ``prompt``: its text ``prompt``, and ``num_tokens``."""
     if backend.settings.normalises_prompts:
         prompt = normalised(prompt)
@@ -78,7 +78,7 @@ async def rendered(backend: Backend, exchange: Exchange, prompt: Prompt) -> Mapp
 
 
 async def count_tokens(
-    backend: Backend, exchange: Exchange, conversation: ConversationPrompt
+    backend: Backend, exchange: ApiExchange, conversation: ConversationPrompt
 ) -> int:
     """Of the rendered prompt.
 
@@ -90,7 +90,7 @@ async def count_tokens(
     return num_tokens
 
 
-async def end_tokens(backend: Backend, exchange: Exchange, generate: Generate) -> list[int]:
+async def end_tokens(backend: Backend, exchange: ApiExchange, generate: Generate) -> list[int]:
     """The tokens that ``ignore_eos`` keeps from being sampled; empty without it, or if the agent
     does not report them."""
     if not generate.sampling.ignore_eos:
@@ -101,7 +101,7 @@ async def end_tokens(backend: Backend, exchange: Exchange, generate: Generate) -
 
 
 async def token_ids(
-    backend: Backend, items: Sequence[int | str], exchange: Exchange, *, param: str
+    backend: Backend, items: Sequence[int | str], exchange: ApiExchange, *, param: str
 ) -> tuple[int, ...]:
     """Token ids and texts in one sequence, as llama-server takes them, as ids only; as long as the
     client waits."""

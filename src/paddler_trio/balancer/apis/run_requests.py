@@ -22,12 +22,11 @@ from paddler_trio.balancer.agents.ready_steps import ready_steps
 from paddler_trio.balancer.agents.work_encoding import encoded
 from paddler_trio.balancer.apis.answer import Step, StreamEncoder, top_of
 from paddler_trio.balancer.apis.api_errors import ApiError, from_failure, from_problem, from_result
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.prompt_noise import normalised_work
 from paddler_trio.net.server import sse
 from paddler_trio.net.server.asgi import ClientGoneError, HttpProblem
-from paddler_trio.net.server.client_identity import account_of
 from paddler_trio.net.server.input_budget import Reservation
 from paddler_trio.net.server.streaming import body_writer, while_client_stays
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -45,7 +44,7 @@ MAX_REASON_CHARS: Final = 200
 
 async def gather(
     backend: Backend,
-    exchange: Exchange,
+    exchange: ApiExchange,
     works: Sequence[Work],
     take: Callable[[Step], int],
     *,
@@ -72,7 +71,7 @@ async def gather(
 
 async def gather_on_one_revision(
     backend: Backend,
-    exchange: Exchange,
+    exchange: ApiExchange,
     works: Sequence[Work],
     begin: Callable[[], Callable[[Step], int]],
 ) -> None:
@@ -99,7 +98,7 @@ async def gather_on_one_revision(
 
 async def stream(
     backend: Backend,
-    exchange: Exchange,
+    exchange: ApiExchange,
     works: Sequence[Work],
     encoder: StreamEncoder,
     *,
@@ -163,7 +162,7 @@ async def stream(
         with trio.move_on_after(limits.hold_start_s):
             await source.look_ahead(beyond_progress=True)
         await exchange.begin(200, sse.HEADERS)
-        write = body_writer(exchange.scope, exchange.send)
+        write = body_writer(exchange.http)
         waiting = b"" if source.has_steps else sse.comment(source.progress_text())
         await write(waiting + await made(encoder.opening))
         written_s = trio.current_time()
@@ -194,7 +193,7 @@ async def stream(
 
 async def _watched(
     backend: Backend,
-    exchange: Exchange,
+    exchange: ApiExchange,
     works: Sequence[Work],
     read: Callable[[StepSource], Awaitable[None]],
     *,
@@ -219,7 +218,7 @@ async def _watched(
         is_complete = True
 
     try:
-        async with while_client_stays(exchange.scope, exchange.receive):
+        async with while_client_stays(exchange.http):
             if len(works) == 1:
                 await answer(None)
             else:
@@ -283,7 +282,7 @@ class StepSource:
         )
 
     async def submit(
-        self, exchange: Exchange, works: Sequence[Work], nursery: trio.Nursery | None
+        self, exchange: ApiExchange, works: Sequence[Work], nursery: trio.Nursery | None
     ) -> None:
         """A single one now; several one after the other in ``nursery``, as their turns come.
 
@@ -305,7 +304,7 @@ class StepSource:
             room.shrink(request.forget_work())
 
     def write_directly(
-        self, exchange: Exchange, render: Callable[[Sequence[Step]], bytes | None]
+        self, exchange: ApiExchange, render: Callable[[Sequence[Step]], bytes | None]
     ) -> None:
         """Have steps of a single request written where they are delivered, while nothing is ahead
         of them; the response has begun. What ``render`` returns None for ends the waiting."""
@@ -318,7 +317,7 @@ class StepSource:
 
         if self._merged is None:
             (request,) = self._requests
-            self._direct = send_directly(exchange.scope, request, text_of)
+            self._direct = send_directly(exchange.http, request, text_of)
 
     def progress_text(self) -> str:
         """The state of the first one that has not ended, in one line for a comment."""
@@ -398,7 +397,7 @@ class StepSource:
 
     # --------------------------------------------------------------------- inside
 
-    async def _submit(self, exchange: Exchange, work: Work) -> Request:
+    async def _submit(self, exchange: ApiExchange, work: Work) -> Request:
         encoded_work = await encoded(work, exchange.room, is_large=exchange.is_large)
         number = len(self._requests)
         request_id = f"{exchange.id}.{number}" if number else exchange.id
@@ -409,10 +408,10 @@ class StepSource:
             priority=exchange.priority,
             deployment=self.deployment,
             pin=self.pin,
-            route=exchange.scope["path"],
-            trace=trace_of(exchange.scope),
+            route=exchange.http.path,
+            trace=trace_of(exchange.http),
             user=exchange.user,
-            account=account_of(exchange.scope),
+            account=exchange.http.identity.account,
             is_repeatable=self.is_repeatable,
         )
         self._requests.append(request)
@@ -420,7 +419,7 @@ class StepSource:
 
     async def _feed(
         self,
-        exchange: Exchange,
+        exchange: ApiExchange,
         works: Sequence[Work],
         into: trio.MemorySendChannel[Step | ApiError],
         nursery: trio.Nursery,
@@ -440,7 +439,7 @@ class StepSource:
 
     async def _copy(
         self,
-        exchange: Exchange,
+        exchange: ApiExchange,
         choice: int,
         request: Request,
         into: trio.MemorySendChannel[Step | ApiError],

@@ -57,8 +57,8 @@ from paddler_trio.balancer.reverse_proxy.tunnel_route import TunnelRoute, is_tun
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.networks import parse_networks
 from paddler_trio.net.server.allowed_hosts import own_names
-from paddler_trio.net.server.asgi import App
 from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.exchange import App
 from paddler_trio.net.server.input_budget import PUBLIC_SHARE
 from paddler_trio.net.server.listening import adopt, beyond_loopback, listen, warn_of_plain_ports
 from paddler_trio.net.server.router import by_path, http_only
@@ -321,7 +321,7 @@ def port_apps(
     store_app = audited(
         no_model_store if core.store is None else ModelStoreRoutes(core.store),
         core.audit,
-        changes=lambda scope: False,
+        changes=lambda exchange: False,
     )
     management_app = by_path(is_store_path, store_app, otherwise=operators_app)
     management_app = by_path(is_tunnel_path, TunnelRoute(core.dispatcher), otherwise=management_app)

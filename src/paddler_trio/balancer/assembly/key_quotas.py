@@ -15,7 +15,7 @@ from paddler_trio.balancer.keys.key_limiter import KeyLimiter
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.keys.key_tokens import KeyTokens
 from paddler_trio.balancer.keys.key_usage_file import SUFFIX, KeyUsageFile
-from paddler_trio.net.server.asgi import App
+from paddler_trio.net.server.exchange import App
 from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 

@@ -9,14 +9,14 @@ from typing import Final
 from paddler_trio.balancer.apis.api_router import ApiRouter
 from paddler_trio.balancer.front.authentication import Authentication
 from paddler_trio.balancer.front.origins import Origins
-from paddler_trio.balancer.keys.audit_trail import AuditTrail, audited
+from paddler_trio.balancer.keys.audit_trail import audited
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.panel.info_routes import InfoRoutes
 from paddler_trio.balancer.panel.panel_access import PanelAccess
 from paddler_trio.balancer.panel.panel_assets import PanelAssets
 from paddler_trio.balancer.panel.panel_site import PanelSite
 from paddler_trio.balancer.panel.session_routes import SessionRoutes
-from paddler_trio.net.server.asgi import App
+from paddler_trio.net.server.exchange import App, AuditTrail
 from paddler_trio.net.server.listening import bound_address
 from paddler_trio.net.server.router import Router, by_path
 
@@ -81,7 +81,7 @@ def panel_site(
         own=by_path(
             "/info".__eq__,
             access(info, otherwise=operators),
-            otherwise=pages(audited(own, audit, changes=lambda scope: False)),
+            otherwise=pages(audited(own, audit, changes=lambda exchange: False)),
         ),
         management=pages(access(management, otherwise=operators)),
         inference=by_path(

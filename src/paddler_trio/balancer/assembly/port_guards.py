@@ -14,7 +14,7 @@ from paddler_trio.balancer.joining.agent_guard import AgentGuard
 from paddler_trio.balancer.keys.api_keys import KeyScope
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.net.server.allowed_hosts import AllowedHosts, allowed_names
-from paddler_trio.net.server.asgi import App, Refuse, refuse_in_plain_text
+from paddler_trio.net.server.exchange import App, Refuse, refuse_in_plain_text
 from paddler_trio.net.server.listening import beyond_loopback
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 

@@ -13,7 +13,7 @@ from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.reverse_proxy.forwarding import Forwarding
 from paddler_trio.balancer.reverse_proxy.reverse_proxy import ReverseProxy, UpstreamFront
 from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools
-from paddler_trio.net.server.asgi import App, Refuse
+from paddler_trio.net.server.exchange import App, Refuse
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.wire.trio.upstream_messages import DEFAULT_UPSTREAM
 

@@ -31,12 +31,11 @@ from paddler_trio.balancer.fleet.fleet_keeper import (
 )
 from paddler_trio.balancer.fleet.fleet_progress import FleetProgress
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
-from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.errors import StateDatabaseError
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, has_body, send_json
-from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.net.server.asgi import HttpProblem, Send, send_json
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body, structured
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.router import Router
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.shape import ShapeError
 from paddler_trio.wire.trio.default_deployment import fleet_fault
@@ -53,9 +52,9 @@ MAX_HISTORY_BYTES: Final = 8 * 1024 * 1024
 T = TypeVar("T")
 
 
-def author_of(scope: Scope) -> str:
+def author_of(exchange: Exchange) -> str:
     """The name of the key of a request, which is the author of what it stores."""
-    return str(scope.get(KEY_NAME) or ANONYMOUS)
+    return exchange.identity.key_name or ANONYMOUS
 
 
 def _check_note(note: str) -> None:
@@ -102,7 +101,7 @@ class FleetRoutes:
         routes.http("GET", "/api/v2/fleet/history", self._history)
         routes.http("POST", "/api/v2/fleet/undo", self._undo)
 
-    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def _show(self, exchange: Exchange, params: Params) -> None:
         await self._texts.refresh(self.states.history)
         specs = self._texts.history[0].state.deployments
         deployments = [
@@ -110,53 +109,54 @@ class FleetRoutes:
             for spec, progress in zip(specs, self.progress.progress(specs), strict=True)
         ]
         text = b'{"revision":%b,"deployments":%b}' % (self._texts.current, dumps(deployments))
-        await send_json(send, 200, text)
+        await send_json(exchange.send, 200, text)
 
-    async def _history(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def _history(self, exchange: Exchange, params: Params) -> None:
         await self._texts.refresh(self.states.history)
-        await send_json(send, 200, self._texts.revisions)
+        await send_json(exchange.send, 200, self._texts.revisions)
 
-    async def _put(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        is_dry = _is_dry_run(scope)
-        order = await json_body(scope, receive, _read_order)
+    async def _put(self, exchange: Exchange, params: Params) -> None:
+        is_dry = _is_dry_run(exchange)
+        order = await json_body(exchange, _read_order)
         if is_dry:
             before = self.states.current.state
             changes = await trio.to_thread.run_sync(changes_between, before, order.state)
-            await send_json(send, 200, {"changes": [attrs.asdict(each) for each in changes]})
+            await send_json(
+                exchange.send, 200, {"changes": [attrs.asdict(each) for each in changes]}
+            )
             return
         stored = partial(
             self.states.apply,
             order.state,
-            author=author_of(scope),
+            author=author_of(exchange),
             note=order.note,
             expected_revision=order.expected_revision,
         )
-        await self._change(scope, send, "fleet applied", stored)
+        await self._change(exchange, "fleet applied", stored)
 
-    async def _undo(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def _undo(self, exchange: Exchange, params: Params) -> None:
         order = UndoOrder()
-        if has_body(scope):
-            order = await json_body(scope, receive, lambda value: structured(value, UndoOrder))
+        if exchange.has_body:
+            order = await json_body(exchange, lambda value: structured(value, UndoOrder))
         undone = partial(
             self.states.undo,
-            author=author_of(scope),
+            author=author_of(exchange),
             to=order.to,
             note=order.note,
             expected_revision=order.expected_revision,
         )
-        await self._change(scope, send, "fleet undone", undone)
+        await self._change(exchange, "fleet undone", undone)
 
     async def _change(
         self,
-        scope: Scope,
-        send: Send,
+        exchange: Exchange,
         action: str,
         change: Callable[[], Awaitable[FleetRevision]],
     ) -> None:
         before = self.states.current.state
         revision = await _answered(change)
-        audit_of(scope).record(
-            scope,
+        exchange.audit.record(
+            exchange,
             action,
             _changed(before, revision.state),
             before=_digest(before),
@@ -164,7 +164,7 @@ class FleetRoutes:
             revision=revision.revision,
             note=revision.note,
         )
-        await _send_revision(send, revision)
+        await _send_revision(exchange.send, revision)
 
 
 @attrs.define(eq=False)
@@ -218,8 +218,8 @@ def _read_order(value: object) -> FleetOrder:
     return order
 
 
-def _is_dry_run(scope: Scope) -> bool:
-    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+def _is_dry_run(exchange: Exchange) -> bool:
+    query = parse_qs(exchange.query.decode("latin-1"), keep_blank_values=True)
     asked = query.pop("dry_run", ["false"])
     if query:
         raise HttpProblem(400, f"unknown parameter {min(query)[:80]!r}: dry_run is taken")

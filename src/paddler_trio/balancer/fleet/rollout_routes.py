@@ -18,10 +18,10 @@ import trio
 from paddler_trio.balancer.fleet.fleet_routes import author_of
 from paddler_trio.balancer.fleet.shared_view import SharedView
 from paddler_trio.balancer.front.event_stream import event_stream
-from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.errors import PaddlerError, StateDatabaseError
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_json
-from paddler_trio.net.server.router import Handler, Params, Router
+from paddler_trio.net.server.asgi import HttpProblem, send_json
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Handler, Router
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.codec import dumps
 
@@ -120,18 +120,18 @@ class RolloutRoutes:
             handler = self._carries_out(f"rollout {name}", order)
             routes.http("POST", f"/api/v2/rollout/{{deployment}}/{name}", handler)
 
-    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await send_json(send, 200, self._view.current())
+    async def _show(self, exchange: Exchange, params: Params) -> None:
+        await send_json(exchange.send, 200, self._view.current())
 
     def _carries_out(self, action: str, carry_out: Order) -> Handler:
-        async def handle(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        async def handle(exchange: Exchange, params: Params) -> None:
             try:
-                await carry_out(params["deployment"], author=author_of(scope))
+                await carry_out(params["deployment"], author=author_of(exchange))
             except RolloutRefusedError as refused:
                 raise HttpProblem(refused.status, str(refused)) from refused
             except StateDatabaseError as error:
                 raise HttpProblem(500, str(error)) from error
-            audit_of(scope).record(scope, action, params["deployment"])
-            await send_json(send, 200, dumps(self.control.view()))
+            exchange.audit.record(exchange, action, params["deployment"])
+            await send_json(exchange.send, 200, dumps(self.control.view()))
 
         return handle

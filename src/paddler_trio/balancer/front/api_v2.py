@@ -17,11 +17,12 @@ import attrs
 
 from paddler_trio.balancer.agents.ask_model import ask_model, held_by
 from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, Deployments, NoSuchModelError
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_json
-from paddler_trio.net.server.client_identity import allowed_deployments, client_of
+from paddler_trio.net.server.asgi import HttpProblem, send_json
+from paddler_trio.net.server.client_identity import client_of
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.input_budget import BudgetSpentError
 from paddler_trio.net.server.json_body import input_of, json_body, no_room, structured
-from paddler_trio.net.server.router import Handler, Params, Router
+from paddler_trio.net.server.router import Handler, Router
 from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -39,7 +40,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 """A prompt of millions of tokens, as numbers."""
 
 T = TypeVar("T")
-Stream: TypeAlias = Callable[[Scope, Receive, Send, Generate, str], Awaitable[None]]
+Stream: TypeAlias = Callable[[Exchange, Generate, str], Awaitable[None]]
 """Answers a request with the lines of one piece of work of a deployment."""
 
 
@@ -59,58 +60,56 @@ class ApiV2:
         routes.http("POST", "/api/v2/render_prompt", self._asks(RenderPrompt))
         routes.http("GET", "/api/v2/model", self._model)
 
-    async def _generate(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def _generate(self, exchange: Exchange, params: Params) -> None:
         def read(value: object) -> tuple[str | None, Generate]:
             return _with_model(value, lambda rest: structured(rest, Generate, tag="Generate"))
 
-        model, work = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
-        await self.stream(scope, receive, send, work, self._routed(scope, model))
+        model, work = await json_body(exchange, read, limit_bytes=MAX_BODY_BYTES)
+        await self.stream(exchange, work, self._routed(exchange, model))
 
-    async def _model(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+    async def _model(self, exchange: Exchange, params: Params) -> None:
+        query = parse_qs(exchange.query.decode("latin-1"))
         model = _checked(query["model"][-1]) if "model" in query else None
-        await self._answer(DescribeModel(), model, scope, receive, send)
+        await self._answer(DescribeModel(), model, exchange)
 
     def _asks(self, shape: type[Tokenize | Detokenize | RenderPrompt]) -> Handler:
-        async def handle(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+        async def handle(exchange: Exchange, params: Params) -> None:
             def read(value: object) -> tuple[str | None, Question]:
                 return _with_model(value, lambda rest: structured(rest, shape, tag=shape.__name__))
 
-            model, question = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
-            await self._answer(question, model, scope, receive, send)
+            model, question = await json_body(exchange, read, limit_bytes=MAX_BODY_BYTES)
+            await self._answer(question, model, exchange)
 
         return handle
 
-    def _routed(self, scope: Scope, model: str | None) -> str:
+    def _routed(self, exchange: Exchange, model: str | None) -> str:
         """The name of the deployment; HttpProblem 404."""
         try:
-            return self.deployments.route(model, allowed_deployments(scope)).name
+            return self.deployments.route(model, exchange.identity.deployments).name
         except NoSuchModelError as error:
             raise HttpProblem(404, str(error)) from error
 
-    async def _answer(
-        self, question: Question, model: str | None, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        client, _ = client_of(scope)
+    async def _answer(self, question: Question, model: str | None, exchange: Exchange) -> None:
+        client, _ = client_of(exchange)
         asking = partial(
             ask_model,
             self.dispatcher,
             question,
             client=client,
-            deployment=self._routed(scope, model),
+            deployment=self._routed(exchange, model),
         )
         try:
-            answer = await while_connected(receive, asking)
+            answer = await while_connected(exchange, asking)
         except QuestionRefusedError as refused:
             raise HttpProblem(refused.code, refused.problem) from refused
-        room = input_of(scope)
+        room = input_of(exchange)
         try:
             room.grow(held_by(answer))
         except BudgetSpentError as spent:
             raise no_room(spent) from spent
         if is_long(answer):
             answer = await room.off_loop(partial(dumps_in_runs, answer))
-        await send_json(send, 200, answer)
+        await send_json(exchange.send, 200, answer)
 
 
 def _with_model(value: object, read: Callable[[object], T]) -> tuple[str | None, T]:

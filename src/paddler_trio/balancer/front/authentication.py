@@ -19,19 +19,9 @@ import structlog
 
 from paddler_trio.balancer.keys.api_keys import KeyScope, StoredKey
 from paddler_trio.balancer.keys.key_ring import KeyRing
-from paddler_trio.net.server.asgi import (
-    App,
-    HttpProblem,
-    Receive,
-    Refuse,
-    Scope,
-    Send,
-    header,
-    refuse_in_plain_text,
-)
-from paddler_trio.net.server.client_identity import KEY_DEPLOYMENTS, KEY_NAME, LIMITED_KEY
+from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.exchange import App, Exchange, Refuse, refuse_in_plain_text
 from paddler_trio.net.server.router import refuse_upgrade
-from paddler_trio.net.server.upgrade import upgrade_of
 
 log = structlog.get_logger("keys")
 
@@ -64,47 +54,47 @@ class Authentication:
     def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
         """Return ``app`` behind a key."""
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] not in ("http", "websocket") or self.keys.path is None:
-                await app(scope, receive, send)
+        async def answer(exchange: Exchange) -> None:
+            if self.keys.path is None:
+                await app(exchange)
                 return
-            key, problem = self._check(scope)
+            key, problem = self._check(exchange)
             if problem is not None:
                 self.keys.refusals += 1
                 log.warning(
                     "refused: no key for this",
                     status=problem.status,
-                    path=scope["path"][:MAX_LOGGED_CHARS],
-                    address=(scope.get("client") or ("unknown",))[0],
+                    path=exchange.path[:MAX_LOGGED_CHARS],
+                    address=exchange.client[0],
                     key=None if key is None else key.name,
                 )
-                if scope["type"] == "websocket":
-                    await refuse_upgrade(send, problem)
+                if exchange.is_websocket:
+                    await refuse_upgrade(exchange.send, problem)
                 else:
-                    await refuse(scope, receive, send, problem)
+                    await refuse(exchange, problem)
             elif key is None:
-                await app(scope, receive, send)
+                await app(exchange)
             else:
                 self.keys.requests[key.name] += 1
-                scope[KEY_NAME] = scope[LIMITED_KEY] = key.name
+                exchange.identity.key_name = exchange.identity.account = key.name
                 if key.deployments:
-                    scope[KEY_DEPLOYMENTS] = key.deployments
+                    exchange.identity.deployments = key.deployments
                 with structlog.contextvars.bound_contextvars(key=key.name):
-                    await app(scope, receive, send)
+                    await app(exchange)
 
         return answer
 
-    def _check(self, scope: Scope) -> tuple[StoredKey | None, HttpProblem | None]:
+    def _check(self, exchange: Exchange) -> tuple[StoredKey | None, HttpProblem | None]:
         """The key of the request, if it is known, and the refusal, if there is one."""
         key, expired, is_sent = None, None, False
-        for secret in _secrets(scope):
+        for secret in _secrets(exchange):
             is_sent = True
             found = self.keys.find(secret)
             if found is not None and (problem := self.keys.problem_of(found)) is not None:
                 expired = expired or problem
             else:
                 key = key or found
-        if is_probe(scope) or not self.requires_key:
+        if is_probe(exchange) or not self.requires_key:
             return key, None
         if key is None:
             what = "this API key is not known here" if is_sent else "an API key is required"
@@ -124,22 +114,22 @@ class Authentication:
         return key, None
 
 
-def is_probe(scope: Scope) -> bool:
+def is_probe(exchange: Exchange) -> bool:
     """It needs no key. What would change something, or stay open, is none."""
     return (
-        scope["type"] == "http"
-        and scope["path"] in OPEN_PATHS
-        and scope["method"] in {"GET", "HEAD"}
-        and upgrade_of(scope) is None
+        exchange.is_http
+        and exchange.path in OPEN_PATHS
+        and exchange.method in {"GET", "HEAD"}
+        and exchange.upgrade is None
     )
 
 
-def _secrets(scope: Scope) -> Iterator[bytes]:
+def _secrets(exchange: Exchange) -> Iterator[bytes]:
     """The keys of the request, two at most: clients of several services send both headers.
 
     Of several headers of one name the first counts, which bounds the hashing for one request.
     """
-    scheme, _, secret = (header(scope, b"authorization") or b"").strip().partition(b" ")
+    scheme, _, secret = (exchange.header(b"authorization") or b"").strip().partition(b" ")
     bearer = secret.strip() if scheme.lower() == b"bearer" else b""
-    other = (header(scope, b"x-api-key") or b"").strip()
+    other = (exchange.header(b"x-api-key") or b"").strip()
     yield from dict.fromkeys(secret for secret in (bearer, other) if secret)

@@ -24,11 +24,11 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.errors import LinkError
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send
+from paddler_trio.net.server.asgi import HttpProblem, Send
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body, structured
-from paddler_trio.net.server.router import Handler, Params, Router
+from paddler_trio.net.server.router import Handler, Router
 from paddler_trio.net.server.sse import UNBUFFERED
 from paddler_trio.net.server.streaming import cancelled_on_disconnect
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
@@ -81,10 +81,10 @@ class CacheRoutes:
         routes.http("POST", "/api/v2/models/verify", self._commands(Verify))
         routes.http("POST", "/api/v2/models/prune", self._commands(Prune))
 
-    async def _list(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+    async def _list(self, exchange: Exchange, params: Params) -> None:
+        query = parse_qs(exchange.query.decode("latin-1"))
         agents = self._named(query.get("agent"))
-        await self._run(ListCache(), agents, receive, send)
+        await self._run(ListCache(), agents, exchange)
 
     def _commands(self, shape: type[Pull | Verify | Prune]) -> Handler:
         def read(value: object) -> tuple[CacheRequest, object]:
@@ -94,13 +94,13 @@ class CacheRoutes:
             request: CacheRequest = structured(fields, shape, tag=shape.__name__)
             return request, value.get("agents")
 
-        async def handle(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-            request, names = await json_body(scope, receive, read, limit_bytes=MAX_BODY_BYTES)
+        async def handle(exchange: Exchange, params: Params) -> None:
+            request, names = await json_body(exchange, read, limit_bytes=MAX_BODY_BYTES)
             agents = self._named(names)
             labels = ", ".join(agent.label for agent in agents[:MAX_RECORDED])
             action = f"models {shape.__name__.lower()}"
-            audit_of(scope).record(scope, action, labels, agents=len(agents))
-            await self._run(request, agents, receive, send)
+            exchange.audit.record(exchange, action, labels, agents=len(agents))
+            await self._run(request, agents, exchange)
 
         return handle
 
@@ -131,8 +131,7 @@ class CacheRoutes:
         self,
         request: CacheRequest,
         agents: Sequence[AgentConnection],
-        receive: Receive,
-        send: Send,
+        exchange: Exchange,
     ) -> None:
         if self._streams >= MAX_STREAMS:
             raise HttpProblem(
@@ -142,10 +141,12 @@ class CacheRoutes:
             )
         self._streams += 1
         try:
-            async with cancelled_on_disconnect(receive) as watches:
+            async with cancelled_on_disconnect(exchange) as watches:
                 watches.start_soon(_until, self.goodbye, watches.cancel_scope, name="goodbye watch")
-                await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-                lines = _Lines(send, max(LEAST_PAUSE_S, len(agents) / MAX_LINES_PER_S))
+                await exchange.send(
+                    {"type": "http.response.start", "status": 200, "headers": _HEADERS}
+                )
+                lines = _Lines(exchange.send, max(LEAST_PAUSE_S, len(agents) / MAX_LINES_PER_S))
                 watches.start_soon(lines.keep_alive, name="keep-alive")
                 limit = trio.CapacityLimiter(
                     MAX_AT_ONCE if isinstance(request, ListCache) else max(1, len(agents))
@@ -154,7 +155,7 @@ class CacheRoutes:
                     for agent in agents:
                         name = f"{type(request).__name__.lower()} on {agent.label}"
                         nursery.start_soon(_serve, agent, request, lines, limit, name=name)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._streams -= 1
 

@@ -15,16 +15,13 @@ from typing import Final
 import attrs
 
 from paddler_trio.net.server.asgi import (
-    App,
     Header,
     Message,
-    Receive,
-    Scope,
     Send,
-    header,
     send_empty,
     send_text,
 )
+from paddler_trio.net.server.exchange import App, Exchange
 
 MAX_AGE_S: Final = 3600
 ALLOW_ORIGIN: Final = b"Access-Control-Allow-Origin"
@@ -80,24 +77,26 @@ class Cors:
     def __call__(self, app: App) -> App:
         """Return ``app`` with cross-origin answers added."""
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] != "http":
-                await app(scope, receive, send)
+        async def answer(exchange: Exchange) -> None:
+            if not exchange.is_http:
+                await app(exchange)
                 return
-            origin = header(scope, b"origin")
+            origin = exchange.header(b"origin")
             extra = [VARY, *self._permissions(origin)]
+            send = exchange.send
 
             async def send_with_headers(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     message = {**message, "headers": [*message.get("headers", ()), *extra]}
                 await send(message)
 
-            method = header(scope, b"access-control-request-method")
-            if scope["method"] == "OPTIONS" and method is not None:
-                names = header(scope, b"access-control-request-headers") or b""
+            method = exchange.header(b"access-control-request-method")
+            if exchange.method == "OPTIONS" and method is not None:
+                names = exchange.header(b"access-control-request-headers") or b""
                 await self._answer_preflight(send_with_headers, origin, method, names)
             else:
-                await app(scope, receive, send_with_headers)
+                exchange.send = send_with_headers
+                await app(exchange)
 
         return answer
 

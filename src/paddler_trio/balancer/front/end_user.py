@@ -15,7 +15,8 @@ import secrets
 from collections.abc import Mapping
 from typing import Final
 
-from paddler_trio.net.server.asgi import HttpProblem, Scope, header
+from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.exchange import Exchange
 
 USER_HEADER: Final = b"x-paddler-user"
 MAX_USER_CHARS: Final = 512
@@ -23,10 +24,10 @@ _IN_BODIES: Final = ("safety_identifier", "user")
 _HASH_KEY: Final = secrets.token_bytes(16)
 
 
-def user_of(scope: Scope) -> str:
+def user_of(exchange: Exchange) -> str:
     """What stands for the user in the header; empty without one. HttpProblem 400 if it is too
     long."""
-    name = (header(scope, USER_HEADER) or b"").decode("latin-1").strip()
+    name = (exchange.header(USER_HEADER) or b"").decode("latin-1").strip()
     return _digest(name, "X-Paddler-User")
 
 

@@ -14,8 +14,9 @@ from typing import Protocol
 import trio
 
 from paddler_trio.net.server import sse
-from paddler_trio.net.server.asgi import Receive, Scope, Send
-from paddler_trio.net.server.router import Handler, Params
+from paddler_trio.net.server.asgi import Send
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Handler
 from paddler_trio.net.server.streaming import cancelled_on_disconnect
 
 KEEP_ALIVE_S = 3.0
@@ -44,16 +45,16 @@ class WatchedView(Protocol):
 def event_stream(view: WatchedView, *, goodbye: trio.Event) -> Handler:
     """A handler that streams a view until the client leaves or ``goodbye`` is set."""
 
-    async def serve(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        async with cancelled_on_disconnect(receive) as nursery:
+    async def serve(exchange: Exchange, params: Params) -> None:
+        async with cancelled_on_disconnect(exchange) as nursery:
             nursery.start_soon(_until, goodbye, nursery.cancel_scope, name="goodbye watch")
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await exchange.send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             view.watchers += 1
             try:
-                await _send_texts(send, view)
+                await _send_texts(exchange.send, view)
             finally:
                 view.watchers -= 1
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await exchange.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return serve
 

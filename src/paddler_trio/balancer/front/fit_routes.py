@@ -13,9 +13,10 @@ import attrs
 import trio
 
 from paddler_trio.errors import LinkError
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_json
+from paddler_trio.net.server.asgi import HttpProblem, send_json
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body, structured
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
 from paddler_trio.wire.paddler.desired_state import desired_state_problem
@@ -36,16 +37,16 @@ class FitRoutes:
         """Answer this path too."""
         routes.http("POST", "/api/v2/agents/{agent_id}/fit", self._fit)
 
-    async def _fit(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        question = await json_body(scope, receive, lambda value: structured(value, FitQuestion))
+    async def _fit(self, exchange: Exchange, params: Params) -> None:
+        question = await json_body(exchange, lambda value: structured(value, FitQuestion))
         problem = desired_state_problem(question.state)
         if problem is not None:
             raise HttpProblem(400, problem)
         agent = self.find(params["agent_id"])
         if not agent.speaks_trio:
             raise HttpProblem(501, f"agent {agent.label} is Paddler's: it judges no models")
-        answer = await while_connected(receive, partial(_asked, agent, question))
-        await send_json(send, 200, answer)
+        answer = await while_connected(exchange, partial(_asked, agent, question))
+        await send_json(exchange.send, 200, answer)
 
 
 async def _asked(agent: AgentConnection, question: FitQuestion) -> object:

@@ -12,8 +12,9 @@ from urllib.parse import parse_qs
 
 import attrs
 
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_json
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.asgi import HttpProblem, send_json
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.streaming import while_connected
 
 DEFAULT_REVISION = "main"
@@ -36,8 +37,8 @@ class HubRoutes:
         """Answer this path too."""
         routes.http("GET", "/api/v2/hub/models", self._models)
 
-    async def _models(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        text = scope.get("query_string", b"").decode("latin-1")
+    async def _models(self, exchange: Exchange, params: Params) -> None:
+        text = exchange.query.decode("latin-1")
         try:
             query = parse_qs(text, keep_blank_values=True, max_num_fields=8)
         except ValueError as error:
@@ -49,5 +50,5 @@ class HubRoutes:
         if not repo_id:
             raise HttpProblem(400, "repo is missing: write ?repo=org/repo")
         revision = query.get("revision", [DEFAULT_REVISION])[-1] or DEFAULT_REVISION
-        answer = await while_connected(receive, partial(self.hub.models, repo_id, revision))
-        await send_json(send, 200, answer)
+        answer = await while_connected(exchange, partial(self.hub.models, repo_id, revision))
+        await send_json(exchange.send, 200, answer)

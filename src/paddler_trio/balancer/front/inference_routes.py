@@ -21,11 +21,11 @@ from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.front.api_v2 import ApiV2
 from paddler_trio.balancer.front.end_user import user_of
 from paddler_trio.balancer.front.inference_socket import InferenceSocket
-from paddler_trio.net.server.asgi import Header, HttpProblem, Receive, Scope, Send, send_text
-from paddler_trio.net.server.client_identity import account_of, client_of, default_problem
+from paddler_trio.net.server.asgi import Header, HttpProblem, send_text
+from paddler_trio.net.server.client_identity import client_of, default_problem
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import input_of, json_body, structured
-from paddler_trio.net.server.request_id import request_id
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.streaming import body_writer, while_client_stays
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
@@ -53,7 +53,7 @@ PROBES = frozenset({"/health", "/livez", "/readyz"})
 
 @attrs.define(eq=False)
 class InferenceRoutes:
-    """The ASGI application of the inference port."""
+    """The application of the inference port."""
 
     dispatcher: Dispatcher
     states: FleetKeeper
@@ -84,40 +84,38 @@ class InferenceRoutes:
         routes.probe("/readyz", self._ready)
         return routes
 
-    async def _ready(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def _ready(self, exchange: Exchange, params: Params) -> None:
         """200 while a request would be answered soon; the text of a 503 is the reason why not."""
         statistics = self.dispatcher.statistics()
         if self.dispatcher.is_draining:
-            await send_text(send, 503, "draining: the balancer is shutting down")
+            await send_text(exchange.send, 503, "draining: the balancer is shutting down")
         elif statistics.slots_total == 0:
-            await send_text(send, 503, "no agent has a slot: requests wait in the buffer")
+            await send_text(exchange.send, 503, "no agent has a slot: requests wait in the buffer")
         elif self.dispatcher.all_slots_are_drained:
-            await send_text(send, 503, ALL_DRAINED)
+            await send_text(exchange.send, 503, ALL_DRAINED)
         else:
-            await send_text(send, 200, "OK")
+            await send_text(exchange.send, 200, "OK")
 
-    async def _raw_prompt(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        must_allow_default(scope)
+    async def _raw_prompt(self, exchange: Exchange, params: Params) -> None:
+        must_allow_default(exchange)
         work = await json_body(
-            scope, receive, lambda value: structured(value, ContinueFromRawPromptParams)
+            exchange, lambda value: structured(value, ContinueFromRawPromptParams)
         )
         self._must_generate()
-        await self._stream(scope, receive, send, work)
+        await self._stream(exchange, work)
 
-    async def _conversation(
-        self, scope: Scope, receive: Receive, send: Send, params: Params
-    ) -> None:
-        must_allow_default(scope)
-        work, problem = await json_body(scope, receive, _conversation)
+    async def _conversation(self, exchange: Exchange, params: Params) -> None:
+        must_allow_default(exchange)
+        work, problem = await json_body(exchange, _conversation)
         self._must_generate()
         if problem is not None:
             raise HttpProblem(400, f"Invalid request parameters: {problem}")
-        await self._stream(scope, receive, send, work)
+        await self._stream(exchange, work)
 
-    async def _embeddings(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        must_allow_default(scope)
+    async def _embeddings(self, exchange: Exchange, params: Params) -> None:
+        must_allow_default(exchange)
         body = await json_body(
-            scope, receive, lambda value: structured(value, GenerateEmbeddingBatchParams)
+            exchange, lambda value: structured(value, GenerateEmbeddingBatchParams)
         )
         applicable = self.states.applicable
         if applicable is None:
@@ -129,19 +127,19 @@ class InferenceRoutes:
         default = self.dispatcher.pools.find(DEFAULT_DEPLOYMENT)
         if default is None or not default.agents:
             raise HttpProblem(503, "No agents are currently connected")
-        client, priority = client_of(scope)
+        client, priority = client_of(exchange)
         fan_out = EmbeddingFanOut(
             self.dispatcher,
             body,
             applicable.inference_parameters.embedding_batch_size,
             client=client,
-            user=user_of(scope),
-            account=account_of(scope),
+            user=user_of(exchange),
+            account=exchange.identity.account,
             priority=priority,
-            id=request_id(scope),
-            trace=trace_of(scope),
+            id=exchange.request_id,
+            trace=trace_of(exchange),
         )
-        await fan_out.stream(scope, receive, send, NDJSON_HEADERS)
+        await fan_out.stream(exchange, NDJSON_HEADERS)
 
     def _advice(self, request: Request) -> list[Header]:
         """``Retry-After`` for a request that was refused at once."""
@@ -154,60 +152,58 @@ class InferenceRoutes:
         if not self.states.generates_tokens:
             raise HttpProblem(501, GENERATION_DISABLED)
 
-    async def _stream_or_refuse(
-        self, scope: Scope, receive: Receive, send: Send, work: Work, deployment: str
-    ) -> None:
+    async def _stream_or_refuse(self, exchange: Exchange, work: Work, deployment: str) -> None:
         """As ``_stream``; a request that is refused at once gets the status of the refusal."""
-        request = await self._submit(scope, work, deployment)
+        request = await self._submit(exchange, work, deployment)
         if request.failure is not None:
             raise HttpProblem(
                 request.failure.code, request.failure.description, self._advice(request)
             )
-        await self._send_lines(scope, receive, send, request)
+        await self._send_lines(exchange, request)
 
-    async def _stream(self, scope: Scope, receive: Receive, send: Send, work: Work) -> None:
+    async def _stream(self, exchange: Exchange, work: Work) -> None:
         """One request from here to its last line."""
-        await self._send_lines(scope, receive, send, await self._submit(scope, work))
+        await self._send_lines(exchange, await self._submit(exchange, work))
 
     async def _submit(
-        self, scope: Scope, work: Work, deployment: str = DEFAULT_DEPLOYMENT
+        self, exchange: Exchange, work: Work, deployment: str = DEFAULT_DEPLOYMENT
     ) -> Request:
-        client, priority = client_of(scope)
-        user = user_of(scope)
-        encoded_work = await encoded(work, input_of(scope))
+        client, priority = client_of(exchange)
+        user = user_of(exchange)
+        encoded_work = await encoded(work, input_of(exchange))
         return self.dispatcher.submit(
-            request_id(scope),
+            exchange.request_id,
             encoded_work,
             client=client,
             priority=priority,
             deployment=deployment,
-            route=scope["path"],
-            trace=trace_of(scope),
+            route=exchange.path,
+            trace=trace_of(exchange),
             user=user,
-            account=account_of(scope),
+            account=exchange.identity.account,
         )
 
-    async def _send_lines(
-        self, scope: Scope, receive: Receive, send: Send, request: Request
-    ) -> None:
+    async def _send_lines(self, exchange: Exchange, request: Request) -> None:
         """The lines of a request; leaving this coroutine ends it."""
         try:
-            async with while_client_stays(scope, receive):
+            async with while_client_stays(exchange):
                 headers = NDJSON_HEADERS + self._advice(request)
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-                write = body_writer(scope, send)
-                direct = send_directly(scope, request, partial(text_of, request))
+                await exchange.send(
+                    {"type": "http.response.start", "status": 200, "headers": headers}
+                )
+                write = body_writer(exchange)
+                direct = send_directly(exchange, request, partial(text_of, request))
                 async for steps in StepReader(request, direct):
                     await write(b"".join([text_of(request, step) for step in steps]))
             if request.is_over:
-                await send({"type": "http.response.body", "body": failure_line(request)})
+                await exchange.send({"type": "http.response.body", "body": failure_line(request)})
         finally:
             request.stop()
 
 
-def must_allow_default(scope: Scope) -> None:
+def must_allow_default(exchange: Exchange) -> None:
     """HttpProblem 403 for a key that may not use ``default``, to which Paddler's routes lead."""
-    if (problem := default_problem(scope)) is not None:
+    if (problem := default_problem(exchange)) is not None:
         raise HttpProblem(403, problem)
 
 
@@ -230,6 +226,6 @@ def _conversation(value: object) -> tuple[ContinueFromConversationHistoryParams,
     return work, tool_schema_problem(work)
 
 
-async def health(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+async def health(exchange: Exchange, params: Params) -> None:
     """Liveness only, as in Paddler."""
-    await send_text(send, 200, "OK")
+    await send_text(exchange.send, 200, "OK")

@@ -24,15 +24,13 @@ from paddler_trio.balancer.front.end_user import user_of
 from paddler_trio.balancer.keys.key_accounts import Admission, Refusal
 from paddler_trio.balancer.keys.key_limiter import admit
 from paddler_trio.errors import WireError
-from paddler_trio.net.server.asgi import Receive, Scope, Send
-from paddler_trio.net.server.client_identity import account_of, client_of, default_problem
+from paddler_trio.net.server.asgi import Receive
+from paddler_trio.net.server.client_identity import client_of, default_problem
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.input_budget import INLINE_BYTES, BudgetSpentError, Reservation
 from paddler_trio.net.server.json_body import input_of
-from paddler_trio.net.server.router import Params
 from paddler_trio.net.websocket.bounded_websocket import (
     BoundedWebSocket,
-    direct_frames,
-    text_sender,
 )
 from paddler_trio.nursery_tree.dispatch_failures import MOVED
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -79,20 +77,20 @@ class InferenceSocket:
     moved: trio.Event = attrs.field(factory=trio.Event)
     """Set when another process takes new requests: a socket ends when it is idle."""
 
-    async def serve(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def serve(self, exchange: Exchange, params: Params) -> None:
         """One client, from the upgrade to the end of its connection."""
-        identity = (*client_of(scope), user_of(scope))
-        refusal = default_problem(scope)
-        await receive()
-        await send({"type": "websocket.accept"})
+        identity = (*client_of(exchange), user_of(exchange))
+        refusal = default_problem(exchange)
+        await exchange.receive()
+        await exchange.send({"type": "websocket.accept"})
         frames, outgoing = trio.open_memory_channel[bytes](0)
         client = _Client(
             self.dispatcher,
             self.states,
-            scope,
+            exchange,
             frames,
-            direct_frames(scope),
-            input_of(scope),
+            exchange.websocket,
+            input_of(exchange),
             *identity,
             refusal=refusal,
             moved=self.moved,
@@ -100,7 +98,7 @@ class InferenceSocket:
         try:
             async with trio.open_nursery() as connection:
                 connection.start_soon(
-                    client.write, outgoing, text_sender(scope, send), name="writer to client"
+                    client.write, outgoing, exchange.send_encoded, name="writer to client"
                 )
                 async with frames, trio.open_nursery() as requests:
                     client.nursery = requests
@@ -112,7 +110,7 @@ class InferenceSocket:
                             reading.cancel_scope,
                             name="goodbye watch",
                         )
-                        await client.read(receive)
+                        await client.read(exchange.receive)
                         reading.cancel_scope.cancel(reason="the client closed the connection")
                     if client.is_dismissed and client.unsent is not None:
                         await client.send(client.unsent)
@@ -123,7 +121,7 @@ class InferenceSocket:
             client.stop_all()
         if client.is_dismissed:
             with trio.move_on_after(1, shield=True):
-                await send(
+                await exchange.send(
                     {
                         "type": "websocket.close",
                         "code": 1001,
@@ -145,7 +143,7 @@ class InferenceSocket:
 class _Client:
     dispatcher: Dispatcher
     states: FleetKeeper
-    scope: Scope
+    exchange: Exchange
     frames: trio.MemorySendChannel[bytes]
     socket: BoundedWebSocket | None
     """For tokens that go past the writer, where that is possible."""
@@ -266,7 +264,7 @@ class _Client:
 
     def _limited(self, request_id: str) -> bytes | None:
         """A wrong request counts too: why it is over a limit; None if it is not."""
-        admission = admit(self.scope)
+        admission = admit(self.exchange)
         if isinstance(admission, Refusal):
             return self._refused(request_id, admission.status, admission.text)
         if admission is not None:
@@ -275,7 +273,7 @@ class _Client:
 
     def _admit(self, submission: _Submission) -> bytes | None:
         """Start it within the limits of its key, which it counts for until it has ended."""
-        admission = admit(self.scope)
+        admission = admit(self.exchange)
         if isinstance(admission, Refusal):
             return self._refused(submission.id, admission.status, admission.text)
         is_running = False
@@ -310,7 +308,7 @@ class _Client:
             problem = f"Invalid request parameters: {submission.problem}"
             return self._refused(request_id, 400, problem)
         if not self.states.generates_tokens:
-            refuse_message(self.scope, request_id, 501)
+            refuse_message(self.exchange, request_id, 501)
             return response_line(
                 None, request_id, {"GeneratedToken": {"TokenGenerationDisabled": _DISABLED}}
             )
@@ -332,9 +330,9 @@ class _Client:
             client=self.name,
             priority=self.priority,
             route="/api/v1/inference_socket",
-            trace=begin_message(self.scope),
+            trace=begin_message(self.exchange),
             user=self.user,
-            account=account_of(self.scope),
+            account=self.exchange.identity.account,
         )
         if request.failure is not None:  # refused at once: no task is worth it
             room.close()
@@ -347,7 +345,7 @@ class _Client:
 
     def _refused(self, request_id: str, status: int, problem: str) -> bytes:
         """What answers a request that is not submitted."""
-        refuse_message(self.scope, request_id, status)
+        refuse_message(self.exchange, request_id, status)
         return error_line(request_id, status, problem)
 
     async def _copy(self, request: Request, room: Reservation, admission: Admission | None) -> None:

@@ -29,18 +29,18 @@ from paddler_trio.balancer.front.event_stream import event_stream
 from paddler_trio.balancer.front.fit_routes import FitRoutes
 from paddler_trio.balancer.front.inference_routes import health
 from paddler_trio.balancer.front.template_routes import TemplateRoutes
-from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.errors import LinkError, StateDatabaseError
-from paddler_trio.net.server.asgi import App, HttpProblem, Receive, Scope, Send, send_text
+from paddler_trio.net.server.asgi import HttpProblem, Scope, send_text
+from paddler_trio.net.server.exchange import App, AsgiApp, Exchange, Params
 from paddler_trio.net.server.json_body import (
     MAX_JSON_BODY_BYTES,
     check_media_type,
     decoded,
     structured,
 )
-from paddler_trio.net.server.quart_adapter import adapted
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.quart_adapter import adapted, exchange_of
+from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -62,10 +62,10 @@ _COMPUTING: Final = re.compile(r"/api/v2/(?:template/preview|agents/[^/]+/fit)")
 """POST here is a question with a body."""
 
 
-def may_change(scope: Scope) -> bool:
+def may_change(exchange: Exchange) -> bool:
     """Whether a request that is not a GET changes anything."""
-    is_dry = b"dry_run=true" in scope.get("query_string", b"")
-    return not is_dry and _COMPUTING.fullmatch(scope["path"]) is None
+    is_dry = b"dry_run=true" in exchange.query
+    return not is_dry and _COMPUTING.fullmatch(exchange.path) is None
 
 
 class RouteGroup(Protocol):
@@ -78,7 +78,7 @@ class RouteGroup(Protocol):
 
 @attrs.define(eq=False)
 class ManagementRoutes:
-    """The ASGI application of the management port."""
+    """The application of the management port."""
 
     dispatcher: Dispatcher
     states: FleetKeeper
@@ -112,7 +112,7 @@ class ManagementRoutes:
 
     def app(self) -> App:
         """Our router with the streams and the socket; Quart for everything else."""
-        quart = adapted(cast("App", self._quart()), max_body_bytes=MAX_JSON_BODY_BYTES)
+        quart = adapted(cast("AsgiApp", self._quart()), max_body_bytes=MAX_JSON_BODY_BYTES)
         return self._routed(Router(otherwise=quart))
 
     def routes(self) -> Iterator[tuple[str, str]]:
@@ -146,14 +146,14 @@ class ManagementRoutes:
 
     # ------------------------------------------------------------ the app
 
-    async def _ready(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def _ready(self, exchange: Exchange, params: Params) -> None:
         if self.dispatcher.is_draining:
-            await send_text(send, 503, "draining: the balancer is shutting down")
+            await send_text(exchange.send, 503, "draining: the balancer is shutting down")
         else:
-            await send_text(send, 200, "OK")
+            await send_text(exchange.send, 200, "OK")
 
-    async def _agent(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await self.agent_socket.serve(scope, receive, send, params["agent_id"])
+    async def _agent(self, exchange: Exchange, params: Params) -> None:
+        await self.agent_socket.serve(exchange, params["agent_id"])
 
     def _quart(self) -> QuartTrio:
         app = QuartTrio(__name__, static_folder=None)
@@ -254,11 +254,11 @@ class ManagementRoutes:
         if problem is not None:
             raise HttpProblem(400, problem)
         try:
-            scope = cast("Scope", request.scope)
+            exchange = exchange_of(cast("Scope", request.scope))
             before = self.states.digest
-            digest = await self.states.replace(desired, extras, author=author_of(scope))
-            audit_of(scope).record(
-                scope,
+            digest = await self.states.replace(desired, extras, author=author_of(exchange))
+            exchange.audit.record(
+                exchange,
                 "desired state replaced",
                 DEFAULT_DEPLOYMENT,
                 before=before,
@@ -274,9 +274,9 @@ class ManagementRoutes:
     def _drain(self, agent_id: str, *, drained: bool) -> Response:
         agent = self._find(agent_id)
         self.dispatcher.drain_agent(agent, drained=drained)
-        scope = cast("Scope", request.scope)
+        exchange = exchange_of(cast("Scope", request.scope))
         action = "agent drained" if drained else "agent undrained"
-        audit_of(scope).record(scope, action, agent.label, agent_id=agent.id)
+        exchange.audit.record(exchange, action, agent.label, agent_id=agent.id)
         return _json(snapshot_v2(agent, self.dispatcher.slots_processing(agent.key)))
 
     def _find(self, agent_id: str) -> AgentConnection:
@@ -314,11 +314,11 @@ class ManagementRoutes:
 
 async def _body(read: Callable[[object], T]) -> T:
     """Return the JSON body of Quart's request, read as ``json_body`` reads all others."""
-    scope = cast("Scope", request.scope)
-    check_media_type(scope)
+    exchange = exchange_of(cast("Scope", request.scope))
+    check_media_type(exchange)
     data = await request.get_data(cache=False)
     assert isinstance(data, bytes)
-    return await decoded(scope, bytearray(data), read, limit_bytes=MAX_JSON_BODY_BYTES)
+    return await decoded(exchange, bytearray(data), read, limit_bytes=MAX_JSON_BODY_BYTES)
 
 
 def _json(value: object) -> Response:

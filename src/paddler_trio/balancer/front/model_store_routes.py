@@ -8,17 +8,14 @@ from typing import Final
 import attrs
 
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild, NotPassedError
-from paddler_trio.balancer.keys.audit_trail import NOT_FOUND, audit_of, outcome_of
+from paddler_trio.balancer.keys.audit_trail import NOT_FOUND, outcome_of
 from paddler_trio.errors import WireError
 from paddler_trio.net.server.asgi import (
     ClientGoneError,
     HttpProblem,
-    Receive,
-    Scope,
-    Send,
     send_text,
 )
-from paddler_trio.net.server.passing import passable
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.processes.model_store.store_messages import PREFIX, PassedRequest, RequestEnded
 
 RETRY_AFTER_S: Final = 1
@@ -34,39 +31,39 @@ _ACTIONS: Final = {
 
 @attrs.frozen(eq=False)
 class ModelStoreRoutes:
-    """An ASGI application for the paths of the store, whatever the method."""
+    """An application for the paths of the store, whatever the method."""
 
     child: ModelStoreChild
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         """Pass the connection on, or answer why not."""
         try:
-            await self._pass_on(scope)
+            await self._pass_on(exchange)
         except HttpProblem as problem:
-            await send_text(send, problem.status, problem.text, headers=problem.headers)
+            await send_text(exchange.send, problem.status, problem.text, headers=problem.headers)
 
-    async def _pass_on(self, scope: Scope) -> None:
-        connection = passable(scope)
+    async def _pass_on(self, exchange: Exchange) -> None:
+        connection = exchange.passable
         assert connection is not None, "the server passes on what is_store_path holds for"
         request = PassedRequest(
             id=0,
-            method=scope["method"],
-            path=scope["path"],
-            raw_path=scope["raw_path"].decode("latin-1"),
-            query=scope["query_string"].decode("latin-1"),
+            method=exchange.method,
+            path=exchange.path,
+            raw_path=exchange.scope["raw_path"].decode("latin-1"),
+            query=exchange.query.decode("latin-1"),
             headers=tuple(
                 (name.decode("latin-1"), value.decode("latin-1"))
-                for name, value in scope["headers"]
+                for name, value in exchange.headers
                 if name not in {b"authorization", b"x-api-key", b"cookie"}
             ),
-            client=(scope.get("client") or ("unknown",))[0],
+            client=exchange.client[0],
             unread=connection.unread(),
         )
         descriptor = connection.fileno()
         if descriptor < 0:
             raise ClientGoneError("the client left before its request was passed on")
         try:
-            await self.child.pass_on(request, descriptor, partial(_record, scope))
+            await self.child.pass_on(request, descriptor, partial(_record, exchange))
         except NotPassedError as error:
             retry_after = (b"retry-after", b"%d" % RETRY_AFTER_S)
             raise HttpProblem(503, str(error), [retry_after]) from error
@@ -75,13 +72,13 @@ class ModelStoreRoutes:
         connection.release()
 
 
-def _record(scope: Scope, ended: RequestEnded) -> None:
+def _record(exchange: Exchange, ended: RequestEnded) -> None:
     """Leave a record of what the store did for a request; of questions and of uploads, none."""
-    action = _ACTIONS.get((scope["method"], _first_word(scope["path"])))
+    action = _ACTIONS.get((exchange.method, _first_word(exchange.path)))
     if action is None or ended.status == NOT_FOUND or (ended.status == 200 and not ended.changed):
         return
     outcome = outcome_of(ended.status or None)
-    audit_of(scope).record(scope, action, ended.changed, outcome=outcome)
+    exchange.audit.record(exchange, action, ended.changed, outcome=outcome)
 
 
 def _first_word(path: str) -> str:

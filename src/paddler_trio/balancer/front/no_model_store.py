@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from paddler_trio.net.server.asgi import Receive, Scope, Send, send_text
+from paddler_trio.net.server.asgi import send_text
+from paddler_trio.net.server.exchange import Exchange
 
 ADVICE = (
     "this balancer has no model store: start it with --model-store DIR --model-store-size 200GB"
 )
 
 
-async def no_model_store(scope: Scope, receive: Receive, send: Send) -> None:
+async def no_model_store(exchange: Exchange) -> None:
     """Answer what to do, whatever was asked."""
-    await send_text(send, 501, ADVICE)
+    await send_text(exchange.send, 501, ADVICE)

@@ -14,18 +14,9 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from paddler_trio.net.server.asgi import (
-    App,
-    HttpProblem,
-    Receive,
-    Refuse,
-    Scope,
-    Send,
-    header,
-    refuse_in_plain_text,
-)
+from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.exchange import App, Exchange, Refuse, refuse_in_plain_text
 from paddler_trio.net.server.router import refuse_upgrade
-from paddler_trio.net.server.upgrade import upgrade_of
 
 log = structlog.get_logger("origins")
 
@@ -51,36 +42,36 @@ class Origins:
     def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
         """Return ``app`` with the origins of sockets and of changes checked."""
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            is_socket = scope["type"] == "websocket"
-            is_read = not is_socket and scope["method"] in READS and upgrade_of(scope) is None
-            if is_read or self._may(scope):
-                await app(scope, receive, send)
+        async def answer(exchange: Exchange) -> None:
+            is_socket = exchange.is_websocket
+            is_read = not is_socket and exchange.method in READS and exchange.upgrade is None
+            if is_read or self._may(exchange):
+                await app(exchange)
                 return
-            problem = self._problem(scope)
+            problem = self._problem(exchange)
             log.warning("refused: a page of a foreign origin", reason=problem.text)
             if is_socket:
-                await refuse_upgrade(send, problem)
+                await refuse_upgrade(exchange.send, problem)
             else:
-                await refuse(scope, receive, send, problem)
+                await refuse(exchange, problem)
 
         return answer
 
-    def _may(self, scope: Scope) -> bool:
-        origin, site = header(scope, b"origin"), header(scope, b"sec-fetch-site")
+    def _may(self, exchange: Exchange) -> bool:
+        origin, site = exchange.header(b"origin"), exchange.header(b"sec-fetch-site")
         if b"*" in self._allowed or origin in self._allowed:
             return True
         if site == b"cross-site":
             return False
         if origin is None or site == b"same-origin":
             return True  # a browser knows it also where a proxy has renamed the Host
-        host = header(scope, b"host")
+        host = exchange.header(b"host")
         return host is not None and is_same_host(origin, host)
 
-    def _problem(self, scope: Scope) -> HttpProblem:
-        origin = (header(scope, b"origin") or b"another site").decode("latin-1")
-        is_socket = scope["type"] == "websocket" or upgrade_of(scope) is not None
-        what = "open a WebSocket" if is_socket else scope["method"]
+    def _problem(self, exchange: Exchange) -> HttpProblem:
+        origin = (exchange.header(b"origin") or b"another site").decode("latin-1")
+        is_socket = exchange.is_websocket or exchange.upgrade is not None
+        what = "open a WebSocket" if is_socket else exchange.method
         return HttpProblem(
             403,
             f"pages from {origin[:MAX_SHOWN_CHARS]!r} may not {what} here; the operator may allow "

@@ -13,8 +13,9 @@ import trio
 
 from paddler_trio.balancer.agents.paddler_v1_agents import PaddlerV1Agents
 from paddler_trio.balancer.front.event_stream import event_stream
-from paddler_trio.net.server.asgi import Receive, Scope, Send, send_bytes
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.asgi import send_bytes
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 
 AGENTS_PATH: Final = "/compat/v1/agents"
 
@@ -32,5 +33,7 @@ class PaddlerV1Routes:
         stream = event_stream(self.agents, goodbye=self.goodbye)
         routes.http("GET", f"{AGENTS_PATH}/stream", stream)
 
-    async def _agents(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await send_bytes(send, 200, self.agents.current(), content_type=b"application/json")
+    async def _agents(self, exchange: Exchange, params: Params) -> None:
+        await send_bytes(
+            exchange.send, 200, self.agents.current(), content_type=b"application/json"
+        )

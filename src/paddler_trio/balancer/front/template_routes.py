@@ -14,10 +14,11 @@ from functools import partial
 import attrs
 
 from paddler_trio.balancer.agents.ask_model import ask_model
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_json
+from paddler_trio.net.server.asgi import HttpProblem, send_json
 from paddler_trio.net.server.client_identity import client_of
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body, structured
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -58,9 +59,9 @@ class TemplateRoutes:
         """Answer this path too."""
         routes.http("POST", "/api/v2/template/preview", self._preview)
 
-    async def _preview(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        body = await json_body(scope, receive, lambda value: structured(value, PreviewBody))
-        client, _ = client_of(scope)
+    async def _preview(self, exchange: Exchange, params: Params) -> None:
+        body = await json_body(exchange, lambda value: structured(value, PreviewBody))
+        client, _ = client_of(exchange)
         asking = partial(
             ask_model,
             self.dispatcher,
@@ -69,7 +70,7 @@ class TemplateRoutes:
             deployment=body.deployment,
         )
         try:
-            answer = await while_connected(receive, asking)
+            answer = await while_connected(exchange, asking)
         except QuestionRefusedError as refused:
             if refused.code != 400:
                 raise HttpProblem(refused.code, refused.problem) from refused
@@ -82,6 +83,8 @@ class TemplateRoutes:
                 ) from refused
             answer = {"problem": refused.problem, "line": None}
         if isinstance(answer, Mapping) and "problem" in answer:
-            await send_json(send, 400, {"error": answer["problem"], "line": answer.get("line")})
+            await send_json(
+                exchange.send, 400, {"error": answer["problem"], "line": answer.get("line")}
+            )
         else:
-            await send_json(send, 200, answer)
+            await send_json(exchange.send, 200, answer)

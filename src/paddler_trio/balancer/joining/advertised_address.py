@@ -10,7 +10,7 @@ import attrs
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.join_token import TLS_SCHEME
-from paddler_trio.net.server.asgi import Scope, header
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.system.config import is_loopback_host, split_address
 
 
@@ -30,13 +30,13 @@ class AdvertisedAddress:
     has_tls: bool
     names: Sequence[str]
 
-    def __call__(self, scope: Scope) -> str:
+    def __call__(self, exchange: Exchange) -> str:
         """``host:port``, with ``https://`` before it if there is TLS."""
         bound = [each.getsockname() for each in self.sockets]
         port = int(bound[0][1])
-        text = (header(scope, b"host") or b"").decode("latin-1")
+        text = (exchange.header(b"host") or b"").decode("latin-1")
         host, asked_port = _split(text)
-        if asked_port is None or (scope.get("server") or ("", None))[1] != port:
+        if asked_port is None or (exchange.scope.get("server") or ("", None))[1] != port:
             asked_port = port  # it came over the panel's port, or through none that it names
         if host and not is_loopback_host(host):
             return self._text(host, asked_port)

@@ -21,23 +21,15 @@ import structlog
 import trio
 
 from paddler_trio.balancer.front.authentication import MAX_LOGGED_CHARS, Authentication, is_probe
-from paddler_trio.balancer.joining.agent_identity import AgentIdentity, put_identity
 from paddler_trio.balancer.joining.agent_links import REVOKED
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry
 from paddler_trio.balancer.joining.legacy_networks import FLAG
 from paddler_trio.balancer.joining.stored_agents import StoredCredential
 from paddler_trio.net.joining.agent_credential import AgentCredential, looks_like_one
+from paddler_trio.net.joining.agent_identity import AgentIdentity
 from paddler_trio.net.networks import Network, is_within
-from paddler_trio.net.server.asgi import (
-    App,
-    HttpProblem,
-    Receive,
-    Refuse,
-    Scope,
-    Send,
-    header,
-    refuse_in_plain_text,
-)
+from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.exchange import App, Exchange, Refuse, refuse_in_plain_text
 from paddler_trio.net.server.router import refuse_upgrade
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
 
@@ -83,25 +75,23 @@ class AgentGuard:
         """Return ``app`` behind keys and credentials."""
         for_operators = self.manage(app, refuse=refuse)
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            kind = scope["type"]
-            if kind == "http" and (scope["method"], scope["path"]) in (
+        async def answer(exchange: Exchange) -> None:
+            if exchange.is_http and (exchange.method, exchange.path) in (
                 ("GET", JOIN_PATH),
                 ("POST", JOIN_PATH),
             ):
-                await app(scope, receive, send)
+                await app(exchange)
                 return
-            is_request = kind in ("http", "websocket") and not is_probe(scope)
-            shown = _shown(scope) if is_request else None
+            shown = None if is_probe(exchange) else _shown(exchange)
             problem: HttpProblem | None = None
             if shown is not None:
-                credential, problem = self._check(scope, shown)
+                credential, problem = self._check(exchange, shown)
                 if credential is not None and problem is None:
-                    await self._serve(credential, app, scope, receive, send)
+                    await self._serve(credential, app, exchange)
                     return
-            elif _is_agent_socket(scope) and self.agents_need_key:
-                if self._is_legacy(scope):
-                    await app(scope, receive, send)
+            elif _is_agent_socket(exchange) and self.agents_need_key:
+                if self._is_legacy(exchange):
+                    await app(exchange)
                     return
                 if not self.manage.requires_key:
                     self.manage.keys.refusals += 1
@@ -109,19 +99,19 @@ class AgentGuard:
                         401, f"agents need a credential here: {_JOIN_ADVICE}", [_CHALLENGE]
                     )
             if problem is None:
-                await for_operators(scope, receive, send)
-            elif kind == "websocket":
-                await refuse_upgrade(send, problem)
+                await for_operators(exchange)
+            elif exchange.is_websocket:
+                await refuse_upgrade(exchange.send, problem)
             else:
-                await refuse(scope, receive, send, problem)
+                await refuse(exchange, problem)
 
         return answer
 
     def _check(
-        self, scope: Scope, shown: bytes
+        self, exchange: Exchange, shown: bytes
     ) -> tuple[StoredCredential | None, HttpProblem | None]:
         """The credential, if it is one, and the refusal, if there is one."""
-        address = _address(scope)
+        address = _address(exchange)
         parsed = None
         if len(shown) <= MAX_SHOWN_BYTES:
             parsed = AgentCredential.parse(shown.decode("latin-1"))
@@ -133,7 +123,7 @@ class AgentGuard:
                 f"used for 90 days, or is another balancer's; {_JOIN_ADVICE}",
                 [_CHALLENGE],
             )
-        elif self._opens(scope):
+        elif self._opens(exchange):
             return credential, None
         else:
             problem = HttpProblem(
@@ -145,61 +135,62 @@ class AgentGuard:
         log.warning(
             "refused: an agent's credential",
             status=problem.status,
-            path=scope["path"][:MAX_LOGGED_CHARS],
+            path=exchange.path[:MAX_LOGGED_CHARS],
             address=address,
             credential=None if parsed is None else parsed.id,
             agent=None if credential is None else credential.name,
         )
         return credential, problem
 
-    async def _serve(
-        self, credential: StoredCredential, app: App, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        if scope["type"] == "http":
-            await app(scope, receive, send)
+    async def _serve(self, credential: StoredCredential, app: App, exchange: Exchange) -> None:
+        if exchange.is_http:
+            await app(exchange)
             return
 
         async def rotate(digest: bytes, replaces: bytes) -> bool:
             return await self.registry.rotate(credential.id, digest, replaces=replaces)
 
-        put_identity(scope, AgentIdentity(credential.name, credential.labels, rotate))
-        process = scope["path"].removeprefix(AGENT_SOCKET).partition(".")[0]
-        with self.registry.link(credential.id, process, _address(scope)) as link:
-            await app(scope, receive, send)
+        exchange.identity.agent = AgentIdentity(credential.name, credential.labels, rotate)
+        send = exchange.send
+        process = exchange.path.removeprefix(AGENT_SOCKET).partition(".")[0]
+        with self.registry.link(credential.id, process, _address(exchange)) as link:
+            await app(exchange)
         if link.scope.cancelled_caught:
             with trio.move_on_after(CLOSE_S, shield=True):
                 await send({"type": "websocket.close", "code": 1008, "reason": REVOKED})
 
-    def _opens(self, scope: Scope) -> bool:
+    def _opens(self, exchange: Exchange) -> bool:
         """Whether a credential opens this."""
-        if scope["type"] == "websocket":
-            return _is_agent_socket(scope)
-        return str(scope["method"]) in ("GET", "HEAD") and self.is_agents_path(scope["path"])
+        if exchange.is_websocket:
+            return _is_agent_socket(exchange)
+        return exchange.method in ("GET", "HEAD") and self.is_agents_path(exchange.path)
 
-    def _is_legacy(self, scope: Scope) -> bool:
+    def _is_legacy(self, exchange: Exchange) -> bool:
         """Whether this is an agent that can have nothing to show, and need not."""
-        brings_key = any(name in (b"authorization", b"x-api-key") for name, _ in scope["headers"])
-        if brings_key or SUBPROTOCOL in scope["subprotocols"]:
+        brings_key = any(name in (b"authorization", b"x-api-key") for name, _ in exchange.headers)
+        if brings_key or SUBPROTOCOL in exchange.subprotocols:
             return False
-        if not is_within(self.legacy, _address(scope)):
+        if not is_within(self.legacy, _address(exchange)):
             return False
-        log.info("an agent without a credential dials in", address=_address(scope), allowed_by=FLAG)
+        log.info(
+            "an agent without a credential dials in", address=_address(exchange), allowed_by=FLAG
+        )
         return True
 
 
-def _is_agent_socket(scope: Scope) -> bool:
-    return str(scope["type"]) == "websocket" and str(scope["path"]).startswith(AGENT_SOCKET)
+def _is_agent_socket(exchange: Exchange) -> bool:
+    return exchange.is_websocket and exchange.path.startswith(AGENT_SOCKET)
 
 
-def _address(scope: Scope) -> str:
+def _address(exchange: Exchange) -> str:
     """Return the client's address: of the connection, or what a trusted proxy says of it."""
-    return str((scope.get("client") or ("unknown",))[0])
+    return exchange.client[0]
 
 
-def _shown(scope: Scope) -> bytes | None:
+def _shown(exchange: Exchange) -> bytes | None:
     """The agent's credential that the request brings, in either header of keys."""
-    scheme, _, bearer = (header(scope, b"authorization") or b"").strip().partition(b" ")
-    other = (header(scope, b"x-api-key") or b"").strip()
+    scheme, _, bearer = (exchange.header(b"authorization") or b"").strip().partition(b" ")
+    other = (exchange.header(b"x-api-key") or b"").strip()
     for secret in (bearer.strip() if scheme.lower() == b"bearer" else b"", other):
         if looks_like_one(secret[:8].decode("latin-1")):
             return secret

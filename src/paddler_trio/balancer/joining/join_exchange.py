@@ -28,13 +28,13 @@ from paddler_trio.balancer.joining.agent_registry import (
     JoinConflictError,
     JoinRefusedError,
 )
-from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.agent_credential import check_agent_name
 from paddler_trio.net.joining.join_token import HASH, ID
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_json
+from paddler_trio.net.server.asgi import HttpProblem, send_json
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.router import Router
 
 log = structlog.get_logger("joining")
 
@@ -77,14 +77,12 @@ class JoinExchange:
         routes.http("GET", "/api/v2/join", self._show)
         routes.http("POST", "/api/v2/join", self._join)
 
-    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        await send_json(send, 200, {"certificates": list(self.certificates())})
+    async def _show(self, exchange: Exchange, params: Params) -> None:
+        await send_json(exchange.send, 200, {"certificates": list(self.certificates())})
 
-    async def _join(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        address = str((scope.get("client") or ("unknown",))[0])
-        order = await json_body(
-            scope, receive, _order, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_S
-        )
+    async def _join(self, exchange: Exchange, params: Params) -> None:
+        address = exchange.client[0]
+        order = await json_body(exchange, _order, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_S)
         try:
             credential = await self.registry.join(
                 order.id,
@@ -114,8 +112,8 @@ class JoinExchange:
             token=order.id,
             address=address,
         )
-        audit_of(scope).record(
-            scope,
+        exchange.audit.record(
+            exchange,
             "machine joined",
             credential.name,
             who=f"token {order.id}",
@@ -126,7 +124,7 @@ class JoinExchange:
             "name": credential.name,
             "labels": dict(credential.labels),
         }
-        await send_json(send, 201, answer, headers=[NEVER_STORED])
+        await send_json(exchange.send, 201, answer, headers=[NEVER_STORED])
 
     def _failed(self, address: str) -> float:
         """Count a failure; returns for how long it is one too many, of which nothing is logged."""

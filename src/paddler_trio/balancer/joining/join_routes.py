@@ -27,15 +27,14 @@ import trio
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry, JoinConflictError
 from paddler_trio.balancer.joining.stored_agents import StoredCredential, StoredToken
 from paddler_trio.balancer.keys.api_keys import KeyScope
-from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.agent_credential import check_agent_name
 from paddler_trio.net.joining.join_token import TLS_SCHEME, JoinToken, check_address
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_empty, send_json
-from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.net.server.asgi import HttpProblem, send_empty, send_json
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.router import Router
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.scalars import rfc3339
 from paddler_trio.wire.shape_error import ShapeError
@@ -74,7 +73,7 @@ class JoinTokenRoutes:
 
     registry: AgentRegistry
     keys: KeyRing
-    address_for: Callable[[Scope], str]
+    address_for: Callable[[Exchange], str]
     certificate_hash: Callable[[], str | None]
 
     def add_to(self, routes: Router) -> None:
@@ -85,20 +84,18 @@ class JoinTokenRoutes:
         routes.http("GET", "/api/v2/agent-credentials", self._list_credentials)
         routes.http("DELETE", "/api/v2/agent-credentials/{name}", self._revoke_credential)
 
-    async def _list_tokens(
-        self, scope: Scope, receive: Receive, send: Send, params: Params
-    ) -> None:
+    async def _list_tokens(self, exchange: Exchange, params: Params) -> None:
         tokens = [_token_view(each) for each in self.registry.tokens()]
-        await send_json(send, 200, {"tokens": tokens, "problem": self._problem()})
+        await send_json(exchange.send, 200, {"tokens": tokens, "problem": self._problem()})
 
-    async def _make_token(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def _make_token(self, exchange: Exchange, params: Params) -> None:
         if (problem := self._problem()) is not None:
             raise HttpProblem(409, problem)
-        self._check_author(scope)
-        order = await json_body(scope, receive, _order, limit_bytes=MAX_BODY_BYTES)
-        address = order.address or self.address_for(scope)
+        self._check_author(exchange)
+        order = await json_body(exchange, _order, limit_bytes=MAX_BODY_BYTES)
+        address = order.address or self.address_for(exchange)
         has_tls = address.startswith(TLS_SCHEME)
-        author = str(scope.get(KEY_NAME, ""))
+        author = exchange.identity.key_name
         try:
             check_address(address)
             token, secret = await self.registry.make_token(
@@ -119,8 +116,8 @@ class JoinTokenRoutes:
             labels=dict(token.labels),
             by=author,
         )
-        audit_of(scope).record(
-            scope, "join token made", token.id, uses=token.uses, expires=rfc3339(token.expires)
+        exchange.audit.record(
+            exchange, "join token made", token.id, uses=token.uses, expires=rfc3339(token.expires)
         )
         answer = {
             "id": token.id,
@@ -129,12 +126,10 @@ class JoinTokenRoutes:
             "expires": rfc3339(token.expires),
             "address": address,
         }
-        await send_json(send, 201, answer, headers=[NEVER_STORED])
+        await send_json(exchange.send, 201, answer, headers=[NEVER_STORED])
 
-    async def _revoke_token(
-        self, scope: Scope, receive: Receive, send: Send, params: Params
-    ) -> None:
-        self._check_author(scope)
+    async def _revoke_token(self, exchange: Exchange, params: Params) -> None:
+        self._check_author(exchange)
         token_id = params["id"]
         try:
             was_there = await self.registry.revoke_token(token_id)
@@ -142,21 +137,17 @@ class JoinTokenRoutes:
             raise HttpProblem(500, f"the join token was not revoked: {error}") from error
         if not was_there:
             raise HttpProblem(404, f"there is no join token {token_id[:80]!r}")
-        log.info("join token revoked", token=token_id, by=scope.get(KEY_NAME))
-        audit_of(scope).record(scope, "join token revoked", token_id)
-        await send_empty(send, 204)
+        log.info("join token revoked", token=token_id, by=exchange.identity.key_name)
+        exchange.audit.record(exchange, "join token revoked", token_id)
+        await send_empty(exchange.send, 204)
 
-    async def _list_credentials(
-        self, scope: Scope, receive: Receive, send: Send, params: Params
-    ) -> None:
+    async def _list_credentials(self, exchange: Exchange, params: Params) -> None:
         found, connected = self.registry.credentials(), self.registry.connected()
         body = await trio.to_thread.run_sync(_rendered, found, connected)
-        await send_json(send, 200, body)
+        await send_json(exchange.send, 200, body)
 
-    async def _revoke_credential(
-        self, scope: Scope, receive: Receive, send: Send, params: Params
-    ) -> None:
-        self._check_author(scope)
+    async def _revoke_credential(self, exchange: Exchange, params: Params) -> None:
+        self._check_author(exchange)
         name = params["name"]
         try:
             revoked = await self.registry.revoke(name)
@@ -164,9 +155,9 @@ class JoinTokenRoutes:
             raise HttpProblem(500, f"the credential was not revoked: {error}") from error
         if revoked is None:
             raise HttpProblem(404, f"no agent has joined under the name {name[:80]!r}")
-        log.info("agent revoked", agent=name, credential=revoked.id, by=scope.get(KEY_NAME))
-        audit_of(scope).record(scope, "agent revoked", name, credential=revoked.id)
-        await send_empty(send, 204)
+        log.info("agent revoked", agent=name, credential=revoked.id, by=exchange.identity.key_name)
+        exchange.audit.record(exchange, "agent revoked", name, credential=revoked.id)
+        await send_empty(exchange.send, 204)
 
     # ------------------------------------------------------------- private
 
@@ -186,9 +177,11 @@ class JoinTokenRoutes:
             )
         return None
 
-    def _check_author(self, scope: Scope) -> None:
+    def _check_author(self, exchange: Exchange) -> None:
         """HttpProblem unless the request has a management key, where there is one."""
-        author = next((key for key in self.keys.keys if key.name == scope.get(KEY_NAME)), None)
+        author = next(
+            (key for key in self.keys.keys if key.name == exchange.identity.key_name), None
+        )
         is_manager = author is not None and KeyScope.MANAGEMENT in author.scopes
         if KeyScope.MANAGEMENT in self.keys.guarded and not is_manager:
             raise HttpProblem(

@@ -24,9 +24,8 @@ import structlog
 import trio
 
 from paddler_trio.balancer.keys.audit_file import AuditFile
-from paddler_trio.balancer.keys.audit_trail import DONE, note_recorded
-from paddler_trio.net.server.asgi import Scope
-from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.balancer.keys.audit_trail import DONE
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.scheduler.limits.token_bucket import TokenBucket
 from paddler_trio.system.logs.log_ring import redacted
 
@@ -73,7 +72,7 @@ class AuditLog:
 
     def record(
         self,
-        scope: Scope,
+        exchange: Exchange,
         action: str,
         target: str = "",
         *,
@@ -81,15 +80,16 @@ class AuditLog:
         who: str | None = None,
         **fields: object,
     ) -> None:
-        """The request of ``scope`` did this; see ``AuditTrail``."""
-        note_recorded(scope, action)
+        """Record that the request of ``exchange`` did this; see ``AuditTrail``."""
+        if exchange.recorded is not None:
+            exchange.recorded.append(action)
         self.seq += 1
-        name = who if who is not None else scope.get(KEY_NAME) or ANONYMOUS
+        name = who if who is not None else exchange.identity.key_name or ANONYMOUS
         entry: dict[str, object] = {
             "seq": self.seq,
             "time": _now(),
             "who": _bounded(name),
-            "source": _bounded((scope.get("client") or ("unknown",))[0]),
+            "source": _bounded(exchange.client[0]),
             "action": _bounded(action),
             "target": _bounded(target),
             **{name: _bounded(fields.pop(name, None)) for name in _NAMED},

@@ -11,8 +11,9 @@ import attrs
 
 from paddler_trio.balancer.activity.log_routes import after_of
 from paddler_trio.balancer.keys.audit_log import AuditLog
-from paddler_trio.net.server.asgi import Receive, Scope, Send, send_json
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.asgi import send_json
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 from paddler_trio.wire.codec import dumps
 
 
@@ -26,8 +27,8 @@ class AuditRoutes:
         """Answer this path too."""
         routes.http("GET", "/api/v2/audit", self._show)
 
-    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        texts = self.audit.after(after_of(scope))
+    async def _show(self, exchange: Exchange, params: Params) -> None:
+        texts = self.audit.after(after_of(exchange))
         file = self.audit.file
         about = (
             None
@@ -35,4 +36,4 @@ class AuditRoutes:
             else {"path": str(file.path), "dropped": file.dropped, "problem": file.problem}
         )
         answer = b'{"entries":[%b],"file":%b}' % (b",".join(texts), dumps(about))
-        await send_json(send, 200, answer)
+        await send_json(exchange.send, 200, answer)

@@ -8,79 +8,21 @@ method and path from :func:`audited`, so that no route is left out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from paddler_trio.net.server.asgi import App, Message, Receive, Scope, Send
+from paddler_trio.net.server.asgi import Message
+from paddler_trio.net.server.exchange import App, AuditTrail, Exchange
 
 DONE: Final = "done"
 NOT_FOUND: Final = 404
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_TRAIL: Final = "paddler_trio.audit_trail"
-_RECORDED: Final = "paddler_trio.audit_recorded"
-"""The members of a scope that have its trail, and the actions recorded for its request."""
-
-
-class AuditTrail(Protocol):
-    """Takes records; never waits and never fails."""
-
-    def record(
-        self,
-        scope: Scope,
-        action: str,
-        target: str = "",
-        *,
-        outcome: str = DONE,
-        who: str | None = None,
-        **fields: object,
-    ) -> None:
-        """The request of ``scope`` did this.
-
-        Args:
-          action: a few words that do not vary, such as ``key revoked``.
-          target: what was changed.
-          outcome: ``done``, or ``refused`` or ``failed`` and why.
-          who: the name of the key; by default that of the request.
-          fields: ``before`` and ``after`` (digests), ``revision``, and others; never a secret.
-        """
-        ...
-
-
-class NoAuditTrail:
-    """Keeps nothing."""
-
-    def record(
-        self,
-        scope: Scope,
-        action: str,
-        target: str = "",
-        *,
-        outcome: str = DONE,
-        who: str | None = None,
-        **fields: object,
-    ) -> None: ...
-
-
-_NONE: Final = NoAuditTrail()
-
-
-def audit_of(scope: Scope) -> AuditTrail:
-    """What takes the records of this request."""
-    trail: AuditTrail = scope.get(_TRAIL, _NONE)
-    return trail
-
-
-def note_recorded(scope: Scope, action: str) -> None:
-    """The request of ``scope`` has its record."""
-    recorded = scope.get(_RECORDED)
-    if recorded is not None:
-        recorded.append(action)
 
 
 def audited(
     app: App,
     trail: AuditTrail,
     *,
-    changes: Callable[[Scope], bool] = lambda scope: True,
+    changes: Callable[[Exchange], bool] = lambda exchange: True,
 ) -> App:
     """``app``, of whose requests each that may change something leaves a record.
 
@@ -89,12 +31,13 @@ def audited(
         the records of their handlers only.
     """
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        scope[_TRAIL] = trail
-        if scope["type"] != "http" or scope["method"] in READS or not changes(scope):
-            await app(scope, receive, send)
+    async def answer(exchange: Exchange) -> None:
+        exchange.audit = trail
+        if not exchange.is_http or exchange.method in READS or not changes(exchange):
+            await app(exchange)
             return
-        recorded = scope[_RECORDED] = list[str]()
+        recorded = exchange.recorded = list[str]()
+        send = exchange.send
         status: int | None = None
 
         async def watched_send(message: Message) -> None:
@@ -104,11 +47,12 @@ def audited(
             await send(message)
 
         try:
-            await app(scope, receive, watched_send)
+            exchange.send = watched_send
+            await app(exchange)
         finally:
             if not recorded and status != NOT_FOUND:  # what is not there was not changed
-                action = f"{scope['method']} {scope['path']}"
-                trail.record(scope, action, outcome=outcome_of(status))
+                action = f"{exchange.method} {exchange.path}"
+                trail.record(exchange, action, outcome=outcome_of(status))
 
     return answer
 

@@ -19,23 +19,10 @@ import attrs
 
 from paddler_trio.balancer.front.rate_limit_fields import rate_limit_fields
 from paddler_trio.balancer.keys.key_accounts import Admission, KeyAccounts, Refusal
-from paddler_trio.net.server.asgi import (
-    App,
-    Header,
-    HttpProblem,
-    Message,
-    Receive,
-    Refuse,
-    Scope,
-    Send,
-    refuse_in_plain_text,
-)
-from paddler_trio.net.server.client_identity import LIMITED_KEY
-from paddler_trio.net.server.upgrade import upgrade_of
+from paddler_trio.net.server.asgi import Header, HttpProblem, Message
+from paddler_trio.net.server.exchange import App, Exchange, Refuse, refuse_in_plain_text
 from paddler_trio.scheduler.limits.key_usage import Left
 
-ADMIT: Final = "paddler_trio.admit"
-"""The member of a WebSocket's scope that admits its messages; none where no key is known."""
 LONG_WAIT_S: Final = 60
 """Official clients would sleep up to a minute and try again: after longer ones it is no use."""
 
@@ -49,9 +36,9 @@ def no_more_fields(path: str, left: Sequence[Left], unix_s: float) -> Iterable[H
     return ()
 
 
-def admit(scope: Scope) -> Admission | Refusal | None:
+def admit(exchange: Exchange) -> Admission | Refusal | None:
     """A message of a WebSocket is a request from now on; None where nothing is limited."""
-    begin: Admit | None = scope.get(ADMIT)
+    begin: Admit | None = exchange.admit
     return None if begin is None else begin()
 
 
@@ -70,29 +57,32 @@ class KeyLimiter:
     ) -> App:
         """``app`` within the limits of the key of each request."""
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            name: str | None = scope.get(LIMITED_KEY)
-            if name is not None and scope["type"] == "websocket":
-                scope[ADMIT] = partial(self.accounts.begin, name)
-            is_work = scope["type"] == "http" and (
-                scope["method"] == "POST" or upgrade_of(scope) is not None
+        async def answer(exchange: Exchange) -> None:
+            name = exchange.identity.account
+            if name and exchange.is_websocket:
+                exchange.admit = partial(self.accounts.begin, name)
+            is_work = exchange.is_http and (
+                exchange.method == "POST" or exchange.upgrade is not None
             )
-            if name is None or not is_work:
-                await app(scope, receive, send)
+            if not name or not is_work:
+                await app(exchange)
                 return
             admission = self.accounts.begin(name)
             if isinstance(admission, Refusal):
-                await refuse(scope, receive, send, self._problem(scope, name, admission, fields))
+                await refuse(exchange, self._problem(exchange, name, admission, fields))
                 return
+
+            send, path = exchange.send, exchange.path
 
             async def send_with_fields(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    more = self._fields(scope["path"], name, fields)
+                    more = self._fields(path, name, fields)
                     message = {**message, "headers": [*message.get("headers", ()), *more]}
                 await send(message)
 
             try:
-                await app(scope, receive, send_with_fields)
+                exchange.send = send_with_fields
+                await app(exchange)
             finally:
                 admission.end()
 
@@ -105,7 +95,7 @@ class KeyLimiter:
         return [*rate_limit_fields(left), *fields(path, left, self.accounts.unix_s())]
 
     def _problem(
-        self, scope: Scope, name: str, refusal: Refusal, fields: LimitFields
+        self, exchange: Exchange, name: str, refusal: Refusal, fields: LimitFields
     ) -> HttpProblem:
         if refusal.exceeded is None:
             return HttpProblem(refusal.status, refusal.text)
@@ -113,5 +103,5 @@ class KeyLimiter:
         headers = [(b"retry-after", b"%d" % retry_after_s)]
         if retry_after_s > LONG_WAIT_S:
             headers.append((b"x-should-retry", b"false"))
-        headers += self._fields(scope["path"], name, fields)
+        headers += self._fields(exchange.path, name, fields)
         return HttpProblem(refusal.status, refusal.text, headers)

@@ -39,14 +39,13 @@ from paddler_trio.balancer.keys.api_keys import (
     read_key_file,
     write_key_file,
 )
-from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.keys.key_terms import TERMS, KeyTerms, after
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.server.asgi import HttpProblem, Receive, Scope, Send, send_empty, send_json
-from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.net.server.asgi import HttpProblem, send_empty, send_json
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.router import Router
 
 log = structlog.get_logger("keys")
 
@@ -89,7 +88,7 @@ class KeyRoutes:
         routes.http("POST", "/api/v2/keys", self._make)
         routes.http("DELETE", "/api/v2/keys/{name}", self._revoke)
 
-    async def _list(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
+    async def _list(self, exchange: Exchange, params: Params) -> None:
         keys = [
             {
                 "name": key.name,
@@ -103,14 +102,12 @@ class KeyRoutes:
             }
             for key in self.keys.keys
         ]
-        await send_json(send, 200, {"file": self.keys.path is not None, "keys": keys})
+        await send_json(exchange.send, 200, {"file": self.keys.path is not None, "keys": keys})
 
-    async def _make(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        path = self._path(scope)
+    async def _make(self, exchange: Exchange, params: Params) -> None:
+        path = self._path(exchange)
         now = self.keys.now()
-        order = await json_body(
-            scope, receive, partial(_order, now=now), limit_bytes=MAX_BODY_BYTES
-        )
+        order = await json_body(exchange, partial(_order, now=now), limit_bytes=MAX_BODY_BYTES)
         if KeyScope.MANAGEMENT in order.scopes and KeyScope.MANAGEMENT not in self.keys.guarded:
             raise HttpProblem(
                 409,
@@ -128,9 +125,9 @@ class KeyRoutes:
             terms=order.terms,
         )
         await self._change(path, partial(_with, key=stored))
-        log.info("key made", made=order.name, scopes=sorted(order.scopes), by=_author(scope))
-        audit_of(scope).record(
-            scope,
+        log.info("key made", made=order.name, scopes=sorted(order.scopes), by=_author(exchange))
+        exchange.audit.record(
+            exchange,
             "key made",
             order.name,
             scopes=", ".join(sorted(order.scopes)),
@@ -138,18 +135,18 @@ class KeyRoutes:
             terms=", ".join(f"{name} {value}" for name, value in order.terms.fields().items()),
         )
         answer = {"name": order.name, "key": secret, **order.terms.all_fields()}
-        await send_json(send, 201, answer, headers=[(b"cache-control", b"no-store")])
+        await send_json(exchange.send, 201, answer, headers=[(b"cache-control", b"no-store")])
 
-    async def _revoke(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        path = self._path(scope)
+    async def _revoke(self, exchange: Exchange, params: Params) -> None:
+        path = self._path(exchange)
         await self._change(path, partial(_without, name=params["name"], now=self.keys.now()))
-        audit_of(scope).record(scope, "key revoked", params["name"])
-        log.info("key revoked", revoked=params["name"], by=_author(scope))
-        await send_empty(send, 204)
+        exchange.audit.record(exchange, "key revoked", params["name"])
+        log.info("key revoked", revoked=params["name"], by=_author(exchange))
+        await send_empty(exchange.send, 204)
 
     # ------------------------------------------------------------- private
 
-    def _path(self, scope: Scope) -> Path:
+    def _path(self, exchange: Exchange) -> Path:
         """The file; HttpProblem if there is none, or this client may not change it."""
         if self.keys.path is None:
             raise HttpProblem(
@@ -158,7 +155,7 @@ class KeyRoutes:
                 "new NAME --scope management --file keys.json`, and start it with "
                 "--api-key-file keys.json",
             )
-        author = self.keys.named(str(scope.get(KEY_NAME)))
+        author = self.keys.named(exchange.identity.key_name)
         is_manager = author is not None and KeyScope.MANAGEMENT in author.scopes
         if KeyScope.MANAGEMENT in self.keys.guarded and not is_manager:
             raise HttpProblem(
@@ -272,5 +269,5 @@ def _with_path(check: Callable[[], T]) -> T:
         raise HttpProblem(400, f"{text} @ $.{text.partition(' ')[0]}") from error
 
 
-def _author(scope: Scope) -> str:
-    return str(scope.get(KEY_NAME) or "anonymous")
+def _author(exchange: Exchange) -> str:
+    return exchange.identity.key_name or "anonymous"

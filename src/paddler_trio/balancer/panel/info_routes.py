@@ -12,8 +12,9 @@ import attrs
 
 from paddler_trio import __version__
 from paddler_trio.balancer.panel.join_address import join_address
-from paddler_trio.net.server.asgi import Receive, Scope, Send, send_json
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.asgi import send_json
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.router import Router
 
 
 @attrs.frozen(eq=False)
@@ -36,8 +37,8 @@ class InfoRoutes:
         """Answer this path too."""
         routes.http("GET", "/info", self._show)
 
-    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        join = join_address(scope, self.addresses["management"], is_encrypted=self.is_encrypted)
+    async def _show(self, exchange: Exchange, params: Params) -> None:
+        join = join_address(exchange, self.addresses["management"], is_encrypted=self.is_encrypted)
         document = {
             "version": __version__,
             "addresses": {name: list(each) for name, each in self.addresses.items()},
@@ -45,4 +46,4 @@ class InfoRoutes:
             "join": {**attrs.asdict(join), "needs_key": self.agents_need_key()},
             "capture": self.captures,
         }
-        await send_json(send, 200, document, headers=[(b"cache-control", b"no-store")])
+        await send_json(exchange.send, 200, document, headers=[(b"cache-control", b"no-store")])

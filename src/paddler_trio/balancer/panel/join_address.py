@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from paddler_trio.net.server.asgi import Scope, header
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.system.config import split_address
 
 MAX_HOST_CHARS: Final = 253
@@ -48,7 +48,7 @@ def own_address() -> str | None:
 
 
 def join_address(
-    scope: Scope,
+    exchange: Exchange,
     management: Sequence[str],
     *,
     is_encrypted: bool = False,
@@ -60,14 +60,16 @@ def join_address(
       management: where the management port is bound, ``host:port`` each.
       is_encrypted: it has TLS.
     """
-    join = _join(scope, management, find_own)
+    join = _join(exchange, management, find_own)
     if is_encrypted and join.address is not None:
         return attrs.evolve(join, address=f"https://{join.address}")
     return join
 
 
-def _join(scope: Scope, management: Sequence[str], find_own: Callable[[], str | None]) -> Join:
-    asked = host_of(scope)
+def _join(
+    exchange: Exchange, management: Sequence[str], find_own: Callable[[], str | None]
+) -> Join:
+    asked = host_of(exchange)
     bound = [split_address(each) for each in management]
     port = bound[0][1]
     open_to_all = [host for host, _ in bound if ipaddress.ip_address(host).is_unspecified]
@@ -94,11 +96,11 @@ def _join(scope: Scope, management: Sequence[str], find_own: Callable[[], str | 
     )
 
 
-def host_of(scope: Scope) -> str | None:
+def host_of(exchange: Exchange) -> str | None:
     """The name or address under which the browser reached us, a proxy in front included; None if
     it is neither."""
-    forwarded = (header(scope, b"x-forwarded-host") or b"").split(b",")[0].strip()
-    found = _HOST.fullmatch((forwarded or header(scope, b"host") or b"").decode("latin-1"))
+    forwarded = (exchange.header(b"x-forwarded-host") or b"").split(b",")[0].strip()
+    found = _HOST.fullmatch((forwarded or exchange.header(b"host") or b"").decode("latin-1"))
     host = (found[1] or found[2]) if found is not None else ""
     return host.lower() if 0 < len(host) <= MAX_HOST_CHARS else None
 

@@ -24,18 +24,8 @@ from paddler_trio.balancer.front.origins import READS
 from paddler_trio.balancer.front.sessions import SESSION_COOKIE, Session, Sessions, csrf_token
 from paddler_trio.balancer.keys.api_keys import KeyScope
 from paddler_trio.balancer.keys.key_ring import KeyRing
-from paddler_trio.net.server.asgi import (
-    App,
-    HttpProblem,
-    Message,
-    Receive,
-    Refuse,
-    Scope,
-    Send,
-    header,
-    refuse_in_plain_text,
-)
-from paddler_trio.net.server.client_identity import KEY_DEPLOYMENTS, KEY_NAME, LIMITED_KEY
+from paddler_trio.net.server.asgi import HttpProblem, Message
+from paddler_trio.net.server.exchange import App, Exchange, Refuse, refuse_in_plain_text
 from paddler_trio.net.server.router import refuse_upgrade
 
 log = structlog.get_logger("panel")
@@ -61,9 +51,9 @@ class PanelAccess:
     def __attrs_post_init__(self) -> None:
         self.keys.on_reload(self._end_revoked)
 
-    def find(self, scope: Scope) -> tuple[bytes, Session] | None:
+    def find(self, exchange: Exchange) -> tuple[bytes, Session] | None:
         """The session of a request, and its token."""
-        for token in _tokens(scope):
+        for token in _tokens(exchange):
             session = self.sessions.find(token)
             if session is not None:
                 return token, session
@@ -75,27 +65,25 @@ class PanelAccess:
         """Return ``app`` for sessions, and for whom ``otherwise`` lets in."""
         by_key = otherwise(app, refuse=refuse)
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            found = None if brings_key(scope) else self.find(scope)
+        async def answer(exchange: Exchange) -> None:
+            found = None if brings_key(exchange) else self.find(exchange)
             if found is None:
-                await by_key(scope, receive, send)
+                await by_key(exchange)
                 return
             token, session = found
-            problem = forged(scope, token)
+            problem = forged(exchange, token)
             if problem is not None:
                 log.warning("refused: it may be forged", reason=problem.text, key=session.key.name)
-                await _refused(scope, receive, send, problem, refuse)
+                await _refused(exchange, problem, refuse)
                 return
-            await self._serve(app, scope, receive, send, session, otherwise.scope, refuse)
+            await self._serve(app, exchange, session, otherwise.scope, refuse)
 
         return answer
 
     async def _serve(
         self,
         app: App,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
+        exchange: Exchange,
         session: Session,
         asked: KeyScope,
         refuse: Refuse,
@@ -105,10 +93,11 @@ class PanelAccess:
         key = session.key
         self.keys.requests[key.name] += 1
         name = key.name if asked is KeyScope.MANAGEMENT else INFERENCE_CLIENT + key.name
-        scope[KEY_NAME], scope[LIMITED_KEY] = name, key.name
+        exchange.identity.key_name, exchange.identity.account = name, key.name
         if key.deployments:
-            scope[KEY_DEPLOYMENTS] = key.deployments
+            exchange.identity.deployments = key.deployments
         started: Message | None = None
+        send = exchange.send
 
         async def watched_send(message: Message) -> None:
             nonlocal started
@@ -116,12 +105,14 @@ class PanelAccess:
             await send(message)
 
         with session.in_use() as use, structlog.contextvars.bound_contextvars(key=name):
-            await app(scope, receive, watched_send)
+            exchange.send = watched_send
+            await app(exchange)
         if not use.cancelled_caught:
             return
         if started is None:
             problem = HttpProblem(401, "the session has ended: sign in again")
-            await _refused(scope, receive, send, problem, refuse)
+            exchange.send = send  # not by way of those behind this
+            await _refused(exchange, problem, refuse)
         elif _is_event_stream(started):
             await send({"type": "http.response.body", "body": b""})
 
@@ -132,23 +123,25 @@ class PanelAccess:
             log.info("sessions ended: their keys are revoked", sessions=ended)
 
 
-def brings_key(scope: Scope) -> bool:
+def brings_key(exchange: Exchange) -> bool:
     """Whether a request has a header for keys."""
-    return header(scope, b"authorization") is not None or header(scope, b"x-api-key") is not None
+    return (
+        exchange.header(b"authorization") is not None or exchange.header(b"x-api-key") is not None
+    )
 
 
-def cookie_name(scope: Scope) -> str:
+def cookie_name(exchange: Exchange) -> str:
     """What the cookie is called for a page under the ``Host`` of this request."""
-    host = (header(scope, b"host") or b"").decode("latin-1")
+    host = (exchange.header(b"host") or b"").decode("latin-1")
     port = host.rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
     has_port = port.isascii() and port.isdigit() and len(port) < 6
     return f"{SESSION_COOKIE}_{port}" if has_port else SESSION_COOKIE
 
 
-def _tokens(scope: Scope) -> Iterator[bytes]:
+def _tokens(exchange: Exchange) -> Iterator[bytes]:
     """The cookies of ours that a request has."""
-    name, found = cookie_name(scope).encode(), 0
-    for key, value in scope["headers"]:
+    name, found = cookie_name(exchange).encode(), 0
+    for key, value in exchange.headers:
         if key != b"cookie":
             continue
         for pair in bytes(value).split(b";"):
@@ -158,14 +151,14 @@ def _tokens(scope: Scope) -> Iterator[bytes]:
                 yield token
 
 
-def forged(scope: Scope, token: bytes) -> HttpProblem | None:
+def forged(exchange: Exchange, token: bytes) -> HttpProblem | None:
     """Why a request with a session's cookie may be that of another page."""
-    if scope["type"] == "websocket":
-        if header(scope, b"origin") is None:
+    if exchange.is_websocket:
+        if exchange.header(b"origin") is None:
             return HttpProblem(403, "a WebSocket of a session has to name its Origin")
         return None
-    sent = header(scope, CSRF_HEADER)
-    if scope["method"] in READS:
+    sent = exchange.header(CSRF_HEADER)
+    if exchange.method in READS:
         return None
     if sent is None or not hmac.compare_digest(sent, csrf_token(token).encode()):
         what = "is missing" if sent is None else "is not that of the session"
@@ -182,11 +175,9 @@ def _is_event_stream(start: Message) -> bool:
     return headers.get(b"content-type", b"").startswith(b"text/event-stream")
 
 
-async def _refused(
-    scope: Scope, receive: Receive, send: Send, problem: HttpProblem, refuse: Refuse
-) -> None:
+async def _refused(exchange: Exchange, problem: HttpProblem, refuse: Refuse) -> None:
     await trio.lowlevel.checkpoint()
-    if scope["type"] == "websocket":
-        await refuse_upgrade(send, problem)
+    if exchange.is_websocket:
+        await refuse_upgrade(exchange.send, problem)
     else:
-        await refuse(scope, receive, send, problem)
+        await refuse(exchange, problem)

@@ -17,7 +17,8 @@ import attrs
 import structlog
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.server.asgi import Header, HttpProblem, Scope, Send, header
+from paddler_trio.net.server.asgi import Header, HttpProblem
+from paddler_trio.net.server.exchange import Exchange
 
 log = structlog.get_logger("panel")
 
@@ -64,25 +65,25 @@ class PanelFile:
     caching: bytes
     digest: str
 
-    async def send(self, scope: Scope, send: Send) -> None:
+    async def send(self, exchange: Exchange) -> None:
         """Answer GET or HEAD, compressed for clients that take it; 304 for what they have."""
         body, headers = self.body, [(b"content-type", self.content_type)]
         tag = self.digest
         if self.packed is not None:
             headers.append((b"vary", b"accept-encoding"))
-            if takes_gzip(header(scope, b"accept-encoding")):
+            if takes_gzip(exchange.header(b"accept-encoding")):
                 body, tag = self.packed, f"{self.digest}-gz"
                 headers.append((b"content-encoding", b"gzip"))
         quoted = f'"{tag}"'.encode()
         headers += [(b"etag", quoted), (b"cache-control", self.caching), *SECURITY_HEADERS]
-        if has_tag(header(scope, b"if-none-match"), quoted):
-            await send({"type": "http.response.start", "status": 304, "headers": headers})
-            await send({"type": "http.response.body", "body": b""})
+        if has_tag(exchange.header(b"if-none-match"), quoted):
+            await exchange.send({"type": "http.response.start", "status": 304, "headers": headers})
+            await exchange.send({"type": "http.response.body", "body": b""})
             return
         headers.append((b"content-length", b"%d" % len(body)))
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        is_head = scope["method"] == "HEAD"
-        await send({"type": "http.response.body", "body": b"" if is_head else body})
+        await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
+        is_head = exchange.method == "HEAD"
+        await exchange.send({"type": "http.response.body", "body": b"" if is_head else body})
 
 
 @attrs.frozen(eq=False)
@@ -110,7 +111,7 @@ class PanelAssets:
             log.info("the panel has no pages: they are built by `make panel`")
         return cls(files)
 
-    async def send_index(self, scope: Scope, send: Send) -> None:
+    async def send_index(self, exchange: Exchange) -> None:
         """The page; HttpProblem 503 where nothing was built."""
         index = self.files.get(INDEX)
         if index is None:
@@ -119,14 +120,14 @@ class PanelAssets:
                 "the pages of the panel are not built: run `make panel` (it needs node 20 or "
                 "newer), or install a released wheel, which has them",
             )
-        await index.send(scope, send)
+        await index.send(exchange)
 
-    async def send_asset(self, scope: Scope, send: Send, name: str) -> None:
+    async def send_asset(self, exchange: Exchange, name: str) -> None:
         """One of the other files; HttpProblem 404."""
         file = self.files.get(name)
         if file is None or name == INDEX:
             raise HttpProblem(404, "the panel has no such file; load the page again")
-        await file.send(scope, send)
+        await file.send(exchange)
 
 
 def _read(path: Path) -> bytes:

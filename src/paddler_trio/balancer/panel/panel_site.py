@@ -21,15 +21,13 @@ import attrs
 
 from paddler_trio.balancer.panel.panel_assets import SECURITY_HEADERS, PanelAssets
 from paddler_trio.net.server.asgi import (
-    App,
     HttpProblem,
     Message,
-    Receive,
-    Scope,
     Send,
     send_empty,
     send_text,
 )
+from paddler_trio.net.server.exchange import App, Exchange
 from paddler_trio.net.server.router import refuse_upgrade
 
 READS: Final = frozenset({"GET", "HEAD"})
@@ -57,46 +55,44 @@ class PanelSite:
     def at(self, base: str) -> App:
         """An application for the paths of ``base``, which ends in a slash."""
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            path: str = scope["path"]
+        async def answer(exchange: Exchange) -> None:
+            path: str = exchange.path
             try:
                 if path + "/" == base:
-                    _must_read(scope)
+                    _must_read(exchange)
                     # relative: what a proxy has put before the path stays before it
                     location = base.rstrip("/").rpartition("/")[2] + "/"
-                    await send_empty(send, 307, headers=[(b"location", location.encode())])
+                    await send_empty(exchange.send, 307, headers=[(b"location", location.encode())])
                 else:
                     rest = path.removeprefix(base)
-                    await self._answer(scope, receive, send, base=base, rest=rest)
+                    await self._answer(exchange, base=base, rest=rest)
             except HttpProblem as problem:
-                if scope["type"] == "websocket":
-                    await refuse_upgrade(send, problem)
+                if exchange.is_websocket:
+                    await refuse_upgrade(exchange.send, problem)
                 else:
                     headers = (*problem.headers, *SECURITY_HEADERS)
-                    await send_text(send, problem.status, problem.text, headers=headers)
+                    await send_text(exchange.send, problem.status, problem.text, headers=headers)
 
         return answer
 
-    async def _answer(
-        self, scope: Scope, receive: Receive, send: Send, *, base: str, rest: str
-    ) -> None:
-        is_socket = scope["type"] == "websocket"
+    async def _answer(self, exchange: Exchange, *, base: str, rest: str) -> None:
+        is_socket = exchange.is_websocket
         if rest.startswith(INFERENCE):
-            await self.inference(_below(scope, base + INFERENCE), receive, _hardened(send))
+            await self.inference(_below(exchange, base + INFERENCE))
         elif is_socket:
             raise HttpProblem(403, "only inference has WebSockets here: use the management port")
         elif rest.startswith(NOT_THROUGH_HERE):
             raise HttpProblem(404, "not through the panel: use the management port")
         elif rest.startswith(API):
-            await self.management(_below(scope, base), receive, _hardened(send))
+            await self.management(_below(exchange, base))
         elif rest in OWN:
-            await self.own(_below(scope, base), receive, _hardened(send))
+            await self.own(_below(exchange, base))
         elif rest == "":
-            _must_read(scope)
-            await self.assets.send_index(scope, send)
+            _must_read(exchange)
+            await self.assets.send_index(exchange)
         elif rest.startswith(ASSETS):
-            _must_read(scope)
-            await self.assets.send_asset(scope, send, rest.removeprefix(ASSETS))
+            _must_read(exchange)
+            await self.assets.send_asset(exchange, rest.removeprefix(ASSETS))
         else:
             raise HttpProblem(404, "the panel has no such page")
 
@@ -104,30 +100,29 @@ class PanelSite:
 def below(base: str, site: App, *, otherwise: App) -> App:
     """One application of two: ``site`` for paths of ``base``, with or without its last slash."""
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope.get("path", "")
+    async def answer(exchange: Exchange) -> None:
+        path = exchange.path
         is_its = path.startswith(base) or path + "/" == base
-        await (site if is_its else otherwise)(scope, receive, send)
+        await (site if is_its else otherwise)(exchange)
 
     return answer
 
 
-def _must_read(scope: Scope) -> None:
-    if scope["type"] == "websocket":
+def _must_read(exchange: Exchange) -> None:
+    if exchange.is_websocket:
         raise HttpProblem(403, "this path has no WebSocket")
-    if scope["method"] not in READS:
+    if exchange.method not in READS:
         raise HttpProblem(405, "this can only be read", [(b"allow", b"GET, HEAD")])
 
 
-def _below(scope: Scope, base: str) -> Scope:
-    """The scope as the application behind the base has to see it."""
-    path, raw = "/" + scope["path"].removeprefix(base), scope.get("raw_path", b"")
+def _below(exchange: Exchange, base: str) -> Exchange:
+    """Return the exchange as the application behind the base has to see it."""
+    path, raw = "/" + exchange.path.removeprefix(base), exchange.scope.get("raw_path", b"")
     prefix = base.encode()
-    return {
-        **scope,
-        "path": path,
-        "raw_path": raw[len(prefix) - 1 :] if raw.startswith(prefix) else quote(path).encode(),
-    }
+    rest = raw[len(prefix) - 1 :] if raw.startswith(prefix) else quote(path).encode()
+    seen = exchange.seen_as(path=path, raw_path=rest)
+    seen.send = _hardened(exchange.send)
+    return seen
 
 
 def _hardened(send: Send) -> Send:

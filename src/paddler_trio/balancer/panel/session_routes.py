@@ -20,20 +20,16 @@ from paddler_trio.balancer.front.authentication import Authentication
 from paddler_trio.balancer.front.login_limit import LoginLimit
 from paddler_trio.balancer.front.sessions import MAX_AGE_S, Session, csrf_token
 from paddler_trio.balancer.keys.api_keys import KeyScope, StoredKey
-from paddler_trio.balancer.keys.audit_trail import audit_of
 from paddler_trio.balancer.panel.panel_access import PanelAccess, cookie_name, forged
 from paddler_trio.net.server.asgi import (
     Header,
     HttpProblem,
-    Receive,
-    Scope,
-    Send,
-    header,
     send_empty,
     send_json,
 )
+from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body
-from paddler_trio.net.server.router import Params, Router
+from paddler_trio.net.server.router import Router
 
 log = structlog.get_logger("panel")
 
@@ -59,44 +55,44 @@ class SessionRoutes:
         routes.http("POST", "/session", self._sign_in)
         routes.http("DELETE", "/session", self._sign_out)
 
-    async def _show(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        found = self.access.find(scope)
-        await send_json(send, 200, self._document(found), headers=[NEVER_STORED])
+    async def _show(self, exchange: Exchange, params: Params) -> None:
+        found = self.access.find(exchange)
+        await send_json(exchange.send, 200, self._document(found), headers=[NEVER_STORED])
 
-    async def _sign_in(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        address = (scope.get("client") or ("unknown",))[0]
-        secret = await json_body(scope, receive, _key, limit_bytes=MAX_BODY_BYTES)
+    async def _sign_in(self, exchange: Exchange, params: Params) -> None:
+        address = exchange.client[0]
+        secret = await json_body(exchange, _key, limit_bytes=MAX_BODY_BYTES)
         key = self.access.keys.find(secret.encode())
         expired = None if key is None else self.access.keys.problem_of(key)
         if key is None or expired or KeyScope.MANAGEMENT not in key.scopes:
             self._count_failure(address)
             who = "" if key is None else key.name
-            audit_of(scope).record(scope, "sign-in", outcome="refused: 401", who=who)
+            exchange.audit.record(exchange, "sign-in", outcome="refused: 401", who=who)
             raise self._refusal(key, expired, address)
-        before = self.access.find(scope)
+        before = self.access.find(exchange)
         if before is not None:
             self.access.sessions.end(before[1])
         token = self.access.sessions.open(key, valid_s=self.access.keys.valid_s(key))
         found = self.access.sessions.find(token.encode())
         assert found is not None
         log.info("signed in", key=key.name, address=address)
-        audit_of(scope).record(scope, "sign-in", who=key.name)
-        cookie = _cookie(scope, token, max_age_s=int(MAX_AGE_S))
+        exchange.audit.record(exchange, "sign-in", who=key.name)
+        cookie = _cookie(exchange, token, max_age_s=int(MAX_AGE_S))
         body = self._document((token.encode(), found))
-        await send_json(send, 200, body, headers=[NEVER_STORED, cookie])
+        await send_json(exchange.send, 200, body, headers=[NEVER_STORED, cookie])
 
-    async def _sign_out(self, scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-        found = self.access.find(scope)
+    async def _sign_out(self, exchange: Exchange, params: Params) -> None:
+        found = self.access.find(exchange)
         if found is not None:
             token, session = found
-            problem = forged(scope, token)
+            problem = forged(exchange, token)
             if problem is not None:
                 raise problem
             self.access.sessions.end(session)
             log.info("signed out", key=session.key.name)
-            audit_of(scope).record(scope, "sign-out", who=session.key.name)
-        headers = [NEVER_STORED, _cookie(scope, "", max_age_s=0)]
-        await send_empty(send, 204, headers=headers)
+            exchange.audit.record(exchange, "sign-out", who=session.key.name)
+        headers = [NEVER_STORED, _cookie(exchange, "", max_age_s=0)]
+        await send_empty(exchange.send, 204, headers=headers)
 
     # ------------------------------------------------------------- private
 
@@ -149,15 +145,20 @@ def _key(value: object) -> str:
     return key
 
 
-def _cookie(scope: Scope, token: str, *, max_age_s: int) -> Header:
+def _cookie(exchange: Exchange, token: str, *, max_age_s: int) -> Header:
     """Without a Path a browser takes that of the request, which is the base as it sees it."""
-    parts = [f"{cookie_name(scope)}={token}", "HttpOnly", "SameSite=Strict", f"Max-Age={max_age_s}"]
-    if is_secure(scope):
+    parts = [
+        f"{cookie_name(exchange)}={token}",
+        "HttpOnly",
+        "SameSite=Strict",
+        f"Max-Age={max_age_s}",
+    ]
+    if is_secure(exchange):
         parts.append("Secure")
     return b"set-cookie", "; ".join(parts).encode("latin-1")
 
 
-def is_secure(scope: Scope) -> bool:
+def is_secure(exchange: Exchange) -> bool:
     """Whether the browser came over TLS, here or at a proxy in front."""
-    proto = (header(scope, b"x-forwarded-proto") or b"").split(b",")[0].strip().lower()
-    return scope.get("scheme") in ("https", "wss") or proto == b"https"
+    proto = (exchange.header(b"x-forwarded-proto") or b"").split(b",")[0].strip().lower()
+    return exchange.scope.get("scheme") in ("https", "wss") or proto == b"https"

@@ -18,11 +18,8 @@ from paddler_trio.balancer.reverse_proxy.forwarded_head import (
     last_chunk,
 )
 from paddler_trio.errors import WireError
-from paddler_trio.net.server.asgi import Scope, Send
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.raw_response import Fields, RawResponse
-from paddler_trio.net.server.streaming import client_watch
-from paddler_trio.net.server.upgrade import upgrade_of
-from paddler_trio.net.server.written_head import written_head_of
 from paddler_trio.wire.trio.tunnel_frames import SWITCHING, Headers, ResponseHead
 
 TAIL_BYTES: Final = 8192
@@ -33,11 +30,10 @@ class AnswerWriter:
     """Takes the answer in pieces, and writes those of one read at once.
 
     Args:
-      scope, send: of the client's request.
+      exchange: the client's request.
     """
 
-    scope: Scope
-    send: Send
+    exchange: Exchange
     raw: RawResponse
     has_begun: bool = attrs.field(default=False, init=False)
     """The client has the head, or a part of it: it can get no other answer."""
@@ -57,28 +53,28 @@ class AnswerWriter:
 
     def __repr__(self) -> str:
         framing = "no head yet" if self._head is None else self._head.framing.value
-        return f"<AnswerWriter {self.scope['path']}: {framing}>"
+        return f"<AnswerWriter {self.exchange.path}: {framing}>"
 
     async def begin(self, head: ResponseHead, agent: str) -> None:
         """``agent``: in front of the server that answers. WireError, and nothing was written, if
         the head does not say how long its body is, and says that it does."""
         self._head = answer_head(
             head,
-            method=written_head_of(self.scope).method,
-            is_http_1_1=self.scope["http_version"] != "1.0",
+            method=self.exchange.written.method,
+            is_http_1_1=self.exchange.scope["http_version"] != "1.0",
             must_close=self.raw.must_close,
-            upgrades=upgrade_of(self.scope) is not None,
+            upgrades=self.exchange.upgrade is not None,
             extra=((AGENT_FIELD, field_text(agent)),),
         )
         self.is_switched = head.status == SWITCHING
         if self.is_switched:
             # the client may close its side and go on reading: that ends in time by itself
-            client_watch(self.scope).on_end = None
+            self.exchange.client_watch.on_end = None
         self._remaining = self._head.body_bytes or 0
         self._is_event_stream = is_event_stream(head.headers)
         self.has_begun = True
         ours = await self.raw.begin(
-            self.send, head.status, closes=self._head.framing is Framing.CLOSE
+            self.exchange.send, head.status, closes=self._head.framing is Framing.CLOSE
         )
         data = self._head.data
         self._pieces.append(with_fields(data, ours, head.headers) if ours else data)
@@ -139,7 +135,7 @@ class AnswerWriter:
         end of a request is reported as one."""
         if self.is_switched:
             return  # it ends with the connection
-        await self.raw.end(self.send)
+        await self.raw.end(self.exchange.send)
 
     async def break_off(self, code: int, text: str) -> None:
         """The rest will not come: a stream of events says why in its last one. The answer stays

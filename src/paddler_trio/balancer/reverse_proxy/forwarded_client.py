@@ -15,8 +15,9 @@ from typing import Final
 from paddler_trio.balancer.front.end_user import user_in, user_of
 from paddler_trio.balancer.reverse_proxy.server_pools import MAX_READ_BYTES
 from paddler_trio.errors import WireError
-from paddler_trio.net.server.asgi import HttpProblem, Scope, header
+from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.client_identity import client_of
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.json_body import decoded, input_of
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 
@@ -29,35 +30,35 @@ _LOOK_AT_BYTES: Final = 65_536
 64 MiB may take two seconds."""
 
 
-def forwarded_client(scope: Scope) -> tuple[str, Priority]:
+def forwarded_client(exchange: Exchange) -> tuple[str, Priority]:
     """The client to which the queue is fair, and the priority; HttpProblem 400 for a bad header.
 
     The client is, whichever is there first: the name of the API key or ``X-Paddler-Client``; the
     key that is shown, as ``key`` and eight digits; the address.
     """
-    name, priority = client_of(scope)
+    name, priority = client_of(exchange)
     if name:
         return name, priority
     for field in _SHOWN_KEYS:
-        if key := header(scope, field):
+        if key := exchange.header(field):
             digest = hashlib.blake2s(key, key=_HASH_KEY, digest_size=4)
             return f"key {digest.hexdigest()}", priority
-    return str((scope.get("client") or ("",))[0]), priority
+    return str((exchange.scope.get("client") or ("",))[0]), priority
 
 
-async def forwarded_user(scope: Scope, body: bytes | bytearray) -> str:
+async def forwarded_user(exchange: Exchange, body: bytes | bytearray) -> str:
     """What stands for the client's user, by the header or the body; empty without either."""
-    user = user_of(scope)
+    user = user_of(exchange)
     if user or not (
         _NAMES_A_USER.search(body, 0, _LOOK_AT_BYTES)
         or _NAMES_A_USER.search(body, max(0, len(body) - _LOOK_AT_BYTES))
     ):
         return user
-    room = input_of(scope)
+    room = input_of(exchange)
     before = room.used_bytes
     try:
         whole = body if isinstance(body, bytearray) else bytearray(body)  # read only, not copied
-        return await decoded(scope, whole, _user, limit_bytes=MAX_READ_BYTES)
+        return await decoded(exchange, whole, _user, limit_bytes=MAX_READ_BYTES)
     except (HttpProblem, WireError):
         return ""  # the server that gets it says what is wrong with it
     finally:

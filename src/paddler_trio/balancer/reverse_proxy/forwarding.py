@@ -27,25 +27,16 @@ from paddler_trio.balancer.reverse_proxy.server_choice import (
     preferred,
 )
 from paddler_trio.balancer.reverse_proxy.slot_paths import slot_of, takes_slot
-from paddler_trio.balancer.reverse_proxy.tunnel_exchange import ForwardedRequest, exchange
+from paddler_trio.balancer.reverse_proxy.tunnel_exchange import ForwardedRequest, exchange_with
 from paddler_trio.net.server.asgi import (
     ClientGoneError,
     Header,
     HttpProblem,
-    Receive,
-    Scope,
-    Send,
-    header,
     read_body,
     send_bytes,
 )
-from paddler_trio.net.server.client_identity import account_of
-from paddler_trio.net.server.raw_response import raw_response
-from paddler_trio.net.server.request_id import request_id
-from paddler_trio.net.server.streaming import client_watch, cut_on_disconnect
-from paddler_trio.net.server.trusted_proxies import peer_of
-from paddler_trio.net.server.upgrade import upgrade_of
-from paddler_trio.net.server.written_head import written_head_of
+from paddler_trio.net.server.exchange import Exchange
+from paddler_trio.net.server.streaming import cut_on_disconnect
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_failures import (
     DISPLACED,
@@ -100,9 +91,7 @@ class Forwarding:
 
     async def forward(
         self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
+        exchange: Exchange,
         pool: Pool,
         body: bytes | bytearray | None = None,
     ) -> None:
@@ -115,21 +104,23 @@ class Forwarding:
           HttpProblem: the request is refused; nothing was sent.
           ClientGoneError: the client left.
         """
-        raw = raw_response(scope)
+        raw = exchange.raw_response
         assert raw is not None, "the server of this balancer writes raw responses"
         if body is None:
-            body = await read_body(receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S)
-        answer = AnswerWriter(scope, send, raw)
-        head = self._head(scope, body)
-        request = ForwardedRequest(head=head, body=body, upgrade=upgrade_of(scope))
-        server = self._wanted_server(scope, pool, body)
+            body = await read_body(
+                exchange.receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S
+            )
+        answer = AnswerWriter(exchange, raw)
+        head = self._head(exchange, body)
+        request = ForwardedRequest(head=head, body=body, upgrade=exchange.upgrade)
+        server = self._wanted_server(exchange, pool, body)
         problem: Failure | None
-        upgrades = upgrade_of(scope) is not None
-        if takes_slot(scope["method"], scope["path"], upgrades=upgrades):
-            user = await forwarded_user(scope, body)
-            problem = await self._in_slot(scope, user, pool, request, answer, server)
+        upgrades = exchange.upgrade is not None
+        if takes_slot(exchange.method, exchange.path, upgrades=upgrades):
+            user = await forwarded_user(exchange, body)
+            problem = await self._in_slot(exchange, user, pool, request, answer, server)
         else:
-            problem = await self._beside(scope, pool, request, answer, server)
+            problem = await self._beside(exchange, pool, request, answer, server)
         if answer.is_whole:
             await answer.close()
             return
@@ -141,7 +132,7 @@ class Forwarding:
             return  # without its end: the connection is cut
         status = self.overflow_status if problem in OVERFLOWS else problem.code
         await send_bytes(
-            send,
+            exchange.send,
             status,
             error_body(status, problem.description),
             content_type=b"application/json",
@@ -152,7 +143,7 @@ class Forwarding:
 
     async def _in_slot(
         self,
-        scope: Scope,
+        exchange: Exchange,
         user: str,
         pool: Pool,
         forwarded: ForwardedRequest,
@@ -160,26 +151,26 @@ class Forwarding:
         server: AgentConnection | None,
     ) -> Failure | None:
         work = ForwardedWork(self.response_timeout_s)
-        client, priority = forwarded_client(scope)
+        client, priority = forwarded_client(exchange)
         home = None
         if server is None:
             home = preferred(pool.agents.values(), self.affinity.home(forwarded.body))
         wanted = server or home
         request = self.dispatcher.submit(
-            request_id(scope),
+            exchange.request_id,
             work,
             client=client,
             priority=priority,
             deployment=pool.name,
             pin=None if wanted is None else RevisionPin(wanted.revision),
-            route=scope["path"],
-            trace=trace_of(scope),
+            route=exchange.path,
+            trace=trace_of(exchange),
             user=user,
-            account=account_of(scope),
+            account=exchange.identity.account,
         )
         if home is not None:
             request.pin = None  # it has its slot; another may take it over if that one is lost
-        watch = client_watch(scope)
+        watch = exchange.client_watch
         watch.on_end = request.stop  # which cuts the exchange, if one is under way
         try:
             if watch.has_ended:
@@ -208,7 +199,7 @@ class Forwarding:
         failed: Failed | None = None
         with trio.CancelScope() as scope:
             work.begin(lease.wire_id, scope.cancel)
-            failed = await exchange(
+            failed = await exchange_with(
                 lease.agent, forwarded, lease.wire_id, answer, lease.progressed, work.sent
             )
         work.finish()
@@ -231,7 +222,7 @@ class Forwarding:
 
     async def _beside(
         self,
-        scope: Scope,
+        exchange: Exchange,
         pool: Pool,
         forwarded: ForwardedRequest,
         answer: AnswerWriter,
@@ -242,7 +233,7 @@ class Forwarding:
         num_broken = 0
         broke: set[AgentConnection] = set()
         unfit: set[AgentConnection] = set()
-        with cut_on_disconnect(scope):
+        with cut_on_disconnect(exchange):
             for _ in range(MAX_TRIES_BESIDE):
                 agent = server or await self._server_beside(pool, unfit, broke)
                 if agent is None:
@@ -281,7 +272,7 @@ class Forwarding:
             def progressed() -> None:
                 patience.deadline = trio.current_time() + timeout_s
 
-            return await exchange(agent, forwarded, "", answer, progressed)
+            return await exchange_with(agent, forwarded, "", answer, progressed)
         silence = silent_server(timeout_s).description
         return Failed(kind="timeout", text=silence, may_repeat=False)
 
@@ -320,10 +311,10 @@ class Forwarding:
 
     # -------------------------------------------------------------- private
 
-    def _head(self, scope: Scope, body: bytes | bytearray) -> RequestHead:
-        written = written_head_of(scope)
-        client = peer_of(scope)  # those before it are in the field already
-        framing = (header(scope, b"content-length"), header(scope, b"transfer-encoding"))
+    def _head(self, exchange: Exchange, body: bytes | bytearray) -> RequestHead:
+        written = exchange.written
+        client = exchange.peer or exchange.client[0]  # those before it are in the field already
+        framing = (exchange.header(b"content-length"), exchange.header(b"transfer-encoding"))
         has_body = framing != (None, None)
         names = written.names
         if self.rewrites_host:  # agents of before look for it in small letters
@@ -333,24 +324,24 @@ class Forwarding:
             method=written.method,
             target=written.target,
             headers=request_headers(
-                scope["headers"],
+                exchange.headers,
                 names,
                 client=client,
-                scheme=scope["scheme"],
+                scheme=exchange.scope["scheme"],
                 body_bytes=len(body) if has_body else None,
                 keeps_keys=not self.needs_keys(),
-                upgrades=upgrade_of(scope) is not None,
+                upgrades=exchange.upgrade is not None,
             ),
             has_body=has_body,
             rewrites_host=self.rewrites_host,
         )
 
     def _wanted_server(
-        self, scope: Scope, pool: Pool, body: bytes | bytearray
+        self, exchange: Exchange, pool: Pool, body: bytes | bytearray
     ) -> AgentConnection | None:
         """The only one that may answer; HttpProblem 503 if it is not here, None if any may."""
         agents = pool.agents.values()
-        asked = header(scope, AGENT_FIELD)
+        asked = exchange.header(AGENT_FIELD)
         if asked is not None:
             name = asked.decode("latin-1")
             if (agent := named(agents, name)) is not None:
@@ -359,10 +350,10 @@ class Forwarding:
             raise HttpProblem(
                 503, f"X-Paddler-Agent: no agent {name[:80]!r} is connected here; there is: {here}"
             )
-        slot = slot_of(scope["path"], body)
+        slot = slot_of(exchange.path, body)
         if slot is None:
             return None
-        client, _ = forwarded_client(scope)
+        client, _ = forwarded_client(exchange)
         return home_of_slot(agents, client, slot)
 
     def _advice(self, problem: Failure, pool: Pool) -> list[Header]:

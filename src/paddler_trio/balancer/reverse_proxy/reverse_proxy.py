@@ -21,22 +21,17 @@ from paddler_trio.balancer.reverse_proxy.forwarding import (
 from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools, model_in, must_allow
 from paddler_trio.balancer.reverse_proxy.slot_paths import plain_path, takes_slot
 from paddler_trio.net.server.asgi import (
-    App,
     HttpProblem,
     Message,
     Receive,
-    Refuse,
-    Scope,
     Send,
-    check_announced,
     read_body,
     send_json,
     send_text,
 )
+from paddler_trio.net.server.exchange import App, Exchange, Refuse
 from paddler_trio.net.server.router import cause_of
 from paddler_trio.net.server.streaming import whole_body
-from paddler_trio.net.server.upgrade import upgrade_of
-from paddler_trio.net.server.written_head import written_head_of
 from paddler_trio.nursery_tree.pool import Pool
 
 MAX_FIELDS: Final = 64
@@ -52,7 +47,7 @@ SLOTS_OFF = (
 
 @attrs.frozen(eq=False)
 class ReverseProxy:
-    """An ASGI application; see the module docstring.
+    """An application; see the module docstring.
 
     Args:
       shows_slots: ``/slots`` is answered.
@@ -62,38 +57,40 @@ class ReverseProxy:
     pools: ServerPools
     shows_slots: bool = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         """Answer one request."""
-        assert scope["type"] == "http", "WebSockets are requests on this port"
+        assert exchange.is_http, "WebSockets are requests on this port"
+        send = exchange.send
         guarded = _Guarded(send)
+        exchange.send = guarded.send
         try:
-            await self._answer(scope, receive, guarded.send)
+            await self._answer(exchange)
         except Exception as error:  # noqa: BLE001  # the boundary of a request
-            problem = guarded.problem_of(error, scope)
+            problem = guarded.problem_of(error, exchange)
             if problem is not None:
                 await send_text(send, problem.status, problem.text, headers=problem.headers)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = plain_path(scope["path"])
-        if path == "/health" and written_head_of(scope).method in (b"GET", b"HEAD"):
-            await self._health(send)
+    async def _answer(self, exchange: Exchange) -> None:
+        path = plain_path(exchange.path)
+        if path == "/health" and exchange.written.method in (b"GET", b"HEAD"):
+            await self._health(exchange.send)
         # what is kept from servers is kept from them in any letters: some overlook their case
-        elif path.lower() == "/slots" and scope["method"].upper() in ("GET", "HEAD"):
-            await self._slots(send)
-        elif scope["method"] == "TRACE":
+        elif path.lower() == "/slots" and exchange.method.upper() in ("GET", "HEAD"):
+            await self._slots(exchange.send)
+        elif exchange.method == "TRACE":
             raise HttpProblem(501, NO_TRACE)
         else:
-            check_announced(scope, MAX_BODY_BYTES)
+            exchange.check_announced(MAX_BODY_BYTES)
             body = await whole_body(
-                scope, receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S
+                exchange, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S
             )
-            pool = await self._pool(scope, body)
-            must_allow(scope, pool)
-            await self.forwarding.forward(scope, receive, send, pool, body)
+            pool = await self._pool(exchange, body)
+            must_allow(exchange, pool)
+            await self.forwarding.forward(exchange, pool, body)
 
-    async def _pool(self, scope: Scope, body: bytes | bytearray) -> Pool:
+    async def _pool(self, exchange: Exchange, body: bytes | bytearray) -> Pool:
         pools = self.pools.all()
-        if len(pools) > 1 and (model := await self._model(scope, body)) is not None:
+        if len(pools) > 1 and (model := await self._model(exchange, body)) is not None:
             named = self.pools.called(model)
             if named is not None:
                 return named
@@ -101,12 +98,12 @@ class ReverseProxy:
         assert pool is not None, "the balancer with this port opens a pool of servers"
         return pool
 
-    async def _model(self, scope: Scope, body: bytes | bytearray) -> str | None:
+    async def _model(self, exchange: Exchange, body: bytes | bytearray) -> str | None:
         """WebSockets have no body, and name their model in the query."""
-        if upgrade_of(scope) is None:
-            return await model_in(scope, body)
+        if exchange.upgrade is None:
+            return await model_in(exchange, body)
         try:
-            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_FIELDS)
+            query = parse_qs(exchange.query.decode("latin-1"), max_num_fields=MAX_FIELDS)
         except ValueError:
             return None  # too many: the server that gets it says what is wrong with it
         return next(iter(query.get("model", ())), None)
@@ -163,37 +160,43 @@ class UpstreamFront:
     pools: ServerPools
     is_unserved: Callable[[], bool]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         """Answer one request."""
-        is_forwardable = scope["type"] == "http" and takes_slot(scope["method"], scope["path"])
+        is_forwardable = exchange.is_http and takes_slot(exchange.method, exchange.path)
         if not is_forwardable or not self.pools.all():
-            await self.api(scope, receive, send)
+            await self.api(exchange)
             return
+        send = exchange.send
         guarded = _Guarded(send)
+        exchange.send = guarded.send
         try:
-            await self._answer(scope, receive, guarded.send)
+            await self._answer(exchange)
         except Exception as error:  # noqa: BLE001  # the boundary of a request
-            problem = guarded.problem_of(error, scope)
+            problem = guarded.problem_of(error, exchange)
             if problem is not None:
-                await self.refuse(scope, receive, send, problem)
+                exchange.send = send  # not by way of those behind this
+                await self.refuse(exchange, problem)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        check_announced(scope, MAX_BODY_BYTES)
-        body = await read_body(receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S)
-        model = await model_in(scope, body)
+    async def _answer(self, exchange: Exchange) -> None:
+        exchange.check_announced(MAX_BODY_BYTES)
+        body = await read_body(
+            exchange.receive, limit_bytes=MAX_BODY_BYTES, deadline_s=BODY_DEADLINE_S
+        )
+        model = await model_in(exchange, body)
         pool = None if model is None else self.pools.called(model)
         if pool is None and self.is_unserved():
             pool = self.pools.any_with_servers()
         if pool is None:
-            await self.api(scope, _again(body, receive), send)
+            exchange.receive = _again(body, exchange.receive)
+            await self.api(exchange)
             return
-        must_allow(scope, pool)
+        must_allow(exchange, pool)
         chosen = pool
 
-        async def forward(scope: Scope, receive: Receive, send: Send) -> None:
-            await self.forwarding.forward(scope, receive, send, chosen, body)
+        async def forward(exchange: Exchange) -> None:
+            await self.forwarding.forward(exchange, chosen, body)
 
-        await self.limited(forward)(scope, receive, send)
+        await self.limited(forward)(exchange)
 
 
 @attrs.define(eq=False)
@@ -207,9 +210,9 @@ class _Guarded:
         self._has_begun = True
         await self._send(message)
 
-    def problem_of(self, error: Exception, scope: Scope) -> HttpProblem | None:
+    def problem_of(self, error: Exception, exchange: Exchange) -> HttpProblem | None:
         """What to answer; None when nothing can be."""
-        cause = cause_of(error, f"{scope['method']} {scope['path']}", (HttpProblem,))
+        cause = cause_of(error, f"{exchange.method} {exchange.path}", (HttpProblem,))
         if cause is None or self._has_begun:
             return None
         return (

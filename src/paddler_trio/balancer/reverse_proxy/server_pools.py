@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 
 from paddler_trio.errors import WireError
-from paddler_trio.net.server.asgi import HttpProblem, Scope, header
-from paddler_trio.net.server.client_identity import allowed_deployments
+from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.json_body import decoded, input_of
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
@@ -49,20 +49,20 @@ class ServerPools:
         return next((pool for pool in self.all() if pool.agents), None)
 
 
-async def model_in(scope: Scope, body: bytes | bytearray) -> str | None:
+async def model_in(exchange: Exchange, body: bytes | bytearray) -> str | None:
     """The model that a JSON body names; None if it names none, or is no JSON: the server that gets
     it says what is wrong with it.
 
     Errors:
       HttpProblem: 413 or 503, there is no room to look: another model must not answer for that.
     """
-    if header(scope, b"content-encoding") is None and b'"model"' not in body:
+    if exchange.header(b"content-encoding") is None and b'"model"' not in body:
         return None
-    room = input_of(scope)
+    room = input_of(exchange)
     before = room.used_bytes
     try:
         whole = body if isinstance(body, bytearray) else bytearray(body)  # read only, not copied
-        return await decoded(scope, whole, _model, limit_bytes=MAX_READ_BYTES)
+        return await decoded(exchange, whole, _model, limit_bytes=MAX_READ_BYTES)
     except HttpProblem as problem:
         if problem.status in (413, 503):
             raise
@@ -78,9 +78,9 @@ def _model(value: object) -> str | None:
     return model if isinstance(model, str) else None
 
 
-def must_allow(scope: Scope, pool: Pool) -> None:
+def must_allow(exchange: Exchange, pool: Pool) -> None:
     """HttpProblem 403 for a key that may not use these servers."""
-    allowed = allowed_deployments(scope)
+    allowed = exchange.identity.deployments
     if allowed is not None and pool.name not in allowed:
         names = " and ".join(sorted(allowed))
         raise HttpProblem(

@@ -55,7 +55,7 @@ class ForwardedRequest:
         yield end_frame()
 
 
-async def exchange(
+async def exchange_with(
     agent: AgentConnection,
     request: ForwardedRequest,
     wire_id: str,

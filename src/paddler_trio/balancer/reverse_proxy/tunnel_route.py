@@ -14,13 +14,9 @@ import attrs
 from paddler_trio.net.server.asgi import (
     ClientGoneError,
     HttpProblem,
-    Receive,
-    Scope,
-    Send,
-    header,
     send_text,
 )
-from paddler_trio.net.server.passing import passable
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.tunnels import Tunnels
 from paddler_trio.wire.trio.upstream_messages import (
@@ -43,23 +39,23 @@ def is_tunnel_path(path: str) -> bool:
 
 @attrs.frozen(eq=False)
 class TunnelRoute:
-    """An ASGI application for the paths below ``TUNNEL_PATH``."""
+    """An application for the paths below ``TUNNEL_PATH``."""
 
     dispatcher: Dispatcher
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         """Take the connection over, or answer why not."""
         try:
-            self._take_over(scope)
+            self._take_over(exchange)
         except HttpProblem as problem:
-            await send_text(send, problem.status, problem.text)
+            await send_text(exchange.send, problem.status, problem.text)
 
-    def _take_over(self, scope: Scope) -> None:
-        secret = scope["path"].removeprefix(TUNNEL_PATH)
+    def _take_over(self, exchange: Exchange) -> None:
+        secret = exchange.path.removeprefix(TUNNEL_PATH)
         tunnels = self._asked_for(secret)
         if tunnels is None:
             raise HttpProblem(404, "no agent was asked for this tunnel, or it came too late")
-        connection = passable(scope)
+        connection = exchange.passable
         assert connection is not None, "the server passes on what is_tunnel_path holds for"
         descriptor = connection.fileno()
         if descriptor < 0:
@@ -80,7 +76,7 @@ class TunnelRoute:
             # a server may be busy before it reads a request: its agent says when that is too long
             copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
         connection.release()
-        carried = header(scope, CARRIES_FIELD.lower().encode())
+        carried = exchange.header(CARRIES_FIELD.lower().encode())
         is_able = carried == CARRIES_WEBSOCKETS.encode()
         if not tunnels.dialled(secret, copy, carries_websockets=is_able):
             copy.close()

@@ -23,16 +23,8 @@ import structlog
 import trio
 
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.server.asgi import (
-    App,
-    HttpProblem,
-    Receive,
-    Refuse,
-    Scope,
-    Send,
-    header,
-    refuse_in_plain_text,
-)
+from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.exchange import App, Exchange, Refuse, refuse_in_plain_text
 from paddler_trio.net.server.router import refuse_upgrade
 
 log = structlog.get_logger("hosts")
@@ -64,17 +56,17 @@ class AllowedHosts:
     def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
         """Return ``app`` with the hosts of its requests checked."""
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            host = header(scope, b"host")
+        async def answer(exchange: Exchange) -> None:
+            host = exchange.header(b"host")
             if not host or self.requires_key() or self.allows(host.decode("latin-1")):
-                await app(scope, receive, send)  # without a Host it is no browser
+                await app(exchange)  # without a Host it is no browser
                 return
             problem = self._problem(host.decode("latin-1"))
             log.warning("refused: a foreign Host", reason=problem.text)
-            if scope["type"] == "websocket":
-                await refuse_upgrade(send, problem)
+            if exchange.is_websocket:
+                await refuse_upgrade(exchange.send, problem)
             else:
-                await refuse(scope, receive, send, problem)
+                await refuse(exchange, problem)
 
         return answer
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import trio
@@ -16,24 +17,16 @@ from hypercorn.config import Config
 
 from paddler_trio.errors import one_line
 from paddler_trio.net.server.app_inbox import AppInbox
-from paddler_trio.net.server.asgi import App, ClientGoneError, Message, Scope
+from paddler_trio.net.server.asgi import ClientGoneError, Message, Scope
 from paddler_trio.net.server.connection_limits import HttpLimits
-from paddler_trio.net.server.input_budget import INPUT, InputBudget
-from paddler_trio.net.server.passing import PASSING, PassableConnection
+from paddler_trio.net.server.exchange import App, Exchange
+from paddler_trio.net.server.input_budget import InputBudget
+from paddler_trio.net.server.passing import PassableConnection
 from paddler_trio.net.server.plain_protocol import UpgradeStream
 from paddler_trio.net.server.protocol import Http11Protocol
-from paddler_trio.net.server.raw_response import RAW_RESPONSE
-from paddler_trio.net.server.streaming import CLIENT_WATCH, DIRECT_BODY
-from paddler_trio.net.server.trusted_proxies import look_behind
-from paddler_trio.net.server.upgrade import UPGRADE
-from paddler_trio.net.server.written_head import WRITTEN_HEAD
-from paddler_trio.net.websocket.arrivals import ARRIVALS, Arrivals
-from paddler_trio.net.websocket.bounded_websocket import (
-    DIRECT_FRAMES,
-    TEXT_FRAMES,
-    TEXT_SINK,
-    BoundedWebSocket,
-)
+from paddler_trio.net.server.trusted_proxies import client_behind
+from paddler_trio.net.websocket.arrivals import Arrivals
+from paddler_trio.net.websocket.bounded_websocket import BoundedWebSocket
 
 logger = logging.getLogger(__name__)
 
@@ -74,35 +67,34 @@ class AppTasks:
         protocol = self.protocol
         assert protocol is not None
         stream = protocol.stream
-        scope["extensions"][DIRECT_BODY] = {"open": lambda: protocol.direct_body(stream)}
-        if self._limits.trusted_proxies:
-            look_behind(scope, self._limits.trusted_proxies)
+        peer = (scope.get("client") or ("unknown",))[0]
+        if (client := client_behind(scope, self._limits.trusted_proxies)) is not None:
+            scope["client"] = (client, 0)
         address = (scope.get("client") or ("",))[0]
         room = self._budget.reservation(share=self._share, client=address)
-        scope["extensions"][INPUT] = room
-        if isinstance(stream, BoundedWebSocket):
-            scope["extensions"][ARRIVALS] = Arrivals(stream, protocol)
-            scope["extensions"][TEXT_FRAMES] = stream.send_text
-            scope["extensions"][DIRECT_FRAMES] = stream
-            scope["extensions"][TEXT_SINK] = stream.take_texts_to
         is_http = scope["type"] == "http"
-        if is_http:
-            scope["extensions"][RAW_RESPONSE] = protocol.raw_response(stream)
-            scope["extensions"][WRITTEN_HEAD] = protocol.written_head
-        if isinstance(stream, UpgradeStream):
-            scope["extensions"][UPGRADE] = stream.upgrade
-        if is_http and protocol.may_pass(scope["path"]):
-            scope["extensions"][PASSING] = self.passable
         max_bytes = HTTP_INBOX_BYTES if is_http else self._limits.max_websocket_message_bytes
         inbox = AppInbox(max_bytes=max_bytes, room=room)
-        scope["extensions"][CLIENT_WATCH] = inbox
+        exchange = Exchange(scope, inbox.receive, send, room, inbox)
+        exchange.peer = str(peer)
+        exchange.open_body = partial(protocol.direct_body, stream)
+        if isinstance(stream, BoundedWebSocket):
+            stream.room = room
+            exchange.websocket, exchange.arrivals = stream, Arrivals(stream, protocol)
+        if is_http:
+            exchange.raw_response = protocol.raw_response(stream)
+            exchange.written_head = protocol.written_head
+        if isinstance(stream, UpgradeStream):
+            exchange.upgrade = stream.upgrade
+        if is_http and protocol.may_pass(scope["path"]):
+            exchange.passable = self.passable
         self._inboxes[inbox] = (
             {"type": "http.disconnect"}
             if is_http
             else {"type": "websocket.disconnect", "code": 1006}
         )
         name = f"{scope.get('method', 'WebSocket')} {scope['path']}"
-        self._nursery.start_soon(self._run_app, scope, inbox, send, name=name)
+        self._nursery.start_soon(self._run_app, exchange, inbox, send, name=name)
         return inbox.put
 
     def spawn(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
@@ -120,21 +112,20 @@ class AppTasks:
             await self._changed.park()
 
     async def _run_app(
-        self, scope: Scope, inbox: AppInbox, send: Callable[[Any], Awaitable[None]]
+        self, exchange: Exchange, inbox: AppInbox, send: Callable[[Any], Awaitable[None]]
     ) -> None:
         try:
             try:
-                await self._app(scope, inbox.receive, send)
+                await self._app(exchange)
             except* ClientGoneError as gone:
                 # expected of a call that writes to a client that has left
-                logger.debug("%s: %s", scope["path"], one_line(gone))
+                logger.debug("%s: %s", exchange.path, one_line(gone))
             except* Exception:
-                logger.exception("application failed on %s", scope["path"])
+                logger.exception("application failed on %s", exchange.path)
             inbox.discard()
             await send(None)
         finally:
             inbox.discard()
-            scope["extensions"][INPUT].close()
-            scope["extensions"].clear()  # they know the stream, whose scope this is
+            exchange.part()
             del self._inboxes[inbox]
             self._changed.unpark_all()

@@ -27,7 +27,6 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header: TypeAlias = tuple[bytes, bytes]
 
 BODY_DEADLINE_S = 60.0
@@ -56,14 +55,6 @@ class BodyTooLargeError(HttpProblem):
 
 class ClientGoneError(PaddlerError):
     """The client closed its connection, or did not read before the write deadline."""
-
-
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """Return the first value of the header ``name`` (lower case), or None."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return bytes(value)
-    return None
 
 
 # ---------------------------------------------------------------------------- request bodies
@@ -96,21 +87,6 @@ async def read_body(receive: Receive, *, limit_bytes: int, deadline_s: float) ->
             reading.deadline = upload.deadline_s
     waited_s = trio.current_time() - began_s
     raise HttpProblem(408, f"Request body incomplete after {waited_s:.3g} s ({len(body)} bytes)")
-
-
-def check_announced(scope: Scope, limit_bytes: int) -> None:
-    """BodyTooLargeError, before any of the body is read, if its ``Content-Length`` is over the
-    limit."""
-    announced = header(scope, b"content-length")
-    if announced is not None and int(announced) > limit_bytes:  # h11 let only digits through
-        raise BodyTooLargeError(limit_bytes, announced_bytes=int(announced))
-
-
-def has_body(scope: Scope) -> bool:
-    """Whether the request announces a body of at least one byte."""
-    if header(scope, b"transfer-encoding") is not None:
-        return True
-    return int(header(scope, b"content-length") or 0) > 0  # h11 let only digits through
 
 
 def is_json_media_type(value: bytes | None) -> bool:
@@ -168,14 +144,3 @@ async def send_empty(send: Send, status: int, *, headers: Iterable[Header] = ())
 async def _send(send: Send, status: int, headers: list[Header], body: bytes) -> None:
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-Refuse: TypeAlias = Callable[[Scope, Receive, Send, HttpProblem], Awaitable[None]]
-"""Answers an HTTP request with a refusal."""
-
-
-async def refuse_in_plain_text(
-    scope: Scope, receive: Receive, send: Send, problem: HttpProblem
-) -> None:
-    """The refusal of Paddler's routes."""
-    await send_text(send, problem.status, problem.text, headers=problem.headers)

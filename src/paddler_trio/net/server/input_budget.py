@@ -44,8 +44,6 @@ RETRY_AFTER_S: Final = 2
 INLINE_BYTES: Final = 65_536
 """A text this short is decoded on the event loop: two milliseconds at most."""
 
-INPUT: Final = "paddler_trio.input"
-"""The ASGI extension in which a request finds its :class:`Reservation`."""
 HELD: Final = "paddler_trio.held_bytes"
 """In a WebSocket message: the bytes it holds until the application receives the next."""
 

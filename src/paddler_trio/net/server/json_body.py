@@ -17,19 +17,14 @@ from paddler_trio.net.server.asgi import (
     BODY_DEADLINE_S,
     BodyTooLargeError,
     HttpProblem,
-    Receive,
-    Scope,
-    check_announced,
-    header,
     is_json_media_type,
 )
 from paddler_trio.net.server.client_identity import named_client
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.input_budget import (
     INLINE_BYTES,
-    INPUT,
     RETRY_AFTER_S,
     BudgetSpentError,
-    InputBudget,
     Reservation,
 )
 from paddler_trio.net.server.streaming import while_connected, whole_body
@@ -64,8 +59,7 @@ class UnreadableJsonError(HttpProblem):
 
 
 async def json_body(
-    scope: Scope,
-    receive: Receive,
+    exchange: Exchange,
     read: Callable[[object], T],
     *,
     limit_bytes: int = MAX_JSON_BODY_BYTES,
@@ -89,22 +83,22 @@ async def json_body(
       ClientGoneError: the client left before its body was decoded.
     """
     if not any_media_type:
-        check_media_type(scope)
-    check_announced(scope, limit_bytes)
-    body = await whole_body(scope, receive, limit_bytes=limit_bytes, deadline_s=deadline_s)
-    decode = partial(decoded, scope, body, read, limit_bytes=limit_bytes, limits=limits)
+        check_media_type(exchange)
+    exchange.check_announced(limit_bytes)
+    body = await whole_body(exchange, limit_bytes=limit_bytes, deadline_s=deadline_s)
+    decode = partial(decoded, exchange, body, read, limit_bytes=limit_bytes, limits=limits)
     try:
-        if len(body) <= INLINE_BYTES and header(scope, b"content-encoding") is None:
+        if len(body) <= INLINE_BYTES and exchange.header(b"content-encoding") is None:
             return await decode()
-        return await while_connected(receive, decode)  # its turn in the thread may be far away
+        return await while_connected(exchange, decode)  # its turn in the thread may be far away
     except UnreadableJsonError:
-        check_media_type(scope)  # that it does not come as JSON explains it better
+        check_media_type(exchange)  # that it does not come as JSON explains it better
         raise
 
 
-def check_media_type(scope: Scope) -> None:
+def check_media_type(exchange: Exchange) -> None:
     """MediaTypeError if the body does not come as JSON."""
-    media_type = header(scope, b"content-type")
+    media_type = exchange.header(b"content-type")
     if not is_json_media_type(media_type):
         raise MediaTypeError(media_type)
 
@@ -121,23 +115,18 @@ def structured(value: object, shape: type[T], *, tag: str | None = None) -> T:
         raise HttpProblem(400, f"Json deserialize error: {problem}") from error
 
 
-def input_of(scope: Scope) -> Reservation:
-    """The reservation of this request in the input budget.
+def input_of(exchange: Exchange) -> Reservation:
+    """Return the reservation of this request in the input budget.
 
-    It is one in a budget of its own where no server of ours made it. From here on it counts for
-    the named client of the request, if it has one.
+    From here on it counts for the named client of the request, if it has one.
     """
-    extensions = scope.get("extensions", {})
-    room: Reservation | None = extensions.get(INPUT)
-    if room is None:
-        room = InputBudget().reservation()
-        scope["extensions"] = {**extensions, INPUT: room}
-    room.client = named_client(scope) or room.client
+    room = exchange.room
+    room.client = named_client(exchange) or room.client
     return room
 
 
 async def decoded(
-    scope: Scope,
+    exchange: Exchange,
     body: bytes | bytearray,
     read: Callable[[object], T],
     *,
@@ -151,8 +140,8 @@ async def decoded(
       HttpProblem: 400, 413 or 415 for its content encoding; 503 without room for its content; or
         what ``read`` raises.
     """
-    room = input_of(scope)
-    encoding = header(scope, b"content-encoding")
+    room = input_of(exchange)
+    encoding = exchange.header(b"content-encoding")
     inflating = Inflating.of(body, encoding, limit_bytes=limit_bytes)
     text: bytes | bytearray = body
     try:

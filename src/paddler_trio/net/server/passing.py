@@ -8,14 +8,8 @@ with what was read and not parsed. Either way the connection ends here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import attrs
-
-from paddler_trio.net.server.asgi import Scope
-
-PASSING: Final = "paddler_trio.passing"
-"""The ASGI extension in which :func:`passable` finds its connection."""
 
 
 @attrs.frozen(eq=False)
@@ -32,9 +26,3 @@ class PassableConnection:
     fileno: Callable[[], int]
     unread: Callable[[], bytes]
     release: Callable[[], None]
-
-
-def passable(scope: Scope) -> PassableConnection | None:
-    """The connection of this request; None where it cannot be passed on."""
-    connection: PassableConnection | None = scope.get("extensions", {}).get(PASSING)
-    return connection

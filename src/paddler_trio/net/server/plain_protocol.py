@@ -22,10 +22,10 @@ from hypercorn.protocol.events import Event as StreamEvent
 from hypercorn.protocol.h11 import STREAM_ID, H11WSConnection
 from hypercorn.protocol.http_stream import HTTPStream
 
+from paddler_trio.net.server.exchange import WrittenHead
 from paddler_trio.net.server.plain_requests import PlainRequest, plain_request
 from paddler_trio.net.server.protocol import Http11Protocol, Wire
 from paddler_trio.net.server.upgrade import Upgrade
-from paddler_trio.net.server.written_head import WrittenHead
 
 SWITCHING: int = 101
 

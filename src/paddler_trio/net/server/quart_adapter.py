@@ -8,11 +8,12 @@ request on the disconnect that reports its own end.
 
 from __future__ import annotations
 
+from typing import Final
+
 import trio
 
 from paddler_trio.net.server.asgi import (
     BODY_DEADLINE_S,
-    App,
     ClientGoneError,
     HttpProblem,
     Message,
@@ -23,14 +24,26 @@ from paddler_trio.net.server.asgi import (
     send_empty,
     send_text,
 )
+from paddler_trio.net.server.exchange import App, AsgiApp, Exchange
+
+_EXCHANGE: Final = "paddler_trio.exchange"
+"""The member of a Quart application's scope with its exchange."""
 
 
-def adapted(app: App, *, max_body_bytes: int) -> App:
-    """``app`` for ``http`` scopes, with whole bodies, without ``HEAD``, its disconnects fixed."""
+def exchange_of(scope: Scope) -> Exchange:
+    """Return the exchange of a request that Quart answers, from ``quart.request.scope``."""
+    exchange: Exchange = scope[_EXCHANGE]
+    return exchange
+
+
+def adapted(app: AsgiApp, *, max_body_bytes: int) -> App:
+    """Return a Quart application for requests, with whole bodies, without ``HEAD``, and with its
+    disconnects fixed."""
     fixed = fix_disconnects(app)
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "HEAD":
+    async def answer(exchange: Exchange) -> None:
+        receive, send = exchange.receive, exchange.send
+        if exchange.method == "HEAD":
             await send_empty(send, 404)
             return
         try:
@@ -49,12 +62,17 @@ def adapted(app: App, *, max_body_bytes: int) -> App:
             message, first = first, None
             return message
 
-        await fixed(scope, receive_whole, send)
+        scope = exchange.scope
+        scope[_EXCHANGE] = exchange
+        try:
+            await fixed(scope, receive_whole, send)
+        finally:
+            del scope[_EXCHANGE]  # it knows the scope
 
     return answer
 
 
-def fix_disconnects(app: App) -> App:
+def fix_disconnects(app: AsgiApp) -> AsgiApp:
     """Wrap a Quart application so that its connections are closed or kept alive properly.
 
     The server reports the end of a request to the application as ``http.disconnect``, also while

@@ -9,14 +9,12 @@ would write of it is written.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from paddler_trio.net.server.asgi import Scope, Send
+from paddler_trio.net.server.asgi import Send
 
 Fields: TypeAlias = Sequence[tuple[bytes, bytes]]
 """Of a head, names in lower case."""
-RAW_RESPONSE: Final = "paddler_trio.raw_response"
-"""The ASGI extension in which :func:`raw_response` finds its connection."""
 
 
 class RawResponse(Protocol):
@@ -53,9 +51,3 @@ class RawResponse(Protocol):
     def abort(self) -> None:
         """Reset the connection: of a body that ends with it, the client has only a part."""
         ...
-
-
-def raw_response(scope: Scope) -> RawResponse | None:
-    """Of this request, whose response has not begun; None under a server that cannot do that."""
-    raw: RawResponse | None = scope.get("extensions", {}).get(RAW_RESPONSE)
-    return raw

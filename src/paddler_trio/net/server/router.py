@@ -22,22 +22,19 @@ import attrs
 from paddler_trio.errors import forget_frames, leaves
 from paddler_trio.net.server.asgi import (
     TEXT_PLAIN,
-    App,
     ClientGoneError,
     HttpProblem,
     Message,
-    Receive,
-    Scope,
     Send,
     send_empty,
     send_text,
     without_body,
 )
+from paddler_trio.net.server.exchange import App, Exchange, Params
 
 logger = logging.getLogger(__name__)
 
-Params: TypeAlias = Mapping[str, str]
-Handler: TypeAlias = Callable[[Scope, Receive, Send, Params], Awaitable[None]]
+Handler: TypeAlias = Callable[[Exchange, Params], Awaitable[None]]
 H = TypeVar("H")
 
 WEBSOCKET = "(websocket)"
@@ -152,7 +149,7 @@ class RouteTable(Generic[H]):
 
 
 class Router:
-    """An ASGI application: handlers by method and path.
+    """An application: handlers by method and path.
 
     Args:
       otherwise: answers HTTP requests for paths on which nothing is routed here.
@@ -169,8 +166,9 @@ class Router:
     def probe(self, pattern: str, handler: Handler) -> None:
         """Answer ``GET`` on ``pattern``, and ``HEAD`` with the head of that: monitors ask so."""
 
-        async def head(scope: Scope, receive: Receive, send: Send, params: Params) -> None:
-            await handler(scope, receive, without_body(send), params)
+        async def head(exchange: Exchange, params: Params) -> None:
+            exchange.send = without_body(exchange.send)
+            await handler(exchange, params)
 
         self.http("GET", pattern, handler)
         self.http("HEAD", pattern, head)
@@ -187,22 +185,22 @@ class Router:
         """The route that ``path`` matches; empty for none."""
         return self._table.find(path).pattern
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, exchange: Exchange) -> None:
         """Answer one request or serve one WebSocket to its end."""
-        if scope["type"] == "websocket":
-            await self._serve_websocket(scope, receive, send)
-        elif scope["type"] == "http":
-            await self._answer(scope, receive, send)
+        if exchange.is_websocket:
+            await self._serve_websocket(exchange)
+        elif exchange.is_http:
+            await self._answer(exchange)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method, path = scope["method"], scope["path"]
+    async def _answer(self, exchange: Exchange) -> None:
+        method, path, send = exchange.method, exchange.path, exchange.send
         match = self._table.find(path)
         handler = match.handlers.get(method)
         if handler is None:
             if method == "GET" and WEBSOCKET in match.handlers:
                 await send_text(send, 400, "This path wants a WebSocket upgrade")
             elif self._otherwise is not None and not match.handlers:
-                await self._otherwise(scope, receive, send)
+                await self._otherwise(exchange)
             else:
                 await send_empty(send, 404)
             return
@@ -214,14 +212,16 @@ class Router:
             await send(message)
 
         try:
-            await handler(scope, receive, watched_send, match.params)
+            exchange.send = watched_send
+            await handler(exchange, match.params)
         except Exception as error:  # noqa: BLE001  # the boundary of a request
             problem = _problem_of(error, f"{method} {path}")
             if problem is not None and not started:
                 await send_text(send, problem.status, problem.text, headers=problem.headers)
 
-    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        match = self._table.find(scope["path"])
+    async def _serve_websocket(self, exchange: Exchange) -> None:
+        send = exchange.send
+        match = self._table.find(exchange.path)
         handler = match.handlers.get(WEBSOCKET)
         if handler is None:
             await refuse_websocket(send, answers_http=bool(match.handlers))
@@ -238,9 +238,10 @@ class Router:
             await send(message)
 
         try:
-            await handler(scope, receive, watched_send, match.params)
+            exchange.send = watched_send
+            await handler(exchange, match.params)
         except Exception as error:  # noqa: BLE001  # the boundary of a socket
-            problem = _problem_of(error, f"WebSocket {scope['path']}")
+            problem = _problem_of(error, f"WebSocket {exchange.path}")
             if problem is None or closed:
                 return
             if accepted:
@@ -252,9 +253,9 @@ class Router:
 def by_path(is_first: Callable[[str], bool], first: App, *, otherwise: App) -> App:
     """One application of two: ``first`` on HTTP paths for which ``is_first`` holds."""
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        app = first if scope["type"] == "http" and is_first(scope["path"]) else otherwise
-        await app(scope, receive, send)
+    async def answer(exchange: Exchange) -> None:
+        app = first if exchange.is_http and is_first(exchange.path) else otherwise
+        await app(exchange)
 
     return answer
 
@@ -262,11 +263,11 @@ def by_path(is_first: Callable[[str], bool], first: App, *, otherwise: App) -> A
 def http_only(is_http: Callable[[str], bool], app: App) -> App:
     """``app``, with WebSockets refused on the paths that are answered over HTTP elsewhere."""
 
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket" and is_http(scope["path"]):
-            await refuse_websocket(send, answers_http=True)
+    async def answer(exchange: Exchange) -> None:
+        if exchange.is_websocket and is_http(exchange.path):
+            await refuse_websocket(exchange.send, answers_http=True)
         else:
-            await app(scope, receive, send)
+            await app(exchange)
 
     return answer
 

@@ -21,9 +21,9 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
-from paddler_trio.net.server.asgi import App
 from paddler_trio.net.server.connection import HttpConnection
 from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.exchange import App
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.net.server.listening import bound_address
 from paddler_trio.net.server.plain_protocol import PlainProtocol

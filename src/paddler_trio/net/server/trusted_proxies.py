@@ -16,22 +16,16 @@ from paddler_trio.net.server.asgi import Scope
 
 FLAG: Final = "--trusted-proxy"
 MAX_HOPS: Final = 32
-PEER: Final = "paddler_trio.peer"
-"""The member of a scope that has the address of the connection, where ``client`` is another's."""
 
 _WITH_PORT: Final = re.compile(r"\[([^\]]*)\](?::\d+)?|([\d.]+):\d+")
 
 
-def peer_of(scope: Scope) -> str:
-    """Return the address at the other end of the connection."""
-    return str(scope.get(PEER) or (scope.get("client") or ("unknown",))[0])
-
-
-def look_behind(scope: Scope, proxies: Sequence[Network]) -> None:
-    """Make ``client`` of a scope the one for whom trusted proxies forward it, with port 0."""
-    peer = peer_of(scope)
+def client_behind(scope: Scope, proxies: Sequence[Network]) -> str | None:
+    """Return the address for which trusted proxies forward a request; None for that of the
+    connection itself."""
+    peer = str((scope.get("client") or ("unknown",))[0])
     if not is_within(proxies, peer):
-        return
+        return None
     client = peer
     values = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
     for hop in reversed(b",".join(values).decode("latin-1").rsplit(",", MAX_HOPS)[-MAX_HOPS:]):
@@ -41,9 +35,7 @@ def look_behind(scope: Scope, proxies: Sequence[Network]) -> None:
         client = address
         if not is_within(proxies, address):
             break
-    if client != peer:
-        scope[PEER] = peer
-        scope["client"] = (client, 0)
+    return None if client == peer else client
 
 
 def _address(hop: str) -> str | None:

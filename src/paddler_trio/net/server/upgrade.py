@@ -13,10 +13,6 @@ from typing import Final
 import attrs
 import trio
 
-from paddler_trio.net.server.asgi import Scope
-
-UPGRADE: Final = "paddler_trio.upgrade"
-"""The ASGI extension in which :func:`upgrade_of` finds it."""
 AHEAD_BYTES: Final = 65_536
 """Beyond these, the client is not read; one read more may be held."""
 
@@ -82,9 +78,3 @@ class Upgrade:
         self._has_ended = True
         self._arrived.unpark_all()
         self._taken.unpark_all()
-
-
-def upgrade_of(scope: Scope) -> Upgrade | None:
-    """Of a request that asks for a WebSocket on a port that passes those on; else None."""
-    upgrade: Upgrade | None = scope.get("extensions", {}).get(UPGRADE)
-    return upgrade

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 import attrs
 
-from paddler_trio.net.server.asgi import Scope
 from paddler_trio.net.websocket.bounded_websocket import BoundedWebSocket
-
-ARRIVALS: Final = "paddler_trio.arrivals"
-"""The ASGI extension in which a WebSocket's application finds its `Arrivals`."""
 
 
 class _Reader(Protocol):
@@ -32,9 +28,3 @@ class Arrivals:
     def has_unread(self) -> bool:
         """Whether more has arrived since and waits to be read."""
         return self._reader.has_unread()
-
-
-def arrivals_of(scope: Scope) -> Arrivals | None:
-    """Those of this WebSocket; None under another server."""
-    arrivals: Arrivals | None = scope.get("extensions", {}).get(ARRIVALS)
-    return arrivals

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 from hypercorn.protocol.events import Body, Data, StreamClosed
@@ -31,10 +31,9 @@ from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection, Event, Message, Ping, Pong
 from wsproto.frame_protocol import CloseReason
 
-from paddler_trio.net.server.asgi import ClientGoneError, Scope, Send
+from paddler_trio.net.server.asgi import ClientGoneError
 from paddler_trio.net.server.input_budget import (
     HELD,
-    INPUT,
     BudgetSpentError,
     Reservation,
     UploadDeadline,
@@ -43,17 +42,8 @@ from paddler_trio.net.websocket.plain_frames import PlainFrames
 from paddler_trio.scheduler.limits.token_bucket import TokenBucket
 from paddler_trio.wire.websocket_text import CONTINUATION, TEXT, frame_header
 
-TEXT_SINK = "paddler_trio.text_sink"
-"""The ASGI extension with which an application may take its texts without a task switch each; it is
-called with the :class:`TextSink`, before the WebSocket is accepted."""
 MESSAGES_AT_ONCE = 64
 """Messages of one connection after which other tasks have their turn."""
-
-TEXT_FRAMES = "paddler_trio.text_frames"
-"""The ASGI extension in which `text_sender` finds its socket."""
-
-DIRECT_FRAMES = "paddler_trio.direct_frames"
-"""The ASGI extension in which `direct_frames` finds its socket."""
 
 FRAGMENT_BYTES = 1_048_576
 """Of a message that is longer, each frame; control frames may pass between them."""
@@ -146,6 +136,8 @@ class BoundedWebSocket(WSStream):
         self._left: deque[str | bytes] = deque()
         """Read, and not taken yet: texts of whole messages, and bytes for the parser."""
         self._wire = wire
+        self.room: Reservation | None = None
+        """What its messages hold of the input budget; there when the application is started."""
 
     def take_texts_to(self, sink: TextSink) -> None:
         """Give texts to ``sink`` instead of the application's queue; before the first one."""
@@ -359,9 +351,8 @@ class BoundedWebSocket(WSStream):
 
     @property
     def _room(self) -> Reservation:
-        extensions: dict[str, Any] = self.scope["extensions"]
-        room: Reservation = extensions[INPUT]
-        return room
+        assert self.room is not None, "the application was started"
+        return self.room
 
     async def _send_pings(self) -> None:
         """Ping every few seconds, and check the deadline of a message that has begun."""
@@ -405,28 +396,3 @@ def _utf8_length(data: str | bytes | bytearray) -> int:
     if isinstance(data, str) and not data.isascii():
         return len(data.encode())
     return len(data)
-
-
-def text_sender(scope: Scope, send: Send) -> Callable[[bytes], Awaitable[None]]:
-    """The function with which this WebSocket's application sends text that is encoded already."""
-    sender: Callable[[bytes], Awaitable[None]] | None = scope.get("extensions", {}).get(TEXT_FRAMES)
-
-    async def send_decoded(text: bytes) -> None:
-        await send({"type": "websocket.send", "text": text.decode()})
-
-    return sender or send_decoded
-
-
-def direct_frames(scope: Scope) -> BoundedWebSocket | None:
-    """The socket of this application, for frames that are written at once; None under another
-    server."""
-    socket: BoundedWebSocket | None = scope.get("extensions", {}).get(DIRECT_FRAMES)
-    return socket
-
-
-def take_texts_to(scope: Scope, sink: TextSink) -> None:
-    """Have this WebSocket's texts given to ``sink`` as they are read; call it before accepting.
-    Under another server they are received as ever."""
-    install = scope.get("extensions", {}).get(TEXT_SINK)
-    if install is not None:
-        install(sink)

@@ -15,8 +15,8 @@ import attrs
 from paddler_trio.errors import WireError
 from paddler_trio.models.model_reference import UnknownSourceError
 from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.exchange import Params
 from paddler_trio.net.server.json_body import structured
-from paddler_trio.net.server.router import Params
 from paddler_trio.processes.model_store.store import ModelStore
 from paddler_trio.processes.model_store.store_connection import StoreConnection
 from paddler_trio.processes.model_store.stored_models import StoredModel

@@ -32,7 +32,7 @@ from paddler_trio.net.client.download_errors import (
     TransferInterruptedError,
 )
 from paddler_trio.net.server.asgi import HttpProblem
-from paddler_trio.net.server.router import Params
+from paddler_trio.net.server.exchange import Params
 from paddler_trio.processes.model_store.arrival import Arrivals
 from paddler_trio.processes.model_store.hub_metadata import FRESH_S, STEADY_S, HubMetadata
 from paddler_trio.processes.model_store.send_arriving import send_arriving

@@ -23,7 +23,8 @@ from typing import TypeAlias
 import attrs
 
 from paddler_trio.net.server.asgi import HttpProblem
-from paddler_trio.net.server.router import Params, RouteTable
+from paddler_trio.net.server.exchange import Params
+from paddler_trio.net.server.router import RouteTable
 from paddler_trio.processes.model_store.arrival import Arrivals
 from paddler_trio.processes.model_store.keep_routes import KeepRoutes
 from paddler_trio.processes.model_store.send_stored import send_stored

@@ -36,7 +36,7 @@ from paddler_trio.models.pushed.pushed_model import (
     read_manifest,
 )
 from paddler_trio.net.server.asgi import HttpProblem
-from paddler_trio.net.server.router import Params
+from paddler_trio.net.server.exchange import Params
 from paddler_trio.processes.model_store.store import ModelStore
 from paddler_trio.processes.model_store.store_connection import ReaderGoneError, StoreConnection
 from paddler_trio.processes.model_store.store_layout import StoreLayout, checked_sha256

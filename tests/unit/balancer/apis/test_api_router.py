@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from exchanges import exchange_for
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.api_router import OPENAI, TAIL, ApiRouter, ApiRoutes
 from paddler_trio.balancer.apis.api_routes import ANTHROPIC
 from paddler_trio.balancer.apis.backend import Backend
-from paddler_trio.balancer.apis.exchange import Exchange
 
 
-async def endpoint(backend: Backend, exchange: Exchange) -> None:
+async def endpoint(backend: Backend, exchange: ApiExchange) -> None:
     raise AssertionError("no test calls it")
 
 
@@ -40,7 +41,7 @@ def test_an_unknown_path_is_refused_in_the_dialect_of_the_api_above_it(
     path: str, is_anthropic: bool
 ) -> None:
     expected = ANTHROPIC if is_anthropic else OPENAI
-    assert routed().dialect({"path": path, "headers": []}) is expected
+    assert routed().dialect(exchange_for({"path": path})) is expected
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from exchanges import exchange_for
 from paddler_trio.balancer.joining.advertised_address import AdvertisedAddress
 
 
@@ -41,4 +42,4 @@ def test_addresses(bound: str, host: str, server_port: int, expected: str) -> No
     for has_tls, scheme in ((False, ""), (True, "https://")):
         names = ["box", "box.example.org", "localhost.localdomain"]
         address = AdvertisedAddress([Bound(bound, 8060)], has_tls, names)
-        assert address(scope) == scheme + expected
+        assert address(exchange_for(scope)) == scheme + expected

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import attrs
 
+from exchanges import exchange_for
 from paddler_trio.balancer.front.authentication import Authentication
 from paddler_trio.balancer.front.origins import Origins
 from paddler_trio.balancer.keys.api_keys import (
@@ -18,7 +19,7 @@ from paddler_trio.balancer.keys.api_keys import (
     new_secret,
     write_key_file,
 )
-from paddler_trio.balancer.keys.audit_trail import AuditTrail, audited
+from paddler_trio.balancer.keys.audit_trail import audited
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.keys.key_terms import KeyTerms
 from paddler_trio.balancer.panel.panel_access import PanelAccess
@@ -26,16 +27,14 @@ from paddler_trio.balancer.panel.panel_assets import PanelAssets
 from paddler_trio.balancer.panel.panel_site import PanelSite
 from paddler_trio.balancer.panel.session_routes import SessionRoutes
 from paddler_trio.net.server.asgi import (
-    App,
     HttpProblem,
     Message,
-    Receive,
     Scope,
-    Send,
     send_json,
     send_text,
 )
-from paddler_trio.net.server.client_identity import account_of, allowed_deployments, named_client
+from paddler_trio.net.server.client_identity import named_client
+from paddler_trio.net.server.exchange import App, AuditTrail, Exchange
 from paddler_trio.net.server.router import Router
 
 Headers = list[tuple[bytes, bytes]]
@@ -64,7 +63,7 @@ class AuditDouble:
 
     def record(
         self,
-        scope: Scope,
+        exchange: Exchange,
         action: str,
         target: str = "",
         *,
@@ -85,26 +84,26 @@ def expiring(folder: Path, name: str, expires: datetime) -> tuple[KeyRing, str]:
     return KeyRing.read(path), secret
 
 
-async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+async def echo(exchange: Exchange) -> None:
     """Says what it was asked, and for whom."""
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.accept"})
+    if exchange.is_websocket:
+        await exchange.send({"type": "websocket.accept"})
         return
     said = {
-        "method": scope["method"],
-        "path": scope["path"],
-        "raw_path": scope["raw_path"].decode(),
-        "client": named_client(scope),
-        "deployments": sorted(allowed_deployments(scope) or ()),
-        "account": account_of(scope),
+        "method": exchange.method,
+        "path": exchange.path,
+        "raw_path": exchange.scope["raw_path"].decode(),
+        "client": named_client(exchange),
+        "deployments": sorted(exchange.identity.deployments or ()),
+        "account": exchange.identity.account,
     }
-    await send_json(send, 200, said)
+    await send_json(exchange.send, 200, said)
 
 
-async def refuse_in_envelope(
-    scope: Scope, receive: Receive, send: Send, problem: HttpProblem
-) -> None:
-    await send_text(send, problem.status, f"envelope: {problem.text}", headers=problem.headers)
+async def refuse_in_envelope(exchange: Exchange, problem: HttpProblem) -> None:
+    await send_text(
+        exchange.send, problem.status, f"envelope: {problem.text}", headers=problem.headers
+    )
 
 
 def assets_in(folder: Path) -> PanelAssets:
@@ -185,7 +184,7 @@ async def ask(
         "headers": given,
         "client": (client, 1),
     }
-    await app(scope, receive, send)
+    await app(exchange_for(scope, receive, send))
     if said[0]["type"] == "websocket.accept":
         return Answer(101, {}, b"")
     found = {name.decode(): value.decode() for name, value in said[0]["headers"]}

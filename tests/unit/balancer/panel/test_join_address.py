@@ -8,21 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exchanges import exchange_for
 from paddler_trio.balancer.panel.join_address import Join, host_of, join_address, own_address
-from paddler_trio.net.server.asgi import Scope
+from paddler_trio.net.server.exchange import Exchange
 
 EVERYWHERE, HERE, SOMEWHERE = ["0.0.0.0:8060"], ["127.0.0.1:8060"], ["10.1.2.3:8060"]
 
 
-def scope_of(host: str, forwarded: str = "") -> Scope:
+def asked(host: str, forwarded: str = "") -> Exchange:
     headers = [(b"host", host.encode("latin-1"))]
     if forwarded:
         headers.append((b"x-forwarded-host", forwarded.encode()))
-    return {"type": "http", "headers": headers}
+    return exchange_for({"headers": headers})
 
 
 def joined(host: str, management: list[str], own: str | None = None, forwarded: str = "") -> Join:
-    return join_address(scope_of(host, forwarded), management, find_own=lambda: own)
+    return join_address(asked(host, forwarded), management, find_own=lambda: own)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +45,9 @@ def test_agents_dial_the_name_that_the_browser_used(
 
 
 def test_agents_dial_with_tls_where_the_port_has_it() -> None:
-    join = join_address(scope_of("gpu-box:8062"), EVERYWHERE, is_encrypted=True)
+    join = join_address(asked("gpu-box:8062"), EVERYWHERE, is_encrypted=True)
     assert join == Join("https://gpu-box:8060")
-    nowhere = join_address(scope_of("gpu-box"), HERE, is_encrypted=True)
+    nowhere = join_address(asked("gpu-box"), HERE, is_encrypted=True)
     assert nowhere.address is None
 
 
@@ -76,7 +77,7 @@ def test_a_management_port_on_the_loopback_says_what_to_start_instead() -> None:
 
 @given(st.text(max_size=40))
 def test_nothing_that_a_shell_interprets_comes_out_of_a_host(host: str) -> None:
-    found = host_of({"type": "http", "headers": [(b"host", host.encode("utf-8"))]})
+    found = host_of(exchange_for({"headers": [(b"host", host.encode("utf-8"))]}))
     if found is not None:
         assert set(found) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-_:")
         assert not found.startswith("-")

@@ -11,6 +11,7 @@ import trio
 from panel_world import PAGE, Answer, AuditDouble, ask, assets_in, echo, expiring, site_of, written
 from structlog.testing import capture_logs
 
+from exchanges import exchange_for
 from paddler_trio.balancer.front.authentication import Authentication
 from paddler_trio.balancer.front.login_limit import BURST
 from paddler_trio.balancer.keys.api_keys import (
@@ -24,7 +25,8 @@ from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.panel.panel_assets import PanelAssets, has_tag, takes_gzip
 from paddler_trio.balancer.panel.panel_site import below
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.server.asgi import App, Message, Receive, Scope, Send
+from paddler_trio.net.server.asgi import Message
+from paddler_trio.net.server.exchange import App, Exchange
 
 GZIP = (b"accept-encoding", b"br, gzip;q=0.8")
 EVIL = (b"origin", b"http://evil.example")
@@ -358,9 +360,9 @@ async def test_what_a_session_reads_ends_with_it(
     said: list[Message] = []
     began = trio.Event()
 
-    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+    async def endless(exchange: Exchange) -> None:
         headers = [(b"content-type", content_type)]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
         began.set()
         await trio.sleep_forever()
 
@@ -375,10 +377,41 @@ async def test_what_a_session_reads_ends_with_it(
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [host, cookie]}
     with trio.fail_after(50):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(app, scope, receive, send)
+            nursery.start_soon(app, exchange_for(scope, receive, send))
             await began.wait()
             access.sessions.end_all(lambda key: key.name == "ops")
     assert [message["type"] for message in said[1:]] == ["http.response.body"] * is_ended
+
+
+async def test_that_a_session_has_ended_is_said_past_what_stands_behind_it(
+    tmp_path: Path, assets: PanelAssets
+) -> None:
+    ring, secrets = written(tmp_path, ops=MANAGER)
+    site, access = site_of(ring, assets)
+    cookie = cookie_of(await sign_in(site.at("/"), secrets["ops"]))
+    said: list[Message] = []
+    inner: list[Message] = []
+    began = trio.Event()
+
+    async def silent(exchange: Exchange) -> None:
+        async def send_inside(message: Message) -> None:
+            inner.append(message)
+
+        exchange.send = send_inside
+        began.set()
+        await trio.sleep_forever()
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    app = access(silent, otherwise=Authentication(ring, MANAGER))
+    scope = {"headers": [(b"host", b"panel.local:8062"), cookie]}
+    with trio.fail_after(50):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(app, exchange_for(scope, send=send))
+            await began.wait()
+            access.sessions.end_all(lambda key: key.name == "ops")
+    assert (said[0]["status"], inner) == (401, [])
 
 
 async def test_failed_sign_ins_are_limited_by_address(tmp_path: Path, assets: PanelAssets) -> None:

@@ -6,19 +6,20 @@ import json
 
 import pytest
 
+from exchanges import exchange_for
 from paddler_trio.balancer.front.end_user import user_in
 from paddler_trio.balancer.reverse_proxy.forwarded_client import forwarded_client, forwarded_user
-from paddler_trio.net.server.asgi import Scope
-from paddler_trio.net.server.client_identity import KEY_NAME
+from paddler_trio.net.server.exchange import Exchange, Identity
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 
 
-def asked(*headers: tuple[bytes, bytes], address: str = "10.0.0.7", **members: str) -> Scope:
-    return {"type": "http", "headers": list(headers), "client": (address, 4711), **members}
+def asked(*headers: tuple[bytes, bytes], address: str = "10.0.0.7", key: str = "") -> Exchange:
+    scope = {"headers": list(headers), "client": (address, 4711)}
+    return exchange_for(scope, identity=Identity(key))
 
 
-def client(*headers: tuple[bytes, bytes], address: str = "10.0.0.7", **members: str) -> str:
-    return forwarded_client(asked(*headers, address=address, **members))[0]
+def client(*headers: tuple[bytes, bytes], address: str = "10.0.0.7", key: str = "") -> str:
+    return forwarded_client(asked(*headers, address=address, key=key))[0]
 
 
 SHOWN = (b"authorization", b"Bearer sk-mine")
@@ -26,7 +27,7 @@ SHOWN = (b"authorization", b"Bearer sk-mine")
 
 def test_a_name_goes_before_a_key_that_is_for_the_server_and_that_before_the_address() -> None:
     named = (b"x-paddler-client", b"batch")
-    assert client(named, SHOWN, **{KEY_NAME: "team"}) == "team"
+    assert client(named, SHOWN, key="team") == "team"
     assert client(named, SHOWN) == "batch"
     assert client(SHOWN) == client(SHOWN, address="10.0.0.8")
     assert client() == "10.0.0.7"

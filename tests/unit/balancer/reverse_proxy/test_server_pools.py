@@ -7,16 +7,18 @@ import json
 
 import pytest
 
+from exchanges import exchange_for
 from paddler_trio.balancer.reverse_proxy.forwarded_client import forwarded_user
 from paddler_trio.balancer.reverse_proxy.server_pools import model_in
-from paddler_trio.net.server.asgi import HttpProblem, Scope
-from paddler_trio.net.server.input_budget import INPUT, MIB, InputBudget
+from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.exchange import Exchange
+from paddler_trio.net.server.input_budget import MIB, InputBudget
 
 BODY = json.dumps({"model": "b", "user": "u", "prompt": list(range(50_000))}).encode()
 
 
-def asked(budget: InputBudget, *headers: tuple[bytes, bytes]) -> Scope:
-    return {"type": "http", "headers": list(headers), "extensions": {INPUT: budget.reservation()}}
+def asked(budget: InputBudget, *headers: tuple[bytes, bytes]) -> Exchange:
+    return exchange_for({"headers": list(headers)}, room=budget.reservation())
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -25,9 +27,9 @@ async def test_a_model_is_found_in_a_body_as_it_comes_and_nothing_is_kept_for_it
 ) -> None:
     budget = InputBudget(64 * MIB)
     headers = [(b"content-encoding", b"gzip")] if is_packed else []
-    scope = asked(budget, *headers)
-    assert await model_in(scope, gzip.compress(BODY) if is_packed else BODY) == "b"
-    assert await model_in(scope, b'{"model": 1}' if not is_packed else b"no gzip") is None
+    exchange = asked(budget, *headers)
+    assert await model_in(exchange, gzip.compress(BODY) if is_packed else BODY) == "b"
+    assert await model_in(exchange, b'{"model": 1}' if not is_packed else b"no gzip") is None
     assert budget.held_bytes == 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from exchanges import exchange_for
 from paddler_trio.balancer.activity.measures.balancer_measures import of_keys
 from paddler_trio.balancer.front.authentication import Authentication
 from paddler_trio.balancer.front.exposure import check_exposure
@@ -16,8 +17,9 @@ from paddler_trio.balancer.keys import api_keys
 from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.server.asgi import Message, Receive, Scope, Send, send_text
-from paddler_trio.net.server.client_identity import allowed_deployments, client_of, default_problem
+from paddler_trio.net.server.asgi import Message, Scope, send_text
+from paddler_trio.net.server.client_identity import client_of, default_problem
+from paddler_trio.net.server.exchange import App, Exchange
 from paddler_trio.net.server.listening import warn_of_plain_ports
 from paddler_trio.telemetry.recording import Sample
 
@@ -45,30 +47,28 @@ def scope_of(path: str = "/api/v1/x", headers: Headers | None = None, kind: str 
     }
 
 
-async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+async def inner(exchange: Exchange) -> None:
     bound = structlog.contextvars.get_contextvars().get("key", "nobody")
-    if scope["type"] == "http":
-        await send_text(send, 200, f"client {client_of(scope)[0]!r}, logged as {bound}")
+    if exchange.is_http:
+        client, _ = client_of(exchange)
+        await send_text(exchange.send, 200, f"client {client!r}, logged as {bound}")
     else:
-        await send({"type": "websocket.accept"})
+        await exchange.send({"type": "websocket.accept"})
 
 
-async def ask(app: object, scope: Scope) -> list[Message]:
+async def ask(app: App, scope: Scope) -> list[Message]:
     said: list[Message] = []
 
     async def send(message: Message) -> None:
         said.append(message)
 
-    async def receive() -> Message:
-        raise AssertionError("nobody has to be heard to be judged")
-
-    await app(scope, receive, send)  # type: ignore[operator]
+    await app(exchange_for(scope, send=send))
     return said
 
 
 def test_what_cannot_be_seen_in_a_clients_name_is_escaped() -> None:
     name = (b"x-paddler-client", b"a\x1b[2J\x85\xe9")
-    assert client_of(scope_of("/v1/models", [name]))[0] == r"a\x1b[2J\x85" + "é"
+    assert client_of(exchange_for(scope_of("/v1/models", [name])))[0] == r"a\x1b[2J\x85" + "é"
 
 
 async def test_a_key_opens_its_own_scope_and_names_the_request(ring: KeyRing) -> None:
@@ -298,8 +298,8 @@ async def test_the_deployments_of_a_key_come_with_the_request(tmp_path: Path) ->
     write_key_file(path, content)
     seen: list[tuple[frozenset[str] | None, str | None]] = []
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append((allowed_deployments(scope), default_problem(scope)))
+    async def app(exchange: Exchange) -> None:
+        seen.append((exchange.identity.deployments, default_problem(exchange)))
 
     guarded = Authentication(KeyRing.read(path), KeyScope.INFERENCE)(app)
     for name in ("limited", "free"):

@@ -7,10 +7,12 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exchanges import exchange_for
 from paddler_trio.balancer.front.origins import Origins, is_same_host
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.server.allowed_hosts import AllowedHosts, allowed_names, own_names
-from paddler_trio.net.server.asgi import App, HttpProblem, Message, Receive, Scope, Send, send_text
+from paddler_trio.net.server.asgi import HttpProblem, Message, Scope, send_text
+from paddler_trio.net.server.exchange import App, Exchange
 
 FLAG = "--inference-cors-allowed-host"
 HOST = (b"host", b"127.0.0.1:8061")
@@ -21,11 +23,11 @@ def scope_of(*headers: tuple[bytes, bytes], method: str = "GET", kind: str = "ht
     return {"type": kind, "method": method, "path": "/", "headers": list(headers)}
 
 
-async def inner(scope: Scope, receive: Receive, send: Send) -> None:
-    if scope["type"] == "http":
-        await send_text(send, 200, "served")
+async def inner(exchange: Exchange) -> None:
+    if exchange.is_http:
+        await send_text(exchange.send, 200, "served")
     else:
-        await send({"type": "websocket.accept"})
+        await exchange.send({"type": "websocket.accept"})
 
 
 async def ask(app: App, scope: Scope) -> tuple[int, str]:
@@ -35,10 +37,7 @@ async def ask(app: App, scope: Scope) -> tuple[int, str]:
     async def send(message: Message) -> None:
         said.append(message)
 
-    async def receive() -> Message:
-        raise AssertionError("no body has to be read to judge a header")
-
-    await app(scope, receive, send)
+    await app(exchange_for(scope, send=send))
     if said[0]["type"] == "websocket.accept":
         return 101, ""
     return said[0]["status"], said[1]["body"].decode()
@@ -143,8 +142,8 @@ async def test_what_is_no_name_is_told_of_no_flag_and_shortened() -> None:
 
 
 async def test_the_refusal_is_in_the_words_of_whom_was_asked() -> None:
-    async def refuse(scope: Scope, receive: Receive, send: Send, problem: HttpProblem) -> None:
-        await send_text(send, problem.status, f"envelope of {problem.status}")
+    async def refuse(exchange: Exchange, problem: HttpProblem) -> None:
+        await send_text(exchange.send, problem.status, f"envelope of {problem.status}")
 
     foreign = scope_of(
         (b"host", b"evil.example"), (b"origin", b"http://evil.example"), method="PUT"

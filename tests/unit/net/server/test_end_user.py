@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from exchanges import exchange_for
 from paddler_trio.balancer.front.end_user import MAX_USER_CHARS, user_in, user_of
 from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.exchange import Exchange
 
 
-def header(value: str) -> dict[str, object]:
-    return {"headers": [(b"x-paddler-user", value.encode())]}
+def header(value: str) -> Exchange:
+    return exchange_for({"headers": [(b"x-paddler-user", value.encode())]})
 
 
 def test_one_user_is_one_hash_wherever_the_name_stands() -> None:
@@ -28,7 +30,7 @@ def test_one_user_is_one_hash_wherever_the_name_stands() -> None:
 
 
 def test_without_a_name_there_is_no_user() -> None:
-    assert user_of({"headers": []}) == user_of(header("  ")) == ""
+    assert user_of(exchange_for({})) == user_of(header("  ")) == ""
     for body in ({}, {"user": None}, {"metadata": {"user_id": 7}}, {"metadata": "anna"}):
         assert user_in(body) == ""
 

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from exchanges import exchange_for
 from paddler_trio.balancer.front.authentication import Authentication
 from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.keys.key_terms import KeyTerms, check_expires, duration_s
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.server.asgi import Message, Receive, Scope, Send, send_text
+from paddler_trio.net.server.asgi import Message, send_text
+from paddler_trio.net.server.exchange import App, Exchange
 from paddler_trio.scheduler.limits.key_limits import MOST, KeyLimits
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -89,17 +91,14 @@ class Clock:
         return self.now
 
 
-async def asked(app: object, *headers: tuple[bytes, bytes]) -> tuple[int, str]:
+async def asked(app: App, *headers: tuple[bytes, bytes]) -> tuple[int, str]:
     said: list[Message] = []
 
     async def send(message: Message) -> None:
         said.append(message)
 
-    async def receive() -> Message:
-        raise AssertionError("nothing has to be heard")
-
-    scope = {"type": "http", "method": "POST", "path": "/x", "headers": list(headers)}
-    await app(scope, receive, send)  # type: ignore[operator]
+    scope = {"method": "POST", "path": "/x", "headers": list(headers)}
+    await app(exchange_for(scope, send=send))
     return said[0]["status"], said[1]["body"].decode()
 
 
@@ -112,8 +111,8 @@ async def test_a_key_opens_until_it_expires_and_then_says_since_when(tmp_path: P
     ring = KeyRing.read(path)
     ring.now = clock
 
-    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
-        await send_text(send, 200, "in")
+    async def inner(exchange: Exchange) -> None:
+        await send_text(exchange.send, 200, "in")
 
     app = Authentication(ring, KeyScope.INFERENCE)(inner)
     short = (b"authorization", b"Bearer pt-short")

@@ -16,11 +16,11 @@ import structlog
 from paddler_trio.balancer.activity.accounts.account_keeper import AccountKeeper
 from paddler_trio.balancer.activity.accounts.request_account import RequestAccount
 from paddler_trio.balancer.front.inference_routes import PROBES
-from paddler_trio.net.server.asgi import App, Header, Message, Receive, Scope, Send
+from paddler_trio.net.server.asgi import Header, Message, Send
 from paddler_trio.net.server.client_identity import named_client
-from paddler_trio.net.server.request_id import HEADER, request_id
+from paddler_trio.net.server.exchange import REQUEST_ID_HEADER, App, Exchange, TraceEntry
 from paddler_trio.nursery_tree.request import MAX_LOG_ID_CHARS
-from paddler_trio.telemetry.trace_context import NO_EXPORT, Sampling, TraceEntry, enter_trace
+from paddler_trio.telemetry.trace_context import NO_EXPORT, Sampling, enter_trace
 from paddler_trio.wire.trace_parent import TraceContext
 
 TRACE_HEADER: Final = b"traceresponse"
@@ -43,27 +43,28 @@ class Entrance:
         """``app`` with this in front of it; ``route_of`` a path is the template that it matches,
         empty for none."""
 
-        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] not in ("http", "websocket") or scope["path"] in PROBES:
-                await app(scope, receive, send)
+        async def answer(exchange: Exchange) -> None:
+            if exchange.path in PROBES:
+                await app(exchange)
                 return
-            route = route_of(scope["path"]) or None
-            socket = _Socket(self.keeper, route) if scope["type"] == "websocket" else None
-            entry = enter_trace(scope, self.sampling, socket)
-            name = request_id(scope)
+            route = route_of(exchange.path) or None
+            socket = _Socket(self.keeper, route) if exchange.is_websocket else None
+            entry = enter_trace(exchange, self.sampling, socket)
+            name = exchange.request_id
             account = None
             if self.keeper is not None:
-                account = _account(scope, entry.trace, name, route)
-                account.method = str(scope.get("method", "GET"))[:MAX_METHOD_CHARS]
+                account = _account(exchange, entry.trace, name, route)
+                account.method = str(exchange.scope.get("method", "GET"))[:MAX_METHOD_CHARS]
                 self.keeper.open(account)
-            response = _Response(account, name.encode(), _shown(entry), send)
+            response = _Response(account, name.encode(), _shown(entry), exchange.send)
             # for the rest of this task, which is this request's
             structlog.contextvars.bind_contextvars(request=name, trace=entry.trace.trace_id)
             try:
-                await app(scope, receive, response.send)
+                exchange.send = response.send
+                await app(exchange)
             finally:
                 if self.keeper is not None and account is not None:
-                    account.client = named_client(scope)
+                    account.client = named_client(exchange)
                     self.keeper.close(account)
 
         return answer
@@ -71,23 +72,23 @@ class Entrance:
 
 @attrs.frozen(eq=False)
 class _Socket:
-    """Sees the requests on one WebSocket, a ``Messages``. The scope has it, so it has no scope."""
+    """Sees the requests on one WebSocket. The exchange has it, so it does not have the exchange."""
 
     keeper: AccountKeeper | None
     route: str | None
 
-    def began(self, scope: Scope, trace: TraceContext) -> None:
+    def began(self, exchange: Exchange, trace: TraceContext) -> None:
         if self.keeper is not None:
-            self.keeper.open(self._account(scope, trace, ""))
+            self.keeper.open(self._account(exchange, trace, ""))
 
-    def refused(self, scope: Scope, trace: TraceContext, request: str, status: int) -> None:
+    def refused(self, exchange: Exchange, trace: TraceContext, request: str, status: int) -> None:
         if self.keeper is not None:
-            account = self._account(scope, trace, request[:MAX_LOG_ID_CHARS])
+            account = self._account(exchange, trace, request[:MAX_LOG_ID_CHARS])
             self.keeper.refused(account, status)
 
-    def _account(self, scope: Scope, trace: TraceContext, request: str) -> RequestAccount:
-        account = _account(scope, trace, request, self.route)
-        account.client, account.is_alone = named_client(scope), True
+    def _account(self, exchange: Exchange, trace: TraceContext, request: str) -> RequestAccount:
+        account = _account(exchange, trace, request, self.route)
+        account.client, account.is_alone = named_client(exchange), True
         return account
 
 
@@ -119,18 +120,20 @@ class _Response:
     def _headers(self, headers: object) -> list[Header]:
         assert isinstance(headers, list | tuple)
         named: list[Header] = list(headers)
-        if not any(name == HEADER for name, _ in named):
-            named.append((HEADER, self.name))
+        if not any(name == REQUEST_ID_HEADER for name, _ in named):
+            named.append((REQUEST_ID_HEADER, self.name))
         if self.trace is not None:
             named.append((TRACE_HEADER, self.trace))
         return named
 
 
-def _account(scope: Scope, trace: TraceContext, request: str, route: str | None) -> RequestAccount:
-    host, port = (scope.get("client") or ("unknown", 0))[:2]
+def _account(
+    exchange: Exchange, trace: TraceContext, request: str, route: str | None
+) -> RequestAccount:
+    host, port = exchange.client
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return RequestAccount(
-        trace, request, scope["path"][:MAX_PATH_CHARS], route=route, address=address
+        trace, request, exchange.path[:MAX_PATH_CHARS], route=route, address=address
     )
 
 

@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from paddler_trio.balancer.apis.exchange import Exchange
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.balancer.fleet.deployments import Deployment
-from paddler_trio.net.server.asgi import header
 
 VERSION_HEADER: Final = b"anthropic-version"
 
 
-def is_anthropic(exchange: Exchange) -> bool:
+def is_anthropic(exchange: ApiExchange) -> bool:
     """The official clients name the version of the API with every request."""
-    return header(exchange.scope, VERSION_HEADER) is not None
+    return exchange.http.header(VERSION_HEADER) is not None
 
 
 def anthropic_list(served: Sequence[Deployment], created_s: int) -> Json:

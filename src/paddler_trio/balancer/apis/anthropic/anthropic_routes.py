@@ -27,8 +27,8 @@ from paddler_trio.balancer.apis.answer import (
 from paddler_trio.balancer.apis.anthropic.anthropic_request import read_count_tokens, read_messages
 from paddler_trio.balancer.apis.anthropic.call_input import input_of
 from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, model_name, must_generate
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.questions import count_tokens
 from paddler_trio.balancer.apis.run_requests import gather, stream
@@ -237,15 +237,13 @@ def _event(kind: str, **members: object) -> bytes:
     return sse.event({"type": kind, **members}, name=kind)
 
 
-async def messages(backend: Backend, exchange: Exchange) -> None:
+async def messages(backend: Backend, exchange: ApiExchange) -> None:
     request = await exchange.read(backend.limits, read_messages)
     backend = backend.routed(exchange, request.model)
     model = model_name(backend, request.model)
     heading = MessageHeading(model=model, with_thinking=request.with_thinking)
     must_generate(backend)
-    works = await fetch_images(
-        [request.generate], backend.settings, exchange.room, exchange.receive
-    )
+    works = await fetch_images([request.generate], backend.settings, exchange.room, exchange.http)
     reader = reader_of(request.generate)
     if request.is_stream:
         encoder = MessageStream(heading, reader)
@@ -256,7 +254,7 @@ async def messages(backend: Backend, exchange: Exchange) -> None:
         await exchange.send_json(200, whole.body())
 
 
-async def count_message_tokens(backend: Backend, exchange: Exchange) -> None:
+async def count_message_tokens(backend: Backend, exchange: ApiExchange) -> None:
     conversation, model = await exchange.read(backend.limits, read_count_tokens)
     backend = backend.routed(exchange, model)
     must_generate(backend)

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import attrs
 
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, must_generate
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.fields import Field, Record, list_in, record, required
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
@@ -80,7 +80,7 @@ def _prompt(values: Mapping[str, object]) -> InfillPrompt:
     )
 
 
-async def infill(backend: Backend, exchange: Exchange) -> None:
+async def infill(backend: Backend, exchange: ApiExchange) -> None:
     """The agent lays out the prompt; one is asked for its text, unless nobody wants to see it."""
     request = await exchange.read(backend.limits, read_infill)
     backend = backend.routed(exchange, request.completion.delivery.model)

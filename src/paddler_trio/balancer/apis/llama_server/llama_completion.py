@@ -18,13 +18,13 @@ from paddler_trio.balancer.apis.answer import (
     logprob_with_top,
 )
 from paddler_trio.balancer.apis.api_errors import ApiError, naming_fields
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import (
     Backend,
     cluster_parameters,
     model_name,
     must_generate,
 )
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.generation_settings import generation_settings
 from paddler_trio.balancer.apis.openai.chat import with_stop_text
 from paddler_trio.balancer.apis.openai.completion_request import (
@@ -49,7 +49,7 @@ from paddler_trio.wire.trio.work import Generate
 _STOP_TYPES = {"stop": "eos", "stop_text": "word", "length": "limit", "cells": "limit"}
 
 
-async def llama_completion(backend: Backend, exchange: Exchange) -> None:
+async def llama_completion(backend: Backend, exchange: ApiExchange) -> None:
     request = await exchange.read(backend.limits, read_llama_completion)
     backend = backend.routed(exchange, request.delivery.model)
     must_generate(backend)
@@ -60,7 +60,7 @@ async def llama_completion(backend: Backend, exchange: Exchange) -> None:
 
 async def answer_completion(
     backend: Backend,
-    exchange: Exchange,
+    exchange: ApiExchange,
     request: CompletionRequest,
     works: Sequence[Generate],
     shown: Sequence[str],

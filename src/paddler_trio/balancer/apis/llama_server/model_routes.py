@@ -22,8 +22,8 @@ from paddler_trio.balancer.apis.anthropic.anthropic_models import (
     is_anthropic,
 )
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, cluster_parameters, no_such_model
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.fields import Field, Record, list_in, record, text_in
 from paddler_trio.balancer.apis.generation_fields import MODEL
 from paddler_trio.balancer.apis.generation_settings import sampling_settings
@@ -64,7 +64,7 @@ _META = {
 # -------------------------------------------------------------------------------------- models
 
 
-async def list_models(backend: Backend, exchange: Exchange) -> None:
+async def list_models(backend: Backend, exchange: ApiExchange) -> None:
     """As OpenAI's schema has it, or Anthropic's, for which no agent is asked; or with what agents
     describe."""
     served = backend.deployments.visible(exchange.allowed_deployments)
@@ -81,7 +81,7 @@ async def list_models(backend: Backend, exchange: Exchange) -> None:
     await exchange.send_json(200, {"object": "list", "data": data, "models": models})
 
 
-async def get_model(backend: Backend, exchange: Exchange) -> None:
+async def get_model(backend: Backend, exchange: ApiExchange) -> None:
     try:
         served = backend.deployments.named(exchange.tail, exchange.allowed_deployments)
     except NoSuchModelError as error:
@@ -194,7 +194,7 @@ def detokenize_record(limits: ApiLimits) -> Record:
     )
 
 
-async def tokenize(backend: Backend, exchange: Exchange) -> None:
+async def tokenize(backend: Backend, exchange: ApiExchange) -> None:
     values = await exchange.read_record(backend.limits, tokenize_record)
     backend = backend.routed(exchange, text_in(values, "model"))
     content = values.get("content", "")
@@ -219,7 +219,9 @@ async def tokenize(backend: Backend, exchange: Exchange) -> None:
         await exchange.send_json(200, {"tokens": tokens})
 
 
-async def _send_with_pieces(backend: Backend, exchange: Exchange, tokens: Sequence[object]) -> None:
+async def _send_with_pieces(
+    backend: Backend, exchange: ApiExchange, tokens: Sequence[object]
+) -> None:
     """Answer with each token and its text, in one question however many there are."""
     ids = tuple(token for token in tokens if isinstance(token, int))
     pieces = (await ask(backend, Detokenize(tokens=ids, with_pieces=True), exchange))["pieces"]
@@ -238,7 +240,7 @@ async def _send_with_pieces(backend: Backend, exchange: Exchange, tokens: Sequen
     await exchange.send_pieces(200, portions(), is_long=len(ids) > PIECES_AT_ONCE)
 
 
-async def detokenize(backend: Backend, exchange: Exchange) -> None:
+async def detokenize(backend: Backend, exchange: ApiExchange) -> None:
     values = await exchange.read_record(backend.limits, detokenize_record)
     backend = backend.routed(exchange, text_in(values, "model"))
     tokens = tuple(list_in(values, "tokens"))
@@ -246,20 +248,20 @@ async def detokenize(backend: Backend, exchange: Exchange) -> None:
     await exchange.send_json(200, {"content": answer["text"]})
 
 
-async def apply_template(backend: Backend, exchange: Exchange) -> None:
+async def apply_template(backend: Backend, exchange: ApiExchange) -> None:
     backend, question = await _render(backend, exchange)
     rendered = await ask(backend, question, exchange)
     await exchange.send_json(200, {"prompt": rendered["prompt"]})
 
 
-async def count_input_tokens(backend: Backend, exchange: Exchange) -> None:
+async def count_input_tokens(backend: Backend, exchange: ApiExchange) -> None:
     backend, question = await _render(backend, exchange)
     rendered = await ask(backend, question, exchange)
     body = {"object": "response.input_tokens", "input_tokens": rendered["num_tokens"]}
     await exchange.send_json(200, body)
 
 
-async def _render(backend: Backend, exchange: Exchange) -> tuple[Backend, RenderPrompt]:
+async def _render(backend: Backend, exchange: ApiExchange) -> tuple[Backend, RenderPrompt]:
     prompt, model = await exchange.read(backend.limits, conversation_of)
     return backend.routed(exchange, model), RenderPrompt(prompt=prompt)
 
@@ -267,7 +269,7 @@ async def _render(backend: Backend, exchange: Exchange) -> tuple[Backend, Render
 # --------------------------------------------------------------------------- llama-server's own
 
 
-async def props(backend: Backend, exchange: Exchange) -> None:
+async def props(backend: Backend, exchange: ApiExchange) -> None:
     """The settings that requests start from, as far as they exist here; ``?model=NAME`` of that
     one."""
     backend = backend.routed(exchange, _queried_model(exchange))
@@ -312,7 +314,7 @@ def _template(backend: Backend, stats: Mapping[str, object]) -> str | None:
     return override.content if override is not None else str(own) if own is not None else None
 
 
-async def slots(backend: Backend, exchange: Exchange) -> None:
+async def slots(backend: Backend, exchange: ApiExchange) -> None:
     """One entry for each slot of a deployment, up to ``MAX_SLOTS_LISTED``.
 
     Of an agent, only the number of busy slots is known, not which they are: its requests are in
@@ -330,7 +332,7 @@ async def slots(backend: Backend, exchange: Exchange) -> None:
             slot: Json = {"id": len(entries), "n_ctx": stats.get("n_ctx"), "speculative": False}
             counts = _counts(leases[number] if number < len(leases) else None)
             entries.append(slot | {"is_processing": number < busy} | counts)
-    query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
+    query = parse_qs(exchange.http.query.decode("latin-1"))
     if query.get("fail_on_no_slot") and all(slot["is_processing"] for slot in entries):
         raise ApiError(503, "no slot is free", headers=[(b"retry-after", b"1")])
     await exchange.send_json(200, entries)
@@ -350,7 +352,7 @@ def _counts(lease: Lease | None) -> Json:
     }
 
 
-async def lora_adapters(backend: Backend, exchange: Exchange) -> None:
+async def lora_adapters(backend: Backend, exchange: ApiExchange) -> None:
     """The adapters that the operator set for all agents, without the folders they lie in."""
     adapters: list[Json] = []
     backend = backend.routed(exchange, _queried_model(exchange))
@@ -360,8 +362,8 @@ async def lora_adapters(backend: Backend, exchange: Exchange) -> None:
     await exchange.send_json(200, adapters)
 
 
-def _queried_model(exchange: Exchange) -> str | None:
-    query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
+def _queried_model(exchange: ApiExchange) -> str | None:
+    query = parse_qs(exchange.http.query.decode("latin-1"))
     return query.get("model", [""])[-1][:MAX_NAME_CHARS] or None
 
 

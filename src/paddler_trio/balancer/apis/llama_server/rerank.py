@@ -14,8 +14,8 @@ import attrs
 
 from paddler_trio.balancer.apis.answer import Step
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid, renamed
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, model_name
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.fields import (
     Field,
     Record,
@@ -147,7 +147,7 @@ def _too_large(start: int, excess: Mapping[str, object]) -> ApiError:
     )
 
 
-async def rerank(backend: Backend, exchange: Exchange) -> None:
+async def rerank(backend: Backend, exchange: ApiExchange) -> None:
     request = await exchange.read(backend.limits, read_rerank)
     backend = backend.routed(exchange, request.model)
     model = model_name(backend, request.model)

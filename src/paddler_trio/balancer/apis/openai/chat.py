@@ -28,6 +28,7 @@ from paddler_trio.balancer.apis.answer import (
     logprob_with_top,
 )
 from paddler_trio.balancer.apis.api_errors import ApiError, naming_fields
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import (
     Backend,
     cluster_parameters,
@@ -35,7 +36,6 @@ from paddler_trio.balancer.apis.backend import (
     model_name,
     must_generate,
 )
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.generation_settings import generation_settings
 from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
@@ -345,14 +345,14 @@ _EMPTY_CONTENT = b'"delta":{"content":""'
 _CONTENT_TAIL = b'},"logprobs":null,"finish_reason":null}]}\n\n'
 
 
-async def chat_completions(backend: Backend, exchange: Exchange) -> None:
+async def chat_completions(backend: Backend, exchange: ApiExchange) -> None:
     request = await exchange.read(backend.limits, read_chat)
     if exchange.is_exact:
         request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
     backend = backend.routed(exchange, request.delivery.model)
     heading = heading_of(backend, request.delivery)
     must_generate(backend)
-    works = await fetch_images(request.works(), backend.settings, exchange.room, exchange.receive)
+    works = await fetch_images(request.works(), backend.settings, exchange.room, exchange.http)
     verbose = await verbose_of(backend, exchange, request.delivery, works[0])
     with naming_fields(prompt="messages", constraint=request.constrained_by):
         if request.delivery.is_stream:
@@ -369,7 +369,7 @@ async def chat_completions(backend: Backend, exchange: Exchange) -> None:
 
 
 async def verbose_of(
-    backend: Backend, exchange: Exchange, delivery: Delivery, generate: Generate
+    backend: Backend, exchange: ApiExchange, delivery: Delivery, generate: Generate
 ) -> Json | None:
     """What the model is given for ``generate``, if the request asks for it; an agent is asked."""
     if not delivery.is_verbose:

@@ -26,8 +26,8 @@ from paddler_trio.balancer.apis.answer import (
     top_of,
 )
 from paddler_trio.balancer.apis.api_errors import naming_fields, prompt_too_long
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, cells_at_most, must_generate
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
 from paddler_trio.balancer.apis.openai.chat import (
     ChunkStream,
@@ -293,7 +293,7 @@ def text_answers(
     ]
 
 
-async def completions(backend: Backend, exchange: Exchange) -> None:
+async def completions(backend: Backend, exchange: ApiExchange) -> None:
     request = await exchange.read(backend.limits, read_completion)
     if exchange.is_exact:
         request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
@@ -325,14 +325,16 @@ async def completions(backend: Backend, exchange: Exchange) -> None:
 
 
 async def native_prompts(
-    backend: Backend, exchange: Exchange, request: CompletionRequest
+    backend: Backend, exchange: ApiExchange, request: CompletionRequest
 ) -> list[RawPrompt]:
     """Each prompt; an agent is asked where texts and ids are mixed."""
     prompts, suffix = request.prompts.prompts, request.suffix
     return [await _native(backend, exchange, prompt, suffix) for prompt in prompts]
 
 
-async def _native(backend: Backend, exchange: Exchange, prompt: Prompt, suffix: str) -> RawPrompt:
+async def _native(
+    backend: Backend, exchange: ApiExchange, prompt: Prompt, suffix: str
+) -> RawPrompt:
     if isinstance(prompt, str):
         return InfillPrompt(prefix=prompt, suffix=suffix) if suffix else TextPrompt(text=prompt)
     most_cells = cells_at_most(backend)
@@ -341,7 +343,7 @@ async def _native(backend: Backend, exchange: Exchange, prompt: Prompt, suffix: 
     return TokenPrompt(tokens=await token_ids(backend, prompt, exchange, param="prompt"))
 
 
-async def prompt_text(backend: Backend, exchange: Exchange, prompt: RawPrompt) -> str:
+async def prompt_text(backend: Backend, exchange: ApiExchange, prompt: RawPrompt) -> str:
     """The text of a prompt, without a suffix; an agent is asked for that of token ids."""
     if isinstance(prompt, TextPrompt):
         return prompt.text

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from paddler_trio.balancer.apis.answer import Step
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid, renamed
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, model_name
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.fields import (
     Field,
     Record,
@@ -272,7 +272,7 @@ def llama_pieces(embedded: Embedded) -> Iterator[bytes]:
     return pieces()
 
 
-async def embeddings(backend: Backend, exchange: Exchange) -> None:
+async def embeddings(backend: Backend, exchange: ApiExchange) -> None:
     values = await exchange.read_record(backend.limits, embeddings_record)
     asked = text_in(values, "model")
     backend = backend.routed(exchange, asked)
@@ -282,7 +282,7 @@ async def embeddings(backend: Backend, exchange: Exchange) -> None:
     await exchange.send_pieces(200, pieces, is_long=False)
 
 
-async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
+async def llama_embeddings(backend: Backend, exchange: ApiExchange) -> None:
     values = await exchange.read_record(backend.limits, llama_embeddings_record)
     backend = backend.routed(exchange, text_in(values, "model"))
     embedded = await _embed(backend, exchange, values, per_token=True)
@@ -291,7 +291,7 @@ async def llama_embeddings(backend: Backend, exchange: Exchange) -> None:
 
 async def _embed(
     backend: Backend,
-    exchange: Exchange,
+    exchange: ApiExchange,
     values: Mapping[str, object],
     *,
     per_token: bool,
@@ -323,7 +323,7 @@ async def _embed(
     return embedded[0]
 
 
-async def _native(backend: Backend, prompt: Prompt, exchange: Exchange) -> EmbedInput:
+async def _native(backend: Backend, prompt: Prompt, exchange: ApiExchange) -> EmbedInput:
     if isinstance(prompt, str):
         return TextInput(text=prompt)
     return TokenInput(tokens=await token_ids(backend, prompt, exchange, param="input"))

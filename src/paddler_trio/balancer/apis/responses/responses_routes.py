@@ -10,13 +10,13 @@ import attrs
 
 from paddler_trio.balancer.apis.answer import Step, reader_of
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid, naming_fields
+from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import (
     Backend,
     cluster_parameters,
     model_name,
     must_generate,
 )
-from paddler_trio.balancer.apis.exchange import Exchange
 from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.kept_logprobs import MANY_NUMBERS
 from paddler_trio.balancer.apis.questions import count_tokens
@@ -41,7 +41,6 @@ from paddler_trio.balancer.apis.responses.responses_store import (
 from paddler_trio.balancer.apis.run_requests import gather, stream
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.balancer.apis.timings import Reports, Stopwatch
-from paddler_trio.net.server.client_identity import KEY_NAME
 from paddler_trio.net.server.input_budget import BudgetSpentError
 from paddler_trio.net.server.json_body import no_room
 from paddler_trio.wire.json_text import dumps_in_runs, dumps_within
@@ -53,7 +52,7 @@ class Responses:
 
     store: ResponseStore
 
-    async def create(self, backend: Backend, exchange: Exchange) -> None:
+    async def create(self, backend: Backend, exchange: ApiExchange) -> None:
         request = await exchange.read(backend.limits, read_responses)
         if exchange.is_exact:
             request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
@@ -71,7 +70,7 @@ class Responses:
         before = await self._before(request, references, exchange)
         generate = await exchange.run(lambda: request.generate(before))
         kept = await _texts_of(request, before, exchange) if request.is_stored else None
-        works = await fetch_images([generate], backend.settings, exchange.room, exchange.receive)
+        works = await fetch_images([generate], backend.settings, exchange.room, exchange.http)
         watch = Stopwatch(time.monotonic)  # it is read in threads, too
         reports = Reports(watch, delivery.with_progress, delivery.with_timings)
         output = Output(
@@ -118,7 +117,7 @@ class Responses:
                 response = await exchange.run_long(finish, is_long=is_long)
                 await exchange.send_json(200, response)
 
-    async def count_tokens(self, backend: Backend, exchange: Exchange) -> None:
+    async def count_tokens(self, backend: Backend, exchange: ApiExchange) -> None:
         request = await exchange.read(backend.limits, read_input_tokens)
         references = _references(request)
         request = await self._resolved(request, references, exchange)
@@ -130,7 +129,7 @@ class Responses:
         body = {"object": "response.input_tokens", "input_tokens": tokens}
         await exchange.send_json(200, body)
 
-    async def get(self, backend: Backend, exchange: Exchange) -> None:
+    async def get(self, backend: Backend, exchange: ApiExchange) -> None:
         """A stored response."""
         stored = self._stored(exchange)
         if _query(exchange).get("stream", ["false"])[-1].lower() not in ("false", "0"):
@@ -140,13 +139,13 @@ class Responses:
             response.pop("store", None)
         await exchange.send_json(200, response)
 
-    async def list_items(self, backend: Backend, exchange: Exchange) -> None:
+    async def list_items(self, backend: Backend, exchange: ApiExchange) -> None:
         """The items of its input."""
         stored, query = self._stored(exchange), _query(exchange)
         page = await exchange.run(lambda: _page(stored, query))
         await exchange.send_json(200, page)
 
-    def _stored(self, exchange: Exchange) -> StoredResponse:
+    def _stored(self, exchange: ApiExchange) -> StoredResponse:
         """The one that the path names; ApiError 404, or HttpProblem 503 without room for it."""
         stored = self.store.get(exchange.tail, owner=_owner(exchange))
         if stored is None:
@@ -154,14 +153,14 @@ class Responses:
         _reserve(exchange, stored.conversation_weight_bytes + stored.size_bytes)
         return stored
 
-    async def delete(self, backend: Backend, exchange: Exchange) -> None:
+    async def delete(self, backend: Backend, exchange: ApiExchange) -> None:
         if not self.store.drop(exchange.tail, owner=_owner(exchange)):
             raise not_stored(exchange.tail)
         body = {"id": exchange.tail, "object": "response", "deleted": True}
         await exchange.send_json(200, body)
 
     async def _resolved(
-        self, request: ResponsesRequest, places: Mapping[str, int], exchange: Exchange
+        self, request: ResponsesRequest, places: Mapping[str, int], exchange: ApiExchange
     ) -> ResponsesRequest:
         """The request with the items themselves where it refers to them.
 
@@ -197,7 +196,7 @@ class Responses:
         return attrs.evolve(request, items=await exchange.run(resolve))
 
     async def _before(
-        self, request: ResponsesRequest, places: Mapping[str, int], exchange: Exchange
+        self, request: ResponsesRequest, places: Mapping[str, int], exchange: ApiExchange
     ) -> Sequence[Item]:
         """The items that the response continues.
 
@@ -251,7 +250,7 @@ def _references(request: ResponsesRequest) -> dict[str, int]:
     return places
 
 
-def _reserve(exchange: Exchange, size_bytes: int) -> None:
+def _reserve(exchange: ApiExchange, size_bytes: int) -> None:
     """What is stored is held again for a request that may be short; HttpProblem 503."""
     try:
         exchange.room.grow(size_bytes)
@@ -260,7 +259,7 @@ def _reserve(exchange: Exchange, size_bytes: int) -> None:
 
 
 async def _texts_of(
-    request: ResponsesRequest, before: Sequence[Item], exchange: Exchange
+    request: ResponsesRequest, before: Sequence[Item], exchange: ApiExchange
 ) -> tuple[bytes, bytes, int]:
     """What of the request is stored with its response, written before that is there.
 
@@ -276,8 +275,8 @@ async def _texts_of(
     return before_json, items_json, weight_bytes
 
 
-def _owner(exchange: Exchange) -> str:
-    return str(exchange.scope.get(KEY_NAME, ""))
+def _owner(exchange: ApiExchange) -> str:
+    return exchange.http.identity.key_name
 
 
 def _named(item: Item) -> Item:
@@ -287,8 +286,8 @@ def _named(item: Item) -> Item:
     return {**item, "type": item.get("type", "message"), "id": new_id("item_")}
 
 
-def _query(exchange: Exchange) -> dict[str, list[str]]:
-    return parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
+def _query(exchange: ApiExchange) -> dict[str, list[str]]:
+    return parse_qs(exchange.http.query.decode("latin-1"))
 
 
 def _page(stored: StoredResponse, query: Mapping[str, list[str]]) -> Json:

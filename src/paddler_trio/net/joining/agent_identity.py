@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
 
 import attrs
-
-from paddler_trio.net.server.asgi import Scope
-
-_IDENTITY: Final = "paddler_trio.agent_identity"
-"""The member of a scope that has it."""
 
 
 @attrs.frozen(eq=False)
 class AgentIdentity:
-    """Of one connection.
+    """The agent of one connection.
 
     Args:
       labels: of the token that it joined with.
@@ -38,14 +32,3 @@ class AgentIdentity:
     def labels_with(self, claimed: Mapping[str, str]) -> Mapping[str, str]:
         """The agent's own labels, and over them those of its token."""
         return {**claimed, **self.labels}
-
-
-def identity_of(scope: Scope) -> AgentIdentity | None:
-    """Of the agent whose connection this is; None if it came without a credential."""
-    found = scope.get(_IDENTITY)
-    return found if isinstance(found, AgentIdentity) else None
-
-
-def put_identity(scope: Scope, identity: AgentIdentity) -> None:
-    """From here on :func:`identity_of` finds it."""
-    scope[_IDENTITY] = identity

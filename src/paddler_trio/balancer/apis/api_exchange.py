@@ -22,12 +22,10 @@ from paddler_trio.net.server.asgi import (
     ClientGoneError,
     Header,
     Message,
-    Receive,
-    Scope,
-    Send,
     send_json,
 )
-from paddler_trio.net.server.client_identity import allowed_deployments, client_of
+from paddler_trio.net.server.client_identity import client_of
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.input_budget import INLINE_BYTES, BudgetSpentError, Reservation
 from paddler_trio.net.server.json_body import (
     MediaTypeError,
@@ -36,7 +34,6 @@ from paddler_trio.net.server.json_body import (
     json_body,
     no_room,
 )
-from paddler_trio.net.server.request_id import request_id
 from paddler_trio.net.server.streaming import body_writer, while_client_stays
 from paddler_trio.scheduler.dispatch.slot_ledger import Priority
 from paddler_trio.wire.codec import dumps
@@ -50,10 +47,11 @@ T = TypeVar("T")
 
 
 @attrs.define(eq=False)
-class Exchange:
+class ApiExchange:
     """See the module docstring.
 
     Args:
+      http: the exchange.
       id: the client's name of this request, or ours; the response has it in ``id_headers``.
       tail: the part of the path that the route leaves open; empty on others.
       client, priority, user: as the queue counts it; a body that was read may name the user.
@@ -62,8 +60,7 @@ class Exchange:
       ignored: collects the fields that change nothing; the response names them.
     """
 
-    scope: Scope
-    receive: Receive
+    http: Exchange
     id: str
     tail: str
     client: str
@@ -79,43 +76,38 @@ class Exchange:
     """What is held of its answer."""
     has_stored_items: bool = attrs.field(default=False, init=False)
     """The prompt is more than the body: stored items come before it."""
-    _send: Send = attrs.field(kw_only=True)
 
     @classmethod
     def open(
         cls,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
+        http: Exchange,
         *,
         tail: str = "",
         is_exact: bool = False,
         is_strict: bool = False,
         id_headers: Sequence[bytes] = (b"x-request-id",),
-    ) -> Exchange:
+    ) -> ApiExchange:
         """``is_strict``: fields that would be ignored are refused.
 
         HttpProblem 400 for bad values of the client's or the priority's header."""
-        client, priority = client_of(scope)
+        client, priority = client_of(http)
         return cls(
-            scope=scope,
-            receive=receive,
-            id=request_id(scope),
+            http=http,
+            id=http.request_id,
             tail=tail,
             client=client,
             priority=priority,
-            user=user_of(scope),
+            user=user_of(http),
             is_exact=is_exact,
             id_headers=id_headers,
             ignored=IgnoredFields(is_strict),
-            allowed_deployments=allowed_deployments(scope),
-            send=send,
+            allowed_deployments=http.identity.deployments,
         )
 
     @property
     def room(self) -> Reservation:
         """What this request holds of the budget of all inputs."""
-        return input_of(self.scope)
+        return input_of(self.http)
 
     @property
     def is_large(self) -> bool:
@@ -154,8 +146,7 @@ class Exchange:
 
         try:
             return await json_body(
-                self.scope,
-                self.receive,
+                self.http,
                 read_object,
                 limit_bytes=limits.max_body_bytes,
                 limits=JsonLimits(
@@ -219,7 +210,7 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         self.has_started = True
-        await self._send(message)
+        await self.http.send(message)
 
     async def send_json(
         self, status: int, value: object, *, headers: Iterable[Header] = ()
@@ -251,11 +242,11 @@ class Exchange:
             return bytes(written)
 
         is_complete = False
-        async with while_client_stays(self.scope, self.receive):
+        async with while_client_stays(self.http):
             first = written = await self.run_long(portion, is_long=is_long)
             if len(first) >= PORTION_BYTES:
                 await self.begin(status, [(b"content-type", b"application/json"), *headers])
-                write = body_writer(self.scope, self.send)
+                write = body_writer(self.http)
                 while written:
                     await write(written)
                     written = await self.run_long(portion, is_long=is_long)
