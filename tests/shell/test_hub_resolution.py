@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from hub_server import HubServer, Repository, hub_server
-from paddler_trio.cli.model.model_run import ModelRunOptions
+from paddler_trio.cli.model.model_order import ModelRunOptions
 from paddler_trio.net.client.download_errors import SourceNotFoundError
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, NoModel
 

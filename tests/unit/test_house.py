@@ -6,8 +6,9 @@ import ast
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -55,16 +56,45 @@ def _files(folder: str) -> list[Path]:
     return sorted((PACKAGE / folder).rglob("*.py"))
 
 
+class Facts(NamedTuple):
+    """What the tests ask of one file, which is parsed once.
+
+    ``imports``: names of modules as they are written. ``modules``: the modules that are meant.
+    ``functions``: of each its name, lines and parameters.
+    """
+
+    imports: Sequence[str]
+    modules: frozenset[str]
+    functions: Sequence[tuple[str, int, int]]
+
+
 @functools.cache
-def _imports(file: Path) -> Sequence[str]:
-    names: list[str] = []
+def _facts(file: Path) -> Facts:
+    imports: list[str] = []
+    modules: set[str] = set()
+    functions: list[tuple[str, int, int]] = []
     for node in _statements(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            names += (alias.name for alias in node.names)
+            imports += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import"
-            names.append(node.module or "")
-    return names
+            name = node.module or ""
+            imports.append(name)
+            for alias in node.names if name.startswith("paddler_trio") else ():
+                place = PACKAGE.parent / f"{name}.{alias.name}".replace(".", "/")
+                is_module = place.with_suffix(".py").exists() or place.is_dir()
+                modules.add(f"{name}.{alias.name}" if is_module else name)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = node.args
+            names = {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+            assert node.end_lineno is not None
+            num_lines = node.end_lineno - node.lineno + 1
+            functions.append((node.name, num_lines, len(names - {"self", "cls"})))
+    return Facts(imports, frozenset(modules), functions)
+
+
+def _imports(file: Path) -> Sequence[str]:
+    return _facts(file).imports
 
 
 def _statements(tree: ast.AST) -> Iterator[ast.AST]:
@@ -145,3 +175,101 @@ def test_child_processes_import_nothing_from_the_folder_they_are_started_in() ->
                     found.append((path.name, words[: words.index("-m")]))
     assert found
     assert [name for name, before in found if "-P" not in before] == []
+
+
+# ------------------------------------------------------------------------------- how large it is
+
+MOST_ROOMS, MOST_LOOSE = 12, 4
+MOST_PERMISSIONS = 70
+MOST_FILES = 25
+MORE_FILES = {"language/answers": 29, "balancer/apis": 26}
+"""Folders that have more files of their own than a folder shall have."""
+MOST_PARAMETERS = 12
+MOST_FUNCTION_LINES, MOST_LONG_FUNCTIONS = 60, 21
+MOST_MODULE_LINES, MOST_LONG_MODULES = 400, 27
+NAMES_TWICE = {"chat.py", "prompts.py", "infill.py"}
+CIRCLE = {"agent_connection", "dispatch_observer", "lease", "request"}
+"""Of the tree: a request has a lease, a lease its agent, and who observes them sees all three."""
+PRIVATE_IMPORTS = {"net/h11_bounds.py: h11._receivebuffer"}
+"""Private modules of dependencies. h11's buffer has no public bound on the bytes that it looks
+through for the end of a head; were it renamed, the import would fail when a daemon starts."""
+
+
+def test_the_house_has_few_rooms_and_few_ways_between_them() -> None:
+    rooms = [each for each in PACKAGE.iterdir() if (each / "__init__.py").exists()]
+    assert len(rooms) <= MOST_ROOMS
+    assert len(list(PACKAGE.glob("*.py"))) <= MOST_LOOSE
+    assert sum(map(len, MAY_IMPORT.values())) <= MOST_PERMISSIONS
+
+
+def test_no_folder_has_too_many_files() -> None:
+    counts = Counter(str(file.parent.relative_to(PACKAGE)) for file in _files(""))
+    large = {folder: count for folder, count in counts.items() if count > MOST_FILES}
+    assert {
+        folder: count for folder, count in large.items() if count > MORE_FILES.get(folder, 0)
+    } == {}
+
+
+def test_functions_and_modules_are_short() -> None:
+    functions = [(file.name, *each) for file in _files("") for each in _facts(file).functions]
+    assert [each for each in functions if each[3] > MOST_PARAMETERS] == []
+    long = [each for each in functions if each[2] > MOST_FUNCTION_LINES]
+    assert len(long) <= MOST_LONG_FUNCTIONS, long
+    sizes = {file.name: len(file.read_text().splitlines()) for file in _files("")}
+    modules = [name for name, size in sizes.items() if size > MOST_MODULE_LINES]
+    assert len(modules) <= MOST_LONG_MODULES, modules
+
+
+def test_few_files_have_one_name() -> None:
+    counts = Counter(file.name for file in _files("") if not file.name.startswith("__"))
+    assert {name for name, count in counts.items() if count > 1} <= NAMES_TWICE
+
+
+def test_a_request_goes_through_no_untyped_corridor() -> None:
+    found = [
+        str(file.relative_to(PACKAGE))
+        for file in _files("")
+        if file.relative_to(PACKAGE).parts[0] != "net"
+        and re.search(r'"paddler_trio\.\w+"\]|"extensions"', file.read_text())
+    ]
+    assert found == []
+
+
+def test_nothing_private_of_a_dependency_is_imported() -> None:
+    found = {
+        f"{file.relative_to(PACKAGE)}: {name}"
+        for file in _files("")
+        for name in _imports(file)
+        if not name.startswith(("paddler_trio", "__future__"))
+        and any(part.startswith("_") for part in name.split("."))
+    }
+    assert found <= PRIVATE_IMPORTS
+    reached = [
+        str(file.relative_to(PACKAGE)) for file in _files("") if "trio._core" in file.read_text()
+    ]
+    assert reached == []
+
+
+def test_modules_import_each_other_in_no_circle_but_one() -> None:
+    modules = {_module(file): file for file in _files("")}
+    edges = {name: _facts(file).modules & modules.keys() for name, file in modules.items()}
+    while bare := {name for name, imported in edges.items() if not imported & edges.keys()}:
+        for name in bare:
+            del edges[name]
+    in_circles = {name for name in edges if name in _reached(name, edges)}
+    assert {name.rpartition(".")[2] for name in in_circles} <= CIRCLE
+
+
+def _module(file: Path) -> str:
+    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
+
+
+def _reached(start: str, edges: Mapping[str, Set[str]]) -> set[str]:
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        fresh = edges.get(waiting.pop(), set()) - found
+        found |= fresh
+        waiting += fresh
+    return found

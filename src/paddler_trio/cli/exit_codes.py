@@ -12,3 +12,6 @@ ROLLED_BACK: Final = 3
 TIMED_OUT: Final = 4
 REFUSED: Final = 5
 """By the balancer, of what ``fleet`` and ``rollout`` ask."""
+
+
+CANNOT_SAY: Final = 2

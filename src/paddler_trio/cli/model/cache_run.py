@@ -13,7 +13,7 @@ from rich.text import Text
 
 from paddler_trio.cli.management_client import Json, ManagementClient
 from paddler_trio.cli.model.cache_display import follow, size_words, when_words
-from paddler_trio.cli.model.model_run import sources_of
+from paddler_trio.cli.model.model_order import sources_of
 from paddler_trio.cli.model.store_client import StoreClient
 from paddler_trio.cli.model.store_rows import store_rows
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import attrs
 import typer
 
 from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
 from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.exit_codes import CANNOT_SAY
 from paddler_trio.cli.model.parameter_options import MemoryFlags
 from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
-
-CANNOT_SAY: Final = 2
 
 
 @with_tls
@@ -52,7 +51,7 @@ def fit(
         raise typer.BadParameter("give one of them", param_hint="--here / --agent")
     with one_line_errors(CANNOT_SAY):
         from paddler_trio.cli.model.fit_run import run_fit
-        from paddler_trio.cli.model.model_run import ModelRunOptions
+        from paddler_trio.cli.model.model_order import ModelRunOptions
 
         status = run_fit(
             ModelRunOptions.read(

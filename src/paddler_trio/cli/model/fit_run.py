@@ -16,11 +16,11 @@ import attrs
 import typer
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
+from paddler_trio.cli.exit_codes import CANNOT_SAY
 from paddler_trio.cli.management_client import AgentView, ManagementClient
-from paddler_trio.cli.model.fit_command import CANNOT_SAY
 from paddler_trio.cli.model.fit_display import FitAnswer, show_answers
 from paddler_trio.cli.model.model_extras import extras_of
-from paddler_trio.cli.model.model_run import ModelRunOptions, state_of
+from paddler_trio.cli.model.model_order import ModelRunOptions, state_of
 from paddler_trio.cli.terminal import print_json
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.net.tls.client_tls import ClientTls

@@ -132,7 +132,8 @@ def change(
     key_file: KeyFileOption = None,
     tls: ClientTls = SYSTEM_TRUST,
 ) -> None:
-    from paddler_trio.cli.model.model_run import ModelRunOptions, store_desired_state
+    from paddler_trio.cli.model.model_order import ModelRunOptions
+    from paddler_trio.cli.model.model_run import store_desired_state
 
     waits = context.command.name == WAITING if how.wait is None else how.wait
     if how.push and how.dry_run:
