@@ -50,7 +50,17 @@ def first_loss(messages: Sequence[Message], tools: Sequence[Message], prompt: st
       messages: as ``chat_messages.read_messages`` gives them.
       prompt: without escape marks.
     """
-    search = _Search(prompt, _SCANS * len(prompt) + _MIN_SCANNED_CHARS)
+    found = _loss_in(messages, tools, prompt, any_blanks=False)
+    if found is None:
+        return None
+    # some templates write other blanks than they were given
+    return _loss_in(messages, tools, _with_plain_blanks(prompt), any_blanks=True)
+
+
+def _loss_in(
+    messages: Sequence[Message], tools: Sequence[Message], prompt: str, *, any_blanks: bool
+) -> Loss | None:
+    search = _Search(prompt, _SCANS * len(prompt) + _MIN_SCANNED_CHARS, any_blanks)
     for index, tool in enumerate(tools):
         function = tool.get("function")
         name = function.get("name") if isinstance(function, Mapping) else None
@@ -86,6 +96,8 @@ class _Search:
     _prompt: str
     _left_chars: int
     """How much may be looked through still; after that everything counts as found."""
+    _any_blanks: bool
+    """The prompt has one space for each run of blanks, and texts are looked for so, too."""
 
     def lost_of(self, messages: Sequence[Message]) -> _Lost | None:
         """What is lost first: its path, and its texts."""
@@ -156,7 +168,7 @@ class _Search:
 
     def _after_piece(self, piece: str, start: int | None) -> int | None:
         assert start is not None
-        found = self._after_text(piece, start)
+        found = self._after_text(_with_plain_blanks(piece) if self._any_blanks else piece, start)
         if found is not None or "\n" not in piece:
             return found
         place: int | None = start
@@ -176,6 +188,10 @@ class _Search:
             if found >= 0:
                 return found + len(form)
         return None
+
+
+def _with_plain_blanks(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _forms_of(text: str) -> Iterator[str]:
