@@ -68,7 +68,8 @@ class AppTasks:
         assert protocol is not None
         stream = protocol.stream
         peer = (scope.get("client") or ("unknown",))[0]
-        if (client := client_behind(scope, self._limits.trusted_proxies)) is not None:
+        proxies = self._limits.trusted_proxies
+        if proxies and (client := client_behind(scope, proxies)) is not None:
             scope["client"] = (client, 0)
         address = (scope.get("client") or ("",))[0]
         room = self._budget.reservation(share=self._share, client=address)
