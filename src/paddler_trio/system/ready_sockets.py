@@ -21,7 +21,7 @@ import attrs
 import trio
 
 MOST_AT_ONCE: Final = 64
-"""The number of sockets that are read before others tasks have a turn."""
+"""The number of sockets that are read before other tasks have a turn."""
 TURN_S: Final = 0.005
 """After so many seconds of calls other tasks have a turn; the remaining sockets are read next."""
 _RUNNING: Final[trio.lowlevel.RunVar[_ReadySockets | None]] = trio.lowlevel.RunVar(
