@@ -45,7 +45,7 @@ _limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("wri
 
 
 ITEM_BYTES: Final = 60
-"""What a list takes for each item: a short text with its place."""
+"""The bytes that a list takes for each item: a short text with its place."""
 
 
 async def ask_model(

@@ -27,7 +27,7 @@ from paddler_trio.wire.paddler.raw_results import result_tag
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 
 CALL_BYTES: Final = 512
-"""What a tool call takes that was begun, beside its texts."""
+"""The bytes that a tool call takes once it has begun, beside its texts."""
 MAX_REPEATED_CHARS: Final = 1024 * 1024
 """In the answers to one request, of what it says once."""
 
@@ -375,7 +375,7 @@ class Answer:
     logprobs: KeptLogprobs = attrs.field(factory=KeptLogprobs)
 
     def take(self, results: Iterable[RawResult]) -> int:
-        """By how many bytes it has grown."""
+        """Return by how many bytes it has grown."""
         before = self.logprobs.held_bytes
         grown = 0
         for piece in self.reader.take(results):

@@ -41,7 +41,7 @@ from paddler_trio.wire.json_limits import JsonLimits
 from paddler_trio.wire.json_text import is_deeper, is_long, runs_of
 
 PORTION_BYTES: Final = 262_144
-"""Of the text of an answer: what is written before the client has read what came before it."""
+"""The bytes of an answer that are written before the client has read those before them."""
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class ApiExchange:
     began_s: float = attrs.field(factory=trio.current_time, init=False)
     has_started: bool = attrs.field(default=False, init=False)
     held_bytes: int = attrs.field(default=0, init=False)
-    """What is held of its answer."""
+    """The bytes that are held of its answer."""
     has_stored_items: bool = attrs.field(default=False, init=False)
     """The prompt is more than the body: stored items come before it."""
 

@@ -95,7 +95,7 @@ class ApiRouter:
         return path.startswith("/v1/") or self.routes_http(path)
 
     def routes_http(self, path: str) -> bool:
-        """Whether an endpoint answers on ``path``."""
+        """Return whether an endpoint answers on ``path``."""
         return bool(self.routes.find(path).handlers)
 
     async def __call__(self, http: Exchange) -> None:

@@ -5,8 +5,8 @@ with several choices or a batch of texts. Reading (models, slots, stored respons
 It is under way from here to the last byte of its answer, so its wait for a slot counts, and it ends
 with the task that serves it: also when the client leaves, the agent is lost, or the server stops.
 
-A WebSocket for inference is no request; each of its messages is one. It finds what admits them in
-its scope. One that is passed on to a server is a request as long as it is open.
+A WebSocket for inference is no request; each of its messages is one. What admits them
+is noted on its exchange. One that is passed on to a server is a request as long as it is open.
 """
 
 from __future__ import annotations

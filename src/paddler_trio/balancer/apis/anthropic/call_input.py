@@ -43,7 +43,7 @@ def _closed(text: str) -> Iterator[str]:
 
 
 def _closing_of(text: str, ends: deque[int]) -> str:
-    """What closes all that is open at the end; ``ends`` gets the places where values may end."""
+    """Return what closes all that is open; ``ends`` gets the places where values may end."""
     open_ones: list[str] = []
     in_string = is_escaped = False
     for place, character in enumerate(text):
