@@ -1,4 +1,5 @@
-"""When agents came, left, and did what: for a timeline that shows swaps and dead agents."""
+"""Remember when agents came, left, and did what: for a timeline that shows swaps and dead
+agents."""
 
 from __future__ import annotations
 

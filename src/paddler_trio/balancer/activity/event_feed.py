@@ -84,7 +84,7 @@ class EventFeed:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all topics."""
+        """Return the names of all topics."""
         return tuple(self._topics)
 
     # ----------------------------------------------------------- for watchers
@@ -108,7 +108,7 @@ class EventFeed:
             self._watching.subtract(shown)
 
     def has_begun(self, topics: Sequence[str]) -> bool:
-        """Whether all of these are up to date."""
+        """Return whether all of these are up to date."""
         return self._open.keys() >= set(topics)
 
     def event(self, seq: int | None, topics: Sequence[str]) -> bytes | None:
@@ -189,7 +189,8 @@ class EventFeed:
         return num_bytes, total_s
 
     async def _look(self, topic: Topic) -> tuple[dict[str, Entry | None], float]:
-        """What differs from what is shown, and the processor time that it took to see that."""
+        """Return what differs from what is shown, and the processor time that it took to see
+        that."""
         shown = self.document.entries(topic.name)
         changes: dict[str, Entry | None] = {}
         looking_s = -thread_time()

@@ -135,7 +135,7 @@ def pack(record: RequestRecord) -> PackedRecord:
 
 
 def unpack(packed: PackedRecord) -> RequestRecord:
-    """What ``pack`` was given, of a request that has ended."""
+    """Return what ``pack`` was given, of a request that has ended."""
     key, name, shelf, start, stop = packed
     with memoryview(shelf)[start:stop] as block:
         fields: PackedFields = marshal.loads(block)  # noqa: S302  # a block that pack() made

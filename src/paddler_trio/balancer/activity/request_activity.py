@@ -75,7 +75,7 @@ class Touched:
 
 @attrs.define
 class _Lanes:
-    """Of one agent."""
+    """Hold the requests of one agent."""
 
     free: list[int] = attrs.field(factory=list)
     used: int = 0
@@ -124,7 +124,7 @@ class RequestActivity:
 
     @contextmanager
     def subscribe(self) -> Iterator[Touched]:
-        """What changes within this block."""
+        """Report what changes within this block."""
         touched = Touched()
         self._subscribers.append(touched)
         try:

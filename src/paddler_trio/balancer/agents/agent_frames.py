@@ -40,7 +40,8 @@ _DECODER: Final = json.JSONDecoder(parse_constant=lambda name: None, parse_float
 
 @attrs.frozen
 class AgentFrame:
-    """What stands in a frame: a message, the body of an extension, or what is wrong with it."""
+    """Hold what stands in a frame: a message, the body of an extension, or what is wrong with
+    it."""
 
     message: object
     is_extension: bool = False
@@ -66,7 +67,8 @@ def decode(text: str, *, speaks_trio: bool) -> AgentFrame:
 
 
 def _value_of(text: str) -> Any:
-    """As ``json.loads``, without its search for blanks around the value where there are none."""
+    """Read JSON as ``json.loads`` does, without its search for blanks around the value where there
+    are none."""
     value, end = _DECODER.raw_decode(text)
     return value if end == len(text) else _DECODER.decode(text)
 
@@ -103,7 +105,7 @@ def take_step(agent: AgentConnection, entries: object, *, is_escaped: bool = Fal
 
 
 def _fields_of(entry: object) -> tuple[str, list[int], list[RawResult]]:
-    """What each entry of a step has; WireError."""
+    """Return what each entry of a step has; WireError."""
     if type(entry) is dict:
         wire_id, tokens, results = entry.get("id"), entry.get("tokens"), entry.get("results")
         if type(wire_id) is str and type(tokens) is list and type(results) is list:
@@ -112,7 +114,7 @@ def _fields_of(entry: object) -> tuple[str, list[int], list[RawResult]]:
 
 
 def fingerprint_in(value: object) -> str:
-    """Of the model that answers; WireError."""
+    """Read the fingerprint of the model that answers; WireError."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_FINGERPRINT_CHARS:
         shown = beginning_of(value, SHOWN_CHARS)
         raise WireError(

@@ -208,7 +208,8 @@ class _Link:
         send_text: Callable[[bytes], Awaitable[None]],
         arrivals: Arrivals | None,
     ) -> None:
-        """From the first frame to the last; the agent has left the dispatcher when this returns.
+        """Serve the agent from the first frame to the last; it has left the dispatcher when this
+        returns.
 
         Raises:
           WireError, in a group: what the agent sent is not the protocol.
@@ -249,11 +250,11 @@ class _Link:
 
     @property
     def _label(self) -> str:
-        """Its name in logs; its id until it has registered."""
+        """Return its name in logs; its id until it has registered."""
         return self.agent_id if self.agent is None else self.agent.label
 
     def takes_now(self, text: str) -> bool:
-        """As in ``TextSink``."""
+        """Take results now, as in ``TextSink``."""
         return self._has_begun.is_set() and len(text) <= INLINE_BYTES
 
     def take(self, texts: Sequence[str]) -> Awaitable[None] | None:
@@ -562,5 +563,5 @@ def _upstream_problem(dispatcher: Dispatcher, agent: AgentConnection) -> str | N
 
 
 def _visible(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatusSnapshot:
-    """What of a status is visible; the slot count shown is the balancer's own."""
+    """Return what of a status is visible; the slot count shown is the balancer's own."""
     return attrs.evolve(status, version=0, slots_processing=0)

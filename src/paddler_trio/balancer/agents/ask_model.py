@@ -89,7 +89,8 @@ async def ask_model(
 
 
 def held_by(answer: object) -> int:
-    """How many bytes an agent's answer takes: texts, or a number or a short text for each token."""
+    """Return how many bytes an agent's answer takes: texts, or a number or a short text for each
+    token."""
     assert isinstance(answer, Mapping), "agents answer with objects"
     return sum(
         sys.getsizeof(value) if isinstance(value, str) else ITEM_BYTES * len(value)
@@ -99,8 +100,8 @@ def held_by(answer: object) -> int:
 
 
 async def _written(question: Question) -> bytes:
-    """In a thread, if it may be large. There are no more of these than connections, each waits for
-    its own, and one thread at a time writes."""
+    """Write the answer in a thread, if it may be large. There are no more of these than
+    connections, each waits for its own, and one thread at a time writes."""
     if not _is_large(question):
         return dumps(unstructure(question, Question))
     return await trio.to_thread.run_sync(
@@ -168,7 +169,7 @@ async def _serving_agent(
 
 
 def _deadline_s(dispatcher: Dispatcher, pool: Pool, began_s: float) -> float:
-    """As for a request that waits in the buffer."""
+    """Return the deadline, as for a request that waits in the buffer."""
     held_s = began_s if pool.held is None else max(began_s, pool.held.until_s)
     return held_s + dispatcher.limits.buffered_timeout_s
 

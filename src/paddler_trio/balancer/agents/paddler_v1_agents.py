@@ -74,7 +74,7 @@ def _is_authorized(agent: AgentConnection) -> bool | None:
 
 
 def _system_time(seconds: float) -> Mapping[str, int]:
-    """As Rust's serde writes one."""
+    """Return a time as Rust's serde writes one."""
     nanos = max(0, round(seconds * 1e9))
     return {"secs_since_epoch": nanos // 10**9, "nanos_since_epoch": nanos % 10**9}
 

@@ -286,8 +286,8 @@ class AnswerReader:
 
 
 def reader_of(generate: Generate, *, is_verbatim: bool = False) -> AnswerReader:
-    """Of an answer to this request: what it may call, and where it is cut off, Paddler's agents do
-    not say."""
+    """Return what reads an answer to this request: Paddler's agents do not say what it may call, or
+    where it is cut off."""
     prompt = generate.prompt
     reads_calls = isinstance(prompt, ConversationPrompt) and prompt.reads_calls
     return AnswerReader(not reads_calls, generate.max_tokens, is_verbatim)
@@ -333,7 +333,7 @@ def completion_tokens(ending: Ended) -> int:
 
 
 def _with_images(usage: Mapping[str, int]) -> Mapping[str, int]:
-    """As all these APIs count: the tokens of an image are part of the prompt."""
+    """Count the tokens of an image as part of the prompt, as all these APIs do."""
     seen = usage.get("input_image_tokens", 0) + usage.get("input_audio_tokens", 0)
     return {**usage, "prompt_tokens": usage["prompt_tokens"] + seen}
 
@@ -399,6 +399,6 @@ class Answer:
 
     @property
     def ended(self) -> Ended:
-        """Its last piece; it must have ended."""
+        """Return the last piece of an answer, which must have ended."""
         assert self.reader.ended is not None
         return self.reader.ended

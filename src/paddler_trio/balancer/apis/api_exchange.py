@@ -106,12 +106,12 @@ class ApiExchange:
 
     @property
     def room(self) -> Reservation:
-        """What this request holds of the budget of all inputs."""
+        """Return what this request holds of the budget of all inputs."""
         return input_of(self.http)
 
     @property
     def is_large(self) -> bool:
-        """Whether work on it belongs into a thread, so that the event loop does not wait."""
+        """Return whether work on it belongs into a thread, so that the event loop does not wait."""
         return self.has_stored_items or self.room.used_bytes > INLINE_BYTES
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -119,7 +119,7 @@ class ApiExchange:
         return await self.run_long(work, is_long=False)
 
     async def run_long(self, work: Callable[[], T], *, is_long: bool) -> T:
-        """The same; ``is_long``: it takes long even if the request is small."""
+        """Run as :meth:`run` does; ``is_long``: it takes long even if the request is small."""
         return await self.room.off_loop(work) if is_long or self.is_large else work()
 
     async def read(
@@ -229,9 +229,9 @@ class ApiExchange:
         headers: Iterable[Header] = (),
         is_long: bool = True,
     ) -> None:
-        """The same of a document in pieces: a short one at once, else portion by portion as the
-        client reads, for the text is held by no budget. ``is_long``: it is made off the event loop,
-        as that of a large request is. ClientGoneError."""
+        """Send a document in pieces: a short one at once, else portion by portion as the client
+        reads, for the text is held by no budget. ``is_long``: it is made off the event loop, as
+        that of a large request is. ClientGoneError."""
 
         def portion() -> bytes:
             written = bytearray()
@@ -261,7 +261,7 @@ class ApiExchange:
     async def send_written(
         self, status: int, body: bytes, *, headers: Iterable[Header] = ()
     ) -> None:
-        """The same of a document that is written already."""
+        """Send a document that is written already."""
         await send_json(self.send, status, body, headers=[*headers, *self._own_headers()])
 
     async def begin(self, status: int, headers: Iterable[Header]) -> None:

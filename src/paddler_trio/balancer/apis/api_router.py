@@ -50,7 +50,7 @@ CORS_RULES: Final = CorsRules(
 
 @attrs.frozen
 class Dialect:
-    """What every answer of an API has, whatever the path.
+    """A dialect has what every answer of an API has, whatever the path.
 
     Args:
       envelope: its errors.
@@ -91,7 +91,7 @@ class ApiRouter:
     is_exact: bool = False
 
     def serves(self, path: str) -> bool:
-        """Whether ``path`` is one of an API, if only to answer that nothing is there."""
+        """Return whether ``path`` is one of an API, if only to answer that nothing is there."""
         return path.startswith("/v1/") or self.routes_http(path)
 
     def routes_http(self, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which endpoint answers which path of which API."""
+"""The table of which endpoint answers which path of which API."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _add_anthropic(routes: ApiRoutes) -> None:
 
 
 def _add_llama_server(routes: ApiRoutes) -> None:
-    """Its paths without the version, where OpenAI's schemas are not meant."""
+    """Add llama-server's paths without the version, where OpenAI's schemas are not meant."""
     routes.add("GET", "/v1/health", health)
     for path in ("/completion", "/completions"):
         routes.add("POST", path, llama_completion)

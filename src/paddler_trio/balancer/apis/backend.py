@@ -1,5 +1,5 @@
-"""What the endpoints of all APIs share: the dispatcher, the desired state, the settings, and the
-deployment that answers a request."""
+"""A backend has what the endpoints of all APIs share: the dispatcher, the desired state, the
+settings, and the deployment that answers a request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from paddler_trio.wire.codec import unstructure
 
 @attrs.frozen(kw_only=True)
 class ApiSettings:
-    """What the operator decided.
+    """Hold what the operator decided.
 
     Attributes:
       image_hosts: ``host`` or ``host:port`` from which images may be fetched; none by default.
@@ -78,7 +78,7 @@ class Backend:
         return [] if pool is None else list(pool.agents.values())
 
     def routed(self, exchange: ApiExchange, asked: str | None) -> Backend:
-        """For a request that names ``asked`` as its model.
+        """Choose the deployment for a request that names ``asked`` as its model.
 
         Errors:
           ApiError: 404 if its key has no access to the model, or if names are taken strictly and
@@ -108,7 +108,8 @@ def model_name(backend: Backend, asked: str | None) -> str:
 
 
 def cluster_parameters(backend: Backend) -> Mapping[str, object]:
-    """What requests leave to the deployment, as wire JSON; empty while nothing is desired."""
+    """Return what requests leave to the deployment, as wire JSON; empty while nothing is
+    desired."""
     state = backend.deployment.state
     if state is None:
         return {}

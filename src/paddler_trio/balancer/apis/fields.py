@@ -226,7 +226,7 @@ def attachment(kind: str, *members: str, name: str = "filename") -> Record:
 
 
 def unread(part: Mapping[str, object], name: str = "filename") -> str:
-    """What the model is told of an :func:`attachment`."""
+    """Return what the model is told of an :func:`attachment`."""
     called = f" {part[name]!r}" if part.get(name) else ""
     kind = str(part["type"]).removeprefix("input_")
     return f"[{kind}{called}: attached here, but not readable]"
@@ -269,7 +269,7 @@ def _described(field: Field, name: str) -> dict[str, object]:
 
 
 def _is_neutral(value: object, neutral: tuple[object, ...]) -> bool:
-    """Whether ``value`` is one of these; ``True`` is not 1 here, and 1.0 is."""
+    """Return whether ``value`` is one of these; ``True`` is not 1 here, and 1.0 is."""
     return any(
         value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral
     )

@@ -97,7 +97,7 @@ class FreeText:
 
 
 def _plain(inside: str) -> str:
-    """What stands inside the quotes of a JSON string; as it is where an escape is none."""
+    """Return what stands inside the quotes of a JSON string; as it is where an escape is none."""
     try:
         return str(json.loads(f'"{inside}"', strict=False))
     except ValueError:

@@ -60,7 +60,7 @@ MODEL = Field(
 
 
 def ending_fields(limits: ApiLimits) -> tuple[Field, ...]:
-    """When an answer ends."""
+    """Return when an answer ends."""
     stop_text = Text(limits.max_stop_chars, "max_stop_chars")
     return (
         Field(
@@ -82,7 +82,7 @@ def ending_fields(limits: ApiLimits) -> tuple[Field, ...]:
 
 
 def constraint_fields(limits: ApiLimits) -> tuple[Field, ...]:
-    """What the answer must look like; at most one of these and ``response_format``."""
+    """Return what the answer must look like; at most one of these and ``response_format``."""
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     text = Text(limits.max_grammar_bytes, "max_grammar_bytes", least_chars=1)
     choices = ListOf(Text(4096, least_chars=1), 1, 1024)

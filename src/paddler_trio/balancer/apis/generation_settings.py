@@ -73,7 +73,7 @@ _UNSUPPORTED: Mapping[str, object] = {
 
 
 def sampling_settings(parameters: Mapping[str, object], sampling: SamplingOverrides) -> Json:
-    """How tokens are sampled.
+    """Return how tokens are sampled.
 
     Args:
       parameters: the cluster's ``InferenceParameters`` as wire JSON.

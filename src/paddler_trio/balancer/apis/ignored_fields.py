@@ -88,7 +88,8 @@ def member(path: str, name: str) -> str:
 
 @attrs.define
 class IgnoredFieldsLog:
-    """Which names were logged: each once in the life of the process, ``max_names`` at most."""
+    """Remember which names were logged: each once in the life of the process, ``max_names`` at
+    most."""
 
     max_names: int = 256
     _names: set[str] = attrs.field(factory=set, init=False)

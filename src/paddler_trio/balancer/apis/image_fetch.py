@@ -34,7 +34,7 @@ _HEADERS = {"accept": "image/*", "accept-encoding": "identity"}
 async def fetch_images(
     works: Sequence[Generate], settings: ApiSettings, room: Reservation, exchange: Exchange
 ) -> Sequence[Generate]:
-    """The same works with every image as a data URI; the messages of all are the same.
+    """Return the same works with every image as a data URI; the messages of all are the same.
 
     Args:
       exchange: its body was read: nothing is fetched for a client that left.

@@ -49,7 +49,7 @@ class KeptLogprobs:
 
     @property
     def is_long(self) -> bool:
-        """Whether writing them takes so long that it belongs into a thread."""
+        """Return whether writing them takes so long that it belongs into a thread."""
         return len(self._numbers) > MANY_NUMBERS
 
     def add(self, entries: Iterable[Mapping[str, object]]) -> None:

@@ -71,7 +71,8 @@ async def text_of(backend: Backend, tokens: Sequence[int], exchange: ApiExchange
 
 
 async def rendered(backend: Backend, exchange: ApiExchange, prompt: Prompt) -> Mapping[str, object]:
-    """What the engine would be given for ``prompt``: its text ``prompt``, and ``num_tokens``."""
+    """Return what the engine would be given for ``prompt``: its text ``prompt``, and
+    ``num_tokens``."""
     if backend.settings.normalises_prompts:
         prompt = normalised(prompt)
     return await ask(backend, RenderPrompt(prompt=prompt), exchange)
@@ -80,7 +81,7 @@ async def rendered(backend: Backend, exchange: ApiExchange, prompt: Prompt) -> M
 async def count_tokens(
     backend: Backend, exchange: ApiExchange, conversation: ConversationPrompt
 ) -> int:
-    """Of the rendered prompt.
+    """Count the tokens of the rendered prompt.
 
     Errors:
       ApiError: 400 the template refuses it, 503 no agent serves a model, 504 none answered in time.

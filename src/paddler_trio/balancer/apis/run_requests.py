@@ -75,7 +75,7 @@ async def gather_on_one_revision(
     works: Sequence[Work],
     begin: Callable[[], Callable[[Step], int]],
 ) -> None:
-    """As :func:`gather`; all are answered by one revision of the model.
+    """Gather as :func:`gather` does; all are answered by one revision of the model.
 
     If no agent serves that one any more before all have ended, all are asked again. One that lost
     its agent is computed anew.

@@ -42,7 +42,7 @@ class Shape(Protocol):
         ...
 
     def schema(self) -> Json:
-        """The same as JSON Schema."""
+        """Return this shape as JSON Schema."""
         ...
 
 
@@ -349,7 +349,7 @@ class Tagged:
         return f"an object with {self.tag}"
 
     def is_other(self, value: object) -> bool:
-        """Whether ``value`` was read as one that is ignored."""
+        """Return whether ``value`` was read as one that is ignored."""
         assert isinstance(value, Mapping), "it was read"
         return value.get(self.tag, self.default) not in self.records
 

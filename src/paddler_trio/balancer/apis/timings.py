@@ -1,5 +1,5 @@
-"""How much and how long: usage, timings and the progress of prompts, as OpenAI and llama-server
-report them. Pure."""
+"""Tell how much and how long: usage, timings and the progress of prompts, as OpenAI and
+llama-server report them. Pure."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Stopwatch:
 
 @attrs.define
 class PromptProgress:
-    """Which reports a client gets of one prompt, as members of its chunks.
+    """Choose which reports a client gets of one prompt, as members of its chunks.
 
     Args:
       now_s: a clock of seconds.

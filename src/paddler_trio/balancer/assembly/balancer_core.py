@@ -1,4 +1,4 @@
-"""What all ports of a balancer stand on: dispatcher, fleet, and what is kept of requests."""
+"""Make what all ports of a balancer stand on: dispatcher, fleet, and what is kept of requests."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class BalancerCore:
         )
 
     def services(self) -> dict[str, Run]:
-        """What of it runs beside everything else, by the names of the tasks."""
+        """Return what of it runs beside everything else, by the names of the tasks."""
         dispatcher = self.dispatcher
         return {
             **({} if self.audit.file is None else {"audit log": self.audit.file.run}),
@@ -149,7 +149,7 @@ class BalancerCore:
         }
 
     def owned(self) -> dict[str, Run]:
-        """What of it only one balancer may run."""
+        """Return what of it only one balancer may run."""
         return {
             "fleet": self.fleet.run,
             **({} if self.statsd is None else {"statsd": self.statsd.run}),

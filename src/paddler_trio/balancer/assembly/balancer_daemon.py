@@ -402,7 +402,7 @@ def management_routes(
     accounts: KeyAccounts,
     joining: Joining,
 ) -> ManagementRoutes:
-    """What operators and agents may ask of this balancer."""
+    """Return what operators and agents may ask of this balancer."""
     agents = AgentSocket(
         core.dispatcher,
         core.goodbye,

@@ -77,7 +77,7 @@ def event_feed(
 
 
 def addresses_of(listeners: Mapping[str, Sequence[socket.socket]]) -> Mapping[str, Sequence[str]]:
-    """Where the sockets of each service listen, ``host:port`` each."""
+    """Return where the sockets of each service listen, ``host:port`` each."""
     return {
         _SHOWN.get(name, name): [bound_address(each) for each in bound]
         for name, bound in listeners.items()

@@ -1,4 +1,4 @@
-"""Who may dial in, put together: the registry of agents, its guard, its routes and its task."""
+"""Put together who may dial in: the registry of agents, its guard, its routes and its task."""
 
 from __future__ import annotations
 
@@ -66,12 +66,13 @@ class Joining:
         )
 
     def guard(self, config: BalancerConfig, manage: Authentication) -> AgentGuard:
-        """Of the management port; ConfigurationError for a network that is none."""
+        """Return the guard of the management port; ConfigurationError for a network that is
+        none."""
         return AgentGuard(
             self.registry, manage, _is_agents_path, legacy_networks(config.legacy_agents)
         )
 
 
 def _is_agents_path(path: str) -> bool:
-    """What a credential opens beside the socket, for reading."""
+    """Return whether this is a path that a credential opens beside the socket, for reading."""
     return is_store_path(path) or is_tunnel_path(path)

@@ -55,7 +55,7 @@ class Specification(Protocol):
 
 
 class DefaultState(Protocol):
-    """What ``default`` serves."""
+    """Say what ``default`` serves."""
 
     @property
     def applicable(self) -> AgentDesiredState | None: ...
@@ -157,7 +157,7 @@ class Deployments:
         ]
 
     def route(self, asked: str | None, allowed: frozenset[str] | None = None) -> Deployment:
-        """Where a request goes that names ``asked`` as its model.
+        """Return where a request goes that names ``asked`` as its model.
 
         Errors:
           NoSuchModelError: there is none of this name, or the key may not use it.
@@ -223,7 +223,7 @@ class Deployments:
                 yield self._of(pool)
 
     def _pools(self) -> list[Pool]:
-        """Of all deployments that there are."""
+        """Return the pools of all deployments that there are."""
         for each in self.desired():
             if self.dispatcher.pools.find(each.name) is None:
                 settings = PoolSettings(

@@ -1,4 +1,4 @@
-"""What a new fleet state changes, and what that costs the agents. Pure.
+"""Tell what a new fleet state changes, and what that costs the agents. Pure.
 
 A change is of the dearest class that any of its fields has:
 
@@ -66,8 +66,8 @@ def changes_between(before: FleetState, after: FleetState) -> tuple[DeploymentCh
 
 
 def change_between(before: DeploymentSpec, after: DeploymentSpec) -> Change:
-    """What it costs an agent with ``before`` to serve ``after``; NONE only if their digests are
-    equal, since that is what agents compare."""
+    """Return what it costs an agent with ``before`` to serve ``after``; NONE only if their digests
+    are equal, since that is what agents compare."""
     classes = [_class_of(field, before, after) for field in different_fields(before, after)]
     classes.append(Change.NONE if before.digest == after.digest else Change.IN_PLACE)
     return max(classes, key=_CLASSES.index)

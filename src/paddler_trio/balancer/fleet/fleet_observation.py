@@ -1,4 +1,4 @@
-"""What the planner looks at: goals, hosts, instances and queues, as they are now."""
+"""Observe what the planner looks at: goals, hosts, instances and queues, as they are now."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FleetObservation:
         *,
         is_settling: bool,
     ) -> FleetView:
-        """As it is now; synchronous, with no change in between.
+        """Return the fleet as it is now; synchronous, with no change in between.
 
         Args:
           known: by deployment and digest, also what rollouts come from.

@@ -233,7 +233,7 @@ async def _send_revision(send: Send, revision: FleetRevision) -> None:
 
 
 async def _answered(change: Callable[[], Awaitable[T]]) -> T:
-    """What ``change`` returns; its errors as answers."""
+    """Return what ``change`` returns, and its errors as answers."""
     try:
         return await change()
     except (RevisionConflictError, NoEarlierRevisionError) as error:

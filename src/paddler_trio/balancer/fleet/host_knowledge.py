@@ -1,4 +1,4 @@
-"""What is learned about hosts by asking them: does a deployment fit, are its files there.
+"""Keep what is learned about hosts by asking them: does a deployment fit, are its files there.
 
 Every question is a task, a few at a time. An answer is kept until the host leaves; one that failed
 is asked for again after a pause, as long as it is still wanted.
@@ -55,7 +55,7 @@ class BesideAnswer:
 
 @attrs.define(eq=False)
 class KnownHost:
-    """Of one host, by the digests of states.
+    """Hold what is known of one host, by the digests of states.
 
     ``memory``: what models may take, all instances together.
     ``fetching``: how far each download is, and ``fetches`` what ends it. ``fetch_failed``: why
@@ -81,8 +81,8 @@ class KnownHost:
         return None if answer is None or answer.digest != digest else answer.is_so
 
     def asks_beside_s(self, deployment: str, digest: Digest) -> float | None:
-        """When this may be asked (again): memory is taken and freed. None while a question is on
-        its way, whose answer is heard of."""
+        """Return when this may be asked (again): memory is taken and freed. None while a question
+        is on its way, whose answer is heard of."""
         if self.asking:
             return None
         answer = self.beside.get(deployment)
@@ -116,7 +116,7 @@ class HostKnowledge:
         self._nursery = nursery
 
     def of(self, host: HostId) -> KnownHost:
-        """What is known of it, little at first."""
+        """Return what is known of it, little at first."""
         return self._hosts.setdefault(host, KnownHost())
 
     def forget(self, host: HostId) -> None:

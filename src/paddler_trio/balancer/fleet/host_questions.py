@@ -1,4 +1,5 @@
-"""What hosts are asked, and when: would a model fit, and would they go on serving while they load.
+"""Decide what hosts are asked, and when: would a model fit, and would they go on serving while they
+load.
 
 Their answers become part of what is known of them (``host_knowledge.py``), and so of the next plan.
 """

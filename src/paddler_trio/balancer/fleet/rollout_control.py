@@ -1,4 +1,4 @@
-"""What operators see of rollouts, and what they may order: pause, resume, abort, undo."""
+"""Show operators rollouts, and take what they may order: pause, resume, abort, undo."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FleetRollouts:
 
     @property
     def changes(self) -> Changes:
-        """When :meth:`view` may return something else."""
+        """Return what tells when :meth:`view` may return something else."""
         return self.fleet.changed
 
     def view(self) -> Mapping[str, object]:

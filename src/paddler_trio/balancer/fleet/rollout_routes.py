@@ -40,7 +40,7 @@ class RolloutControl(Protocol):
 
     @property
     def changes(self) -> Changes:
-        """When :meth:`view` returns something else."""
+        """Return what tells when :meth:`view` returns something else."""
         ...
 
     def view(self) -> Mapping[str, object]:

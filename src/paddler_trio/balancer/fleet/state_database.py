@@ -38,7 +38,7 @@ class StateFile:
     """As it was read; the versions that Paddler writes differ."""
 
     def is_empty(self) -> bool:
-        """Whether it is there, and nothing is in it."""
+        """Return whether it is there, and nothing is in it."""
         text = content(self.path, limit_bytes=MAX_FILE_BYTES)
         return not text.strip() and self.path.exists()
 
@@ -78,7 +78,7 @@ class StateFile:
 
 
 def digest_of(state: BalancerDesiredState) -> str:
-    """Of everything in it, a template that is not in use included."""
+    """Return the digest of everything in it, a template that is not in use included."""
     return hashlib.sha256(dumps(unstructure(state))).hexdigest()
 
 
@@ -142,7 +142,7 @@ def replace(path: Path, text: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was renamed in it survives a power cut; OSError."""
+    """Let what was renamed in it survive a power cut; OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -151,7 +151,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def state_file(url: str) -> Path | None:
-    """As :func:`state_path`; ConfigurationError also if the file could not be made there."""
+    """Return the path as :func:`state_path` does; ConfigurationError also if the file could not be
+    made there."""
     path = state_path(url)
     if path is not None and not path.parent.is_dir():
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""What the state database keeps of the fleet, and its JSON. Pure.
+"""Keep the fleet in the state database, and read its JSON. Pure.
 
 ``PATH.fleet.json`` holds all revisions, newest first. A deployment that is the same in several of
 them is written once: revisions and good states name it by its place in ``specs``.
@@ -81,7 +81,8 @@ class StoredRollout:
 
     @property
     def has_failed(self) -> bool:
-        """Its target did not serve as it should; what an operator paused or aborted may be good."""
+        """Return whether its target did not serve as it should; what an operator paused or aborted
+        may be good."""
         if self.phase == "paused":
             return not (self.reason or PAUSED_BY).startswith(PAUSED_BY)
         return self.phase in _IN_VAIN
@@ -114,7 +115,7 @@ class StoredFleet:
 
     @classmethod
     def new(cls, now: str) -> StoredFleet:
-        """Of a new balancer: revision 0, without a deployment."""
+        """Return what a new balancer stores: revision 0, without a deployment."""
         nothing = FleetRevision(revision=0, author="", time=now, note="", state=FleetState())
         return cls(desired=BalancerDesiredState.default(), history=(nothing,))
 
@@ -137,8 +138,8 @@ class StoredFleet:
         yield from self.named
 
     def with_history(self, history: tuple[FleetRevision, ...]) -> StoredFleet:
-        """With other revisions, at least one, and without what is kept of deployments that the
-        newest does not have."""
+        """Return it with other revisions, at least one, and without what is kept of deployments
+        that the newest does not have."""
         return attrs.evolve(
             attrs.evolve(self, named=self._named(self.rollouts)), history=history
         ).without_leftovers()
@@ -324,7 +325,7 @@ def rendered_fleet(stored: StoredFleet, pending: Pending | None) -> bytes:
 def stored_in(
     document: Document, desired: BalancerDesiredState
 ) -> tuple[StoredFleet, Pending | None]:
-    """What a document of the newest version holds, beside Paddler's state; WireError."""
+    """Return what a document of the newest version holds, beside Paddler's state; WireError."""
     read = structure(document, _Document)
     if not read.history:
         raise ShapeError("no revision", "history")

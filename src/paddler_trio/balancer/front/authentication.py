@@ -48,7 +48,7 @@ class Authentication:
 
     @property
     def requires_key(self) -> bool:
-        """Whether requests need a key now; probes never do."""
+        """Return whether requests need a key now; probes never do."""
         return not self.is_waived and self.scope in self.keys.guarded
 
     def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:

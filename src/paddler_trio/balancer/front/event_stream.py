@@ -29,7 +29,7 @@ _HEADERS = [
 
 
 class WatchedView(Protocol):
-    """What a stream shows, such as a ``SharedView``."""
+    """A view is what a stream shows, such as a ``SharedView``."""
 
     watchers: int
 

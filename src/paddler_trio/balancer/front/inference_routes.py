@@ -153,7 +153,8 @@ class InferenceRoutes:
             raise HttpProblem(501, GENERATION_DISABLED)
 
     async def _stream_or_refuse(self, exchange: Exchange, work: Work, deployment: str) -> None:
-        """As ``_stream``; a request that is refused at once gets the status of the refusal."""
+        """Answer as ``_stream`` does; a request that is refused at once gets the status of the
+        refusal."""
         request = await self._submit(exchange, work, deployment)
         if request.failure is not None:
             raise HttpProblem(

@@ -63,7 +63,7 @@ _COMPUTING: Final = re.compile(r"/api/v2/(?:template/preview|agents/[^/]+/fit)")
 
 
 def may_change(exchange: Exchange) -> bool:
-    """Whether a request that is not a GET changes anything."""
+    """Return whether a request that is not a GET changes anything."""
     is_dry = b"dry_run=true" in exchange.query
     return not is_dry and _COMPUTING.fullmatch(exchange.path) is None
 
@@ -280,7 +280,8 @@ class ManagementRoutes:
         return _json(snapshot_v2(agent, self.dispatcher.slots_processing(agent.key)))
 
     def _find(self, agent_id: str) -> AgentConnection:
-        """By id, else by name, which is that of all instances on one host: their first link.
+        """Find an agent by id, else by name, which is that of all instances on one host: their
+        first link.
 
         HttpProblem 404 if there is none, 409 if several hosts have the name.
         """

@@ -44,7 +44,7 @@ SHOW_S: Final = 1.0
 
 
 class OwnedState(Protocol):
-    """What one balancer alone may have and write."""
+    """Hold what one balancer alone may have and write."""
 
     async def release(self) -> None:
         """Write the last, and nothing from then on."""

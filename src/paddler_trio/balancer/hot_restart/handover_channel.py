@@ -103,7 +103,7 @@ class HandoverChannel:
 
 
 async def connect(path: Path) -> HandoverChannel | None:
-    """To the balancer that listens there; None if there is none.
+    """Connect to the balancer that listens there; None if there is none.
 
     Raises:
       HandoverError: it is of another user, or the path is no socket one may open.

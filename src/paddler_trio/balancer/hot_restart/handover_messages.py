@@ -1,4 +1,4 @@
-"""What a balancer and its successor tell each other, one JSON a message. Pure.
+"""The messages that a balancer and its successor exchange, one JSON each. Pure.
 
     successor                   predecessor
     TakeOver
@@ -82,7 +82,7 @@ class ServeAll:
 
 @attrs.frozen
 class Left:
-    """How many requests have not ended."""
+    """Say how many requests have not ended."""
 
     requests: Uint32
 

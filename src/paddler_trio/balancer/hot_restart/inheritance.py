@@ -129,7 +129,7 @@ class Inheritance:
         log.info("the balancer before this one has ended")
 
     def close(self) -> None:
-        """What was not taken, and the channel."""
+        """Close what was not taken, and the channel."""
         self.channel.socket.close()
         close_all(list(self.locks.values()))
         self.locks.clear()

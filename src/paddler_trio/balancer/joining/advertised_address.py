@@ -1,4 +1,5 @@
-"""Where new machines are told to reach the management service, as far as that can be known here."""
+"""Find where new machines are told to reach the management service, as far as that can be known
+here."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class AgentLinks:
         return sum(map(len, self._links.values()))
 
     def __contains__(self, credential_id: str) -> bool:
-        """Whether an agent is connected with this credential."""
+        """Return whether an agent is connected with this credential."""
         return credential_id in self._links
 
     def __repr__(self) -> str:

@@ -84,7 +84,7 @@ class AgentRegistry:
 
     @classmethod
     def read(cls, path: Path | None) -> AgentRegistry:
-        """With what the file has, if there is one. It blocks. ConfigurationError."""
+        """Read what the file has, if there is one. It blocks. ConfigurationError."""
         if path is None:
             return cls()
         content = read_private(path, limit_bytes=MAX_FILE_BYTES)
@@ -103,7 +103,7 @@ class AgentRegistry:
 
     @property
     def guards(self) -> bool:
-        """Whether agents have to show something because of what is here."""
+        """Return whether agents have to show something because of what is here."""
         return self._stored.guarded
 
     def tokens(self) -> list[StoredToken]:
@@ -387,7 +387,7 @@ class AgentRegistry:
         )
 
     def _is_fresh(self, credential_id: str) -> bool:
-        """Whether the secret was replaced just now."""
+        """Return whether the secret was replaced just now."""
         replaced_s = self._replaced_s.get(credential_id)
         return replaced_s is not None and trio.current_time() < replaced_s + GRACE_S
 

@@ -54,7 +54,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 class KeyScope(StrEnum):
-    """What a key opens: the inference port, or the management port (operators and agents)."""
+    """A scope is what a key opens: the inference port, or the management port (operators and
+    agents)."""
 
     INFERENCE = "inference"
     MANAGEMENT = "management"
@@ -84,7 +85,7 @@ class StoredKey:
         deployments: frozenset[str] = frozenset(),
         terms: KeyTerms = NO_TERMS,
     ) -> StoredKey:
-        """Of a fresh ``secret``; it cannot be had back from the result."""
+        """Make the entry of a fresh ``secret``; it cannot be had back from the result."""
         salt = secrets.token_bytes(SALT_BYTES)
         digest = _digest(salt, secret.encode())
         return cls(name, scopes, created, salt, digest, deployments, terms)
@@ -108,8 +109,8 @@ class KeyFile:
         return found
 
     def having(self, key: StoredKey) -> KeyFile:
-        """With one more key; ConfigurationError if its name is taken, there are too many, or the
-        file would be too large to be read again."""
+        """Return the keys with one more; ConfigurationError if its name is taken, there are too
+        many, or the file would be too large to be read again."""
         if any(other.name == key.name for other in self.keys):
             raise ConfigurationError(
                 f"there is a key named {key.name!r} already; revoke it first or choose another name"

@@ -123,7 +123,8 @@ class AuditFile:
         self._has_lines.set()
 
     def _append_pending(self) -> str | None:
-        """In a thread: what it has written is taken off the front of the list, in one step."""
+        """Append in a thread: what it has written is taken off the front of the list, in one
+        step."""
         lines = self._pending[:]
         try:
             append_lines(self.path, lines)

@@ -1,4 +1,4 @@
-"""What operators did, as those who carry it out report it: one record an action.
+"""Record what operators did, as those who carry it out report it: one record an action.
 
 A handler records what it has done, with what only it can name: the target, digests, a revision. A
 request that may change something and of which no handler recorded anything gets a record of its

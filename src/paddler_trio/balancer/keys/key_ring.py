@@ -118,6 +118,6 @@ class KeyRing:
         return f"the API key {key.name!r} expired at {rfc3339(expires)}"
 
     def valid_s(self, key: StoredKey) -> float:
-        """For how many more seconds the key is valid; infinite without an end."""
+        """Return for how many more seconds the key is valid; infinite without an end."""
         expires = key.terms.expires
         return math.inf if expires is None else (expires - self.now()).total_seconds()

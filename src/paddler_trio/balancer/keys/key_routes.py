@@ -261,7 +261,7 @@ def _checked(check: Callable[[], T], field: str) -> T:
 
 
 def _with_path(check: Callable[[], T]) -> T:
-    """As ``_checked``; the sentence begins with the name of the field."""
+    """Check as ``_checked`` does; the sentence begins with the name of the field."""
     try:
         return check()
     except ConfigurationError as error:

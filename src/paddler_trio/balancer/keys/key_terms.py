@@ -1,5 +1,5 @@
-"""How long an API key is valid and how much it may use: optional fields of a key, all alike in a
-key file and in the management API.
+"""Read how long an API key is valid and how much it may use: optional fields of a key, all alike in
+a key file and in the management API.
 
     expires               RFC 3339, such as 2026-12-31T23:59:59Z
     requests_per_minute   whole numbers >= 1
@@ -39,8 +39,8 @@ class KeyTerms:
 
     @classmethod
     def read(cls, fields: Mapping[str, object], what: str) -> KeyTerms:
-        """From those of the fields that there are; ConfigurationError names the one that is
-        wrong, below ``what``."""
+        """Read those of the fields that there are; ConfigurationError names the one that is wrong,
+        below ``what``."""
         prefix = f"{what}." if what else ""
         limits = {
             name: check_limit(fields[name], f"{prefix}{name}", most)
@@ -100,7 +100,7 @@ def after(seconds: object, what: str, now: datetime) -> datetime:
 
 
 def duration_s(text: str, what: str) -> int:
-    """Of ``90s``, ``30m``, ``12h``, ``7d`` or ``4w``, in seconds; ConfigurationError."""
+    """Return the seconds of ``90s``, ``30m``, ``12h``, ``7d`` or ``4w``; ConfigurationError."""
     match = _DURATION.fullmatch(text)
     seconds = 0 if match is None else int(match[1]) * _UNIT_S[match[2]]
     if not 1 <= seconds <= MAX_TTL_S:

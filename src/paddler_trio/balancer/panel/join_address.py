@@ -1,4 +1,4 @@
-"""Where agents shall dial in, as seen from the browser that asks.
+"""Tell where agents shall dial in, as seen from the browser that asks.
 
 The command that the panel shows has to work on another machine. The balancer knows which sockets
 its management port has; only the browser's request shows by which name the machine is reached from

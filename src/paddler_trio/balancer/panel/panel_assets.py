@@ -149,7 +149,7 @@ def _file(name: str, body: bytes, packed: bytes | None) -> PanelFile:
 
 
 def takes_gzip(accepted: bytes | None) -> bool:
-    """Whether an ``Accept-Encoding`` allows gzip."""
+    """Return whether an ``Accept-Encoding`` allows gzip."""
     for each in (accepted or b"").lower().split(b","):
         name, _, weight = each.partition(b";")
         if name.strip() in (b"gzip", b"x-gzip"):
@@ -158,6 +158,6 @@ def takes_gzip(accepted: bytes | None) -> bool:
 
 
 def has_tag(sent: bytes | None, tag: bytes) -> bool:
-    """Whether an ``If-None-Match`` holds ``tag``, which a proxy may have made weak."""
+    """Return whether an ``If-None-Match`` holds ``tag``, which a proxy may have made weak."""
     tags = (each.strip().removeprefix(b"W/") for each in (sent or b"").split(b","))
     return any(each in (tag, b"*") for each in tags)

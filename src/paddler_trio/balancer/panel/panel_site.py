@@ -40,7 +40,7 @@ NOT_THROUGH_HERE: Final = ("api/v1/agent_socket/", "api/v2/store")
 
 @attrs.frozen(eq=False)
 class PanelSite:
-    """What is under the base; each application has its own guard around it.
+    """Hold what is under the base; each application has its own guard around it.
 
     Args:
       own: answers ``/session`` and ``/info``.

@@ -159,6 +159,6 @@ def _cookie(exchange: Exchange, token: str, *, max_age_s: int) -> Header:
 
 
 def is_secure(exchange: Exchange) -> bool:
-    """Whether the browser came over TLS, here or at a proxy in front."""
+    """Return whether the browser came over TLS, here or at a proxy in front."""
     proto = (exchange.header(b"x-forwarded-proto") or b"").split(b",")[0].strip().lower()
     return exchange.scope.get("scheme") in ("https", "wss") or proto == b"https"

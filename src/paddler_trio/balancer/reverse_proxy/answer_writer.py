@@ -166,12 +166,12 @@ def field_text(name: str) -> bytes:
 
 
 def error_body(code: int, text: str) -> bytes:
-    """As OpenAI's API and llama-server have it."""
+    """Return an error as OpenAI's API and llama-server have it."""
     kind = "invalid_request_error" if code < 500 else "server_error"
     body = {"error": {"message": text, "type": kind, "param": None, "code": code}}
     return json.dumps(body, ensure_ascii=False).encode()
 
 
 def error_event(code: int, text: str) -> bytes:
-    """The same as an event of a stream."""
+    """Return an error as an event of a stream."""
     return b"data: %b\n\n" % error_body(code, text)

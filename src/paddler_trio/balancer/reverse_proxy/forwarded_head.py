@@ -129,7 +129,7 @@ def _others_cookies(value: bytes) -> bytes:
 
 
 class Framing(Enum):
-    """How the client knows where a body ends."""
+    """Say how the client knows where a body ends."""
 
     NONE = "there is none"
     LENGTH = "its length"
@@ -204,7 +204,8 @@ def answer_head(
 def _switching_head(
     head: ResponseHead, extra: Sequence[tuple[bytes, bytes]], *, upgrades: bool
 ) -> AnswerHead:
-    """What follows it is of another protocol, and ends with the connection."""
+    """Return the head of an answer that switches: what follows it is of another protocol, and ends
+    with the connection."""
     fields = [(name.lower(), value) for name, value in head.headers]
     switched = [value.strip().lower() for name, value in fields if name == b"upgrade"]
     if not upgrades or switched != [b"websocket"]:
@@ -235,7 +236,7 @@ def last_chunk(trailers: Headers = ()) -> bytes:
 
 
 def is_event_stream(headers: Headers) -> bool:
-    """Whether a body with these fields is of server-sent events."""
+    """Return whether a body with these fields is of server-sent events."""
     return any(
         name.lower() == b"content-type" and value.lower().startswith(b"text/event-stream")
         for name, value in headers
@@ -243,7 +244,7 @@ def is_event_stream(headers: Headers) -> bool:
 
 
 def _one_length(headers: Headers) -> int:
-    """Of the body as the client reads it, who has no agent to trust."""
+    """Return the one length of the body as the client reads it, who has no agent to trust."""
     told = [
         each.strip()
         for name, value in headers

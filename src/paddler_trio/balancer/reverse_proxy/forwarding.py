@@ -264,8 +264,8 @@ class Forwarding:
     async def _patient_exchange(
         self, agent: AgentConnection, forwarded: ForwardedRequest, answer: AnswerWriter
     ) -> Failed | None:
-        """As long as something comes: no slot that is lost ends this one, and its agent, which
-        watches the server, may be the one that is silent."""
+        """Exchange as long as something comes: no slot that is lost ends this one, and its agent,
+        which watches the server, may be the one that is silent."""
         timeout_s = self.response_timeout_s
         with trio.move_on_after(timeout_s) as patience:
 
@@ -363,7 +363,8 @@ class Forwarding:
 
 
 def _failure(failed: Failed) -> Failure:
-    """What the client is told. Its agent judges by itself whether a server is to be left alone."""
+    """Return what the client is told. Its agent judges by itself whether a server is to be left
+    alone."""
     if failed.kind in OUR_REFUSALS:
         return Failure(OUR_REFUSALS[failed.kind], failed.text)
     return Failure(504 if failed.kind == "timeout" else 502, failed.text)

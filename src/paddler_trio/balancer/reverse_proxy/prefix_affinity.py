@@ -1,4 +1,5 @@
-"""Which server has the beginning of a request in its cache, as far as its answers have told.
+"""Remember which server has the beginning of a request in its cache, as far as its answers have
+told.
 
 llama-server ends an answer with ``timings.cache_n``, the tokens of the prompt that it did not
 compute; vLLM and others with ``cached_tokens``. Beginnings are compared as bytes of the request's
@@ -26,7 +27,7 @@ _CACHED: Final = re.compile(rb'"(?:cache_n|cached_tokens)"\s*:\s*(\d{1,9})')
 
 
 def cached_tokens(tail: bytes) -> int | None:
-    """What an answer that ends so says of the cache; None if it says nothing."""
+    """Return what an answer that ends so says of the cache; None if it says nothing."""
     found = _CACHED.findall(tail)
     return int(found[-1]) if found else None
 

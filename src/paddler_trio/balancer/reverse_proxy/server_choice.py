@@ -1,4 +1,4 @@
-"""Which server a request must go to, or had better go to, if it may not go to any.
+"""Choose which server a request must go to, or had better go to, if it may not go to any.
 
 A client may name an agent; a request that names a slot of llama-server goes to the same server
 whenever the same client names it, as long as the same servers are there.
@@ -48,6 +48,7 @@ def _load(agent: AgentConnection) -> float:
 
 
 def least_busy(agents: Iterable[AgentConnection]) -> AgentConnection | None:
-    """Of those that get work, for a request that takes no slot; None if none does."""
+    """Return the least busy of those that get work, for a request that takes no slot; None if none
+    does."""
     ready = [agent for agent in agents if agent.is_accepting]
     return min(ready, key=_load, default=None)

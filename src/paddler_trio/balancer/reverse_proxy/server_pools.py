@@ -1,4 +1,4 @@
-"""Which servers a request is for: those of one deployment, chosen by the model that it names."""
+"""Choose which servers a request is for: those of one deployment, by the model that it names."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class ServerPools:
         return max(serving, key=lambda each: each[0])[1] if serving else None
 
     def any_of(self) -> Pool | None:
-        """For a request that names no model of theirs: one that has agents, if one has; None only
-        if there are no servers at all."""
+        """Return servers for a request that names no model of theirs: one that has agents, if one
+        has; None only if there are no servers at all."""
         pools = self.all()
         return max(pools, key=lambda pool: bool(pool.agents), default=None)
 
     def any_with_servers(self) -> Pool | None:
-        """The same; None while no server is there."""
+        """Return the servers of :meth:`any_of`; None while no server is there."""
         return next((pool for pool in self.all() if pool.agents), None)
 
 

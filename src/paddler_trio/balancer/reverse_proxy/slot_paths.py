@@ -1,4 +1,4 @@
-"""Which requests to a server take one of its slots: those that its model works on.
+"""Tell which requests to a server take one of its slots: those that its model works on.
 
 Everything else (models, tokens of a text, properties, the web page, what nobody knows here) is
 answered by its HTTP threads at once, and waits for no slot.

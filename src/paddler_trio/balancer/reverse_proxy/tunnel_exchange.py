@@ -36,7 +36,7 @@ CLOSED_SIDE_S: Final = 10.0
 
 @attrs.frozen(kw_only=True)
 class ForwardedRequest:
-    """What a server is sent; it may be sent again, to another one."""
+    """Hold what a server is sent; it may be sent again, to another one."""
 
     head: RequestHead
     body: bytes | bytearray = attrs.field(repr=False)

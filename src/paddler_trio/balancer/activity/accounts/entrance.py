@@ -1,4 +1,5 @@
-"""In front of everything that answers clients of inference: names each request and accounts for it.
+"""Stand in front of everything that answers clients of inference: name each request and account for
+it.
 
 It is outside of all other checks, so a request that they refuse has its line in the access log,
 too. From here on every line of the log about a request has its id and its trace, and the response

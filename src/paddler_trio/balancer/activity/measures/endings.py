@@ -1,4 +1,4 @@
-"""How requests end, in the few words that are labels of metrics."""
+"""Say how requests end, in the few words that are labels of metrics."""
 
 from __future__ import annotations
 

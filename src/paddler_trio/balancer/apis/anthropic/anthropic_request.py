@@ -315,7 +315,7 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
 
 
 def _thinking(values: Mapping[str, object]) -> tuple[bool, int | None]:
-    """Whether to think, and the bound on its tokens."""
+    """Return whether to think, and the bound on its tokens."""
     thinking = object_in(values, "thinking")
     if thinking.get("type", "disabled") == "disabled":
         return False, None

@@ -59,7 +59,7 @@ class InfillRequest:
 
     @property
     def shows_prompt(self) -> bool:
-        """What the prompt became is part of the answer."""
+        """Return what the prompt became is part of the answer."""
         names = self.completion.response_fields
         return not names or "prompt" in names
 

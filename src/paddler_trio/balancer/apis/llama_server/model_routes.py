@@ -65,8 +65,8 @@ _META = {
 
 
 async def list_models(backend: Backend, exchange: ApiExchange) -> None:
-    """As OpenAI's schema has it, or Anthropic's, for which no agent is asked; or with what agents
-    describe."""
+    """List the models as OpenAI's schema has them, or Anthropic's, for which no agent is asked; or
+    with what agents describe."""
     served = backend.deployments.visible(exchange.allowed_deployments)
     if is_anthropic(exchange):
         await exchange.send_json(200, anthropic_list(served, backend.created_s))
@@ -116,7 +116,8 @@ def _model(backend: Backend, served: Deployment, stats: Mapping[str, object]) ->
 
 
 def _ollama_model(served: Deployment, stats: Mapping[str, object]) -> Json:
-    """The same as Ollama lists it, which llama-server adds: clients look there for capabilities."""
+    """Return a model as Ollama lists it, which llama-server adds: clients look there for
+    capabilities."""
     capabilities = ["completion", "multimodal"] if stats.get("can_see") else ["completion"]
     texts = dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), "")
     details = dict.fromkeys(("parent_model", "family", "parameter_size", "quantization_level"), "")
@@ -339,7 +340,7 @@ async def slots(backend: Backend, exchange: ApiExchange) -> None:
 
 
 def _counts(lease: Lease | None) -> Json:
-    """What is known of the request of a slot, under llama-server's names."""
+    """Return what is known of the request of a slot, under llama-server's names."""
     prompt = None if lease is None else lease.prompt
     tokens, cached = (0, 0) if prompt is None else (prompt.tokens, prompt.cached)
     num_sampled = 0 if lease is None else len(lease.request.tokens)

@@ -98,7 +98,8 @@ class Ranking:
     scores: dict[int, float] = attrs.field(factory=dict)
 
     def take(self, step: Step) -> int:
-        """By how many bytes the scores have grown. ApiError 400 for a document that is too long."""
+        """Return by how many bytes the scores have grown. ApiError 400 for a document that is too
+        long."""
         start, before = self.starts[step.choice], len(self.scores)
         for result in step.results:
             match result:

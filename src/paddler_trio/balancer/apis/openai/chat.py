@@ -52,7 +52,7 @@ from paddler_trio.wire.trio.work import Generate
 
 @attrs.frozen(kw_only=True)
 class Heading:
-    """What every chunk of one answer begins with. ``created`` is in seconds since 1970."""
+    """Hold what every chunk of one answer begins with. ``created`` is in seconds since 1970."""
 
     model: str
     fingerprint: str
@@ -155,7 +155,7 @@ def _content_logprob(entry: Mapping[str, object], *, is_exact: bool) -> Json:
 
 @attrs.define
 class ChunkStream:
-    """What the streams of chat completions and of completions share.
+    """Make what the streams of chat completions and of completions share.
 
     Args:
       watch: for timings in every chunk, where the request asks for them.
@@ -371,7 +371,8 @@ async def chat_completions(backend: Backend, exchange: ApiExchange) -> None:
 async def verbose_of(
     backend: Backend, exchange: ApiExchange, delivery: Delivery, generate: Generate
 ) -> Json | None:
-    """What the model is given for ``generate``, if the request asks for it; an agent is asked."""
+    """Return what the model is given for ``generate``, if the request asks for it; an agent is
+    asked."""
     if not delivery.is_verbose:
         return None
     return {

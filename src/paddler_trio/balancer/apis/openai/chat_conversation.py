@@ -40,8 +40,8 @@ def conversation_prompt(
 
 
 def _message(message: object) -> Json:
-    """As templates read it: a developer is the system, a refusal is content, and a call is one of
-    ``tool_calls``."""
+    """Return a message as templates read it: a developer is the system, a refusal is content, and a
+    call is one of ``tool_calls``."""
     assert isinstance(message, dict)
     adapted: Json = {
         key: each
@@ -96,7 +96,7 @@ def plain_content(parts: list[Json]) -> object:
 
 
 def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> tuple[bool, bool]:
-    """Whether the last message is continued, and whether an answer is opened."""
+    """Return whether the last message is continued, and whether an answer is opened."""
     last: Json = messages[-1] if messages else {"role": "nobody"}
     continues = values.get("continue_final_message", _is_continued(values, last)) is True
     opens = values.get("add_generation_prompt", not continues) is True
@@ -221,7 +221,7 @@ def _without(value: object, key: str) -> Json:
 
 
 def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None]:
-    """Whether to reason (None: as the template has it) and the bound on its tokens."""
+    """Return whether to reason (None: as the template has it) and the bound on its tokens."""
     requested: dict[str, bool] = {}
     bounds: dict[str, int] = {}
 

@@ -86,7 +86,7 @@ def response_format_shape(limits: ApiLimits) -> Shape:
 
 
 def stream_fields() -> tuple[Field, ...]:
-    """How an answer is delivered."""
+    """Return how an answer is delivered."""
     options = record(
         "stream_options",
         Field("include_usage", Flag(), "A last chunk carries the usage."),
@@ -118,7 +118,7 @@ def verbose_field() -> Field:
 
 
 def thinking_fields() -> tuple[Field, ...]:
-    """Whether the model reasons before it answers, and for how long."""
+    """Return whether the model reasons before it answers, and for how long."""
     thinking = record(
         "thinking",
         Field("type", OneOf(("enabled", "disabled", "adaptive")), "On or off."),

@@ -25,7 +25,7 @@ from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, Conversation
 
 @attrs.frozen(kw_only=True)
 class Delivery:
-    """How an answer is delivered; everything about the generation itself is in the works.
+    """Say how an answer is delivered; everything about the generation itself is in the works.
 
     Attributes:
       model: the name to echo; None for the served one's.
@@ -52,7 +52,8 @@ class Delivery:
     is_exact: bool = False
 
     def exactly(self, ignored: IgnoredFields) -> Delivery:
-        """The same without what OpenAI's own schema does not have; ``ignored`` collects it."""
+        """Return the request without what OpenAI's own schema does not have; ``ignored`` collects
+        it."""
         extras = {
             "timings_per_token": self.with_timings,
             "return_progress": self.with_progress,
@@ -198,7 +199,7 @@ def only_streams(values: Mapping[str, object], ignored: IgnoredFields) -> None:
 
 
 def _logprobs(values: Mapping[str, object]) -> int | None:
-    """How many alternatives are reported with each token; None for no report at all."""
+    """Return how many alternatives are reported with each token; None for no report at all."""
     top, n_probs, wanted = (values.get(name) for name in ("top_logprobs", "n_probs", "logprobs"))
     if isinstance(wanted, int) and not isinstance(wanted, bool):
         return wanted  # as completions have it

@@ -228,7 +228,7 @@ def read_completion(
 def read_llama_completion(
     body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> CompletionRequest:
-    """The same for llama-server's dialect."""
+    """Read a completion in llama-server's dialect."""
     values = llama_completion_record(limits).read(body, "", ignored)
     return completion_of(values, read_prompts(values["prompt"], limits), limits, ignored)
 
@@ -236,7 +236,7 @@ def read_llama_completion(
 def completion_of(
     values: Mapping[str, object], prompts: Prompts, limits: ApiLimits, ignored: IgnoredFields
 ) -> CompletionRequest:
-    """What the ``llama_fields`` of a request ask for."""
+    """Return what the ``llama_fields`` of a request ask for."""
     only_streams(values, ignored)
     n_probs = _whole(values, "n_probs", 0)
     return attrs.evolve(

@@ -69,7 +69,7 @@ class TextAnswer:
 
     @property
     def held_bytes(self) -> int:
-        """What it takes, of its own."""
+        """Return how many bytes it takes, of its own."""
         listed = self.tokens.itemsize * (len(self.tokens) + len(self._logprobs_at))
         own_text = sys.getsizeof(self.text) if self._has_grown else 0
         return own_text + self.logprobs.held_bytes + listed
@@ -102,7 +102,7 @@ class TextAnswer:
         return sum(self.logprobs.sampled()) / count if count else -math.inf
 
     def legacy_logprobs(self, *, is_exact: bool) -> Json:
-        """As the function of this name, each list made while it is written."""
+        """Build what the function of this name builds, each list made while it is written."""
         offsets = self._logprobs_at
         lists: Json = {name: self.logprobs.written(form) for name, form in _LEGACY_LISTS.items()}
         lists["text_offset"] = Items(lambda: offsets, len(offsets))
@@ -110,7 +110,7 @@ class TextAnswer:
 
 
 def _offsets(start: int, logprobs: Sequence[Mapping[str, object]]) -> list[int]:
-    """Where in the text each token begins."""
+    """Return where in the text each token begins."""
     offsets = []
     for entry in logprobs:
         offsets.append(start)
@@ -276,7 +276,7 @@ class CompletionStream(ChunkStream):
 
 
 def grown_by(answer: TextAnswer, step: Step) -> int:
-    """By how many bytes ``answer`` grows when it takes ``step``."""
+    """Return by how many bytes ``answer`` grows when it takes ``step``."""
     before = answer.held_bytes
     answer.take(step)
     return answer.held_bytes - before

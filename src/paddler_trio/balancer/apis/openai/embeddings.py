@@ -135,9 +135,10 @@ class Embedded:
     """By place: one vector, or one for each token."""
 
     def take(self, step: Step) -> int:
-        """By how many bytes the vectors have grown; a short text may have very many.
+        """Return by how many bytes the vectors have grown; a short text may have very many.
 
-        ApiError 400 for an input that is too long, or a model without a vector for texts."""
+        ApiError 400 for an input that is too long, or a model without a vector for texts.
+        """
         start = self.starts[step.choice]
         grown = 0
         for result in step.results:

@@ -200,7 +200,7 @@ def call_of(item: Item) -> Json | None:
 
 
 def call_id(item: Item) -> str:
-    """What a call and its result have in common; ``call`` where neither has a name."""
+    """Return what a call and its result have in common; ``call`` where neither has a name."""
     return str(item.get("call_id") or item.get("id") or "call")
 
 

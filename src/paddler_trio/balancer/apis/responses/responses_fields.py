@@ -86,7 +86,8 @@ def _image_part() -> Record:
 
 
 def _hosted_items(output: Shape, tools: Shape) -> tuple[Record, ...]:
-    """What Codex and others send again of tools that are no functions: calls and their results."""
+    """Return what Codex and others send again of tools that are no functions: calls and their
+    results."""
     call_id = Field("call_id", Text(256), "What the output refers to.")
     action = required("action", FreeObject(), "Told to the model as the arguments.")
 

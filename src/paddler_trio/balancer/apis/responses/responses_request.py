@@ -40,7 +40,7 @@ from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, Conversation
 
 
 def input_items(value: object) -> list[Item]:
-    """What was given as ``input``, as a list of items."""
+    """Return the ``input`` as a list of items."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -96,7 +96,7 @@ def _assistant_turn(messages: list[Json], *, unless: Sequence[str] = ()) -> Json
 
 
 def _thought(item: Item) -> str:
-    """Its content, or where there is none its summary."""
+    """Return its content, or where there is none its summary."""
     parts = item.get("content") or item.get("summary") or []
     assert isinstance(parts, list)
     return "".join(str(part["text"]) for part in parts)
@@ -119,7 +119,7 @@ def _content(value: object) -> object:
 
 @attrs.frozen(kw_only=True)
 class ResponsesRequest:
-    """What a response is made of, but for what a stored one adds.
+    """Hold what a response is made of, but for what a stored one adds.
 
     Attributes:
       values: the body as it was read; much of it is echoed.
@@ -142,7 +142,8 @@ class ResponsesRequest:
 
     @property
     def summary(self) -> object:
-        """How the request wants its reasoning summarised, in one of two spellings; None if not."""
+        """Return how the request wants its reasoning summarised, in one of two spellings; None if
+        not."""
         reasoning = object_in(self.values, "reasoning")
         return reasoning.get("summary") or reasoning.get("generate_summary")
 
@@ -219,7 +220,7 @@ def read_responses(
 def read_input_tokens(
     body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> ResponsesRequest:
-    """The same of what only counts."""
+    """Read a request whose input is only counted."""
     return _request(input_tokens_record(limits).read(body, "", ignored))
 
 
@@ -291,7 +292,8 @@ def _chosen(choice: Mapping[str, object], tools: Mapping[str, Offered], path: st
 
 
 def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None, Json]:
-    """Whether to reason (None: as the template has it), the bound, and the template's words."""
+    """Return whether to reason (None: as the template has it), the bound, and the template's
+    words."""
     effort = object_in(values, "reasoning").get("effort")
     if not isinstance(effort, str):
         return None, None, {}

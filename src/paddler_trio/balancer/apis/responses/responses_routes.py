@@ -230,7 +230,7 @@ class Responses:
 
 
 def _references(request: ResponsesRequest) -> dict[str, int]:
-    """Where in the input each stored item is referred to.
+    """Return where in the input each stored item is referred to.
 
     ApiError 400 for an item that is referred to twice: a short body would stand for a prompt
     without a bound.
@@ -251,7 +251,7 @@ def _references(request: ResponsesRequest) -> dict[str, int]:
 
 
 def _reserve(exchange: ApiExchange, size_bytes: int) -> None:
-    """What is stored is held again for a request that may be short; HttpProblem 503."""
+    """Hold what is stored again for a request that may be short; HttpProblem 503."""
     try:
         exchange.room.grow(size_bytes)
     except BudgetSpentError as spent:
@@ -261,9 +261,10 @@ def _reserve(exchange: ApiExchange, size_bytes: int) -> None:
 async def _texts_of(
     request: ResponsesRequest, before: Sequence[Item], exchange: ApiExchange
 ) -> tuple[bytes, bytes, int]:
-    """What of the request is stored with its response, written before that is there.
+    """Return what of the request is stored with its response, written before that is there.
 
-    HttpProblem 503 if there is no room for it."""
+    HttpProblem 503 if there is no room for it.
+    """
 
     def write() -> tuple[bytes, bytes]:
         items = [_named(item) for item in request.items]

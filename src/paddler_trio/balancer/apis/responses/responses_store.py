@@ -95,7 +95,7 @@ class StoredResponse:
 
     @property
     def conversation_weight_bytes(self) -> int:
-        """What reading the conversation makes the balancer hold."""
+        """Return what reading the conversation makes the balancer hold."""
         return self.weight_bytes + self.response_weight_bytes
 
     @property
@@ -161,7 +161,7 @@ class ResponseStore:
         return None if response_id is None else self.get(response_id, owner=owner)
 
     def drop(self, response_id: str, *, owner: str) -> bool:
-        """Whether it was there."""
+        """Forget it; return whether it was there."""
         with self._lock:
             return self._drop(response_id, owner)
 
@@ -190,7 +190,7 @@ class ResponseStore:
 
 @attrs.define
 class _Owned:
-    """What one owner has in the store, what was used last at the end."""
+    """Hold what one owner has in the store, what was used last at the end."""
 
     kept: OrderedDict[str, StoredResponse] = attrs.field(factory=OrderedDict)
     response_ids: dict[str, str] = attrs.field(factory=dict)
