@@ -112,7 +112,7 @@ class EventFeed:
         return self._open.keys() >= set(topics)
 
     def event(self, seq: int | None, topics: Sequence[str]) -> bytes | None:
-        """The event that leads from ``seq`` to now; a full one for None.
+        """Return the event that leads from ``seq`` to now; a full one for None.
 
         None if there is none: only a full one will do. Empty if nothing differs.
         """
@@ -240,7 +240,7 @@ class Watcher:
             self.seq = int(seq)
 
     async def next(self) -> bytes:
-        """The next event that has something new; a full one if there is no other way.
+        """Return the next event that has something new; a full one if there is no other way.
 
         The first one comes in any case: who resumes hears at once that it did.
         """

@@ -89,7 +89,7 @@ class FeedDocument:
         self._topics.pop(topic, None)
 
     def entries(self, topic: str) -> Mapping[str, Entry]:
-        """The newest ones by key; none of a topic that is not kept up to date."""
+        """Return the newest ones by key; none of a topic that is not kept up to date."""
         known = self._topics.get(topic)
         return {} if known is None else known.entries
 
@@ -118,12 +118,12 @@ class FeedDocument:
     # -------------------------------------------------------------- reading
 
     def full(self, topics: Iterable[str]) -> bytes:
-        """An event that shows these topics whole; all of them have begun."""
+        """Return an event that shows these topics whole; all of them have begun."""
         entries = {name: self._topics[name].entries.values() for name in topics}
         return self._event(entries, {}, is_full=True)
 
     def nothing(self) -> bytes:
-        """An event without a change."""
+        """Return an event without a change."""
         return self._event({}, {}, is_full=False)
 
     def since(self, seq: int, topics: Sequence[str]) -> bytes | None:

@@ -77,7 +77,7 @@ class Marks:
         return [(moment_s, int(number)) for moment_s, number in pairs]
 
     def pack(self) -> bytes:
-        """One small block; see ``finished_requests.py``."""
+        """Return one small block; see ``finished_requests.py``."""
         return array("d", self._flat).tobytes()
 
     @classmethod
@@ -198,7 +198,7 @@ class RequestRecord:
 
     @classmethod
     def of(cls, request: Request) -> RequestRecord:
-        """A request that has just arrived."""
+        """Return the record of a request that has just arrived."""
         return cls(
             request.key,
             request.id[:MAX_TEXT_CHARS],
@@ -215,7 +215,7 @@ class RequestRecord:
 
     @property
     def agents(self) -> list[str]:
-        """Those that it was given to, in order."""
+        """Return those that it was given to, in order."""
         return [placement.agent for placement in self.placements]
 
     @property

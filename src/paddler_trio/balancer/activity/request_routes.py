@@ -204,7 +204,7 @@ class RequestRoutes:
         return record
 
     async def _found(self, wanted: Filter) -> list[RequestRecord]:
-        """The newest that are wanted, by the time of their arrival."""
+        """Return the newest that are wanted, by the time of their arrival."""
         activity = self.activity
         flying = list(reversed(activity.in_flight.values())) if wanted.state != "finished" else []
         ended = activity.finished.packed() if wanted.state != "in_flight" else []

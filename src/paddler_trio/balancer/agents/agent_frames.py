@@ -74,7 +74,7 @@ def _value_of(text: str) -> Any:
 
 
 def take_step(agent: AgentConnection, entries: object, *, is_escaped: bool = False) -> None:
-    """The hot path: everything one engine pass produced, no converter involved. WireError.
+    """Take everything one engine pass produced: the hot path, no converter involved. WireError.
 
     ``is_escaped``: as of the frame. Half a pair would fail where it is rendered: on a WebSocket,
     with all other requests of its client.
@@ -133,9 +133,9 @@ def deliver(
     extended: bool,
     now_s: float | None = None,
 ) -> None:
-    """Pass results on, up to the first that ends the request; WireError, and nothing passed, if
-    one is no result: clients could not read it either. ``extended``: the agent is ours; ``now_s``
-    as of :meth:`Lease.deliver`."""
+    """Pass results on, up to the first that ends the request; WireError, and nothing passed,
+    if one is no result: clients could not read it either. ``extended``: the agent is ours;
+    ``now_s`` as of :meth:`Lease.deliver`."""
     for place, result in enumerate(results):
         if family == "GeneratedToken" and is_text(result):
             continue

@@ -107,7 +107,7 @@ class AgentSocket:
     _connections: int = attrs.field(default=0, init=False)
 
     async def serve(self, exchange: Exchange, agent_id: str) -> None:
-        """One agent, from the upgrade to the end of its connection."""
+        """Serve one agent, from the upgrade to the end of its connection."""
         connecting = await exchange.receive()
         assert connecting["type"] == "websocket.connect"
         speaks_trio = SUBPROTOCOL in exchange.subprotocols
@@ -370,7 +370,7 @@ class _Link:
     # ------------------------------------------------------------- messages
 
     def _handle(self, frame: AgentFrame) -> bool:
-        """One frame; False ends the connection in an orderly way.
+        """Handle one frame; False ends the connection in an orderly way.
 
         A frame that is not one raises WireError, after its request, if it names one, has failed.
         """

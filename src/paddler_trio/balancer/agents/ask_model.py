@@ -55,7 +55,7 @@ async def ask_model(
     client: str = "",
     deployment: str = DEFAULT_DEPLOYMENT,
 ) -> object:
-    """An agent's answer as JSON; see ``wire/trio/trio_link.py`` for its shape.
+    """Return an agent's answer as JSON; see ``wire/trio/trio_link.py`` for its shape.
 
     ``client`` is the client whose turns it takes on the agent. Cancellation: the agent is sent a
     stop.
@@ -150,8 +150,8 @@ def _writing_thread() -> trio.CapacityLimiter:
 async def _serving_agent(
     dispatcher: Dispatcher, deployment: str, began_s: float, *, is_infill: bool
 ) -> AgentConnection:
-    """An agent of ours that serves the deployment and understands the question, the least busy
-    one."""
+    """Return an agent of ours that serves the deployment and understands the question, the least
+    busy one."""
     pool = dispatcher.pools.find(deployment)
     if pool is None:
         raise HttpProblem(404, f"there is no deployment {deployment[:80]!r}")
@@ -175,7 +175,7 @@ def _deadline_s(dispatcher: Dispatcher, pool: Pool, began_s: float) -> float:
 
 
 def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> AgentConnection | None:
-    """HttpProblem if it is no use to wait for one."""
+    """Raise HttpProblem if it is no use to wait for one."""
     if dispatcher.is_draining:
         raise HttpProblem(503, "balancer is shutting down")
     if not pool.is_known:

@@ -34,7 +34,7 @@ class HeldChanges:
     _none_runs: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def before(self, app: App, may_change: Callable[[Exchange], bool]) -> App:
-        """The application, without its changes while they are held.
+        """Return the application, without its changes while they are held.
 
         Args:
           may_change: whether a request that is not a GET changes anything.

@@ -144,7 +144,7 @@ class ApiRouter:
         await _send(answer, from_problem(problem), dialect)
 
     def dialect(self, exchange: Exchange) -> Dialect:
-        """That of the API that the sender means."""
+        """Return that of the API that the sender means."""
         return next((each for each in self.dialects if each.is_of(exchange)), OPENAI)
 
 
@@ -166,7 +166,7 @@ def _unknown(method: str, path: str, allowed: list[str]) -> ApiError:
 
 
 def _error_of(error: Exception, request: str) -> ApiError | None:
-    """The error to answer with; None when the client has left."""
+    """Return the error to answer with; None when the client has left."""
     match cause_of(error, request, (ApiError, HttpProblem, WireError)):
         case None:
             return None

@@ -72,7 +72,7 @@ def api_routers(
     states: FleetKeeper,
     deployments: Deployments,
 ) -> tuple[ApiRouter, ApiRouter]:
-    """All APIs, for the inference port and for the port of ``--compat-openai-addr``.
+    """Return all APIs, for the inference port and for the port of ``--compat-openai-addr``.
 
     Errors:
       ConfigurationError: a limit that does not exist, or cannot have its value.
@@ -144,7 +144,7 @@ def _add_llama_server(routes: ApiRoutes) -> None:
 
 
 async def health(backend: Backend, exchange: ApiExchange) -> None:
-    """Liveness, in llama-server's words."""
+    """Answer liveness, in llama-server's words."""
     await exchange.send_json(200, {"status": "ok"})
 
 

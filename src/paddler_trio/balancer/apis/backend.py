@@ -68,12 +68,12 @@ class Backend:
 
     @property
     def deployment(self) -> Deployment:
-        """The one that answers; ``default`` for a request that is not routed."""
+        """Return the one that answers; ``default`` for a request that is not routed."""
         return self.deployments.default if self.routed_to is None else self.routed_to
 
     @property
     def agents(self) -> list[AgentConnection]:
-        """Those of the deployment."""
+        """Return those of the deployment."""
         pool = self.dispatcher.pools.find(self.deployment.name)
         return [] if pool is None else list(pool.agents.values())
 
@@ -103,7 +103,7 @@ def no_such_model(error: NoSuchModelError) -> ApiError:
 
 
 def model_name(backend: Backend, asked: str | None) -> str:
-    """The name to answer under: the one that was asked for, else the served model's."""
+    """Return the name to answer under: the one that was asked for, else the served model's."""
     return backend.deployment.id if asked is None else asked
 
 
@@ -124,7 +124,7 @@ def fingerprint(backend: Backend) -> str:
 
 
 def must_generate(backend: Backend) -> None:
-    """ApiError 501 if the cluster makes embeddings and only agents of ours could do both."""
+    """Raise ApiError 501 if the cluster makes embeddings and only agents of ours could do both."""
     if not backend.deployment.generates_tokens and not any(
         agent.speaks_trio for agent in backend.agents
     ):
@@ -136,7 +136,7 @@ def must_generate(backend: Backend) -> None:
 
 
 def cells_at_most(backend: Backend) -> int | None:
-    """No slot of any agent holds more tokens than this; None while no agent reports it."""
+    """Return what no slot of any agent holds more tokens than; None while no agent reports it."""
     state = backend.deployment.state
     if state is None:
         return None

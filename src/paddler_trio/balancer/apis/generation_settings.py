@@ -95,7 +95,7 @@ def generation_settings(
     with_timings: bool = False,
     end_tokens: Iterable[int] = (),
 ) -> Json:
-    """All settings of one request.
+    """Return all settings of one request.
 
     Args:
       end_tokens: the tokens that end an answer; with ``ignore_eos`` they are never sampled, which

@@ -78,7 +78,7 @@ async def _fetch_all(
 
 
 def _images(messages: Sequence[Mapping[str, object]]) -> list[tuple[str, Json, str]]:
-    """Every image with its path and its URL; they are our own copies and may be changed."""
+    """Return every image with its path and its URL; they are our own copies and may be changed."""
     found: list[tuple[str, Json, str]] = []
     for index, message in enumerate(messages):
         content = message.get("content")

@@ -64,14 +64,14 @@ class KeptLogprobs:
             self.held_bytes += NUMBER_BYTES * (1 + len(top)) + 4
 
     def sampled(self) -> Iterator[float]:
-        """The log probability of each sampled token."""
+        """Return the log probability of each sampled token."""
         start = 0
         for size in self._sizes:
             yield self._numbers[start]
             start += size
 
     def written(self, form: Callable[[Mapping[str, object]], object]) -> Items:
-        """A list of what ``form`` makes of each entry, made while it is written."""
+        """Return a list of what ``form`` makes of each entry, made while it is written."""
         return Items(lambda: map(form, self), VALUES * len(self._numbers))
 
     def _entry(self, index: int) -> dict[str, object]:

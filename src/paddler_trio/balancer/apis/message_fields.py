@@ -87,7 +87,7 @@ def _custom_call() -> Record:
 
 
 def message_shape() -> Shape:
-    """One message of a conversation, of any role."""
+    """Return one message of a conversation, of any role."""
     text = record(
         "text part",
         tag("text", "A part that is text."),
@@ -206,7 +206,7 @@ def tool_choice_shape() -> Shape:
 
 
 def allowed_tools_fields(*named: Record) -> tuple[Field, ...]:
-    """A choice among some of the tools, each one of ``named``."""
+    """Return a choice among some of the tools, each one of ``named``."""
     tools = ListOf(tagged(*named, ignores_others=True), 1, 256)
     return (
         Field("mode", OneOf(("auto", "required")), "Whether one must be called."),
@@ -245,6 +245,6 @@ class _JsonSchema:
 
 
 def schema_shape(limits: ApiLimits, *, is_form: bool = False) -> Shape:
-    """A JSON Schema; ``is_form``: of an answer."""
+    """Return a JSON Schema; ``is_form``: of an answer."""
     given = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     return _JsonSchema(given, is_form)

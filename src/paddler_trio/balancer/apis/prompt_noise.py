@@ -54,7 +54,8 @@ def without_noise(text: str) -> str:
 
 
 def normalised(prompt: Prompt) -> Prompt:
-    """A conversation without noise in the system's texts at its beginning; others as they are."""
+    """Return a conversation without noise in the system's texts at its beginning; others as they
+    are."""
     if not isinstance(prompt, ConversationPrompt):
         return prompt
     messages: list[Mapping[str, object]] = []

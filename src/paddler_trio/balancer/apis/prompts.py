@@ -59,7 +59,7 @@ class Prompts:
 
 
 def read_prompts(value: object, limits: ApiLimits, *, param: str = "prompt") -> Prompts:
-    """The prompts of a request; inputs of an embeddings request have the same forms.
+    """Return the prompts of a request; inputs of an embeddings request have the same forms.
 
     Errors:
       ApiError: 400 with the path of what is no prompt.

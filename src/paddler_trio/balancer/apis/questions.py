@@ -29,7 +29,7 @@ from paddler_trio.wire.trio.work import ConversationPrompt, Generate, Prompt
 async def ask(
     backend: Backend, question: Question, exchange: ApiExchange | None = None
 ) -> Mapping[str, object]:
-    """The answer of a serving agent; with an ``exchange``, only as long as its client waits.
+    """Return the answer of a serving agent; with an ``exchange``, only as long as its client waits.
 
     Errors:
       ApiError: the agent refuses the question.
@@ -92,8 +92,8 @@ async def count_tokens(
 
 
 async def end_tokens(backend: Backend, exchange: ApiExchange, generate: Generate) -> list[int]:
-    """The tokens that ``ignore_eos`` keeps from being sampled; empty without it, or if the agent
-    does not report them."""
+    """Return the tokens that ``ignore_eos`` keeps from being sampled; empty without it, or if the
+    agent does not report them."""
     if not generate.sampling.ignore_eos:
         return []
     tokens = (await ask(backend, DescribeModel(), exchange)).get("end_tokens", [])

@@ -145,8 +145,8 @@ async def stream(
         return events
 
     def render(steps: Sequence[Step]) -> bytes | None:
-        """None for what the reader makes, and what cannot be rendered: it is raised by the reader,
-        whom an empty step wakes."""
+        """Return None for what the reader makes, and what cannot be rendered: it is raised by the
+        reader, whom an empty step wakes."""
         if is_long(steps):
             return None
         try:
@@ -284,7 +284,7 @@ class StepSource:
     async def submit(
         self, exchange: ApiExchange, works: Sequence[Work], nursery: trio.Nursery | None
     ) -> None:
-        """A single one now; several one after the other in ``nursery``, as their turns come.
+        """Submit a single one now; several one after the other in ``nursery``, as their turns come.
 
         Errors:
           HttpProblem: 503 without room for it.
@@ -320,7 +320,7 @@ class StepSource:
             self._direct = send_directly(exchange.http, request, text_of)
 
     def progress_text(self) -> str:
-        """The state of the first one that has not ended, in one line for a comment."""
+        """Return the state of the first one that has not ended, in one line for a comment."""
         for choice, request in enumerate(self._requests):
             if request.is_over:
                 continue
@@ -336,7 +336,7 @@ class StepSource:
         return "working"
 
     async def receive(self) -> Step | None:
-        """The next step; None when all have ended. ApiError if one of them failed."""
+        """Return the next step; None when all have ended. ApiError if one of them failed."""
         if not await self.look_ahead():
             return None
         return self._ahead.pop(0)
@@ -388,7 +388,7 @@ class StepSource:
             direct.consumer_works()
 
     def take_all(self) -> list[Step]:
-        """All steps that have arrived, up to a limit."""
+        """Take all steps that have arrived, up to a limit."""
         if self._merged is None and self._error is None:
             for results in ready_steps(self._requests[0], after=len(self._ahead)):
                 self._add(0, results)

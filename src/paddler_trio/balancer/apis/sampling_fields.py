@@ -126,7 +126,8 @@ class Breakers:
 
 
 def _listed(value: object) -> object:
-    """A list that was written as JSON text, with or without brackets; or a text as the only one."""
+    """Return a list that was written as JSON text, with or without brackets; or a text as the only
+    one."""
     if not isinstance(value, str):
         return value
     if len(value) > MAX_LISTED_CHARS:
@@ -221,7 +222,7 @@ def bias_field(limits: ApiLimits) -> Field:
 
 
 def sampling_of(values: Mapping[str, object]) -> SamplingOverrides:
-    """The settings of the request; all others are None."""
+    """Return the settings of the request; all others are None."""
     # of as many types as there are fields: the table has read each
     sampling: dict[str, Any] = {
         parameter.name: values[name] for name, parameter in _PARAMETERS.items() if name in values

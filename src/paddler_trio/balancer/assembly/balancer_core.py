@@ -66,7 +66,7 @@ class BalancerCore:
         addresses: Mapping[str, Sequence[str]],
         keys: KeyRing,
     ) -> BalancerCore:
-        """ConfigurationError for a bad state database URL, limit or folder.
+        """Make the core; ConfigurationError for a bad state database URL, limit or folder.
 
         Args:
           addresses: where each service listens, as the feed shows them.

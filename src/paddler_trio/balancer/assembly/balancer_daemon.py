@@ -150,7 +150,7 @@ SOCKET_NAMES: Final = frozenset(
 
 
 def addresses_in(config: BalancerConfig) -> dict[str, str]:
-    """The address of each service that there is to be."""
+    """Return the address of each service that there is to be."""
     addresses = {
         "inference": config.inference_addr,
         "management": config.management_addr,
@@ -297,7 +297,7 @@ def port_apps(
     entrance: Entrance,
     changes: HeldChanges,
 ) -> dict[str, App]:
-    """The application of each port, guarded, by the name of its service."""
+    """Return the application of each port, guarded, by the name of its service."""
     config, listeners = bound.config, bound.listeners
     dispatcher, states = core.dispatcher, core.states
     deployments = Deployments(
@@ -389,7 +389,7 @@ def port_apps(
 
 
 def _passed_on(core: BalancerCore) -> Callable[[str], bool]:
-    """The paths of the management port whose connections leave HTTP."""
+    """Return the paths of the management port whose connections leave HTTP."""
     if core.store is None:
         return is_tunnel_path
     return lambda path: is_store_path(path) or is_tunnel_path(path)

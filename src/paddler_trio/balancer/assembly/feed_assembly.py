@@ -40,7 +40,7 @@ def event_feed(
     *,
     captures: bool = False,
 ) -> EventFeed:
-    """All topics, in the order in which events have them.
+    """Return all topics, in the order in which events have them.
 
     Args:
       addresses: where each service listens.

@@ -28,7 +28,8 @@ SUFFIX: Final = ".agents.json"
 
 
 def agents_path(config: BalancerConfig) -> Path | None:
-    """The file of join tokens and credentials; None without a place for it. ConfigurationError."""
+    """Return the file of join tokens and credentials; None without a place for it.
+    ConfigurationError."""
     if config.agents_file is not None:
         return config.agents_file.absolute()
     state = state_file(config.state_database)
@@ -51,7 +52,7 @@ class Joining:
         tls: ServerTls | None,
         address: AdvertisedAddress,
     ) -> Joining:
-        """ConfigurationError for a file that cannot be used. Blocks while it is read."""
+        """Read the file; ConfigurationError for one that cannot be used. It blocks."""
         registry = AgentRegistry.read(agents_path(config))
 
         def certificates() -> Sequence[str]:

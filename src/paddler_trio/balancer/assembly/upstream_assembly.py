@@ -53,7 +53,8 @@ class Upstreams:
         return cls(forwarding, ServerPools(core.dispatcher), deployments, config.slots_endpoint)
 
     def proxy(self) -> App:
-        """The application of the port. It refuses more than the queue takes as Paddler 1.x did."""
+        """Return the application of the port. It refuses more than the queue takes as Paddler 1.x
+        did."""
         forwarding = attrs.evolve(self.forwarding, overflow_status=PADDLER_V1_OVERFLOW)
         return ReverseProxy(forwarding, self.pools, self.shows_slots)
 

@@ -315,8 +315,8 @@ class FleetController:
         return self._specs[deployment, digest]
 
     def _remember_specs(self) -> None:
-        """Those that a plan may name: what is desired, and what rollouts come from and go to. Many
-        revisions in the middle of a rollout drop the older ones from the history."""
+        """Remember those that a plan may name: what is desired, and what rollouts come from and go
+        to. Many revisions in the middle of a rollout drop the older ones from the history."""
         wanted = {(spec.name, spec.digest): spec for spec in self.keeper.current.state.deployments}
         for name, rollout in self.rollouts.items():
             for digest in (rollout.good, rollout.target, *rollout.others):
@@ -418,7 +418,7 @@ class FleetController:
 
 
 def is_ordered(rollout: Rollout) -> bool:
-    """An operator paused it."""
+    """Return whether an operator paused it."""
     return (rollout.reason or "").startswith(PAUSED_BY)
 
 
@@ -441,7 +441,7 @@ def kept_load_s(kept: Mapping[str, float], view: FleetView | None) -> Mapping[st
 
 
 def coming_of(rollout: Rollout | None) -> str | None:
-    """The digest that more and more hosts are to serve, while a rollout moves."""
+    """Return the digest that more and more hosts are to serve, while a rollout moves."""
     if rollout is None or rollout.phase not in MOVING:
         return None
     return aim_of(rollout)
@@ -473,14 +473,14 @@ def fetches_again_s(view: FleetView) -> Mapping[str, float]:
 
 
 def with_fetches_due(view: FleetView) -> Mapping[str, Rollout]:
-    """Those rollouts that ask for their files again now."""
+    """Return those rollouts that ask for their files again now."""
     due = {name for name, time_s in fetches_again_s(view).items() if view.now_s >= time_s}
     again = {name: resumed(view.rollouts[name], now_s=view.now_s) for name in due}
     return {name: rollout for name, rollout in again.items() if rollout is not None}
 
 
 def targets_of(rollouts: Mapping[str, Rollout]) -> frozenset[str]:
-    """The digests whose files are wanted."""
+    """Return the digests whose files are wanted."""
     return frozenset(each.target for each in rollouts.values() if each.phase in GOING_ON)
 
 

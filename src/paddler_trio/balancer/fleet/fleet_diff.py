@@ -51,7 +51,7 @@ class DeploymentChange:
 
 
 def changes_between(before: FleetState, after: FleetState) -> tuple[DeploymentChange, ...]:
-    """Every deployment that differs: in the order of ``after``, then those that are gone."""
+    """Return every deployment that differs: in the order of ``after``, then those that are gone."""
     old, new = before.by_name, after.by_name
     found: list[DeploymentChange] = []
     for name, spec in new.items():
@@ -86,7 +86,7 @@ def different_fields(before: DeploymentSpec, after: DeploymentSpec) -> Iterator[
 
 
 def _different(name: str, old: object, new: object) -> Iterator[str]:
-    """The names of the members that differ, in objects; of the whole, in anything else."""
+    """Return the names of the members that differ, in objects; of the whole, in anything else."""
     before = {} if old is None else old
     after = {} if new is None else new
     if not (isinstance(before, dict) and isinstance(after, dict)):

@@ -122,12 +122,12 @@ class FleetKeeper:
 
     @property
     def current(self) -> FleetRevision:
-        """The revision in force; 0 of a new balancer."""
+        """Return the revision in force; 0 of a new balancer."""
         return self._stored.current
 
     @property
     def history(self) -> tuple[FleetRevision, ...]:
-        """The newest first, that is the one in force."""
+        """Return the newest first, that is the one in force."""
         return self._stored.history
 
     def find(self, deployment: str) -> DeploymentSpec | None:
@@ -165,7 +165,7 @@ class FleetKeeper:
         note: str = "",
         expected_revision: int | None = None,
     ) -> FleetRevision:
-        """The state of an earlier revision as a new one.
+        """Return the state of an earlier revision as a new one.
 
         Args:
           to: that revision; None for the one before the one in force, past those that failed, and
@@ -203,7 +203,7 @@ class FleetKeeper:
     def revision_of(
         self, deployment: str, digest: str, *, earlier_than: int | None = None
     ) -> int | None:
-        """The revision that last brought ``digest``; None if that is not known any more."""
+        """Return the revision that last brought ``digest``; None if that is not known any more."""
         found = None
         for revision in self.history:
             if earlier_than is not None and revision.revision >= earlier_than:
@@ -305,7 +305,7 @@ class FleetKeeper:
 
     @property
     def extras(self) -> Extras:
-        """The settings beside Paddler's state."""
+        """Return the settings beside Paddler's state."""
         spec = self.find(DEFAULT)
         return NO_EXTRAS if spec is None else spec.extras
 

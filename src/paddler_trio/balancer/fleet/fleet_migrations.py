@@ -92,7 +92,7 @@ VERSION: Final = 1 + len(MIGRATIONS)
 
 
 def migrated(document: object, migrations: Sequence[Migration] = MIGRATIONS) -> Migrated:
-    """The document in the newest version.
+    """Return the document in the newest version.
 
     Errors:
       NewerVersionError: it is of a version after that.

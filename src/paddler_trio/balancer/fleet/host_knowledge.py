@@ -128,7 +128,7 @@ class HostKnowledge:
                 del self.needs[digest]
 
     def forget_states(self, *, but: Container[Digest]) -> None:
-        """Those that nobody can want again but by desiring them anew."""
+        """Forget those that nobody can want again but by desiring them anew."""
         for known in self._hosts.values():
             known.on_disk = {each for each in known.on_disk if each in but}
             known.fetch_failed = _of(known.fetch_failed, but)
@@ -149,7 +149,8 @@ class HostKnowledge:
     # ------------------------------------------------------------------- fit
 
     def fit_questions(self, host: HostId, digests: Iterable[Digest]) -> list[Digest]:
-        """Those states of which it is not known what they need there, and may be asked now."""
+        """Return those states of which it is not known what they need there, and may be asked
+        now."""
         known, now_s = self.of(host), trio.current_time()
         if known.asking:
             return []
@@ -265,7 +266,8 @@ class HostKnowledge:
         )
 
     def end_fetches(self, *, but: Container[Digest]) -> None:
-        """Those of other states: something else is desired by now. What is here of a file stays."""
+        """End those of other states: something else is desired by now. What is here of a file
+        stays."""
         for known in self._hosts.values():
             for digest, scope in known.fetches.items():
                 if digest not in but:

@@ -115,7 +115,7 @@ def fits_to_ask(specs: Iterable[DeploymentSpec]) -> dict[Digest, DeploymentSpec]
 
 
 def desired_state(spec: DeploymentSpec) -> BalancerDesiredState:
-    """A deployment in the shape of Paddler's desired state."""
+    """Return a deployment in the shape of Paddler's desired state."""
     template = None if spec.template is None else ChatTemplate(spec.template)
     return BalancerDesiredState(
         chat_template_override=template,

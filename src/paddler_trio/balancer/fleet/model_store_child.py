@@ -53,7 +53,7 @@ OnEnd: TypeAlias = Callable[[RequestEnded], None]
 
 
 def nobody(ended: RequestEnded) -> None:
-    """Hears of the end of a connection that nobody wants to hear of."""
+    """Hear of the end of a connection that nobody wants to hear of."""
 
 
 class NotPassedError(ModelStoreError):
@@ -144,7 +144,7 @@ class ModelStoreChild:
             raise
 
     async def run(self) -> None:
-        """One life, until cancelled; ModelStoreError if it ends by itself.
+        """Run one life, until cancelled; ModelStoreError if it ends by itself.
 
         Cancellation: the process ends at once; downloads and uploads keep what is on the disk.
         """
@@ -272,7 +272,7 @@ def _not_started(error: OSError) -> ModelStoreError:
 
 
 async def _log(process: trio.Process) -> None:
-    """The store's records as ours; anything else that it prints as it is."""
+    """Log the store's records as ours; anything else that it prints as it is."""
     assert process.stderr is not None
     rest = b""
     async for data in process.stderr:

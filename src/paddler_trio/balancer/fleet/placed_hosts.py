@@ -107,7 +107,7 @@ class PlacedInstance:
 
     @property
     def phase(self) -> str:
-        """A phase of ``Report``, or ``connecting``."""
+        """Return a phase of ``Report``, or ``connecting``."""
         agent = self.agent
         if agent is None:
             return CONNECTING
@@ -132,7 +132,7 @@ class PlacedInstance:
 
     @property
     def sent_nothing(self) -> Digest | None:
-        """The state without a model that it was sent last, if it was sent one."""
+        """Return the state without a model that it was sent last, if it was sent one."""
         return self.nothing.digest if self.is_unloading else None
 
     @property
@@ -276,7 +276,7 @@ class PlacedHost:
 
     @property
     def connections(self) -> list[AgentConnection]:
-        """All that are up, the first one first."""
+        """Return all that are up, the first one first."""
         others = (placed.agent for placed in self.instances.values())
         both = [self.first, *(agent for agent in others if agent is not self.first)]
         return [agent for agent in both if agent is not None]
@@ -296,7 +296,7 @@ class PlacedHost:
         return held
 
     def place(self, deployment: str) -> PlacedInstance:
-        """The instance of this deployment, new if it has none."""
+        """Return the instance of this deployment, new if it has none."""
         placed = self.instances.get(deployment)
         if placed is None:
             placed = self.instances[deployment] = PlacedInstance(
@@ -431,7 +431,7 @@ class PlacedHosts:
         self.unsettled = dict(self.known)
 
     def in_order(self) -> list[PlacedHost]:
-        """Those that are not settled, in the order in which they became known."""
+        """Return those that are not settled, in the order in which they became known."""
         return sorted(self.unsettled.values(), key=lambda host: host.number)
 
     def forgets_at_s(self) -> float | None:

@@ -24,12 +24,12 @@ _FINDING = frozenset({"resolving", "downloading"})
 
 
 def rollouts_document(fleet: FleetController) -> Mapping[str, object]:
-    """All rollouts of deployments that are desired, those that are over among them."""
+    """Return all rollouts of deployments that are desired, those that are over among them."""
     return {"rollouts": [rollout_document(fleet, each) for each in fleet.rollouts.values()]}
 
 
 def rollout_document(fleet: FleetController, rollout: Rollout) -> Mapping[str, object]:
-    """One rollout, with every host that has an instance of its deployment."""
+    """Return one rollout, with every host that has an instance of its deployment."""
     hosts = fleet.observation.seen
     name, now_s = rollout.deployment, trio.current_time()
     expected = fleet.last.expected.get(name)

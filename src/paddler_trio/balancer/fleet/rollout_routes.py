@@ -44,7 +44,7 @@ class RolloutControl(Protocol):
         ...
 
     def view(self) -> Mapping[str, object]:
-        """The document of ``GET /api/v2/rollout``, as plain JSON."""
+        """Return the document of ``GET /api/v2/rollout``, as plain JSON."""
         ...
 
     async def pause(self, deployment: str, *, author: str) -> None:

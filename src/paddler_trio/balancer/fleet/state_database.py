@@ -43,7 +43,7 @@ class StateFile:
         return not text.strip() and self.path.exists()
 
     def read(self) -> BalancerDesiredState:
-        """A missing or empty file becomes that of a new balancer."""
+        """Read the file; a missing or empty one is that of a new balancer."""
         text = content(self.path, limit_bytes=MAX_FILE_BYTES)
         if not text.strip():
             state = BalancerDesiredState.default()
@@ -83,7 +83,7 @@ def digest_of(state: BalancerDesiredState) -> str:
 
 
 def content(path: Path, *, limit_bytes: int) -> bytes:
-    """The content of a file; empty if there is none. StateDatabaseError."""
+    """Return the content of a file; empty if there is none. StateDatabaseError."""
     try:
         _check_kind(path, path.lstat().st_mode)
         # should it be another file by now, this neither follows a link nor waits for a writer
@@ -162,7 +162,7 @@ def state_file(url: str) -> Path | None:
 
 
 def state_path(url: str) -> Path | None:
-    """The path in a state database's URL, None for ``memory://``; ConfigurationError."""
+    """Return the path in a state database's URL, None for ``memory://``; ConfigurationError."""
     if url in ("memory://", "memory"):
         return None
     if url.startswith("file://"):

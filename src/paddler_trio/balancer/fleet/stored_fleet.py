@@ -89,7 +89,7 @@ class StoredRollout:
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """All that it names; what it may go back to comes first."""
+        """Return all that it names; what it may go back to comes first."""
         return tuple(each for each in (self.good, self.target, *self.others) if each is not None)
 
 
@@ -121,17 +121,17 @@ class StoredFleet:
 
     @property
     def current(self) -> FleetRevision:
-        """The revision in force."""
+        """Return the revision in force."""
         return self.history[0]
 
     def spec(self, deployment: str, digest: str) -> DeploymentSpec | None:
-        """A deployment as it was when agents were sent ``digest``, the newest of several; None if
-        that is not kept."""
+        """Return a deployment as it was when agents were sent ``digest``, the newest of several;
+        None if that is not kept."""
         named = (spec for spec in self._specs() if spec.name == deployment)
         return next((spec for spec in named if spec.digest == digest), None)
 
     def _specs(self) -> Iterator[DeploymentSpec]:
-        """All that are kept, the newest first."""
+        """Return all that are kept, the newest first."""
         for revision in self.history:
             yield from revision.state.deployments
         yield from (each.spec for each in self.good.values())
@@ -166,8 +166,9 @@ class StoredFleet:
         return attrs.evolve(self.with_history(history), desired=desired)
 
     def _with_failed(self) -> Iterator[FleetRevision]:
-        """The history as the current revision is replaced: what has failed of it failed in the
-        revisions before as well that came during the same rollout, and changed something else."""
+        """Return the history as the current revision is replaced: what has failed of it failed in
+        the revisions before as well that came during the same rollout, and changed something else.
+        """
         failed = {
             spec.name: spec.digest
             for spec in self.current.state.deployments
@@ -273,7 +274,7 @@ class _Document:
 
 
 def rendered_fleet(stored: StoredFleet, pending: Pending | None) -> bytes:
-    """The text of the file; every deployment is rendered once in its life."""
+    """Return the text of the file; every deployment is rendered once in its life."""
     places: dict[int, int] = {}
     specs: list[bytes] = []
 

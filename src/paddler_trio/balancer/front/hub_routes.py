@@ -23,7 +23,7 @@ PARAMETERS = ("repo", "revision")
 
 class HubModels(Protocol):
     async def models(self, repo_id: str, revision: str) -> bytes:
-        """The JSON of the answer; HttpProblem."""
+        """Return the JSON of the answer; HttpProblem."""
         ...
 
 

@@ -78,7 +78,7 @@ class InferenceSocket:
     """Set when another process takes new requests: a socket ends when it is idle."""
 
     async def serve(self, exchange: Exchange, params: Params) -> None:
-        """One client, from the upgrade to the end of its connection."""
+        """Serve one client, from the upgrade to the end of its connection."""
         identity = (*client_of(exchange), user_of(exchange))
         refusal = default_problem(exchange)
         await exchange.receive()
@@ -243,7 +243,7 @@ class _Client:
         return await self.room.off_loop(partial(_read, text))
 
     def _handle(self, frame: _Frame) -> bytes | None:
-        """One frame; returns what to answer at once, if anything."""
+        """Handle one frame; return what to answer at once, if anything."""
         match frame:
             case _Unreadable(request_id, status, problem):
                 log.info("bad frame from a client", reason=problem, id=request_id)

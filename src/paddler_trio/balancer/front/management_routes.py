@@ -116,7 +116,7 @@ class ManagementRoutes:
         return self._routed(Router(otherwise=quart))
 
     def routes(self) -> Iterator[tuple[str, str]]:
-        """Every method and pattern answered here, written as `Router` has them."""
+        """Return every method and pattern answered here, written as `Router` has them."""
         yield from self._routed(Router()).routes()
         for rule in self._quart().url_map.iter_rules():
             pattern = rule.rule.replace("<", "{").replace(">", "}")

@@ -94,7 +94,7 @@ class Sessions:
         return token
 
     def find(self, token: bytes) -> Session | None:
-        """The session of a token, now used; None if there is none, or none any more."""
+        """Return the session of a token, now used; None if there is none, or none any more."""
         if not 0 < len(token) <= MAX_TOKEN_BYTES:
             return None
         digest = _digest(token)

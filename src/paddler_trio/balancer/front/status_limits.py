@@ -70,7 +70,7 @@ def placement_problem(agent_id: str, placement: Placement) -> str | None:
 
 
 def bounded_status(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatusSnapshot:
-    """The status with texts and issues within their limits; the same object if they are.
+    """Return the status with texts and issues within their limits; the same object if they are.
 
     Raises:
       WireError: its number of slots is out of range.

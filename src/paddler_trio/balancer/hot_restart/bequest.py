@@ -146,7 +146,7 @@ class Bequest:
             self._doing = "waits for a successor"
 
     async def _hand_over(self, channel: HandoverChannel, state: OwnedState) -> None:
-        """HandoverError, TooSlowError: everything is as before."""
+        """Hand over; HandoverError, TooSlowError: everything is as before."""
         channel.check_peer()
         pid = channel.peer_pid
         self._doing = f"hands over to process {pid}"

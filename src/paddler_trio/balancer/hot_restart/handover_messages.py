@@ -99,12 +99,12 @@ external_tag(HandoverMessage, *structs(HandoverMessage))
 
 
 def encode(message: HandoverMessage) -> bytes:
-    """The whole message."""
+    """Return the whole message."""
     return dumps(unstructure(message, HandoverMessage))
 
 
 def decode(text: bytes) -> HandoverMessage:
-    """WireError if it is none."""
+    """Read a message; WireError if it is none."""
     message: HandoverMessage = structure(loads(text), HandoverMessage)
     if isinstance(message, Sockets):
         number = sum(each.sockets for each in message.services)

@@ -56,7 +56,7 @@ class AdvertisedAddress:
 
 
 def _split(text: str) -> tuple[str, int | None]:
-    """The host and port of a ``Host`` header; no host if it is none."""
+    """Return the host and port of a ``Host`` header; no host if it is none."""
     try:
         return split_address(text)
     except ConfigurationError:

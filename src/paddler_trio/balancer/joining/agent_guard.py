@@ -110,7 +110,7 @@ class AgentGuard:
     def _check(
         self, exchange: Exchange, shown: bytes
     ) -> tuple[StoredCredential | None, HttpProblem | None]:
-        """The credential, if it is one, and the refusal, if there is one."""
+        """Return the credential, if it is one, and the refusal, if there is one."""
         address = _address(exchange)
         parsed = None
         if len(shown) <= MAX_SHOWN_BYTES:
@@ -188,7 +188,7 @@ def _address(exchange: Exchange) -> str:
 
 
 def _shown(exchange: Exchange) -> bytes | None:
-    """The agent's credential that the request brings, in either header of keys."""
+    """Return the agent's credential that the request brings, in either header of keys."""
     scheme, _, bearer = (exchange.header(b"authorization") or b"").strip().partition(b" ")
     other = (exchange.header(b"x-api-key") or b"").strip()
     for secret in (bearer.strip() if scheme.lower() == b"bearer" else b"", other):

@@ -107,17 +107,17 @@ class AgentRegistry:
         return self._stored.guarded
 
     def tokens(self) -> list[StoredToken]:
-        """Those that may still be used, the oldest first."""
+        """Return those that may still be used, the oldest first."""
         now = self.now()
         return [t for t in self._stored.tokens.values() if t.expires > now and t.uses_left > 0]
 
     def credentials(self) -> list[StoredCredential]:
-        """All that are in force, the oldest first."""
+        """Return all that are in force, the oldest first."""
         now = self.now()
         return [each for each in self._stored.credentials.values() if self._is_in_force(each, now)]
 
     def connected(self) -> frozenset[str]:
-        """The ids of the credentials with which agents are connected."""
+        """Return the ids of the credentials with which agents are connected."""
         return self._links.connected()
 
     # ------------------------------------------------------------- tokens
@@ -131,7 +131,7 @@ class AgentRegistry:
         name: str | None,
         by: str,
     ) -> tuple[StoredToken, str]:
-        """A new token and its secret, which is kept nowhere.
+        """Make a new token and its secret, which is kept nowhere.
 
         Raises:
           JoinConflictError: there are too many.
@@ -251,7 +251,7 @@ class AgentRegistry:
     # -------------------------------------------------------- credentials
 
     def find(self, shown: AgentCredential, address: str) -> StoredCredential | None:
-        """The credential that this is; None if it opens nothing."""
+        """Return the credential that this is; None if it opens nothing."""
         credential = self._stored.credentials.get(shown.id)
         if credential is None or credential.expires <= self.now():
             matches(shown.secret, None)

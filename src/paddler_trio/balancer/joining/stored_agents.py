@@ -105,7 +105,7 @@ class StoredCredential:
 
     @property
     def seen_or_made(self) -> datetime:
-        """The latest sign of life."""
+        """Return the latest sign of life."""
         return self.last_seen or self.created
 
     @property
@@ -147,7 +147,7 @@ class StoredAgents:
         return f"<StoredAgents: {len(self.tokens)} tokens, {len(self.credentials)} credentials>"
 
     def named(self, name: str) -> StoredCredential | None:
-        """The credential of the agent of this name."""
+        """Return the credential of the agent of this name."""
         return next((each for each in self.credentials.values() if each.name == name), None)
 
     def with_token(self, token: StoredToken) -> StoredAgents:
@@ -192,7 +192,7 @@ class StoredAgents:
     # ------------------------------------------------------------- the text
 
     def render(self) -> bytes:
-        """The text of the file."""
+        """Return the text of the file."""
         return b'{"version":%d,"guarded":%s,"tokens":[%s],"credentials":[%s]}\n' % (
             VERSION,
             b"true" if self.guarded else b"false",

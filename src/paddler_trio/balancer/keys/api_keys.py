@@ -99,7 +99,8 @@ class KeyFile:
     guarded: frozenset[KeyScope] = frozenset()
 
     def find(self, secret: bytes) -> StoredKey | None:
-        """The key of ``secret``; as slow for a wrong one as for a right one: all are compared."""
+        """Return the key of ``secret``; as slow for a wrong one as for a right one: all are
+        compared."""
         if len(secret) > MAX_SECRET_BYTES:
             return None
         found = None
@@ -137,7 +138,7 @@ class KeyFile:
         return KeyFile(left, self.guarded)
 
     def render(self) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         keys = [
             {
                 "name": key.name,
@@ -180,7 +181,8 @@ class KeyFile:
 
 
 def new_secret() -> str:
-    """A fresh key; printable, without a character that a shell or a header would interpret."""
+    """Return a fresh key; printable, without a character that a shell or a header would
+    interpret."""
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
@@ -195,7 +197,7 @@ def check_name(name: str) -> str:
 
 
 def check_deployments(value: object, what: str) -> frozenset[str]:
-    """The names of deployments that a key is limited to, none if ``value`` is None; else
+    """Return the names of deployments that a key is limited to, none if ``value`` is None; else
     ConfigurationError."""
     if value is None:
         return frozenset()
@@ -213,7 +215,7 @@ def check_deployments(value: object, what: str) -> frozenset[str]:
 
 
 def read_key_file(path: Path) -> KeyFile:
-    """ConfigurationError if there is none, or it is no key file."""
+    """Read the keys of a file; ConfigurationError if there is none, or it is no key file."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)

@@ -60,7 +60,7 @@ class AuditFile:
         return f"<AuditFile {self.path}: {state}>"
 
     def check(self) -> None:
-        """ConfigurationError if nothing can be written there. It blocks."""
+        """Raise ConfigurationError if nothing can be written there. It blocks."""
         try:
             os.close(_opened(self.path))
         except OSError as error:
@@ -71,7 +71,7 @@ class AuditFile:
             ) from error
 
     def add(self, line: bytes) -> None:
-        """One more line, without its end; waits for nothing."""
+        """Add one more line, without its end; it waits for nothing."""
         if len(self._pending) >= MAX_PENDING:
             self.dropped += 1
             self._unsaid += 1

@@ -117,7 +117,7 @@ class AuditLog:
         return self._refusals.take(now_s)
 
     def after(self, seq: int) -> Sequence[bytes]:
-        """The JSON of the records that came after this one and are kept, oldest first."""
+        """Return the JSON of the records that came after this one and are kept, oldest first."""
         return [text for number, text in merge(self._done, self._refused) if number > seq]
 
 

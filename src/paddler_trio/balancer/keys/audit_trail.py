@@ -58,8 +58,8 @@ def audited(
 
 
 def outcome_of(status: int | None) -> str:
-    """The outcome that a record has for a request that was answered with ``status``; None for one
-    that was not."""
+    """Return the outcome that a record has for a request that was answered with ``status``; None
+    for one that was not."""
     if status is None:
         return "cut off"
     if status < 400:

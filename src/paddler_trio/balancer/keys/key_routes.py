@@ -147,7 +147,7 @@ class KeyRoutes:
     # ------------------------------------------------------------- private
 
     def _path(self, exchange: Exchange) -> Path:
-        """The file; HttpProblem if there is none, or this client may not change it."""
+        """Return the file; HttpProblem if there is none, or this client may not change it."""
         if self.keys.path is None:
             raise HttpProblem(
                 409,

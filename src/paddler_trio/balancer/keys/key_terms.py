@@ -54,12 +54,12 @@ class KeyTerms:
         )
 
     def fields(self) -> dict[str, object]:
-        """Those that are set, as JSON."""
+        """Return those that are set, as JSON."""
         every = self.all_fields()
         return {name: value for name, value in every.items() if value is not None}
 
     def all_fields(self) -> dict[str, object]:
-        """All of them; null where nothing is set."""
+        """Return all of them; null where nothing is set."""
         return {"expires": self.expires_text, **self.limits.as_json()}
 
     @property
@@ -74,7 +74,7 @@ NO_TERMS: Final = KeyTerms()
 
 
 def check_expires(value: object, what: str) -> datetime:
-    """The moment of an RFC 3339 text; ConfigurationError."""
+    """Return the moment of an RFC 3339 text; ConfigurationError."""
     try:
         if not isinstance(value, str) or not _RFC_3339.fullmatch(value):
             raise ValueError("not RFC 3339")
@@ -87,7 +87,7 @@ def check_expires(value: object, what: str) -> datetime:
 
 
 def check_limit(value: object, what: str, most: int) -> int:
-    """A whole number from 1 to ``most``; ConfigurationError."""
+    """Return a whole number from 1 to ``most``; ConfigurationError."""
     if type(value) is not int or not 1 <= value <= most:
         shown = repr(value)[:80]
         raise ConfigurationError(f"{what} is {shown}, must be a whole number from 1 to {most}")

@@ -52,7 +52,7 @@ class PanelAccess:
         self.keys.on_reload(self._end_revoked)
 
     def find(self, exchange: Exchange) -> tuple[bytes, Session] | None:
-        """The session of a request, and its token."""
+        """Return the session of a request, and its token."""
         for token in _tokens(exchange):
             session = self.sessions.find(token)
             if session is not None:
@@ -88,8 +88,8 @@ class PanelAccess:
         asked: KeyScope,
         refuse: Refuse,
     ) -> None:
-        """One request of a session. When that ends, event streams do so too, in order, since each
-        event is whole; any other answer that has begun is cut, which shows that it is not."""
+        """Serve one request of a session. When that ends, event streams do so too, in order, since
+        each event is whole; any other answer that has begun is cut, which shows that it is not."""
         key = session.key
         self.keys.requests[key.name] += 1
         name = key.name if asked is KeyScope.MANAGEMENT else INFERENCE_CLIENT + key.name
@@ -139,7 +139,7 @@ def cookie_name(exchange: Exchange) -> str:
 
 
 def _tokens(exchange: Exchange) -> Iterator[bytes]:
-    """The cookies of ours that a request has."""
+    """Return the cookies of ours that a request has."""
     name, found = cookie_name(exchange).encode(), 0
     for key, value in exchange.headers:
         if key != b"cookie":

@@ -109,7 +109,7 @@ class SessionRoutes:
         }
 
     def _count_failure(self, address: str) -> None:
-        """HttpProblem 429, of which nothing is logged, if there were too many before."""
+        """Raise HttpProblem 429, of which nothing is logged, if there were too many before."""
         now_s = trio.current_time()
         wait_s = self._limit.wait_s(address, now_s)
         if wait_s > 0:
@@ -136,7 +136,7 @@ class SessionRoutes:
 
 
 def _key(value: object) -> str:
-    """The member ``key`` of a body, which no error repeats."""
+    """Return the member ``key`` of a body, which no error repeats."""
     if not isinstance(value, dict) or set(value) != {"key"}:
         raise HttpProblem(400, 'the body must be {"key": "…"} and nothing else')
     key = value["key"]

@@ -31,7 +31,8 @@ _LOOK_AT_BYTES: Final = 65_536
 
 
 def forwarded_client(exchange: Exchange) -> tuple[str, Priority]:
-    """The client to which the queue is fair, and the priority; HttpProblem 400 for a bad header.
+    """Return the client to which the queue is fair, and the priority; HttpProblem 400 for a bad
+    header.
 
     The client is, whichever is there first: the name of the API key or ``X-Paddler-Client``; the
     key that is shown, as ``key`` and eight digits; the address.

@@ -58,7 +58,7 @@ def request_headers(
     keeps_keys: bool,
     upgrades: bool = False,
 ) -> Headers:
-    """The fields of a request as a server gets them.
+    """Return the fields of a request as a server gets them.
 
     Args:
       headers: names in lower case.
@@ -156,7 +156,7 @@ def answer_head(
     upgrades: bool = False,
     extra: Sequence[tuple[bytes, bytes]] = (),
 ) -> AnswerHead:
-    """The head of a server's answer for a client.
+    """Return the head of a server's answer for a client.
 
     Args:
       method: of the request.
@@ -220,7 +220,7 @@ def _switching_head(
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk; the last one is not written by this."""
+    """Return one chunk; the last one is not written by this."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -270,7 +270,7 @@ def _with_one_length(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _connection_fields(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
-    """The names of what is about one connection; ``headers`` have names in lower case."""
+    """Return the names of what is about one connection; ``headers`` have names in lower case."""
     named: set[bytes] = set(CONNECTION_FIELDS)
     for name, value in headers:
         if name == b"connection":

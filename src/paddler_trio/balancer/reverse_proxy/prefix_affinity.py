@@ -42,7 +42,7 @@ class PrefixAffinity:
         return f"<PrefixAffinity of {len(self._homes)} beginnings>"
 
     def home(self, body: bytes | bytearray) -> str | None:
-        """The agent whose server had the longest beginning of this; None if none did."""
+        """Return the agent whose server had the longest beginning of this; None if none did."""
         for digest in reversed(list(_beginnings(body))):
             home = self._homes.get(digest)
             if home is not None:
@@ -66,7 +66,7 @@ class PrefixAffinity:
 
 
 def _beginnings(body: bytes | bytearray) -> Iterator[bytes]:
-    """Digests of the beginnings of this, the shortest first."""
+    """Return digests of the beginnings of this, the shortest first."""
     digest = hashlib.blake2b(digest_size=16)
     start, length = 0, MIN_BYTES
     while length <= min(len(body), MAX_BYTES):

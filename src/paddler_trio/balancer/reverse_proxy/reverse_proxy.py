@@ -222,7 +222,7 @@ class _Guarded:
 
 
 def _again(body: bytearray, receive: Receive) -> Receive:
-    """The body that was read, and then what follows it."""
+    """Return the body that was read, and then what follows it."""
     first: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
     async def receive_again() -> Message:

@@ -139,7 +139,7 @@ def _account(
 
 
 def _shown(entry: TraceEntry) -> bytes | None:
-    """The trace, for clients that can find it: it is exported here, or it is theirs."""
+    """Return the trace, for clients that can find it: it is exported here, or it is theirs."""
     if entry.caller is None and not entry.trace.is_exported:
         return None
     return entry.trace.traceparent().encode()

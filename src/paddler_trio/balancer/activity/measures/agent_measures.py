@@ -203,7 +203,7 @@ class AgentMeasures:
         return family(definition, {(name,): count(each) for name, each in self._kept.items()})
 
     def _labelled(self) -> Iterator[tuple[str, AgentConnection, _Here]]:
-        """One connection for each label, but for ``other``."""
+        """Return one connection for each label, but for ``other``."""
         for key, here in self._here.items():
             agent = self.agents.get(key)
             if agent is not None and (here.label == OTHER or self._kept[here.label].holder == key):
@@ -261,14 +261,14 @@ def _slots(agent: AgentConnection) -> Values:
 
 
 def _stat(agent: AgentConnection, name: str) -> float:
-    """A number that its engine counted; 0 for none, and for what is no count."""
+    """Return a number that its engine counted; 0 for none, and for what is no count."""
     engine = None if agent.report is None else agent.report.engine
     value = None if engine is None else engine.get(name)
     return float(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0.0
 
 
 def _cells(agent: AgentConnection) -> tuple[float, float]:
-    """Those that running requests hold, and all; resident prefixes give way to others."""
+    """Return those that running requests hold, and all; resident prefixes give way to others."""
     total = _stat(agent, "cells_total")
     held = _stat(agent, "cells_used") - _stat(agent, "cells_resident")
     return min(total, max(0.0, held)), total

@@ -114,8 +114,8 @@ class BalancerMeasures:
 
 
 def of_keys(keys: KeyRing) -> Iterator[Family]:
-    """Requests by the name of their API key, how many had none, and how many were over a limit of
-    theirs; nothing without a key file."""
+    """Return requests by the name of their API key, how many had none, and how many were over a
+    limit of theirs; nothing without a key file."""
     if keys.path is None:
         return
     values: dict[tuple[str, ...], float] = {}

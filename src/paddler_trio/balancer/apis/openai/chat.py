@@ -181,7 +181,8 @@ class ChunkStream:
         return sse.event(error.envelope(with_details=not self.delivery.is_exact))
 
     def _closing(self, endings: Sequence[Ended], *, prompts: int = 1) -> bytes:
-        """The usage of all choices, if the request asks for it, and the end of the stream."""
+        """Return the usage of all choices, if the request asks for it, and the end of the
+        stream."""
         if not self.delivery.with_usage:
             return sse.DONE
         last = {
@@ -193,7 +194,7 @@ class ChunkStream:
         return sse.event(last) + sse.DONE
 
     def _end_members(self, ended: Ended) -> Json:
-        """The members of the last chunk of a choice alone."""
+        """Return the members of the last chunk of a choice alone."""
         timings = {} if self.delivery.with_usage else timings_beside(self.delivery, ended)
         return timings | self._verbosely()
 
@@ -324,7 +325,8 @@ class ChatStream(ChunkStream):
         is_plain: bool = False,
         more: Mapping[str, object] | None = None,
     ) -> bytes:
-        """One chunk; a plain one, first or last of its choice, has no logprobs and no timings."""
+        """Return one chunk; a plain one, first or last of its choice, has no logprobs and no
+        timings."""
         with_logprobs = self.delivery.with_logprobs and not is_plain
         part: Json = {
             "index": choice,

@@ -56,7 +56,7 @@ EFFORTS: dict[str, int | None] = {
 
 
 def template_effort(effort: str) -> str:
-    """The value for a template: those that read it have three."""
+    """Return the value for a template: those that read it have three."""
     return {"minimal": "low", "xhigh": "high", "max": "high"}.get(effort, effort)
 
 
@@ -169,7 +169,7 @@ def thinking_fields() -> tuple[Field, ...]:
 
 @lru_cache(maxsize=8)
 def chat_record(limits: ApiLimits) -> Record:
-    """The body of a chat completion."""
+    """Return the body of a chat completion."""
     return record(
         "CreateChatCompletionRequest",
         MODEL,

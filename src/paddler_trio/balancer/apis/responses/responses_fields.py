@@ -147,7 +147,7 @@ def _hosted_items(output: Shape, tools: Shape) -> tuple[Record, ...]:
 
 
 def item_shape(tools: Shape) -> Shape:
-    """One item of an input: a message, a call, its output, reasoning, or a reference to one.
+    """Return one item of an input: a message, a call, its output, reasoning, or a reference to one.
 
     Items of other kinds are left out and reported.
     """
@@ -347,7 +347,7 @@ def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
 
 @lru_cache(maxsize=8)
 def responses_record(limits: ApiLimits) -> Record:
-    """The body of ``/v1/responses``."""
+    """Return the body of ``/v1/responses``."""
     options = record(
         "responses stream_options",
         hint("include_obfuscation", "events are not padded", neutral=(False,)),
@@ -387,7 +387,7 @@ def responses_record(limits: ApiLimits) -> Record:
 
 @lru_cache(maxsize=8)
 def input_tokens_record(limits: ApiLimits) -> Record:
-    """The body of ``/v1/responses/input_tokens``."""
+    """Return the body of ``/v1/responses/input_tokens``."""
     return record(
         "CountResponseTokensRequest",
         *_conversation_fields(limits),

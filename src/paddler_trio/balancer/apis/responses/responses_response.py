@@ -125,7 +125,7 @@ class Output:
         return self.held_bytes + REPEATED_BYTES * self.num_logprobs
 
     def take(self, results: Iterable[RawResult]) -> Iterator[Json]:
-        """The events of these results."""
+        """Return the events of these results."""
         for piece in self._reader.take(results):
             for members in () if self.reports is None else self.reports.before(0, piece):
                 yield {"type": "response.in_progress", **members}
@@ -171,7 +171,7 @@ class Output:
 
     @property
     def _where(self) -> Json:
-        """The members with which events name the newest item."""
+        """Return the members with which events name the newest item."""
         where: Json = {"item_id": self.items[-1]["id"], "output_index": self._index}
         return {**where, self._texts.number: 0} if self._open in _TEXT_ITEMS else where
 
@@ -299,7 +299,7 @@ class ResponseHeading:
         }
 
     def body(self, status: str, output: Output, **more: object) -> Json:
-        """The response object as it is now."""
+        """Return the response object as it is now."""
         values = self.request.values
         echoed = {name: values.get(name, usual) for name, usual in _ECHOED.items()}
         for name in ("temperature", "top_p"):
@@ -330,7 +330,7 @@ class ResponseHeading:
         }
 
     def finished(self, output: Output, *, now: int) -> Json:
-        """The whole of it, once it has ended."""
+        """Return the whole of it, once it has ended."""
         ended = output.ended
         assert ended is not None
         usage = usage_of(ended)

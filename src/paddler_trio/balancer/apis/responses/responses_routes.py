@@ -130,7 +130,7 @@ class Responses:
         await exchange.send_json(200, body)
 
     async def get(self, backend: Backend, exchange: ApiExchange) -> None:
-        """A stored response."""
+        """Answer with a stored response."""
         stored = self._stored(exchange)
         if _query(exchange).get("stream", ["false"])[-1].lower() not in ("false", "0"):
             raise invalid("stream is not supported: the response has ended", "stream")
@@ -140,13 +140,14 @@ class Responses:
         await exchange.send_json(200, response)
 
     async def list_items(self, backend: Backend, exchange: ApiExchange) -> None:
-        """The items of its input."""
+        """Answer with the items of its input."""
         stored, query = self._stored(exchange), _query(exchange)
         page = await exchange.run(lambda: _page(stored, query))
         await exchange.send_json(200, page)
 
     def _stored(self, exchange: ApiExchange) -> StoredResponse:
-        """The one that the path names; ApiError 404, or HttpProblem 503 without room for it."""
+        """Return the one that the path names; ApiError 404, or HttpProblem 503 without room for
+        it."""
         stored = self.store.get(exchange.tail, owner=_owner(exchange))
         if stored is None:
             raise not_stored(exchange.tail)
@@ -162,7 +163,7 @@ class Responses:
     async def _resolved(
         self, request: ResponsesRequest, places: Mapping[str, int], exchange: ApiExchange
     ) -> ResponsesRequest:
-        """The request with the items themselves where it refers to them.
+        """Return the request with the items themselves where it refers to them.
 
         Errors:
           ApiError: 400 for an item that is not stored.
@@ -198,7 +199,7 @@ class Responses:
     async def _before(
         self, request: ResponsesRequest, places: Mapping[str, int], exchange: ApiExchange
     ) -> Sequence[Item]:
-        """The items that the response continues.
+        """Return the items that the response continues.
 
         Errors:
           ApiError: 400 if they are not stored any more, or the input refers to one of them.
@@ -292,7 +293,7 @@ def _query(exchange: ApiExchange) -> dict[str, list[str]]:
 
 
 def _page(stored: StoredResponse, query: Mapping[str, list[str]]) -> Json:
-    """One page of input items; ApiError 400 for a query that is none."""
+    """Return one page of input items; ApiError 400 for a query that is none."""
     order = query.get("order", ["desc"])[-1]
     limit = query.get("limit", ["20"])[-1]
     if order not in ("asc", "desc"):
