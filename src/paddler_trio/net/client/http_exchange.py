@@ -101,7 +101,7 @@ async def next_piece(answer: Answer, subject: Subject) -> bytes:
 
 
 async def next_bytes(answer: Answer, subject: Subject, space: memoryview) -> int:
-    """Write the next bytes of the body to the beginning of ``space`` and return how many they are."""
+    """Write the next bytes of the body to the beginning of ``space`` and return their number."""
     try:
         return await answer.receive_into(space)
     except BodyBrokenError as error:

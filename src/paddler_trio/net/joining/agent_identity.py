@@ -1,4 +1,4 @@
-"""The identity that a credential gives an agent: the names it may use and the labels it always has."""
+"""The identity that a credential gives an agent: its possible names and its fixed labels."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def _attempted(work: Callable[[], T]) -> tuple[T | None, PaddlerError | None]:
 
 @attrs.define(eq=False, repr=False)
 class Reservation:
-    """The bytes that one request or one message holds of the budget; close it when that has ended."""
+    """The bytes that one request or message holds of the budget; close it when that has ended."""
 
     budget: InputBudget
     _share: float

@@ -105,7 +105,7 @@ def _close_all(sockets: Iterable[socket.socket]) -> None:
 
 
 def warn_of_plain_ports(sockets: Sequence[socket.socket]) -> None:
-    """Warn of ports without TLS that other machines reach: they can be read and changed on the way."""
+    """Warn of ports without TLS that other machines reach: they can be read and changed."""
     if exposed := beyond_loopback(sockets):
         log.warning(
             "PORTS WITHOUT TLS: keys, prompts and answers cross the network as they are; give "

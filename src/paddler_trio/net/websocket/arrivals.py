@@ -1,4 +1,4 @@
-"""The time of the last arrival from a WebSocket's peer, which tells its silence from our own stall."""
+"""The time of a WebSocket's last arrival, which tells the peer's silence from our own stall."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Arrivals:
 
     @property
     def last_s(self) -> float:
-        """Return when the latest piece of a message was read, on Trio's clock; pongs do not count."""
+        """Return when the last piece of a message was read, on Trio's clock; pongs do not count."""
         return self._socket.last_arrival_s
 
     def has_unread(self) -> bool:
