@@ -187,8 +187,10 @@ def from_failure(failure: Failure, *, retry_after_s: int) -> ApiError:
 def prompt_too_long(
     num_prompt_tokens: int, num_cells: int, *, param: str = "messages", is_least: bool = False
 ) -> ApiError:
-    """Return the error for a prompt that does not fit a slot of ``num_cells``. ``is_least``: it has at least these
-    tokens."""
+    """Return the error for a prompt that does not fit a slot of ``num_cells``.
+
+    ``is_least``: it has at least these tokens.
+    """
     least = "at least " if is_least else ""
     return ApiError(
         400,

@@ -87,8 +87,9 @@ class Answer:
             return await self._receive(PIECE_BYTES)
 
     async def peek(self, count: int) -> bytes:
-        """What comes next of the body, ``count`` bytes or more; fewer if it ends there. It comes
-        again. BodyBrokenError."""
+        """Return the next ``count`` bytes of the body or more without taking them, or fewer if it
+        ends there; raise BodyBrokenError if it breaks off.
+        """
         seen = b""
         with self._named_errors():
             while len(seen) < count and (piece := await self._receive(PIECE_BYTES)):
@@ -124,7 +125,7 @@ class Answer:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """What ends a body early is a BodyBrokenError; so is silence."""
+        """Raise BodyBrokenError for whatever ends a body early, and for silence."""
         silence_s = self._client.timeouts.silence_s
         try:
             with trio.fail_after(silence_s):

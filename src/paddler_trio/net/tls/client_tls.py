@@ -1,4 +1,4 @@
-"""How clients of a balancer verify it over TLS: authorities, or one pinned certificate.
+"""Verification of a balancer by its clients over TLS: by authorities, or by one pinned certificate.
 
 A pin is compared at the end of the handshake, by the very sockets that the context makes: no code
 that sends something can forget it.
@@ -76,7 +76,9 @@ class ClientTls:
         cert_file: Path | None,
         key_file: Path | None,
     ) -> ClientTls:
-        """From the flags ``--tls-*``; ConfigurationError names the one that is wrong."""
+        """Return the settings of the flags ``--tls-*``; ConfigurationError names the flag that is
+        wrong.
+        """
         if key_file is not None and cert_file is None:
             raise ConfigurationError(
                 f"--tls-client-key {key_file} needs --tls-client-cert FILE, its certificate"
@@ -86,7 +88,7 @@ class ClientTls:
 
     @property
     def is_given(self) -> bool:
-        """Whether something was asked for that needs TLS."""
+        """Return whether something was asked for that needs TLS."""
         return self != ClientTls()
 
     def context(self) -> ssl.SSLContext:
@@ -152,7 +154,7 @@ SYSTEM_TRUST: Final = ClientTls()
 
 
 def unverified_context() -> ssl.SSLContext:
-    """To look at a certificate, never to send anything."""
+    """Return a context with which to look at a certificate, never to send anything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -213,7 +215,9 @@ class _PinnedObject(ssl.SSLObject):
 
 
 class _PinningContext(ssl.SSLContext):
-    """Its connections break off unless the peer's certificate has the hash ``pin``, if any."""
+    """A context whose connections break off unless the peer's certificate has the hash ``pin``, if
+    there is one.
+    """
 
     pin: str | None = None
 
