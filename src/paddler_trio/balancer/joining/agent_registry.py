@@ -199,14 +199,7 @@ class AgentRegistry:
                     return each
             if token.uses_left == 0:
                 raise JoinRefusedError("it is used up")
-            bound = token.name or name or host
-            if bound is None:
-                raise JoinConflictError("the agent has no name: give --name")
-            if name not in (None, bound):
-                raise JoinConflictError(
-                    f"this join token is for the agent {bound!r}, not for {name!r}: leave --name "
-                    "out"
-                )
+            bound = _name_of(token, name, host)
             before = self._stored.named(bound)
             if before is not None and self._is_in_force(before, now):
                 raise JoinConflictError(
@@ -438,6 +431,17 @@ class AgentRegistry:
                 self._is_unsaved = True  # tried again, but not at once
                 raise
             self._stored = change(self._stored)  # links may have come and gone meanwhile
+
+
+def _name_of(token: StoredToken, name: str | None, host: str | None) -> str:
+    bound = token.name or name or host
+    if bound is None:
+        raise JoinConflictError("the agent has no name: give --name")
+    if name not in (None, bound):
+        raise JoinConflictError(
+            f"this join token is for the agent {bound!r}, not for {name!r}: leave --name out"
+        )
+    return bound
 
 
 def _unused_id(taken: Mapping[str, object]) -> str:

@@ -146,6 +146,33 @@ def _hosted_items(output: Shape, tools: Shape) -> tuple[Record, ...]:
     )
 
 
+def _function_items(output: Shape) -> tuple[Record, Record]:
+    return (
+        record(
+            "function_call item",
+            tag("function_call"),
+            required("call_id", _NAME, "What the output refers to."),
+            required("name", _NAME, "Of the tool."),
+            required("arguments", Text(), "JSON text of the arguments."),
+            _ID,
+            _STATUS,
+            accepted("parsed_arguments", Anything(), "What a client made of the arguments."),
+            accepted("caller", FreeObject(), "The model calls tools itself."),
+            _NAMESPACE,
+        ),
+        record(
+            "function_call_output item",
+            tag("function_call_output"),
+            required("call_id", _NAME, "The call this answers."),
+            required("output", output, "What the tool said."),
+            _ID,
+            _STATUS,
+            accepted("name", Text(256), "The call has it."),
+            accepted("caller", FreeObject(), "The model calls tools itself."),
+        ),
+    )
+
+
 def item_shape(tools: Shape) -> Shape:
     """Return one item of an input: a message, a call, its output, reasoning, or a reference to one.
 
@@ -169,28 +196,7 @@ def item_shape(tools: Shape) -> Shape:
             _STATUS,
             accepted("phase", Text(64), "Answers have one phase."),
         ),
-        record(
-            "function_call item",
-            tag("function_call"),
-            required("call_id", _NAME, "What the output refers to."),
-            required("name", _NAME, "Of the tool."),
-            required("arguments", Text(), "JSON text of the arguments."),
-            _ID,
-            _STATUS,
-            accepted("parsed_arguments", Anything(), "What a client made of the arguments."),
-            accepted("caller", FreeObject(), "The model calls tools itself."),
-            _NAMESPACE,
-        ),
-        record(
-            "function_call_output item",
-            tag("function_call_output"),
-            required("call_id", _NAME, "The call this answers."),
-            required("output", output, "What the tool said."),
-            _ID,
-            _STATUS,
-            accepted("name", Text(256), "The call has it."),
-            accepted("caller", FreeObject(), "The model calls tools itself."),
-        ),
+        *_function_items(output),
         *_hosted_items(output, tools),
         record(
             "reasoning item",

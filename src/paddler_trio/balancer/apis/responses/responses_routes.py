@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from urllib.parse import parse_qs
 
 import attrs
@@ -81,24 +82,7 @@ class Responses:
             reports=reports,
         )
 
-        def take(step: Step) -> int:
-            before = output.held_bytes
-            for _ in output.take(step.results):
-                pass  # the items grow; the events have no reader
-            return output.held_bytes - before
-
-        def finish() -> Json:
-            response = heading.finished(output, now=int(time.time()))
-            if kept is not None:
-                # of a text that is too long to be kept no more is written
-                text = dumps_within(response, self.store.max_bytes)
-                is_kept = text is not None and self.store.keep(
-                    StoredResponse.of(_owner(exchange), response, *kept, response_json=text)
-                )
-                if not is_kept and not exchange.is_exact:
-                    response["store"] = False
-            return response
-
+        finish = partial(self._finish, heading, output, kept, exchange)
         with naming_fields(prompt="input", constraint="text.format"):
             if delivery.is_stream:
                 encoder = ResponseStream(heading, output, finish, watch, exchange.is_large)
@@ -112,10 +96,29 @@ class Responses:
                     held=lambda: output.streamed_bytes,
                 )
             else:
-                await gather(backend, exchange, works, take)
+                await gather(backend, exchange, works, partial(_take, output))
                 is_long = output.num_logprobs > MANY_NUMBERS
                 response = await exchange.run_long(finish, is_long=is_long)
                 await exchange.send_json(200, response)
+
+    def _finish(
+        self,
+        heading: ResponseHeading,
+        output: Output,
+        kept: tuple[bytes, bytes, int] | None,
+        exchange: ApiExchange,
+    ) -> Json:
+        """Return the whole response, once it is stored with what is ``kept`` of its request."""
+        response = heading.finished(output, now=int(time.time()))
+        if kept is not None:
+            # of a text that is too long to be kept no more is written
+            text = dumps_within(response, self.store.max_bytes)
+            is_kept = text is not None and self.store.keep(
+                StoredResponse.of(_owner(exchange), response, *kept, response_json=text)
+            )
+            if not is_kept and not exchange.is_exact:
+                response["store"] = False
+        return response
 
     async def count_tokens(self, backend: Backend, exchange: ApiExchange) -> None:
         request = await exchange.read(backend.limits, read_input_tokens)
@@ -228,6 +231,14 @@ class Responses:
                     f"input[{index}].id",
                 )
         return before
+
+
+def _take(output: Output, step: Step) -> int:
+    """Take a step; return by how many bytes the output grows."""
+    before = output.held_bytes
+    for _ in output.take(step.results):
+        pass  # the items grow; the events have no reader
+    return output.held_bytes - before
 
 
 def _references(request: ResponsesRequest) -> dict[str, int]:
