@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "scheduler": set[str](),
     "system": {"wire", "scheduler", "setting", "errors"},
     "language": {"wire", "system", "errors"},
-    "net": {"wire", "scheduler", "system", "errors"},
+    "net": {"wire", "scheduler", "system", "setting", "errors"},
     "nursery_tree": {"wire", "scheduler", "system", "errors"},
     "telemetry": {"net", "wire", "scheduler", "system", "errors"},
     "models": {"net", "wire", "system", "errors"},
