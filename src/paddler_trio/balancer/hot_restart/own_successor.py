@@ -24,7 +24,7 @@ TAKE_OVER: Final = "--take-over"
 
 
 def successor_command(executable: str, arguments: Sequence[str]) -> list[str]:
-    """The command line of the successor; ``arguments`` are those of the interpreter."""
+    """Return the command line of the successor; ``arguments`` are those of the interpreter."""
     given = list(arguments)
     return [executable, *given, *([] if TAKE_OVER in given else [TAKE_OVER])]
 
