@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -33,6 +34,7 @@ from paddler_trio.balancer.assembly.key_quotas import KeyQuotas
 from paddler_trio.balancer.assembly.panel_assembly import PANEL, panel_info, panel_site
 from paddler_trio.balancer.assembly.port_guards import PortGuards
 from paddler_trio.balancer.assembly.request_watch import RequestWatch
+from paddler_trio.balancer.assembly.store_assembly import readable_models
 from paddler_trio.balancer.assembly.upstream_assembly import REVERSE_PROXY, Upstreams
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
@@ -319,7 +321,9 @@ def port_apps(
         changes=may_change,
     )
     store_app = audited(
-        no_model_store if core.store is None else ModelStoreRoutes(core.store),
+        no_model_store
+        if core.store is None
+        else ModelStoreRoutes(core.store, partial(readable_models, states, dispatcher)),
         core.audit,
         changes=lambda exchange: False,
     )
