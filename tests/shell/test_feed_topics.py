@@ -19,7 +19,7 @@ from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_lanes import RequestLanes
 from paddler_trio.balancer.activity.requests_topic import ENDED_S, TOKENS_S, RequestsTopic
-from paddler_trio.nursery_tree.agent_snapshot import snapshot_v2
+from paddler_trio.balancer.agents.agent_snapshot import snapshot_v2
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.wire.trio.prompt_stages import PromptStages

@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "system": {"wire", "scheduler", "setting", "errors"},
     "language": {"wire", "system", "errors"},
     "net": {"wire", "scheduler", "system", "errors"},
-    "nursery_tree": {"wire", "scheduler", "system", "errors"},
+    "nursery_tree": {"net", "wire", "scheduler", "system", "errors"},
     "telemetry": {"net", "wire", "scheduler", "system", "errors"},
     "models": {"net", "wire", "system", "errors"},
     "processes": {"models", "net", "language", "wire", "scheduler", "system", "errors"},

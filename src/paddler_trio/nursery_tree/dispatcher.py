@@ -36,7 +36,6 @@ from paddler_trio.nursery_tree.dispatch_failures import (
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
-from paddler_trio.nursery_tree.handover import run_in
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
 from paddler_trio.nursery_tree.pools import Pools
@@ -60,7 +59,7 @@ from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Granted, Queued
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics, Priority, RequestKey
 from paddler_trio.system.printed_tree import explain_this_task
-from paddler_trio.system.synchronization import ChangedItems, Changes
+from paddler_trio.system.synchronization import ChangedItems, Changes, run_in
 from paddler_trio.wire.trace_parent import TraceContext
 from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
@@ -291,7 +290,7 @@ class Dispatcher:
 
     async def run_agent(self, run: Callable[[], Awaitable[None]], *, name: str) -> None:
         """Run the task of one agent's connection among the agents, until it ends; see
-        :func:`~paddler_trio.nursery_tree.handover.run_in`."""
+        :func:`~paddler_trio.system.synchronization.run_in`."""
         assert self._agents_nursery is not None, "an agent dialled in before the tree was built"
         await run_in(self._agents_nursery, run, name=name)
 

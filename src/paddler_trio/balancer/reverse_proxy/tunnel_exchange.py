@@ -12,8 +12,8 @@ from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter
 from paddler_trio.errors import LinkError, WireError
 from paddler_trio.net.server.asgi import ClientGoneError
 from paddler_trio.net.server.upgrade import Upgrade
+from paddler_trio.net.tunnels import Tunnel, Tunnels
 from paddler_trio.nursery_tree.agent_connection import TUNNELS_BESIDE_SLOTS, AgentConnection
-from paddler_trio.nursery_tree.tunnels import Tunnel, Tunnels
 from paddler_trio.wire.trio.tunnel_frames import (
     Failed,
     Kind,
