@@ -27,7 +27,8 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import UPSTREAM
 from paddler_trio.nursery_tree.departure import Departure
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
-from paddler_trio.nursery_tree.request import Request, Stopped
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request_endings import Stopped
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.trio.trio_link import TAG, parse_extension

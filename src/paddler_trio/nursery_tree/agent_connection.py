@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import attrs
 import structlog
@@ -19,6 +18,8 @@ from paddler_trio.errors import LinkError, PaddlerError
 from paddler_trio.net.tunnels import Tunnels
 from paddler_trio.nursery_tree.agent_kinds import AgentKind, Feature, Readiness
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
+from paddler_trio.nursery_tree.request import Lease
+from paddler_trio.nursery_tree.results import ResultSink
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
@@ -43,10 +44,6 @@ from paddler_trio.wire.trio.trio_link import (
     render_extension,
 )
 from paddler_trio.wire.trio.upstream_messages import Upstream
-
-if TYPE_CHECKING:
-    from paddler_trio.nursery_tree.lease import Lease
-    from paddler_trio.nursery_tree.request import ResultSink
 
 log = structlog.get_logger("agents")
 
@@ -245,7 +242,7 @@ class AgentConnection:
     # ------------------------------------------------------------- requests
 
     def start(self, lease: Lease) -> None:
-        """Send the request; its route is open before the agent can answer."""
+        """Send the request, as in ``SlotOwner``."""
         self._leases[lease.wire_id] = lease
         self.idle_since_s = None
         request = lease.request

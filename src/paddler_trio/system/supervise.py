@@ -56,7 +56,7 @@ class RestartBudget:
 
 @attrs.frozen
 class Child:
-    """What to run, which crashes are the outside world's fault, and how many are forgiven.
+    """Name what to run, which crashes are the outside world's fault, and how many are forgiven.
 
     ``on_crash`` is called with each; with ``wait_for_refill`` a spent budget means a
     long pause instead of giving up: right for what only time or an operator can heal.

@@ -11,9 +11,11 @@ import attrs
 import trio
 
 from paddler_trio.balancer.activity.accounts.entrance import Entrance
+from paddler_trio.balancer.activity.captures import Captures
 from paddler_trio.balancer.activity.event_routes import EventRoutes
 from paddler_trio.balancer.activity.log_routes import LogRoutes
 from paddler_trio.balancer.activity.metrics_routes import MetricsRoutes
+from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_routes import RequestRoutes
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.agents.held_changes import HeldChanges
@@ -226,11 +228,13 @@ def balancer_parts(
     """
     config, keys, tls = bound.config, bound.keys, bound.tls
     addresses = addresses_of(bound.listeners)
-    core = BalancerCore.of(config, addresses, keys)
+    activity = RequestActivity(Captures() if config.capture_prompts else None)
+    watch = RequestWatch.of(config, activity, addresses["inference"])
+    quotas = KeyQuotas.of(config, keys, activity.finished)
+    observers = (*quotas.observers, *watch.observers)
+    core = BalancerCore.of(config, addresses, keys, activity, observers)
     if tls is not None:
         core.measures.certificate_left_s = lambda: tls.expires_in_s
-    watch = RequestWatch.of(config, core, addresses["inference"])
-    quotas = KeyQuotas.of(config, keys, core)
     guards = PortGuards.of(config, keys, host_names)
     address = AdvertisedAddress(
         bound.listeners["management"], tls is not None, sorted(host_names, key=len)
