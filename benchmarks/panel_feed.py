@@ -54,7 +54,7 @@ from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
-from paddler_trio.nursery_tree.results import Results
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.system.heap import freeze_heap
 from paddler_trio.system.logs.logs import configure_logs

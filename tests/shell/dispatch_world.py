@@ -20,7 +20,7 @@ from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Lease, Request
 from paddler_trio.nursery_tree.request_endings import Failure
-from paddler_trio.nursery_tree.results import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.paddler.messages import (

@@ -19,7 +19,7 @@ from paddler_trio.net.tunnels import Tunnels
 from paddler_trio.nursery_tree.agent_kinds import AgentKind, Feature, Readiness
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.request import Lease
-from paddler_trio.nursery_tree.results import ResultSink
+from paddler_trio.nursery_tree.step_results import ResultSink
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.request import Lease, Phase, Request
-from paddler_trio.nursery_tree.results import Results
+from paddler_trio.nursery_tree.step_results import Results
 
 
 class DispatchObserver:

@@ -38,7 +38,13 @@ from paddler_trio.net.tunnels import Tunnels
 from paddler_trio.nursery_tree.agent_kinds import AgentKind
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.request_endings import Completed, Ending, Failure, Stopped
-from paddler_trio.nursery_tree.results import FORWARDED, NOTHING, RawResult, Results, ResultSink
+from paddler_trio.nursery_tree.step_results import (
+    FORWARDED,
+    NOTHING,
+    RawResult,
+    Results,
+    ResultSink,
+)
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey

@@ -12,7 +12,7 @@ from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Phase, Request, Stopping
 from paddler_trio.nursery_tree.request_endings import Failure
-from paddler_trio.nursery_tree.results import Results
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 
 

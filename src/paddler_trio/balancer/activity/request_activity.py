@@ -39,7 +39,7 @@ from paddler_trio.nursery_tree.request import (
     Stopping,
     Streaming,
 )
-from paddler_trio.nursery_tree.results import FORWARDED, Results
+from paddler_trio.nursery_tree.step_results import FORWARDED, Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.system.printed_tree import explain_this_task

@@ -9,7 +9,7 @@ import trio
 
 from paddler_trio.balancer.agents.direct_results import DirectResults
 from paddler_trio.nursery_tree.request import Request
-from paddler_trio.nursery_tree.results import Results
+from paddler_trio.nursery_tree.step_results import Results
 
 MAX_STEPS_PER_WRITE = 64
 

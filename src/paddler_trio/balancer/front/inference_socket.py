@@ -35,7 +35,7 @@ from paddler_trio.net.websocket.bounded_websocket import (
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.nursery_tree.request_endings import MOVED
-from paddler_trio.nursery_tree.results import NOTHING, Results
+from paddler_trio.nursery_tree.step_results import NOTHING, Results
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.system.synchronization import Changes, wait_any
 from paddler_trio.telemetry.trace_context import begin_message, refuse_message

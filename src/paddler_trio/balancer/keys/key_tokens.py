@@ -14,7 +14,7 @@ from paddler_trio.balancer.activity.finished_requests import FinishedRequests
 from paddler_trio.balancer.keys.key_accounts import KeyAccounts
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.request import Ended, Phase, Request
-from paddler_trio.nursery_tree.results import Results
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 
 

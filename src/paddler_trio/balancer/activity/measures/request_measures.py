@@ -24,7 +24,7 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.request import Buffered, Ended, Phase, Request, Stopping
 from paddler_trio.nursery_tree.request_endings import BUFFERED_TOO_LONG
-from paddler_trio.nursery_tree.results import Results
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.telemetry.balancer_metrics import (
     CACHED_PROMPT_TOKENS,
