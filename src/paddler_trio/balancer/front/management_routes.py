@@ -17,6 +17,7 @@ import trio
 from quart import Response, request
 from quart_trio import QuartTrio
 
+from paddler_trio.balancer.agents.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress, FleetProgress
@@ -42,7 +43,6 @@ from paddler_trio.net.server.json_body import (
 from paddler_trio.net.server.quart_adapter import adapted, exchange_of
 from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.tree_in_pieces import running_tree_json
 from paddler_trio.wire.codec import dumps, unstructure

@@ -34,7 +34,7 @@ from paddler_trio.balancer.apis.responses.responses_request import ResponsesRequ
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.balancer.apis.timings import Reports, Stopwatch, timings_of
 from paddler_trio.net.server import sse
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.paddler.raw_results import result_tag
 
