@@ -37,7 +37,8 @@ from paddler_trio.net.server.asgi import (
 )
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
-from paddler_trio.nursery_tree.request import MAX_LOG_ID_CHARS, Failure
+from paddler_trio.nursery_tree.request import MAX_LOG_ID_CHARS
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.wire.codec import dumps
 
 log = structlog.get_logger("requests")

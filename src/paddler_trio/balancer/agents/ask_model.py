@@ -17,10 +17,10 @@ import trio
 from paddler_trio.errors import LinkError
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
-from paddler_trio.nursery_tree.dispatch_failures import MOVED, OLD_FOR_INFILL
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import client_digest
+from paddler_trio.nursery_tree.request_endings import MOVED, OLD_FOR_INFILL
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.model_questions import (
@@ -181,7 +181,7 @@ def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> Agen
     if not pool.is_known:
         raise HttpProblem(404, f"the deployment {pool.name!r} was removed")
     agents = pool.agents.values()
-    ours = [agent for agent in agents if agent.speaks_trio]
+    ours = [agent for agent in agents if agent.kind.answers_questions]
     if agents and not ours:
         raise HttpProblem(
             501,
@@ -189,7 +189,7 @@ def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> Agen
             "about the model; start an agent of this package",
         )
     if is_infill:  # servers behind agents answer for themselves
-        ours = [agent for agent in ours if agent.fills or agent.upstream is not None]
+        ours = [agent for agent in ours if agent.takes_infill]
     if agents and not ours:
         raise HttpProblem(OLD_FOR_INFILL.code, OLD_FOR_INFILL.description)
     serving = [agent for agent in ours if agent.is_accepting]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import trio
 
+from paddler_trio.balancer.activity.captures import Captures
+from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.agents.held_changes import HeldChanges
 from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.assembly.bound_balancer import SOCKET_NAMES, BoundBalancer, addresses_in
@@ -104,11 +106,13 @@ def balancer_parts(
     """
     config, keys, tls = bound.config, bound.keys, bound.tls
     addresses = addresses_of(bound.listeners)
-    core = BalancerCore.of(config, addresses, keys)
+    activity = RequestActivity(Captures() if config.capture_prompts else None)
+    watch = RequestWatch.of(config, activity, addresses["inference"])
+    quotas = KeyQuotas.of(config, keys, activity.finished)
+    observers = (*quotas.observers, *watch.observers)
+    core = BalancerCore.of(config, addresses, keys, activity, observers)
     if tls is not None:
         core.measures.certificate_left_s = lambda: tls.expires_in_s
-    watch = RequestWatch.of(config, core, addresses["inference"])
-    quotas = KeyQuotas.of(config, keys, core)
     guards = PortGuards.of(config, keys, host_names)
     address = AdvertisedAddress(
         bound.listeners["management"], tls is not None, sorted(host_names, key=len)

@@ -26,6 +26,7 @@ from paddler_trio.balancer.assembly.joining_assembly import Joining
 from paddler_trio.balancer.assembly.key_quotas import KeyQuotas
 from paddler_trio.balancer.assembly.panel_assembly import PANEL, panel_info, panel_site
 from paddler_trio.balancer.assembly.port_guards import PortGuards
+from paddler_trio.balancer.assembly.store_assembly import readable_models
 from paddler_trio.balancer.assembly.upstream_assembly import REVERSE_PROXY, Upstreams
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
@@ -150,7 +151,11 @@ class PortApps:
     def _management(self, operators: App, site: PanelSite, listener: Sockets) -> App:
         config, core, guards = self.bound.config, self.core, self.guards
         store = audited(
-            no_model_store if core.store is None else ModelStoreRoutes(core.store),
+            no_model_store
+            if core.store is None
+            else ModelStoreRoutes(
+                core.store, partial(readable_models, core.states, core.dispatcher)
+            ),
             core.audit,
             changes=lambda exchange: False,
         )

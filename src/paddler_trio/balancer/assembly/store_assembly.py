@@ -12,6 +12,8 @@ import structlog
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.joining.agent_identity import AgentIdentity
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.processes.model_store.store_messages import MAX_MESSAGE_BYTES
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.wire.codec import dumps, unstructure
@@ -49,6 +51,15 @@ def model_store_child(config: BalancerConfig, states: FleetKeeper) -> ModelStore
         desired=lambda: desired_models(states.wanted_models()),
         desired_changes=states.published,
     )
+
+
+def readable_models(
+    states: FleetKeeper, dispatcher: Dispatcher, agent: AgentIdentity
+) -> tuple[DesiredModel, ...]:
+    """The models whose files an agent's credential opens: what is desired of deployments that it
+    may serve, and what agents were just told to fetch or to judge."""
+    asked = [model for each in dispatcher.agents.values() for model in each.asked_models]
+    return (*states.wanted_models(lambda spec: agent.may_meet(spec.where)), *asked)
 
 
 def desired_models(models: Sequence[DesiredModel]) -> tuple[bytes, ...]:

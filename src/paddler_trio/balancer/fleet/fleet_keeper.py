@@ -259,12 +259,16 @@ class FleetKeeper:
                 self._stored = await _written(self.database.write_progress, stored)
                 self.published.notify()
 
-    def wanted_models(self) -> tuple[DesiredModel, ...]:
-        """Return what agents may fetch: the models of all deployments, those of ``default`` first;
-        and while one is rolled out, what it goes back to if that fails."""
+    def wanted_models(
+        self, may_serve: Callable[[DeploymentSpec], bool] = lambda spec: True
+    ) -> tuple[DesiredModel, ...]:
+        """Return what agents may fetch: the models of all deployments that ``may_serve`` holds for,
+        those of ``default`` first; and while one is rolled out, what it goes back to if that fails.
+        """
         specs = sorted(self.current.state.deployments, key=lambda spec: spec.name != DEFAULT)
         specs += [self.good[name].spec for name in self.rollouts if name in self.good]
-        models = (model for spec in specs for model in (spec.model, spec.projection))
+        may = filter(may_serve, specs)
+        models = (model for spec in may for model in (spec.model, spec.projection))
         return tuple(dict.fromkeys(each for each in models if not isinstance(each, NoModel)))
 
     # ------------------------------------------------ Paddler's desired state

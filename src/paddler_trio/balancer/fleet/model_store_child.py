@@ -21,6 +21,7 @@ import structlog
 import trio
 
 from paddler_trio.errors import ModelStoreError, WireError
+from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.processes.model_store.store_messages import (
     MAX_MESSAGE_BYTES,
     Configure,
@@ -90,6 +91,11 @@ class ModelStoreChild:
     def __repr__(self) -> str:
         state = "down" if self._control is None else "up"
         return f"<ModelStoreChild {state}: {len(self._passed)} connections>"
+
+    @property
+    def layout(self) -> StoreLayout:
+        """Where its files are."""
+        return StoreLayout(self.folder)
 
     @property
     def is_up(self) -> bool:

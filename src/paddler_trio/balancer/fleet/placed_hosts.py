@@ -109,7 +109,7 @@ class PlacedHost:
 
     def send_instances(self) -> None:
         """Send the list of what it shall run beside its first connection, if that changed."""
-        if self.first is None or not self.first.speaks_trio:
+        if self.first is None or not self.first.kind.runs_instances:
             return
         wanted = tuple(
             InstanceWanted(
@@ -160,7 +160,7 @@ class PlacedHosts:
           The hosts that have been gone for so long that they are forgotten.
         """
         now_s = trio.current_time()
-        changed = [agent for agent in self._changed.take() if agent.upstream is None]
+        changed = [agent for agent in self._changed.take() if not agent.kind.forwards]
         came: list[AgentConnection] = []
         for agent in changed:
             if self.dispatcher.agents.get(agent.key) is agent:

@@ -96,7 +96,7 @@ class PlacedInstance:
         agent = self.agent
         if agent is None:
             return CONNECTING
-        if agent.speaks_trio:
+        if agent.kind.reports_state:
             report = agent.report
             if report is None:
                 return "resolving"
@@ -212,13 +212,13 @@ class PlacedInstance:
             idle_s=None if agent is None else agent.idle_since_s,
             crashes=self.crashes,
             can_load_beside=can_load_beside if self.phase not in LOADING else serving is not None,
-            is_ours=agent is None or agent.speaks_trio,
+            is_ours=agent is None or agent.kind.reports_state,
             is_unloading=self.is_unloading
             and (serving is not None or self.deployment != DEFAULT_DEPLOYMENT),
         )
 
     def _serving_now(self, agent: AgentConnection) -> Digest | None:
-        served = agent.revision if agent.speaks_trio or agent.serves_desired else None
+        served = agent.revision if agent.kind.reports_state or agent.serves_desired else None
         return None if served == self.nothing.digest else served
 
     def _has_crashed(self, serving: Digest | None) -> bool:

@@ -31,9 +31,10 @@ from paddler_trio.net.server.json_body import input_of
 from paddler_trio.net.websocket.bounded_websocket import (
     BoundedWebSocket,
 )
-from paddler_trio.nursery_tree.dispatch_failures import MOVED
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import NOTHING, Request, Results
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request_endings import MOVED
+from paddler_trio.nursery_tree.step_results import NOTHING, Results
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.system.synchronization import Changes, wait_any
 from paddler_trio.telemetry.trace_context import begin_message, refuse_message

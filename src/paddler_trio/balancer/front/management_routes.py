@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 import attrs
 import trio
 
+from paddler_trio.balancer.agents.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress, FleetProgress
@@ -35,7 +36,6 @@ from paddler_trio.net.server.json_body import json_body, structured
 from paddler_trio.net.server.quart_adapter import QuartRouter
 from paddler_trio.net.server.router import Handler, Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.tree_in_pieces import running_tree_json
 from paddler_trio.wire.codec import dumps, unstructure
@@ -177,7 +177,7 @@ class ManagementRoutes:
 
     async def _agent_tree(self, exchange: Exchange, params: Params) -> None:
         agent = self._find(params["agent_id"])
-        if not agent.speaks_trio:
+        if not agent.kind.answers_questions:
             raise HttpProblem(501, f"agent {agent.label} is Paddler's: it prints no tree")
         with trio.move_on_after(AGENT_ANSWER_S):
             try:

@@ -3,7 +3,8 @@
     POST /api/v2/join                    open: the token in the body is looked at there
     /api/v1/agent_socket/…               a credential, or a management key; from the networks of
                                          --legacy-agents nothing, for agents of Paddler 4.1
-    GET, HEAD below the model store      a credential, or a management key
+    GET, HEAD below the model store      a management key; a credential, for files of the models
+                                         that it may have to load (``model_store_routes``)
     GET below the tunnels                the same, and the secret of one that was asked for
     probes                               open
     everything else                      a management key; a credential is refused with 403
@@ -143,14 +144,14 @@ class AgentGuard:
         return credential, problem
 
     async def _serve(self, credential: StoredCredential, app: App, exchange: Exchange) -> None:
-        if exchange.is_http:
-            await app(exchange)
-            return
 
         async def rotate(digest: bytes, replaces: bytes) -> bool:
             return await self.registry.rotate(credential.id, digest, replaces=replaces)
 
         exchange.identity.agent = AgentIdentity(credential.name, credential.labels, rotate)
+        if exchange.is_http:
+            await app(exchange)
+            return
         send = exchange.send
         process = exchange.path.removeprefix(AGENT_SOCKET).partition(".")[0]
         with self.registry.link(credential.id, process, _address(exchange)) as link:

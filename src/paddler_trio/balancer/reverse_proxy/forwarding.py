@@ -38,17 +38,19 @@ from paddler_trio.net.server.asgi import (
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.streaming import cut_on_disconnect
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_failures import (
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
+from paddler_trio.nursery_tree.pool import Pool
+from paddler_trio.nursery_tree.request import Buffered, Request, RevisionPin
+from paddler_trio.nursery_tree.request_endings import (
     DISPLACED,
     MOVED,
     OVERFLOW,
     SHUTTING_DOWN,
+    Completed,
+    Failure,
     silent_server,
 )
-from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
-from paddler_trio.nursery_tree.pool import Pool
-from paddler_trio.nursery_tree.request import Buffered, Completed, Failure, Request, RevisionPin
 from paddler_trio.telemetry.trace_context import trace_of
 from paddler_trio.wire.trio.repeated_requests import may_be_repeated
 from paddler_trio.wire.trio.tunnel_frames import Failed, RequestHead

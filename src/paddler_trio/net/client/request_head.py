@@ -47,6 +47,7 @@ def request_head(
     headers: Headers,
     *,
     authority: bytes,
+    origin: bytes = b"",
     bearer: bytes | None = None,
     body_bytes: int | None = 0,
     upgrades: bool = False,
@@ -55,6 +56,7 @@ def request_head(
 
     Args:
       headers: kept in order, case and number. ``Host`` is added if there is none.
+      origin: scheme and authority in front of the target, for a proxy that forwards.
       bearer: a key, sent instead of any ``Authorization`` of the headers.
       body_bytes: how many there will be, None if that is not known before.
       upgrades: it may ask for another protocol.
@@ -87,7 +89,7 @@ def request_head(
         length = body_bytes
         if body_bytes or method in {b"POST", b"PUT", b"PATCH"}:
             lines.append(b"Content-Length: %d\r\n" % (body_bytes or 0))
-    data = b"%b %b HTTP/1.1\r\n%b\r\n" % (method, target, b"".join(lines))
+    data = b"%b %b HTTP/1.1\r\n%b\r\n" % (method, origin + target, b"".join(lines))
     if len(data) > MAX_HEAD_BYTES:
         raise UnsendableRequestError(
             f"the head has {len(data)} bytes, the limit is {MAX_HEAD_BYTES}"

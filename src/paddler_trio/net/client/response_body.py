@@ -46,6 +46,16 @@ class LengthBody:
         self.has_excess = False
         self.trailers: list[tuple[bytes, bytes]] = []
 
+    @property
+    def remaining(self) -> int:
+        """Return how many bytes are still to come."""
+        return self._remaining
+
+    def skip(self, count: int) -> None:
+        """Count bytes, at most ``remaining``, that were read without `feed`."""
+        self._remaining -= count
+        self.is_complete = self._remaining == 0
+
     def feed(self, data: bytes, parts: MutableSequence[BodyPart]) -> None:
         """Append the parts in these bytes."""
         if len(data) > self._remaining:

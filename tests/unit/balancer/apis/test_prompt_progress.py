@@ -25,7 +25,7 @@ from paddler_trio.balancer.apis.openai.completions import CompletionStream
 from paddler_trio.balancer.apis.responses.response_output import Output
 from paddler_trio.balancer.apis.responses.responses_request import read_responses
 from paddler_trio.balancer.apis.responses.responses_response import ResponseHeading, ResponseStream
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 
 LIMITS = ApiLimits()
 HEADING = Heading(model="m", fingerprint="b1", created=5, id="id-1")

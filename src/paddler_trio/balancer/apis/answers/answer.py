@@ -20,7 +20,7 @@ import attrs
 from paddler_trio.balancer.apis.answers.kept_logprobs import KeptLogprobs
 from paddler_trio.balancer.apis.answers.layout import Layout
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.raw_results import result_tag
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate

@@ -24,7 +24,7 @@ from paddler_trio.balancer.apis.answers.kept_logprobs import KeptLogprobs
 from paddler_trio.balancer.apis.answers.timings import Reports
 from paddler_trio.balancer.apis.responses.client_tools import KINDS, Offered, WrittenCall
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 
 GROWING = frozenset(
     {"ContentToken", "Logprobs", "Progress", "ToolCallToken", "UndeterminableToken"}
