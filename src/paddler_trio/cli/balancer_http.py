@@ -74,7 +74,7 @@ def http_settings(
     return {
         "headers": key,
         "base_url": address.url,
-        "timeout": httpx.Timeout(answer_s, connect=CONNECT_S),
+        "timeout": httpx.Timeout(answer_s, connect=min(answer_s, CONNECT_S)),
         "trust_env": False,
         "verify": tls.context() if address.is_tls else unused,
     }

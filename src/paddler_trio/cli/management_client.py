@@ -19,6 +19,7 @@ from cattrs.errors import BaseValidationError
 
 from paddler_trio.cli.answer_lines import lines_of
 from paddler_trio.cli.balancer_http import (
+    ANSWER_S,
     BalancerRefusedError,
     BalancerUnreachableError,
     BalancerVersionError,
@@ -156,9 +157,9 @@ class ManagementClient:
     _http: httpx.Client
 
     @classmethod
-    def open(cls, management: ManagementFlags) -> ManagementClient:
+    def open(cls, management: ManagementFlags, *, answer_s: float = ANSWER_S) -> ManagementClient:
         """Return a client that has sent nothing yet; errors are those of `http_settings`."""
-        return cls(management.address, open_http(management))
+        return cls(management.address, open_http(management, answer_s=answer_s))
 
     def __enter__(self) -> ManagementClient:
         return self
@@ -259,7 +260,11 @@ class ManagementClient:
         return self._object(answer.text, path) if answer.content else {}
 
     def command_caches(
-        self, command: str | None, fields: Mapping[str, object] | None = None
+        self,
+        command: str | None,
+        fields: Mapping[str, object] | None = None,
+        *,
+        silence_s: float = SILENCE_S,
     ) -> Iterator[Json]:
         """What agents report about a command on their caches, line by line: ``pull``, ``verify``,
         ``prune``, or None to list what they have.
@@ -274,7 +279,7 @@ class ManagementClient:
         with (
             clear_errors(self.address),
             self._http.stream(
-                "GET" if command is None else "POST", path, timeout=SILENCE_S, **asked
+                "GET" if command is None else "POST", path, timeout=silence_s, **asked
             ) as answer,
         ):
             if answer.status_code == 404 and not answer.read():

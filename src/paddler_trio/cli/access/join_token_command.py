@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption
 from paddler_trio.cli.flags import with_flags
@@ -75,7 +76,14 @@ def list_tokens(
 @with_flags
 def revoke(
     *,
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `join-token list` shows it.")],
+    token_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="As `join-token list` shows it.",
+            autocompletion=completion_values.tokens,
+        ),
+    ],
     management: ManagementFlags,
 ) -> None:
     """Make a token worthless; agents that joined with it stay."""

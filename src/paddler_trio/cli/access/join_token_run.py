@@ -113,6 +113,16 @@ def make_token(client: ManagementClient, fields: Json, *, as_json: bool) -> None
         )
 
 
+def read_tokens(client: ManagementClient) -> TokensView:
+    """Return the tokens that may still be used."""
+    return client.structured(client.ask("GET", TOKENS), TokensView)
+
+
+def read_credentials(client: ManagementClient) -> CredentialsView:
+    """Return the credentials of agents that joined with a token."""
+    return client.structured(client.ask("GET", CREDENTIALS), CredentialsView)
+
+
 def list_tokens(client: ManagementClient, *, as_json: bool) -> None:
     """Print the tokens, or why there can be none."""
     answer = client.ask("GET", TOKENS)
@@ -183,8 +193,8 @@ def list_credentials(client: ManagementClient, *, as_json: bool) -> None:
 
 def revoke_credential(client: ManagementClient, name: str) -> None:
     """Cut the agent off; say so if the token it joined with may let it in again."""
-    view = client.structured(client.ask("GET", CREDENTIALS), CredentialsView)
-    tokens = client.structured(client.ask("GET", TOKENS), TokensView).tokens
+    view = read_credentials(client)
+    tokens = read_tokens(client).tokens
     client.ask("DELETE", f"{CREDENTIALS}/{quote(name, safe='')}")
     stdout().print(printable(f"{name} is cut off; its credential opens nothing any more"))
     its_token = next((each.token for each in view.credentials if each.name == name), None)

@@ -28,6 +28,12 @@ LogJsonOption = Annotated[
         show_default="columns on a terminal, else JSON",
     ),
 ]
+WideOption = Annotated[
+    bool,
+    typer.Option(
+        "--wide", help="Show all columns, and nothing cut, whatever the terminal's width."
+    ),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print JSON for scripts instead of text for people.")
 ]

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption
 from paddler_trio.cli.flags import with_flags
@@ -20,7 +21,10 @@ rollout = typer.Typer(
 DeploymentArgument = Annotated[
     str,
     typer.Argument(
-        metavar="DEPLOYMENT", help="The deployment; without one, `default`.", show_default=False
+        metavar="DEPLOYMENT",
+        help="The deployment; without one, `default`.",
+        show_default=False,
+        autocompletion=completion_values.deployments,
     ),
 ]
 

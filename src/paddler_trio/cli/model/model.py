@@ -11,6 +11,7 @@ from typing import Annotated
 import attrs
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption
 from paddler_trio.cli.flags import with_flags
@@ -120,7 +121,8 @@ def change(
         str,
         typer.Argument(
             help="A path on the agents, https://..., hf:org/repo[:QUANT], "
-            "hf:org/repo/file@revision, or none."
+            "hf:org/repo/file@revision, or none.",
+            autocompletion=completion_values.models,
         ),
     ],
     wish: WishFlags,

@@ -9,15 +9,20 @@ from typing import Annotated, Final
 
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.daemons.options import JsonOption, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors
 
 AgentsOption = Annotated[
     list[str] | None,
-    typer.Option("--agent", help="Only the agent of this name or id; repeatable."),
+    typer.Option(
+        "--agent",
+        help="Only the agent of this name or id; repeatable.",
+        autocompletion=completion_values.agents,
+    ),
 ]
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -62,6 +67,7 @@ def pull(
 def list_models(
     *,
     agent: AgentsOption = None,
+    wide: WideOption = False,
     as_json: JsonOption = False,
     management: ManagementFlags,
 ) -> None:
@@ -75,7 +81,9 @@ def list_models(
         ManagementClient.open(management) as client,
         StoreClient.open(management) as store,
     ):
-        code = list_caches(client, None if agent else store, agents=agent, as_json=as_json)
+        code = list_caches(
+            client, None if agent else store, agents=agent, wide=wide, as_json=as_json
+        )
     raise typer.Exit(code)
 
 
@@ -87,6 +95,7 @@ def verify(
         typer.Argument(
             metavar="[SOURCE]...",
             help="Which models; as `model list` prints them, or a repository.",
+            autocompletion=completion_values.models,
             show_default="all",
         ),
     ] = None,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption
 from paddler_trio.cli.flags import with_flags
@@ -16,6 +17,7 @@ SourcesArgument = Annotated[
     typer.Argument(
         metavar="SOURCE...",
         help="Which models of the store; as `model list` prints them, or a repository.",
+        autocompletion=completion_values.models,
     ),
 ]
 
