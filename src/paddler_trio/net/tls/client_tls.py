@@ -1,4 +1,4 @@
-"""How clients of a balancer verify it over TLS: authorities, or one pinned certificate.
+"""Verification of a balancer by its clients over TLS: by authorities, or by one pinned certificate.
 
 A pin is compared at the end of the handshake, by the very sockets that the context makes: no code
 that sends something can forget it.
@@ -119,7 +119,7 @@ class ClientTls:
 
     @property
     def is_given(self) -> bool:
-        """Whether something was asked for that needs TLS."""
+        """Return whether something was asked for that needs TLS."""
         return self != ClientTls()
 
     def context(self) -> ssl.SSLContext:
@@ -185,7 +185,7 @@ SYSTEM_TRUST: Final = ClientTls()
 
 
 def unverified_context() -> ssl.SSLContext:
-    """To look at a certificate, never to send anything."""
+    """Return a context with which to look at a certificate, never to send anything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -246,7 +246,9 @@ class _PinnedObject(ssl.SSLObject):
 
 
 class _PinningContext(ssl.SSLContext):
-    """Its connections break off unless the peer's certificate has the hash ``pin``, if any."""
+    """A context whose connections break off unless the peer's certificate has the hash ``pin``, if
+    there is one.
+    """
 
     pin: str | None = None
 
