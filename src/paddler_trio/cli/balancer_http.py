@@ -108,7 +108,7 @@ def _refuse_tls(error: Exception, address: str) -> None:
 
 
 def read_json(text: str) -> object:
-    """What a balancer answered; ValueError for what is no JSON, or is nested too deeply."""
+    """Return the JSON of an answer; ValueError for what is none, or is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:

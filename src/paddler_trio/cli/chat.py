@@ -44,7 +44,7 @@ class AnswerFailedError(PaddlerError):
 
 @attrs.define
 class Answer:
-    """What came so far. Times are monotonic seconds; ``usage`` is the server's, at the end."""
+    """An answer so far. Times are monotonic seconds; ``usage`` is the server's, at the end."""
 
     content: str = ""
     reasoning: str = ""

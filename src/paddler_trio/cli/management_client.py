@@ -1,4 +1,4 @@
-"""What the client commands ask of a balancer's management service.
+"""Questions and orders of client commands to a balancer's management service.
 
 Views hold what is shown and ignore what a newer balancer may add; ``raw`` is the whole answer,
 for ``--json``.
@@ -103,7 +103,7 @@ class AgentView:
 
     @property
     def address(self) -> str | None:
-        """Of the server that it stands in front of."""
+        """The address of the server that it stands in front of."""
         address = (self.upstream or {}).get("address")
         return address if isinstance(address, str) else None
 
@@ -177,7 +177,8 @@ class ManagementClient:
         return self._get(STATE_PATH)
 
     def extended_state(self) -> tuple[Json, Json | None]:
-        """The same and the extras beside it, which are None from a balancer that knows of none."""
+        """Return that and the extras beside it, which are None from a balancer that knows of
+        none."""
         try:
             both = self._get(EXTENDED_STATE_PATH)
         except BalancerRefusedError as error:
@@ -266,8 +267,8 @@ class ManagementClient:
         *,
         silence_s: float = SILENCE_S,
     ) -> Iterator[Json]:
-        """What agents report about a command on their caches, line by line: ``pull``, ``verify``,
-        ``prune``, or None to list what they have.
+        """Yield what agents report about a command on their caches, line by line: ``pull``,
+        ``verify``, ``prune``, or None to list what they have.
 
         The command ends when this iterator is closed. BalancerUnreachableError when the balancer is
         silent for too long.

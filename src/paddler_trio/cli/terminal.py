@@ -1,4 +1,4 @@
-"""How client commands talk to people: plain text unless a terminal listens, and one line an error.
+"""Output of client commands: plain text unless a terminal listens, and one line an error.
 
 Answers go to standard output, everything about them (progress, warnings, errors) to standard
 error, so that a pipe carries answers only. Text from models and agents is not ours: its control
@@ -40,12 +40,12 @@ _CONTROLS = {
 
 
 def stdout() -> Console:
-    """For answers."""
+    """Return the console for answers."""
     return _console(stderr=False)
 
 
 def stderr() -> Console:
-    """For progress and warnings."""
+    """Return the console for progress and warnings."""
     return _console(stderr=True)
 
 

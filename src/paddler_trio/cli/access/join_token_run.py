@@ -1,4 +1,4 @@
-"""What ``join-token``, ``agents credentials`` and ``agents revoke`` do."""
+"""The work of ``join-token``, ``agents credentials`` and ``agents revoke``."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def order(
 
 
 def seconds_of(text: str) -> int:
-    """Of ``90``, ``30m``, ``1h`` or ``7d``; a usage error for anything else."""
+    """Return the seconds of ``90``, ``30m``, ``1h`` or ``7d``; a usage error for anything else."""
     match = _DURATION.fullmatch(text.strip())
     if match is None or int(match[1]) == 0:
         raise typer.BadParameter(
@@ -150,7 +150,7 @@ def list_tokens(client: ManagementClient, *, as_json: bool) -> None:
 
 
 def revoke_token(client: ManagementClient, token_id: str) -> None:
-    """From now on nobody joins with it."""
+    """Make a token worthless: nobody joins with it from now on."""
     client.ask("DELETE", f"{TOKENS}/{quote(token_id, safe='')}")
     stdout().print(f"{printable(token_id)} is worthless; agents that joined with it stay")
 

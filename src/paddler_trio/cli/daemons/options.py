@@ -9,7 +9,7 @@ import typer
 
 
 class LogLevel(StrEnum):
-    """From most to least."""
+    """Levels of a log, from most to least."""
 
     debug = "debug"
     info = "info"

@@ -1,4 +1,4 @@
-"""What ``paddler-trio fleet`` does, once the command line and the file are understood."""
+"""The work of ``paddler-trio fleet``, once the command line and the file are understood."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def _unchanged(changes: Sequence[DeploymentChange], names: Iterable[str]) -> fro
 
 
 def _under_way(client: FleetClient, state: FleetState) -> dict[str, DeploymentSpec | None]:
-    """What an earlier command stored and is not there yet."""
+    """Return what an earlier command stored and is not there yet."""
     live = {each.deployment for each in client.rollouts().rollouts if each.is_live}
     return {spec.name: spec for spec in state.deployments if spec.name in live}
 
@@ -299,7 +299,7 @@ def _needs_agents(spec: DeploymentSpec) -> bool:
 
 
 def _state_of(client: FleetClient, revision: RevisionView) -> FleetState:
-    """Of the revision that the balancer answered with; it may leave the state out."""
+    """Return the state of the revision that the balancer answered with, which may leave it out."""
     if revision.state:
         return state_in(revision)
     return state_in(client.state().revision)
@@ -367,7 +367,7 @@ def _when(time: str) -> str:
 
 
 def _desired(spec: DeploymentSpec) -> BalancerDesiredState:
-    """As agents are asked about it."""
+    """Return the desired state as agents are asked about it."""
     alone = attrs.evolve(spec, name=DEFAULT, aliases=())
     return desired_of(FleetState((alone,)), BalancerDesiredState.default())
 

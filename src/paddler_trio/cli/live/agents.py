@@ -128,13 +128,14 @@ def _show(view: FleetView, *, as_json: bool, wide: bool) -> None:
 
 @attrs.define
 class EngineRates:
-    """What the engine of each agent does a second, from what it had counted at two looks."""
+    """The speed of each agent's engine, from what it had counted at two looks."""
 
     _seen: dict[str, tuple[dict[str, float], float]] = attrs.field(factory=dict, init=False)
     _rates: dict[str, dict[str, float]] = attrs.field(factory=dict, init=False)
 
     def look(self, shown: Iterable[AgentView], now_s: float) -> None:
-        """What the agents say now; a look less than half a second after the last is too early."""
+        """Take what the agents say now; a look less than half a second after the last is too
+        early."""
         for agent in shown:
             if agent.engine is None:
                 continue
@@ -152,7 +153,7 @@ class EngineRates:
             self._seen[agent.id] = (counted, now_s)
 
     def of(self, agent: AgentView, name: str) -> float | None:
-        """How fast a figure of ``RATED`` grows; None if that is not known yet."""
+        """Return how fast a figure of ``RATED`` grows; None if that is not known yet."""
         return self._rates.get(agent.id, {}).get(name)
 
 
@@ -233,7 +234,7 @@ def _engine_columns(rates: EngineRates) -> list[Column[AgentView]]:
 
 
 def phase_text(agent: AgentView) -> Text:
-    """What it is doing; of a Paddler agent only its own state's name is known."""
+    """Return what an agent is doing; of a Paddler agent only its own state's name is known."""
     phase = agent.phase or agent.state_application_status
     if agent.progress is not None:
         phase = f"{phase} {agent.progress:.0%}"
@@ -249,7 +250,7 @@ def phase_text(agent: AgentView) -> Text:
 
 
 def _speed(download: Mapping[str, object]) -> str:
-    """How fast, how long still, and which file of several; empty while nothing of it is known."""
+    """Return how fast, how long still, and which file of several; empty while nothing is known."""
     parts = []
     speed, left_s, count = (download.get(k) for k in ("bytes_per_s", "remaining_s", "file_count"))
     if isinstance(speed, int) and speed > 0:

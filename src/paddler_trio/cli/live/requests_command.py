@@ -26,7 +26,7 @@ from paddler_trio.cli.terminal import (
 
 
 class RequestState(StrEnum):
-    """Which requests."""
+    """Requests in flight, those that have ended, or all."""
 
     all = "all"
     in_flight = "in_flight"
@@ -34,7 +34,7 @@ class RequestState(StrEnum):
 
 
 class RequestEnding(StrEnum):
-    """How they ended."""
+    """The ways in which requests end."""
 
     done = "done"
     failed = "failed"
@@ -43,7 +43,7 @@ class RequestEnding(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class QueryFlags:
-    """Which requests are listed."""
+    """The choice of the requests that are listed."""
 
     state: Annotated[
         RequestState,

@@ -44,7 +44,8 @@ CSV_FIELDS: Final = (
 
 @attrs.frozen(kw_only=True)
 class RequestsQuery:
-    """Which requests are asked for; empty for all. ``since_s``: ended no longer ago, or not yet."""
+    """The requests that are asked for; empty for all. ``since_s``: ended no longer ago, or not
+    yet."""
 
     state: str = "all"
     client: str = ""
@@ -68,7 +69,7 @@ class RequestsQuery:
 
 
 def read_requests(client: ManagementClient, query: RequestsQuery) -> RequestsPage:
-    """As many as are asked for, over as many pages as that takes; newest first."""
+    """Return as many as are asked for, over as many pages as that takes; newest first."""
     now_ms = None
     if query.since_s is not None:  # times are on the balancer's clock
         now_ms = _page(client, {"limit": "1"}).now_ms
@@ -104,7 +105,7 @@ def table_lines(page: RequestsPage, width: int | None) -> list[Text]:
 
 
 def csv_lines(page: RequestsPage) -> Iterator[str]:
-    """With a line of names first; times are RFC 3339 in UTC or milliseconds.
+    """Yield lines, that of names first; times are RFC 3339 in UTC or milliseconds.
 
     A text that a spreadsheet would take for a formula is preceded by an apostrophe.
     """

@@ -1,4 +1,4 @@
-"""What ``model pull``, ``list``, ``verify`` and ``prune`` do, given what the flags say."""
+"""The work of ``model pull``, ``list``, ``verify`` and ``prune``, given what the flags say."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def _only(agents: Sequence[str] | None) -> dict[str, object]:
 
 
 def _listed(client: ManagementClient, agents: Sequence[str] | None) -> list[AgentResult]:
-    """What the agents keep; BalancerRefusedError if one that is named is not connected."""
+    """Return what the agents keep; BalancerRefusedError if one that is named is not connected."""
     results = _results(client.command_caches(None, _only(agents)), as_json=False)
     return sorted(results, key=lambda result: (result.label, result.id))
 

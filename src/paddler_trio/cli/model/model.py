@@ -31,7 +31,7 @@ WAITING = "swap"
 
 @attrs.frozen(kw_only=True)
 class WishFlags:
-    """What is to be served, beside the model."""
+    """The wishes beside the model."""
 
     file: Annotated[
         Path | None,
@@ -65,7 +65,7 @@ class WishFlags:
 
 @attrs.frozen(kw_only=True)
 class StoringFlags:
-    """How it is stored, and what is waited for."""
+    """The way in which a wish is stored, and what is waited for."""
 
     push: Annotated[
         bool,

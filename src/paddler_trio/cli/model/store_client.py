@@ -1,4 +1,4 @@
-"""What client commands ask of a balancer's model store: what is there, and uploads."""
+"""Questions of client commands to a balancer's model store, and uploads."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class StoreClient:
         self._http.close()
 
     def here_bytes(self, sha256: str) -> int | None:
-        """How much of a file has arrived; None if all of it is there and its hash was compared."""
+        """Return how much of a file is there; None if all of it is, and its hash was compared."""
         path = f"{STORE_PATH}/blobs/sha256/{sha256}"
         with clear_errors(self.address):
             answer = self._http.head(path)
@@ -109,7 +109,7 @@ class StoreClient:
         return _object(answer)
 
     def listing(self) -> dict[str, object] | None:
-        """What is there; None from a balancer without a store."""
+        """Return what is there; None from a balancer without a store."""
         with clear_errors(self.address):
             answer = self._http.get(STORE_PATH)
         if answer.status_code in {404, 501}:

@@ -1,4 +1,4 @@
-"""What the ``template`` commands are given: a template, and a conversation to render with it.
+"""The input of the ``template`` commands: a template, and a conversation to render with it.
 
 The commands read files and go the same way as an agent from there on.
 """
