@@ -227,8 +227,8 @@ on the agent.
 
 Without a `PROMPT`, on a terminal, a conversation begins. Ctrl-C stops an answer and keeps the
 conversation, with what came of the answer; Ctrl-D ends it. The arrow keys bring back what was
-typed, also in earlier conversations (`$XDG_STATE_HOME/paddler-trio/chat_history`, readable by its owner
-alone). `/help` lists the commands:
+typed, also in earlier conversations: it is kept in `$XDG_STATE_HOME/paddler-trio/chat_history`,
+readable by its owner alone. `/help` lists the commands:
 
 | command | |
 |---|---|

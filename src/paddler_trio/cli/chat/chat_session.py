@@ -46,7 +46,7 @@ class _UsageError(PaddlerError):
 
 @attrs.define
 class Conversation:
-    """What is said, and how it shall be answered.
+    """A conversation: what is said, and how it shall be answered.
 
     Args:
       model: the deployment that answers; None for the default one.

@@ -25,7 +25,7 @@ LogJsonOption = Annotated[
     typer.Option(
         "--log-json/--log-text",
         help="Log JSON lines or columns.",
-        show_default="columns on a terminal, else JSON",
+        show_default="columns on a terminal and in the journal, else JSON",
     ),
 ]
 WideOption = Annotated[
