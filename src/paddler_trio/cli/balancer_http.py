@@ -8,8 +8,9 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Self
 
+import attrs
 import httpx
 
 from paddler_trio.cli.client_flags import InferenceFlags, ManagementFlags, checked_address
@@ -78,6 +79,20 @@ def http_settings(
         "trust_env": False,
         "verify": tls.context() if address.is_tls else unused,
     }
+
+
+@attrs.frozen(eq=False)
+class BalancerClient:
+    """A conversation with one service; use it as a context manager."""
+
+    address: str
+    _http: httpx.Client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
 
 
 @contextmanager

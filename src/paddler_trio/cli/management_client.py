@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -20,6 +19,7 @@ from cattrs.errors import BaseValidationError
 from paddler_trio.cli.answer_lines import lines_of
 from paddler_trio.cli.balancer_http import (
     ANSWER_S,
+    BalancerClient,
     BalancerRefusedError,
     BalancerUnreachableError,
     BalancerVersionError,
@@ -147,30 +147,16 @@ CONVERTER.register_structure_hook_func(lambda shape: shape is object, lambda val
 
 
 @attrs.frozen(eq=False)
-class ManagementClient:
+class ManagementClient(BalancerClient):
     """A conversation with one balancer; use it as a context manager.
 
     Every method raises BalancerUnreachableError or BalancerRefusedError.
     """
 
-    address: str
-    _http: httpx.Client
-
     @classmethod
     def open(cls, management: ManagementFlags, *, answer_s: float = ANSWER_S) -> ManagementClient:
         """Return a client that has sent nothing yet; errors are those of `http_settings`."""
         return cls(management.address, open_http(management, answer_s=answer_s))
-
-    def __enter__(self) -> ManagementClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._http.close()
 
     def desired_state(self) -> Json:
         """The stored desired state, as plain JSON."""

@@ -16,7 +16,7 @@ from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
-from paddler_trio.cli.model import fit_command, model_cache, model_push, store_pins
+from paddler_trio.cli.model import fit_command, model_cache, model_push
 from paddler_trio.cli.model.parameter_options import ParameterFlags
 from paddler_trio.cli.terminal import one_line_errors
 
@@ -167,5 +167,4 @@ def change(
 
 
 model_cache.add_to(model)
-store_pins.add_to(model)
 model.command()(model_push.push)
