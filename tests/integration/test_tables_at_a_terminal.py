@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import forked_processes
 import httpx
 import pytest
 from fleet import Fleet
@@ -58,3 +61,34 @@ def test_requests_fit(shared_fleet: Fleet, columns: int) -> None:
 def test_models_of_caches_fit(shared_fleet: Fleet) -> None:
     shown = look(shared_fleet, "model", "list")
     assert max(map(len, shown)) <= 80
+
+
+def test_deployments_and_revisions_fit(tmp_path: Path) -> None:
+    with Fleet.start(agents=0) as fleet:
+        file = tmp_path / "fleet.toml"
+        note = "a note that says at some length why this was done, and by whom it was asked for"
+        long = "/srv/models/of/some/organisation/with-a-long-name"
+        file.write_text(
+            f'note = "{note}"\n'
+            + "".join(
+                f'[[deployments]]\nname = "deployment-{number}"\nmodel = "{long}/{number}.gguf"\n'
+                f'where = ["rack=of-the-cellar-{number}"]\naliases = ["another-name-{number}"]\n'
+                for number in range(3)
+            )
+        )
+        there = ("--management-addr", fleet.management)
+        applied = forked_processes.run("fleet", "apply", file, "--no-wait", *there, timeout_s=60)
+        assert applied.returncode == 0, applied.stderr
+        shown = look(fleet, "fleet", "show")
+        assert max(map(len, shown)) <= 80
+        assert [line.split()[1][-7:] for line in shown if line.startswith("deployment-")] == [
+            f"/{number}.gguf" for number in range(3)
+        ]
+        assert "not shown: " in shown[-1]
+        wide = "".join(look(fleet, "fleet", "show", "--wide"))
+        assert "another-name-2" in wide
+        revisions = look(fleet, "fleet", "history")
+        assert max(map(len, revisions)) <= 80
+        assert revisions[1].split()[0].isdigit()
+        piped = forked_processes.run("fleet", "history", *there, timeout_s=60)
+        assert note in piped.stdout, "nothing is cut in a pipe"

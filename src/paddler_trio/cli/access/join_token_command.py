@@ -8,7 +8,7 @@ import typer
 
 from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.daemons.options import JsonOption, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors
@@ -62,6 +62,7 @@ def new(
 @with_flags
 def list_tokens(
     *,
+    wide: WideOption = False,
     as_json: JsonOption = False,
     management: ManagementFlags,
 ) -> None:
@@ -69,7 +70,7 @@ def list_tokens(
     with one_line_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.access import join_token_run
 
-        join_token_run.list_tokens(client, as_json=as_json)
+        join_token_run.list_tokens(client, wide=wide, as_json=as_json)
 
 
 @join_token.command()

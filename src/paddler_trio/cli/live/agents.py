@@ -79,6 +79,7 @@ def show(
 @with_flags
 def credentials(
     *,
+    wide: WideOption = False,
     as_json: JsonOption = False,
     management: ManagementFlags,
 ) -> None:
@@ -86,7 +87,7 @@ def credentials(
     with one_line_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.access.join_token_run import list_credentials
 
-        list_credentials(client, as_json=as_json)
+        list_credentials(client, wide=wide, as_json=as_json)
 
 
 @agents.command()
