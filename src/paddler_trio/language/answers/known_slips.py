@@ -31,24 +31,27 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "invoke": ("function",),
 }
 """By the name in a closing tag, what models close instead."""
-_CLOSING = re.compile(r"</(?P<prefix>.*?)(?P<name>\w+)>", re.DOTALL)
+_CLOSING = re.compile(
+    r"</(?P<prefix>.*?)(?P<name>arg_value|tool_call|\w+(?=>))(?P<suffix>(:\w+)?)>", re.DOTALL
+)
+"""Names of tags may have a prefix (``atem:invoke``) or, Hunyuan's, a suffix (``tool_call:x``)."""
 
 
 @lru_cache(maxsize=256)
 def misspelt_ends(end: str, key: str = "") -> tuple[str, ...]:
     """What models write for the closing tag ``end``; with a ``key``, of the argument of this name.
 
-    ``</parameter=path>``, and the tag of another family or without its prefix.
+    ``</parameter=path>``, and the tag of another family or without its prefix or suffix.
     """
     match = _CLOSING.fullmatch(end)
     if match is None:
         return ()
-    prefix, name = match["prefix"], match["name"]
-    others = [f"</{prefix}{other}>" for other in _OTHER_NAMES.get(name, ())]
-    if prefix:
+    prefix, name, suffix = match["prefix"], match["name"], match["suffix"]
+    others = [f"</{prefix}{other}{suffix}>" for other in _OTHER_NAMES.get(name, ())]
+    if prefix or suffix:
         others.append(f"</{name}>")
     if key:
-        others += [f"</{prefix}{name}={key}>", f"</{key}>"]
+        others += [f"</{prefix}{name}{suffix}={key}>", f"</{key}>"]
     return tuple(other for other in others if other != end)
 
 

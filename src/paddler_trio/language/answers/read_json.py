@@ -168,8 +168,8 @@ def _next_key(source: Source, call: _Call) -> Reading[str]:
     """Take blanks and commas; the character that the next key begins with, not taken.
 
     Returns:
-      "" behind the closing bracket, or where it was forgotten behind the arguments of a call that
-      nothing follows but the end of a list.
+      "" behind the closing bracket, or where it was forgotten behind the arguments of a call, which
+      the end of a list or another call follows.
     """
     while (char := (yield from source.skip_blank())) == ",":
         source.take(1)
@@ -178,7 +178,7 @@ def _next_key(source: Source, call: _Call) -> Reading[str]:
         return ""
     if not char and (source.is_cut_off or not call.has_arguments):
         raise NotACallError("the call does not end")
-    return "" if char == "]" and call.has_arguments else char
+    return "" if char and char in "];{" and call.has_arguments else char
 
 
 def _read_arguments(source: Source, call: _Call, char: str) -> Reading[object]:

@@ -152,7 +152,7 @@ def _without_doubling(name: str, schemas: ToolSchemas) -> str:
 
 def _read_name(source: Source, syntax: TaggedCalls) -> Reading[str]:
     # Where nothing ends the name, or that was forgotten, what comes after it does.
-    ends = (syntax.name_end, syntax.before_key, syntax.call_end)
+    ends = (syntax.name_end, syntax.before_key, *ends_of_call(syntax))
     name, end = yield from source.take_word(*filter(None, ends))
     if end != syntax.name_end:
         source.give_back(len(end))
