@@ -33,7 +33,7 @@ from paddler_trio.nursery_tree.agent_connection import (
     QUESTIONS_AT_ONCE,
     AgentConnection,
 )
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.wire.codec import dumps, loads, unstructure
 from paddler_trio.wire.paddler.messages import StopRespondingTo

@@ -8,7 +8,7 @@ from typing import Any
 from paddler_trio.balancer.apis.answer import AnswerReader
 from paddler_trio.balancer.apis.openai.chat_request import Delivery
 from paddler_trio.balancer.apis.openai.completions import TextAnswer
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 
 USAGE = {
     "prompt_tokens": 11,

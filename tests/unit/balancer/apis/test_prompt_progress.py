@@ -28,7 +28,7 @@ from paddler_trio.balancer.apis.responses.responses_response import (
     ResponseStream,
 )
 from paddler_trio.balancer.apis.timings import PromptProgress, Reports, Stopwatch
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 
 LIMITS = ApiLimits()
 HEADING = Heading(model="m", fingerprint="b1", created=5, id="id-1")
