@@ -16,14 +16,13 @@ from paddler_trio.language.answers.call_events import (
 )
 from paddler_trio.language.answers.call_syntax import JsonCalls
 from paddler_trio.language.answers.known_slips import WORDS
-from paddler_trio.language.answers.literals import parse_literal
+from paddler_trio.language.answers.literals import arguments_of, parse_json, parse_literal
 from paddler_trio.language.answers.read_loose import read_literal_text
 from paddler_trio.language.answers.streamed_json import (
     read_json_string,
     read_json_text,
     read_string_content,
 )
-from paddler_trio.language.answers.strict_json import arguments_of, parse_json
 from paddler_trio.language.answers.text_source import Reading, Sink, Source
 
 _NAME_KEYS = frozenset({"name", "tool_name"})

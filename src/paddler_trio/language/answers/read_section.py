@@ -29,14 +29,12 @@ from paddler_trio.language.answers.call_syntax import (
     start_of,
 )
 from paddler_trio.language.answers.known_slips import strays_of
-from paddler_trio.language.answers.read_code import (
+from paddler_trio.language.answers.read_json import read_json_call, read_json_list
+from paddler_trio.language.answers.read_loose import (
     CODE_TOOLS,
     code_tool_of,
     is_code,
     read_code_call,
-)
-from paddler_trio.language.answers.read_json import read_json_call, read_json_list
-from paddler_trio.language.answers.read_loose import (
     read_python_call,
     read_python_list,
     read_quoted_object,

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 
-from paddler_trio.language.answers.literals import parse_literal
+from paddler_trio.language.answers.literals import parse_json, parse_literal
 from paddler_trio.language.answers.streamed_json import mended_json
-from paddler_trio.language.answers.strict_json import parse_json
 
 ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _MAX_DEPTH = 16

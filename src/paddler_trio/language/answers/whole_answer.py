@@ -17,8 +17,8 @@ from paddler_trio.language.answers.automaton import Automaton, Piece, TokenClass
 from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.call_events import Arguments, Remainder
 from paddler_trio.language.answers.call_syntax import TaggedCalls
+from paddler_trio.language.answers.literals import parse_json
 from paddler_trio.language.answers.model_format import ModelFormat
-from paddler_trio.language.answers.strict_json import parse_json
 from paddler_trio.language.answers.tool_calls import (
     ParsedCall,
     ParseFailed,
