@@ -1,9 +1,9 @@
-"""From a request to tokens: everything about language that happens before the engine.
+"""A request becomes tokens: everything about language that happens before the engine is here.
 
     prompt -> rendering -> tokens; constraint -> grammar; overrides -> sampling; the answer's reader
 
 Paddler's two requests are converted to the extended one, which covers both. Runs in a preparation
-process, off the event loop and off the decode path (W22). What cannot be prompted is a
+process, off the event loop and off the decode path. What cannot be prompted is a
 :class:`Refusal` that carries the ending result its client gets.
 """
 
@@ -64,7 +64,7 @@ MAX_SALT_CHARS = 1024
 
 @attrs.frozen(kw_only=True)
 class Prompted:
-    """What the engine is sent, and the object that reads its answer.
+    """The engine is sent ``start``, and ``output`` reads its answer.
 
     Each of the images has one ``IMAGE_TOKEN`` among the tokens.
     """
@@ -224,7 +224,7 @@ def rendering_of(
 def tokens_of(
     prompt: Prompt, rendering: Rendering, language: Language, *, slot_cells: int = 0
 ) -> list[int]:
-    """What the engine is given; raises Refusal. ``slot_cells``: what an infill is cut to."""
+    """Return what the engine is given; raises Refusal. ``slot_cells``: what an infill is cut to."""
     vocabulary = language.vocabulary
     if isinstance(prompt, InfillPrompt):
         n_batch = language.parameters.n_batch
@@ -337,8 +337,8 @@ def _tokens_with_images(text: str, vocabulary: Vocabulary) -> list[int]:
 
 
 def _hides_controls(request: Generate, vocabulary: Vocabulary) -> bool:
-    """In a text that is continued nothing reads control tokens, but for what asks for their text:
-    a stop text, or a constraint."""
+    """Return whether control tokens have no text: in a text that is continued nothing reads
+    them, but for what asks for their text: a stop text, or a constraint."""
     if isinstance(request.prompt, ConversationPrompt) or request.constraint is not None:
         return False
     return not any(mark in text for text in request.stop for mark in vocabulary.control_texts)
@@ -369,7 +369,7 @@ def _checked(tokens: Sequence[int], vocabulary: Vocabulary) -> list[int]:
 def _grammar(
     request: Generate, rendering: Rendering, language: Language, *, binds_calls: bool
 ) -> Grammar | None:
-    """What every token must fit.
+    """Return what every token must fit.
 
     Paddler's requests are bound by their grammar alone; in ours tool calls are bound too, unless
     they are wanted as the model writes them.

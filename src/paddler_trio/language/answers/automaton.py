@@ -58,7 +58,7 @@ _PROBED_CHARS = 1024  # no opening probe looks further
 
 @attrs.frozen
 class Goal:
-    """Where a marker leads; ``recipient`` is the tool it names."""
+    """A goal is where a marker leads; ``recipient`` is the tool it names."""
 
     token_class: TokenClass
     recipient: str | None = None
@@ -99,7 +99,7 @@ class Marker:
 
 
 class ProbeResult(Enum):
-    """What an opening probe makes of the first characters of a section or a line."""
+    """This is what an opening probe makes of the first characters of a section or a line."""
 
     IS_CALL = 1
     MAY_BECOME_ONE = 2
@@ -119,7 +119,7 @@ class SectionRules:
         markers: Mapping[TokenClass, tuple[Marker, ...]],
         new_tracker: Callable[[], Tracker] = StringTracker,
     ) -> None:
-        """Where two markers of one class have the same text, the later one counts.
+        """Take the markers of each class; where two have the same text, the later one counts.
 
         Args:
           new_tracker: follows a section's values, for markers that spare them.
@@ -136,11 +136,11 @@ class SectionRules:
         return frozenset().union(*self._by_text.values())
 
     def markers_of(self, kind: TokenClass) -> MarkerSet:
-        """What to look for in text of this class."""
+        """Return what to look for in text of this class."""
         return self._sets[kind]
 
     def marker(self, kind: TokenClass, text: str) -> Marker:
-        """What the marker ``text`` does."""
+        """Return what the marker ``text`` does."""
         return self._by_text[kind][text]
 
 
@@ -331,7 +331,8 @@ class Automaton:
         self._tracker = self._rules.new_tracker()
 
     def _waits_for_call(self, probe: OpeningProbe, rest: str, *, is_end: bool) -> bool:
-        """Whether more text is needed to decide; a section that begins like a call becomes one."""
+        """Return whether more text is needed to decide; a section that begins like a call
+        becomes one."""
         if not rest:
             return False
         likeness = ProbeResult.IS_NONE

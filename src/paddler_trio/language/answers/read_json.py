@@ -34,7 +34,8 @@ _NO_NAME = "a tool call is a JSON object with its tool in the field 'name'"
 
 @attrs.define
 class _Call:
-    """What is known of a call so far; arguments wait until its name (and id) are emitted."""
+    """This is what is known of a call so far; arguments wait until its name (and id) are
+    emitted."""
 
     emit: Emit
     waits_for_id: bool

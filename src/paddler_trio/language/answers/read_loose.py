@@ -137,7 +137,7 @@ def _read_balanced(source: Source, quotes: tuple[str, ...], sink: Sink) -> Readi
 
 
 def _read_token_value(source: Source, quote: str, sink: Sink) -> Reading[None]:
-    """As ``_read_balanced``; a text ends at its quote token even if the comma was forgotten.
+    """Read as ``_read_balanced`` does; a text ends at its quote token even without a comma.
 
     Where only the token that ends a text is there, the text began with the value.
     """
@@ -188,7 +188,8 @@ def code_tool_of(schemas: ToolSchemas, default: str) -> str:
 
 
 def is_code(source: Source, schemas: ToolSchemas) -> Reading[bool]:
-    """Whether the section that begins here is code, and no call; nothing but blanks is taken.
+    """Return whether the section that begins here is code, and no call; nothing but blanks is
+    taken.
 
     Without ``schemas`` a call is recognised by its named arguments.
     """

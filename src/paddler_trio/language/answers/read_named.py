@@ -141,7 +141,7 @@ def _read_unnamed_call(
 
 
 def _fits(arguments: Arguments, schema: Mapping[str, object]) -> bool:
-    """Whether a tool has all these arguments and requires no others."""
+    """Return whether a tool has all these arguments and requires no others."""
     known, required = schema.get("properties", {}), schema.get("required")
     return (
         isinstance(arguments, dict)

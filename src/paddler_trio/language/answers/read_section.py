@@ -321,7 +321,7 @@ class SectionReader:
         return known.GLM
 
     def _takes_bare_name(self, name: str) -> bool:
-        """Whether a name alone is a call without arguments here."""
+        """Return whether a name alone is a call without arguments here."""
         is_such = self._syntax == self._tags_after_name()
         return is_such and (name in self._schemas or not self._source.is_cut_off)
 

@@ -308,7 +308,7 @@ def _take_value(
 
 
 def _opener_of(syntax: TaggedCalls) -> str:
-    """What a value that speaks about tags opens and closes again."""
+    """Return what a value that speaks about tags opens and closes again."""
     end = syntax.value_end
     return f"<{end[2:-1]}" if end.startswith("</") and len(end) > 3 else syntax.before_key
 
@@ -329,7 +329,7 @@ def _run_of(source: Source, closer: str, closers: Sequence[str]) -> Reading[list
 def _last_of(
     source: Source, syntax: TaggedCalls, run: Sequence[tuple[str, str]], depth: int
 ) -> Reading[int | None]:
-    """Which of these tags ends the value; None if all are text.
+    """Return which of these tags ends the value; None if all are text.
 
     Args:
       depth: how many tags are open that the value opened itself.
@@ -344,6 +344,6 @@ def _last_of(
 
 
 def _is_key(source: Source, syntax: TaggedCalls, keys: set[str]) -> Reading[bool]:
-    """Whether one of ``keys`` and the end of its tag come next."""
+    """Return whether one of ``keys`` and the end of its tag come next."""
     tags = (f"{key}{syntax.key_end}" for key in keys)
     return (yield from source.starts_with(*tags)) is not None

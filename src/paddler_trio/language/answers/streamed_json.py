@@ -226,7 +226,7 @@ def read_quoted(source: Source, quote: str, sink: Sink, depth: int) -> Reading[N
 
 
 def _may_follow_value(source: Source, depth: int) -> Reading[bool]:
-    """Whether a value of a call can end before what comes next.
+    """Return whether a value of a call can end before what comes next.
 
     Args:
       depth: how many brackets are open inside the value.

@@ -21,7 +21,7 @@ _MAX_VISITS = 500
 
 @attrs.frozen
 class Expected:
-    """What a schema expects of one value: any of ``rules`` may hold, without them anything."""
+    """A schema expects something of a value: any of ``rules`` may hold, without them anything."""
 
     rules: tuple[Mapping[str, object], ...]
     root: Mapping[str, object]
@@ -61,7 +61,7 @@ class Expected:
 
 
 def expected_of(schema: Mapping[str, object], key: str) -> Expected:
-    """What the schema of a tool's parameters expects of one of them."""
+    """Return what the schema of a tool's parameters expects of one of them."""
     return Expected((schema,), schema).member(key)
 
 

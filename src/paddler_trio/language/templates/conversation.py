@@ -1,4 +1,4 @@
-"""From a conversation to its prompt, for requests and for the command line alike.
+"""A conversation becomes its prompt here, for requests and for the command line alike.
 
 read (:mod:`chat_messages`) -> choose the template -> adapt (:mod:`message_adaptation`) -> escape
 (:mod:`token_escaping`) -> render (:mod:`chat_template`).
