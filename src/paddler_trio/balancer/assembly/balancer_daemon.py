@@ -306,6 +306,7 @@ def port_apps(
         config.strict_model_names,
         states.find,
         lambda: states.current.state.deployments,
+        config.model_aliases,
     )
     agents = joining.guard(config, guards.manage)
     inference = InferenceRoutes(dispatcher, states, core.goodbye, deployments, moved=core.moved)

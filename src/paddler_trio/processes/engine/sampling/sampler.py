@@ -166,7 +166,7 @@ class Sampler:
 
     @property
     def _is_weighed(self) -> bool:
-        """Whether it is reported how likely the chain made each token."""
+        """Return whether it is reported how likely the chain made each token."""
         sampling = self._chain.sampling
         return sampling.post_sampling_probs and not is_greedy(sampling)
 
