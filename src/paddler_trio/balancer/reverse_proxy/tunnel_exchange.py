@@ -12,6 +12,7 @@ from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter
 from paddler_trio.errors import LinkError, WireError
 from paddler_trio.net.server.asgi import ClientGoneError
 from paddler_trio.net.server.upgrade import Upgrade
+from paddler_trio.net.websocket.control_frames import is_pings
 from paddler_trio.nursery_tree.agent_connection import TUNNELS_BESIDE_SLOTS, AgentConnection
 from paddler_trio.nursery_tree.tunnels import Tunnel, Tunnels
 from paddler_trio.wire.trio.tunnel_frames import (
@@ -70,7 +71,8 @@ async def exchange_with(
 
     Args:
       wire_id: of the lease of its slot; empty for none.
-      on_progress: called when something of the answer has come.
+      on_progress: called when something of the answer has come; over a WebSocket in a slot, when
+        something other than pings came either way.
       on_tunnel: called before anything is sent to the agent, with what closes the tunnel at once.
 
     Cancellation: the tunnel is closed, by which the agent knows that nobody wants the answer.
@@ -169,11 +171,16 @@ async def _exchange_both_ways(
     outcome: list[Failed | None] = []
     problem: LinkError | WireError | ClientGoneError | None = None
 
+    def is_heard(data: bytes) -> bool:
+        """A slot is no place to sleep in; beside slots, pings keep what is open."""
+        return not wire_id or not is_pings(data)
+
     async def send() -> None:
         try:
             while data := await upgrade.take():
                 await tunnel.send(body_frames(data))
-                on_progress()
+                if is_heard(data):
+                    on_progress()
             await tunnel.send(end_frame())
         except LinkError:
             return  # who reads the answer sees the end of the tunnel, too
@@ -199,6 +206,7 @@ async def _exchange_both_ways(
                     answer,
                     on_progress,
                     switched,
+                    is_heard,
                 )
             )
         except (LinkError, WireError, ClientGoneError) as error:
@@ -221,10 +229,17 @@ async def _exchange(
     answer: AnswerWriter,
     on_progress: Callable[[], None],
     on_switch: Callable[[], None] = lambda: None,
+    is_heard: Callable[[bytes], bool] = lambda data: True,
 ) -> Failed | None:
     for piece in pieces:
         await tunnel.send(piece)
     rest: list[tuple[Kind, bytes]] = []
+
+    def note(frames: list[tuple[Kind, bytes]]) -> None:
+        if not answer.is_switched or any(
+            kind is not Kind.BODY or is_heard(payload) for kind, payload in frames
+        ):
+            on_progress()
 
     def take(frames: list[tuple[Kind, bytes]]) -> bool:
         """Pieces of the body, while the client keeps up."""
@@ -233,7 +248,7 @@ async def _exchange(
                 rest.extend(frames[index:])
                 break
             answer.add(payload)
-        on_progress()
+        note(frames)
         return answer.flush_now() and not rest
 
     frames = await tunnel.receive()
@@ -257,7 +272,7 @@ async def _exchange(
                     )
                 case _:
                     raise WireError(f"{kind.name} is not the agent's turn @ tunnel")
-        on_progress()
+        note(frames)
         await answer.flush()
         if answer.has_begun:
             await tunnel.pass_on(take)
