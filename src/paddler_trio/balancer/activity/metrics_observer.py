@@ -1,4 +1,4 @@
-"""What happens to requests, recorded in the figures of the last hour: an observer.
+"""Record what happens to requests in the figures of the last hour: an observer.
 
 Every delivered step passes here: what it costs, each token costs.
 """
@@ -62,7 +62,7 @@ class MetricsObserver:
                     metrics.prompt(placement.prompt_tokens, placement.cached_tokens or 0)
 
     def lost(self, request: Request, how: str) -> None:
-        """Its phase shows it."""
+        """Do nothing: the phase of the request shows it."""
 
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
         if results.family != "GeneratedToken":

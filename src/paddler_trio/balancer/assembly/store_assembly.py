@@ -30,7 +30,8 @@ MAX_DESIRED_BYTES: Final = MAX_MESSAGE_BYTES * 3 // 4
 
 
 def model_store_child(config: BalancerConfig, states: FleetKeeper) -> ModelStoreChild | None:
-    """The store's process, not started yet; ConfigurationError for a folder that cannot be used."""
+    """Return the store's process, not started yet; ConfigurationError for a folder that cannot be
+    used."""
     if config.model_store is None:
         return None
     folder = Path(os.path.abspath(config.model_store))  # noqa: PTH100  # links stay as they are
@@ -62,7 +63,8 @@ def readable_models(
 
 
 def desired_models(models: Sequence[DesiredModel]) -> tuple[bytes, ...]:
-    """The JSON of those models that agents fetch; as many as one message to the store holds."""
+    """Return the JSON of those models that agents fetch; as many as one message to the store
+    holds."""
     texts: list[bytes] = []
     left_bytes = MAX_DESIRED_BYTES
     for model in models:

@@ -43,14 +43,14 @@ class FitRoutes:
         if problem is not None:
             raise HttpProblem(400, problem)
         agent = self.find(params["agent_id"])
-        if not agent.speaks_trio:
+        if not agent.kind.answers_questions:
             raise HttpProblem(501, f"agent {agent.label} is Paddler's: it judges no models")
         answer = await while_connected(exchange, partial(_asked, agent, question))
         await send_json(exchange.send, 200, answer)
 
 
 async def _asked(agent: AgentConnection, question: FitQuestion) -> object:
-    """HttpProblem."""
+    """Return what is asked; HttpProblem."""
     with trio.move_on_after(FIT_ANSWER_S):
         try:
             return await agent.ask_fit(question)

@@ -63,7 +63,7 @@ _COMPUTING: Final = re.compile(r"/api/v2/(?:template/preview|agents/[^/]+/fit)")
 
 
 def may_change(exchange: Exchange) -> bool:
-    """Whether a request that is not a GET changes anything."""
+    """Return whether a request that is not a GET changes anything."""
     is_dry = b"dry_run=true" in exchange.query
     return not is_dry and _COMPUTING.fullmatch(exchange.path) is None
 
@@ -116,7 +116,7 @@ class ManagementRoutes:
         return self._routed(Router(otherwise=quart))
 
     def routes(self) -> Iterator[tuple[str, str]]:
-        """Every method and pattern answered here, written as `Router` has them."""
+        """Return every method and pattern answered here, written as `Router` has them."""
         yield from self._routed(Router()).routes()
         for rule in self._quart().url_map.iter_rules():
             pattern = rule.rule.replace("<", "{").replace(">", "}")
@@ -236,7 +236,7 @@ class ManagementRoutes:
         @app.get("/api/v2/agents/<agent_id>/tree")
         async def agent_tree(agent_id: str) -> Response:
             agent = self._find(agent_id)
-            if not agent.speaks_trio:
+            if not agent.kind.answers_questions:
                 raise HttpProblem(501, f"agent {agent.label} is Paddler's: it prints no tree")
             with trio.move_on_after(AGENT_ANSWER_S):
                 try:
@@ -280,7 +280,8 @@ class ManagementRoutes:
         return _json(snapshot_v2(agent, self.dispatcher.slots_processing(agent.key)))
 
     def _find(self, agent_id: str) -> AgentConnection:
-        """By id, else by name, which is that of all instances on one host: their first link.
+        """Find an agent by id, else by name, which is that of all instances on one host: their
+        first link.
 
         HttpProblem 404 if there is none, 409 if several hosts have the name.
         """

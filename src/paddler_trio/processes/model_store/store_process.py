@@ -80,7 +80,7 @@ async def run_store(control: socket.socket) -> None:
         return
     configure, _ = message
     assert isinstance(configure, Configure)
-    configure_logs(level=configure.log_level, as_json=True)
+    configure_logs(level=configure.log_level)
     go_behind_tokens()
     allow_descriptors()
     layout = StoreLayout(Path(configure.folder))

@@ -85,11 +85,11 @@ class BalancerMeasures:
 
     @property
     def observer(self) -> DispatchObserver:
-        """What sees every request and every agent."""
+        """Return what sees every request and every agent."""
         return self.requests
 
     def collect(self) -> Iterator[Family]:
-        """In the order of ``BALANCER_METRICS``."""
+        """Return all metrics in the order of ``BALANCER_METRICS``."""
         statistics = self.dispatcher.statistics()
         yield single(SLOTS_PROCESSING, statistics.slots_processing)
         yield single(SLOTS_TOTAL, statistics.slots_total)
@@ -114,8 +114,8 @@ class BalancerMeasures:
 
 
 def of_keys(keys: KeyRing) -> Iterator[Family]:
-    """Requests by the name of their API key, how many had none, and how many were over a limit of
-    theirs; nothing without a key file."""
+    """Return requests by the name of their API key, how many had none, and how many were over a
+    limit of theirs; nothing without a key file."""
     if keys.path is None:
         return
     values: dict[tuple[str, ...], float] = {}
