@@ -170,10 +170,7 @@ async def _exchange_both_ways(
     end of the answer ends both; the end of the client gives the answer ``CLOSED_SIDE_S``."""
     outcome: list[Failed | None] = []
     problem: LinkError | WireError | ClientGoneError | None = None
-
-    def is_heard(data: bytes) -> bool:
-        """A slot is no place to sleep in; beside slots, pings keep what is open."""
-        return not wire_id or not is_pings(data)
+    is_heard = _is_anything if not wire_id else _is_said
 
     async def send() -> None:
         try:
@@ -199,15 +196,7 @@ async def _exchange_both_ways(
         try:
             pieces = request.pieces(wire_id)
             outcome.append(
-                await _exchange(
-                    tunnel,
-                    agent,
-                    pieces,
-                    answer,
-                    on_progress,
-                    switched,
-                    is_heard,
-                )
+                await _exchange(tunnel, agent, pieces, answer, on_progress, switched, is_heard)
             )
         except (LinkError, WireError, ClientGoneError) as error:
             problem = error  # raised below, not in the nursery's group
@@ -222,6 +211,16 @@ async def _exchange_both_ways(
     return outcome[0]
 
 
+def _is_anything(data: bytes) -> bool:
+    """Beside slots pings keep open what is open."""
+    return True
+
+
+def _is_said(data: bytes) -> bool:
+    """A slot is no place to sleep in."""
+    return not is_pings(data)
+
+
 async def _exchange(
     tunnel: Tunnel,
     agent: AgentConnection,
@@ -229,7 +228,7 @@ async def _exchange(
     answer: AnswerWriter,
     on_progress: Callable[[], None],
     on_switch: Callable[[], None] = lambda: None,
-    is_heard: Callable[[bytes], bool] = lambda data: True,
+    is_heard: Callable[[bytes], bool] = _is_anything,
 ) -> Failed | None:
     for piece in pieces:
         await tunnel.send(piece)
