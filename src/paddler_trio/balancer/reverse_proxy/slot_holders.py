@@ -15,7 +15,7 @@ import trio
 
 from paddler_trio.net.networks import household
 from paddler_trio.net.server.exchange import Exchange
-from paddler_trio.nursery_tree.request import Failure
+from paddler_trio.nursery_tree.request_endings import Failure
 
 PATIENCE_S: Final = 1.0
 """How long a request waits for a slot before it asks for one that a WebSocket holds, and again."""
