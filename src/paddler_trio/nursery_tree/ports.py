@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 import attrs
@@ -59,13 +59,14 @@ class Ports:
     addresses: dict[str, list[str]] = attrs.field(factory=dict, init=False)
     _management: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
-    async def open(self, wait_others: Callable[[], Awaitable[None]] | None) -> None:
-        """Accept: management first, and the others when ``wait_others`` has returned."""
+    async def open_management(self) -> None:
+        """Accept operators and agents."""
         for server, sockets in self.ports:
             if server.name == MANAGEMENT:
                 await self._start(server, sockets, self._management)
-        if wait_others is not None:
-            await wait_others()
+
+    async def open_others(self) -> None:
+        """Accept clients."""
         for server, sockets in self.ports:
             if server.name != MANAGEMENT:
                 await self._start(server, sockets, trio.CancelScope())

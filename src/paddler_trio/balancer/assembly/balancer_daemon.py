@@ -67,7 +67,7 @@ from paddler_trio.net.server.router import by_path, http_only
 from paddler_trio.net.server.server import HttpServer
 from paddler_trio.net.server.trusted_proxies import FLAG as TRUSTED_PROXY_FLAG
 from paddler_trio.net.tls.server_tls import ServerTls, server_tls
-from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
+from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, Serving, run_balancer
 from paddler_trio.nursery_tree.state_owner import Run, StateOwner
 from paddler_trio.processes.model_store.store_messages import PREFIX, is_store_path
 from paddler_trio.system.listen_fds import passed_sockets
@@ -260,15 +260,15 @@ def balancer_parts(
             bound, core, guards, quotas, joining, watch.entrance, changes
         ).items()
     ]
-    bequest = None if handover is None else handover.bequest(core.dispatcher)
-    successors: dict[str, Run] = {}
-    if handover is not None and bequest is not None:
-        successors["successor on SIGUSR2"] = handover.own_successor(bequest.given).run
+    serving, successors = Serving(), dict[str, Run]()
+    if handover is not None:
+        serving = handover.serving(core, bound.inheritance)
+        successors = handover.services(serving)
     return BalancerParts(
         core.dispatcher,
         load_state=core.states.load,
         ports=[(server, bound.listeners[server.name]) for server in servers],
-        goodbye=core.goodbye,
+        goodbyes=(core.moving, core.goodbye),
         drain_timeout_s=config.drain_timeout_s,
         services=core.services()
         | watch.services
@@ -279,11 +279,7 @@ def balancer_parts(
             changes,
             (core.states, joining.registry),
         ),
-        moving=core.moving,
-        moved=core.moved,
-        bequest=bequest,
-        predecessor=bound.inheritance,
-        handover_drain_s=config.hot_restart_drain_s,
+        serving=serving,
         reloads=[
             *([keys.reload] if keys.path is not None or reloads else []),
             *([] if tls is None else [tls.reload]),
