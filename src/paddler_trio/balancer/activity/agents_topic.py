@@ -108,7 +108,8 @@ class AgentsTopic:
 
 
 def _same(looks: tuple[object, ...], others: tuple[object, ...]) -> bool:
-    """The same objects and numbers; not only equal ones, which would have to be compared."""
+    """Return whether these are the same objects and numbers; not only equal ones, which would have
+    to be compared."""
     return all(
         one is other or (isinstance(one, int) and one == other)
         for one, other in zip(looks, others, strict=True)

@@ -51,5 +51,5 @@ class Captures:
                         capture.answer += text[:room].encode(errors="replace")[:room]
 
     def of(self, key: int) -> Capture | None:
-        """That of the request with this key, unless it was forgotten."""
+        """Return that of the request with this key, unless it was forgotten."""
         return self._captures.get(key)

@@ -1,4 +1,4 @@
-"""What happens to requests, recorded in the figures of the last hour: an observer.
+"""Record what happens to requests in the figures of the last hour: an observer.
 
 Every delivered step passes here: what it costs, each token costs.
 """

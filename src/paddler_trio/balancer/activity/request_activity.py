@@ -67,14 +67,14 @@ class Touched:
         self._records[record.key] = record
 
     def take(self) -> list[RequestRecord]:
-        """Each of them once."""
+        """Take each of them once."""
         records, self._records = self._records, {}
         return list(records.values())
 
 
 @attrs.define
 class _Lanes:
-    """Of one agent."""
+    """Hold the requests of one agent."""
 
     free: list[int] = attrs.field(factory=list)
     used: int = 0
@@ -121,7 +121,7 @@ class RequestActivity(DispatchObserver):
 
     @contextmanager
     def subscribe(self) -> Iterator[Touched]:
-        """What changes within this block."""
+        """Report what changes within this block."""
         touched = Touched()
         self._subscribers.append(touched)
         try:
@@ -130,7 +130,7 @@ class RequestActivity(DispatchObserver):
             self._subscribers.remove(touched)
 
     def find(self, name: str) -> RequestRecord | None:
-        """The record with this key or id, the newest of several."""
+        """Return the record with this key or id, the newest of several."""
         key = int(name) if name.isascii() and name.isdigit() and len(name) < 20 else None
         if key is not None and key in self.in_flight:
             return self.in_flight[RequestKey(key)]
@@ -140,7 +140,7 @@ class RequestActivity(DispatchObserver):
         return self.finished.find(name, key)
 
     def request(self, key: int) -> Request | None:
-        """The request itself, if it has not ended."""
+        """Return the request itself, if it has not ended."""
         return self._requests.get(RequestKey(key))
 
     # ----------------------------------------------------------- observing
@@ -279,7 +279,7 @@ class RequestActivity(DispatchObserver):
 
 
 def _note_usage(placement: PlacementRecord, done: object) -> None:
-    """Counts of the prompt in the last result, which Paddler's agents send, too."""
+    """Note the counts of the prompt in the last result, which Paddler's agents send, too."""
     usage = done.get("usage") if isinstance(done, Mapping) else None
     if not isinstance(usage, Mapping):
         return

@@ -84,7 +84,7 @@ COLUMNS: Final = (
 
 @attrs.frozen(kw_only=True)
 class Filter:
-    """Which records a list has; None: any."""
+    """Say which records a list has; None: any."""
 
     state: str = "all"
     limit: int = 100
@@ -98,7 +98,7 @@ class Filter:
 
     @classmethod
     def read(cls, exchange: Exchange) -> Filter:
-        """From the query; HttpProblem 400 names what is wrong with it."""
+        """Read the filter from the query; HttpProblem 400 names what is wrong with it."""
         query = {name: values[-1] for name, values in _query(exchange).items()}
         unknown = sorted(set(query) - _PARAMETERS)
         if unknown:
@@ -205,7 +205,7 @@ class RequestRoutes:
         return record
 
     async def _found(self, wanted: Filter) -> list[RequestRecord]:
-        """The newest that are wanted, by the time of their arrival."""
+        """Return the newest that are wanted, by the time of their arrival."""
         activity = self.activity
         flying = list(reversed(activity.in_flight.values())) if wanted.state != "finished" else []
         ended = activity.finished.packed() if wanted.state != "in_flight" else []

@@ -9,7 +9,7 @@ from paddler_trio.nursery_tree.request_endings import Failure
 
 
 def explanation(record: RequestRecord, now_s: float) -> list[str]:
-    """In the order in which it happened."""
+    """Explain the request in the order in which it happened."""
     return list(_sentences(record, now_s))
 
 

@@ -52,7 +52,7 @@ class DirectResults:
         self.flush()
 
     def take(self, results: Results) -> bool:
-        """As in ``ResultSink``."""
+        """Take a result, as in ``ResultSink``."""
         if not self._is_idle:
             return False
         try:
@@ -67,7 +67,7 @@ class DirectResults:
         return True
 
     def flush(self) -> None:
-        """As in ``ResultSink``."""
+        """Flush, as in ``ResultSink``."""
         if not self._pieces:
             return
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)

@@ -60,7 +60,7 @@ MODEL = Field(
 
 
 def ending_fields(limits: ApiLimits) -> tuple[Field, ...]:
-    """When an answer ends."""
+    """Return when an answer ends."""
     stop_text = Text(limits.max_stop_chars, "max_stop_chars")
     return (
         Field(
@@ -82,7 +82,7 @@ def ending_fields(limits: ApiLimits) -> tuple[Field, ...]:
 
 
 def constraint_fields(limits: ApiLimits) -> tuple[Field, ...]:
-    """What the answer must look like; at most one of these and ``response_format``."""
+    """Return what the answer must look like; at most one of these and ``response_format``."""
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     text = Text(limits.max_grammar_bytes, "max_grammar_bytes", least_chars=1)
     choices = ListOf(Text(4096, least_chars=1), 1, 1024)
@@ -198,7 +198,8 @@ def generate_of(
     stop: Iterable[str] = (),
     logprobs: int | None = None,
 ) -> Generate:
-    """The native request, with the sampling and the use of the cache that ``values`` ask for."""
+    """Return the native request, with the sampling and the use of the cache that ``values`` ask
+    for."""
     return Generate(
         prompt=prompt,
         max_tokens=max_tokens,
@@ -212,7 +213,7 @@ def generate_of(
 
 
 def max_tokens_of(values: Mapping[str, object], ignored: IgnoredFields) -> int | None:
-    """None for as many as fit. 0 is 1, and reported: llama-server samples one, too."""
+    """Return None for as many as fit. 0 is 1, and reported: llama-server samples one, too."""
     most = values.get("max_tokens")
     if most == 0:
         if ignored.is_strict:
@@ -228,7 +229,7 @@ def stop_of(values: Mapping[str, object]) -> Sequence[str]:
 def constraint_of(
     values: Mapping[str, object], others: Mapping[str, Constraint]
 ) -> tuple[str | None, Constraint | None]:
-    """The field that asks for the one constraint, and the constraint; or None twice.
+    """Return the field that asks for the one constraint, and the constraint; or None twice.
 
     Args:
       others: constraints that come from elsewhere, by the field that asks for them.

@@ -73,7 +73,7 @@ _UNSUPPORTED: Mapping[str, object] = {
 
 
 def sampling_settings(parameters: Mapping[str, object], sampling: SamplingOverrides) -> Json:
-    """How tokens are sampled.
+    """Return how tokens are sampled.
 
     Args:
       parameters: the cluster's ``InferenceParameters`` as wire JSON.
@@ -95,7 +95,7 @@ def generation_settings(
     with_timings: bool = False,
     end_tokens: Iterable[int] = (),
 ) -> Json:
-    """All settings of one request.
+    """Return all settings of one request.
 
     Args:
       end_tokens: the tokens that end an answer; with ``ignore_eos`` they are never sampled, which

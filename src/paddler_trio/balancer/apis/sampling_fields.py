@@ -126,7 +126,8 @@ class Breakers:
 
 
 def _listed(value: object) -> object:
-    """A list that was written as JSON text, with or without brackets; or a text as the only one."""
+    """Return a list that was written as JSON text, with or without brackets; or a text as the only
+    one."""
     if not isinstance(value, str):
         return value
     if len(value) > MAX_LISTED_CHARS:
@@ -142,7 +143,7 @@ def _listed(value: object) -> object:
 
 
 def sampling_fields() -> tuple[Field, ...]:
-    """How tokens are sampled; the cluster's parameters stand in for absent fields."""
+    """Return how tokens are sampled; the cluster's parameters stand in for absent fields."""
     return (
         _number("temperature", "0 always samples the most likely token."),
         _number("top_p", "Sample among the most likely tokens that have this share."),
@@ -209,7 +210,7 @@ def _number(name: str, note: str, *, aliases: tuple[str, ...] = ()) -> Field:
 
 
 def bias_field(limits: ApiLimits) -> Field:
-    """What is added to the logits of some tokens."""
+    """Return what is added to the logits of some tokens."""
     bias = Either((Number(-1e6, 1e6, clamps=True), Flag()))
     token = Either((Integer(0, MAX_INT32), Text(256, least_chars=1)))
     most, name = limits.max_logit_biases, "max_logit_biases"
@@ -221,7 +222,7 @@ def bias_field(limits: ApiLimits) -> Field:
 
 
 def sampling_of(values: Mapping[str, object]) -> SamplingOverrides:
-    """The settings of the request; all others are None."""
+    """Return the settings of the request; all others are None."""
     # of as many types as there are fields: the table has read each
     sampling: dict[str, Any] = {
         parameter.name: values[name] for name, parameter in _PARAMETERS.items() if name in values
@@ -260,7 +261,7 @@ def _penalties(values: Mapping[str, object]) -> dict[str, Any]:  # of two types
 
 
 def _is_token(name: str) -> bool:
-    """Whether it is the id of a token. Python reads no number of thousands of digits."""
+    """Return whether it is the id of a token. Python reads no number of thousands of digits."""
     return len(name) <= MAX_DIGITS and name.isdecimal() and int(name) <= MAX_INT32
 
 

@@ -31,34 +31,35 @@ class Shape(Protocol):
 
     @property
     def expected(self) -> str:
-        """A description that completes "must be"."""
+        """Return a description that completes "must be"."""
         ...
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
-        """The value; ApiError 400 with ``param`` if it has another shape.
+        """Return the value; ApiError 400 with ``param`` if it has another shape.
 
         ``ignored`` collects the members that are left out.
         """
         ...
 
     def schema(self) -> Json:
-        """The same as JSON Schema."""
+        """Return this shape as JSON Schema."""
         ...
 
 
 def shown(value: object) -> str:
-    """A value for an error message: JSON, cut short."""
+    """Return a value for an error message: JSON, cut short."""
     text = beginning_of(value, SHOWN_CHARS + 1)
     return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
 
 
 def wrong(shape: Shape, value: object, path: str) -> ApiError:
-    """The error for a value of another shape."""
+    """Return the error for a value of another shape."""
     return invalid(f"{path} is {shown(value)}, must be {shape.expected}", path, code="invalid_type")
 
 
 def _beyond(limit: str, most: int, size: str, path: str) -> ApiError:
-    """The error for a value whose size is over ``most``; ``limit`` is its name, if it has one."""
+    """Return the error for a value whose size is over ``most``; ``limit`` is its name, if it has
+    one."""
     return invalid(f"{path} {size}, the limit{limit and ' ' + limit} is {most}", path)
 
 
@@ -106,7 +107,7 @@ class _Ranged:
         return {"type": self.kind} | _bounds("minimum", self.least, "maximum", self.most)
 
     def _within(self, value: float, path: str, ignored: IgnoredFields) -> float:
-        """The value, or the nearest bound if values are clamped; ApiError 400 otherwise."""
+        """Return the value, or the nearest bound if values are clamped; ApiError 400 otherwise."""
         low = value if self.least is None else max(value, self.least)
         nearest = low if self.most is None else min(low, self.most)
         if nearest != value:
@@ -349,7 +350,7 @@ class Tagged:
         return f"an object with {self.tag}"
 
     def is_other(self, value: object) -> bool:
-        """Whether ``value`` was read as one that is ignored."""
+        """Return whether ``value`` was read as one that is ignored."""
         assert isinstance(value, Mapping), "it was read"
         return value.get(self.tag, self.default) not in self.records
 
@@ -402,7 +403,7 @@ def _bounds(least_name: str, least: float | None, most_name: str, most: float | 
 
 
 def texts(value: object) -> Sequence[str]:
-    """A string or a list of strings, as a list."""
+    """Return a string or a list of strings, as a list."""
     if isinstance(value, str):
         return (value,)
     assert isinstance(value, list)

@@ -1,4 +1,4 @@
-"""What all ports of a balancer stand on: dispatcher, fleet, and what is kept of requests."""
+"""Make what all ports of a balancer stand on: dispatcher, fleet, and what is kept of requests."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class BalancerCore:
         activity: RequestActivity,
         observers: Sequence[DispatchObserver] = (),
     ) -> BalancerCore:
-        """ConfigurationError for a bad state database URL, limit or folder.
+        """Make the core; ConfigurationError for a bad state database URL, limit or folder.
 
         Args:
           addresses: where each service listens, as the feed shows them.
@@ -85,14 +85,7 @@ class BalancerCore:
         metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
         recorder = MetricsObserver(metrics, activity.finished)
         dispatcher = Dispatcher(
-            DispatchLimits(
-                max_buffered=config.max_buffered_requests,
-                buffered_timeout_s=config.buffered_request_timeout_s,
-                item_timeout_s=config.inference_item_timeout_s,
-                continuation=ContinuationLimits(max_continuations=config.max_continuations),
-                continuation_wait_s=config.continuation_wait_s,
-            ),
-            Observers((activity, *observers, requests, recorder)),
+            _limits(config), Observers((activity, *observers, requests, recorder))
         )
         states = FleetKeeper(
             open_fleet_database(config.state_database),
@@ -104,6 +97,7 @@ class BalancerCore:
         measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)
         measures.store = store = model_store_child(config, states)
         rollouts = FleetRollouts(fleet)
+        statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         feed = event_feed(
             dispatcher,
             activity,
@@ -111,10 +105,7 @@ class BalancerCore:
             lag,
             rollouts,
             metrics,
-            {
-                **addresses,
-                **({} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}),
-            },
+            {**addresses, **statsd},
             captures=config.capture_prompts,
         )
         return cls(
@@ -134,7 +125,7 @@ class BalancerCore:
         )
 
     def services(self) -> dict[str, Run]:
-        """What of it runs beside everything else, by the names of the tasks."""
+        """Return what of it runs beside everything else, by the names of the tasks."""
         dispatcher = self.dispatcher
         return {
             **({} if self.audit.file is None else {"audit log": self.audit.file.run}),
@@ -148,7 +139,7 @@ class BalancerCore:
         }
 
     def owned(self) -> dict[str, Run]:
-        """What of it only one balancer may run."""
+        """Return what of it only one balancer may run."""
         return {
             "fleet": self.fleet.run,
             **({} if self.statsd is None else {"statsd": self.statsd.run}),
@@ -158,3 +149,13 @@ class BalancerCore:
                 else {"model store": partial(keep_model_store, self.store.run)}
             ),
         }
+
+
+def _limits(config: BalancerConfig) -> DispatchLimits:
+    return DispatchLimits(
+        max_buffered=config.max_buffered_requests,
+        buffered_timeout_s=config.buffered_request_timeout_s,
+        item_timeout_s=config.inference_item_timeout_s,
+        continuation=ContinuationLimits(max_continuations=config.max_continuations),
+        continuation_wait_s=config.continuation_wait_s,
+    )

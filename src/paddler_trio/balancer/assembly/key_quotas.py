@@ -48,5 +48,5 @@ class KeyQuotas:
         return cls(accounts, KeyLimiter(accounts), observers, services)
 
     def limited(self, api: ApiRouter) -> App:
-        """The application of the APIs, within limits, with the headers of each API."""
+        """Return the application of the APIs, within limits, with the headers of each API."""
         return self.limiter(api, refuse=api.refuse, fields=api_limit_headers)

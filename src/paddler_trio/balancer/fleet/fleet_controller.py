@@ -223,7 +223,7 @@ class FleetController:
         return min((each for each in times if each is not None), default=None)
 
     def _end_fetches(self, wanted: frozenset[str]) -> None:
-        """Of what was wanted, and is no longer."""
+        """End the fetches of what was wanted, and is no longer."""
         if not self._fetched <= wanted:
             self.knowledge.end_fetches(but=wanted)
         self._fetched = wanted
@@ -241,7 +241,8 @@ class FleetController:
         self._look.notify()
 
     def _adopt(self, hosts: Iterable[PlacedHost]) -> None:
-        """What an agent was sent by the balancer before this one is what it is on the way to."""
+        """Adopt what an agent was sent by the balancer before this one: it is on the way to
+        that."""
         for host in hosts:
             for placed in host.instances.values():
                 wanted = placed.found_state
@@ -314,8 +315,8 @@ class FleetController:
         return self._specs[deployment, digest]
 
     def _remember_specs(self) -> None:
-        """Those that a plan may name: what is desired, and what rollouts come from and go to. Many
-        revisions in the middle of a rollout drop the older ones from the history."""
+        """Remember those that a plan may name: what is desired, and what rollouts come from and go
+        to. Many revisions in the middle of a rollout drop the older ones from the history."""
         wanted = {(spec.name, spec.digest): spec for spec in self.keeper.current.state.deployments}
         for name, rollout in self.rollouts.items():
             for digest in (rollout.good, rollout.target, *rollout.others):
@@ -378,8 +379,8 @@ class FleetController:
         return True
 
     async def _desire_good(self, name: str, failed: DeploymentSpec | None) -> None:
-        """What was gone back to is what is desired now, as a revision of its own, unless something
-        else than ``failed`` is desired by then. StateDatabaseError."""
+        """Desire what was gone back to, as a revision of its own, unless something else than
+        ``failed`` is desired by then. StateDatabaseError."""
         while True:
             rollout, current = self.rollouts.get(name), self.keeper.current
             if rollout is None or rollout.good is None:
@@ -417,13 +418,14 @@ class FleetController:
 
 
 def is_ordered(rollout: Rollout) -> bool:
-    """An operator paused it."""
+    """Return whether an operator paused it."""
     return (rollout.reason or "").startswith(PAUSED_BY)
 
 
 def kept_load_s(kept: Mapping[str, float], view: FleetView | None) -> Mapping[str, float]:
-    """What loads took, by digest, with what hosts measured of goals since. A file is not written
-    for a few hundredths: a figure is replaced by one that differs by more than a quarter."""
+    """Return what loads took, by digest, with what hosts measured of goals since. A file is not
+    written for a few hundredths: a figure is replaced by one that differs by more than a quarter.
+    """
     if view is None:
         return kept
     measured = dict(kept)
@@ -439,7 +441,7 @@ def kept_load_s(kept: Mapping[str, float], view: FleetView | None) -> Mapping[st
 
 
 def coming_of(rollout: Rollout | None) -> str | None:
-    """The digest that more and more hosts are to serve, while a rollout moves."""
+    """Return the digest that more and more hosts are to serve, while a rollout moves."""
     if rollout is None or rollout.phase not in MOVING:
         return None
     return aim_of(rollout)
@@ -460,7 +462,7 @@ def with_repaired_resumed(view: FleetView) -> Mapping[str, Rollout]:
 
 
 def fetches_again_s(view: FleetView) -> Mapping[str, float]:
-    """By deployment, when a rollout that paused by itself asks for its files again."""
+    """Return, by deployment, when a rollout that paused by itself asks for its files again."""
     goals = {goal.deployment: goal for goal in view.goals}
     times_s = {
         name: fetch_again_s(rollout, goals[name], view.hosts)
@@ -471,25 +473,25 @@ def fetches_again_s(view: FleetView) -> Mapping[str, float]:
 
 
 def with_fetches_due(view: FleetView) -> Mapping[str, Rollout]:
-    """Those rollouts that ask for their files again now."""
+    """Return those rollouts that ask for their files again now."""
     due = {name for name, time_s in fetches_again_s(view).items() if view.now_s >= time_s}
     again = {name: resumed(view.rollouts[name], now_s=view.now_s) for name in due}
     return {name: rollout for name, rollout in again.items() if rollout is not None}
 
 
 def targets_of(rollouts: Mapping[str, Rollout]) -> frozenset[str]:
-    """The digests whose files are wanted."""
+    """Return the digests whose files are wanted."""
     return frozenset(each.target for each in rollouts.values() if each.phase in GOING_ON)
 
 
 def phases_of(rollouts: Mapping[str, Rollout]) -> dict[str, tuple[str, RolloutPhase]]:
-    """What changes a few times in a rollout, and not with each report of an agent."""
+    """Return what changes a few times in a rollout, and not with each report of an agent."""
     return {name: (each.target, each.phase) for name, each in rollouts.items()}
 
 
 def idle_look_s(view: FleetView) -> float | None:
-    """When to look whether a deployment that is unloaded when it is idle has become so: requests
-    that end are no change of the fleet."""
+    """Return when to look whether a deployment that is unloaded when it is idle has become so:
+    requests that end are no change of the fleet."""
     ttls_s = {
         goal.deployment: goal.idle_ttl_s for goal in view.goals if goal.idle_ttl_s is not None
     }

@@ -47,7 +47,8 @@ def with_proofs_and_loads(document: Document) -> Document:
 
 
 def _with_proof(entry: object) -> object:
-    """What is no rollout is left as it is, and refused when it is read."""
+    """Add whether the canaries of a rollout had passed. What is no rollout is left as it is, and
+    refused when it is read."""
     rollout = entry.get("rollout") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(rollout, dict):
         return entry
@@ -70,7 +71,8 @@ def with_failed(document: Document) -> Document:
 
 
 def _with_author(entry: object) -> object:
-    """What is no revision is left as it is. A key may have had the name, but not with this note."""
+    """Add the author. What is no revision is left as it is. A key may have had the name, but not
+    with this note."""
     if not isinstance(entry, dict):
         return entry
     author, note = entry.get("author"), entry.get("note")
@@ -90,7 +92,7 @@ VERSION: Final = 1 + len(MIGRATIONS)
 
 
 def migrated(document: object, migrations: Sequence[Migration] = MIGRATIONS) -> Migrated:
-    """The document in the newest version.
+    """Return the document in the newest version.
 
     Errors:
       NewerVersionError: it is of a version after that.

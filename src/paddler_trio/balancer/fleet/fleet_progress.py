@@ -1,4 +1,4 @@
-"""How far a deployment is carried out, as its agents report it."""
+"""Tell how far a deployment is carried out, as its agents report it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from paddler_trio.wire.trio.fleet_state import AGENT_KEY, DEFAULT, DeploymentSpe
 
 
 class FleetProgress(Protocol):
-    """What is known of the way to the desired fleet."""
+    """Hold what is known of the way to the desired fleet."""
 
     def progress(self, specs: Sequence[DeploymentSpec]) -> Iterator[Mapping[str, object]]:
-        """Of each deployment: ``phase``, ``replicas`` (``wanted`` and ``serving`` agents) and
-        ``rollout``, as plain JSON; ``rollout`` is null where there is none."""
+        """Return of each deployment: ``phase``, ``replicas`` (``wanted`` and ``serving`` agents)
+        and ``rollout``, as plain JSON; ``rollout`` is null where there is none."""
         ...
 
 
@@ -64,7 +64,7 @@ class AgentsProgress:
 
 
 def _may_serve(agent: AgentConnection, spec: DeploymentSpec) -> bool:
-    """Whether a deployment may run on the host of this first connection."""
+    """Return whether a deployment may run on the host of this first connection."""
     is_able = agent.kind.runs_instances or spec.name == DEFAULT
     return is_able and all(_meets(agent, condition) for condition in spec.where)
 

@@ -47,8 +47,8 @@ class OldExtrasFile:
         return self.state.with_name(f"{self.state.name}.v2.json")
 
     def read(self, desired: BalancerDesiredState) -> Extras | None:
-        """The extras that belong to Paddler's state; None if there is no file. StateDatabaseError:
-        it is none, and was left as it is."""
+        """Read the extras that belong to Paddler's state; None if there is no file.
+        StateDatabaseError: it is none, and was left as it is."""
         text = content(self.path, limit_bytes=MAX_FILE_BYTES)
         if not text.strip():
             return None

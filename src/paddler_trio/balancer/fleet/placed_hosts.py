@@ -59,7 +59,7 @@ a model is loaded elsewhere in many."""
 
 @attrs.frozen
 class State:
-    """What an instance is to serve; ``slots``: None for as many as its host has."""
+    """Say what an instance is to serve; ``slots``: None for as many as its host has."""
 
     digest: Digest
     desired: AgentDesiredState
@@ -107,7 +107,7 @@ class PlacedInstance:
 
     @property
     def phase(self) -> str:
-        """A phase of ``Report``, or ``connecting``."""
+        """Return a phase of ``Report``, or ``connecting``."""
         agent = self.agent
         if agent is None:
             return CONNECTING
@@ -125,14 +125,14 @@ class PlacedInstance:
 
     @property
     def found_state(self) -> Digest | None:
-        """What it was sent before this balancer sent anything, by its own report."""
+        """Return what it was sent before this balancer sent anything, by its own report."""
         if self.state is not None or self.is_unloading or self.agent is None:
             return None
         return None if self.agent.report is None else self.agent.report.wanted_state
 
     @property
     def sent_nothing(self) -> Digest | None:
-        """The state without a model that it was sent last, if it was sent one."""
+        """Return the state without a model that it was sent last, if it was sent one."""
         return self.nothing.digest if self.is_unloading else None
 
     @property
@@ -171,7 +171,7 @@ class PlacedInstance:
             self._send(nothing)
 
     def connected(self, agent: AgentConnection) -> None:
-        """Its connection is up (again)."""
+        """Note that its connection is up (again)."""
         self.agent = agent
         self._serving = self._served_s = None
         state = self.nothing if self.is_unloading else self.state
@@ -203,7 +203,7 @@ class PlacedInstance:
         self.dispatcher.update(agent)
 
     def seen(self, *, can_load_beside: bool | None = None) -> Instance:
-        """As the planner sees it now; what it serves, and since when, is noted.
+        """Return it as the planner sees it now; what it serves, and since when, is noted.
 
         Args:
           can_load_beside: as it said last; what it does goes before.
@@ -266,25 +266,25 @@ class PlacedHost:
 
     @property
     def label(self) -> str:
-        """Its name in logs."""
+        """Return its name in logs."""
         return self._label or self.id
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """As its agent was started with."""
+        """Return its labels, as its agent was started with."""
         return next((agent.labels for agent in self.connections), {})
 
     @property
     def connections(self) -> list[AgentConnection]:
-        """All that are up, the first one first."""
+        """Return all that are up, the first one first."""
         others = (placed.agent for placed in self.instances.values())
         both = [self.first, *(agent for agent in others if agent is not self.first)]
         return [agent for agent in both if agent is not None]
 
     @property
     def held(self) -> dict[str, Mapping[str, int]]:
-        """What each instance takes, in bytes by device: as allocated where that is known, else as
-        predicted."""
+        """Return what each instance takes, in bytes by device: as allocated where that is known,
+        else as predicted."""
         held: dict[str, Mapping[str, int]] = {}
         for name, placed in self.instances.items():
             report = None if placed.agent is None else placed.agent.report
@@ -296,7 +296,7 @@ class PlacedHost:
         return held
 
     def place(self, deployment: str) -> PlacedInstance:
-        """The instance of this deployment, new if it has none."""
+        """Return the instance of this deployment, new if it has none."""
         placed = self.instances.get(deployment)
         if placed is None:
             placed = self.instances[deployment] = PlacedInstance(
@@ -333,7 +333,8 @@ class PlacedHost:
             self.first.send(render_extension(Instances(instances=wanted)))
 
     def first_connected(self, agent: AgentConnection) -> None:
-        """Its first connection is up (again). What it runs already stays, whoever asked for it."""
+        """Note that its first connection is up (again). What it runs already stays, whoever asked
+        for it."""
         self.first, self._label, self._sent = agent, agent.label, None
         for deployment in agent.instances:
             self.place(deployment)
@@ -426,14 +427,14 @@ class PlacedHosts:
             self.unsettled[host] = self.known[host]
 
     def unsettle_all(self) -> None:
-        """What hosts are to serve may be something else."""
+        """Note that what hosts are to serve may be something else."""
         self.unsettled = dict(self.known)
 
     def in_order(self) -> list[PlacedHost]:
-        """Those that are not settled, in the order in which they became known."""
+        """Return those that are not settled, in the order in which they became known."""
         return sorted(self.unsettled.values(), key=lambda host: host.number)
 
     def forgets_at_s(self) -> float | None:
-        """When the next host is forgotten."""
+        """Return when the next host is forgotten."""
         lost = [host.lost_s for host in self._lost.values() if host.lost_s is not None]
         return min(lost) + FORGET_S if lost else None

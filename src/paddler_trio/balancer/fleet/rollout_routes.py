@@ -40,11 +40,11 @@ class RolloutControl(Protocol):
 
     @property
     def changes(self) -> Changes:
-        """When :meth:`view` returns something else."""
+        """Return what tells when :meth:`view` returns something else."""
         ...
 
     def view(self) -> Mapping[str, object]:
-        """The document of ``GET /api/v2/rollout``, as plain JSON."""
+        """Return the document of ``GET /api/v2/rollout``, as plain JSON."""
         ...
 
     async def pause(self, deployment: str, *, author: str) -> None:

@@ -79,7 +79,7 @@ class InferenceSocket:
     """Set when another process takes new requests: a socket ends when it is idle."""
 
     async def serve(self, exchange: Exchange, params: Params) -> None:
-        """One client, from the upgrade to the end of its connection."""
+        """Serve one client, from the upgrade to the end of its connection."""
         identity = (*client_of(exchange), user_of(exchange))
         refusal = default_problem(exchange)
         await exchange.receive()
@@ -244,7 +244,7 @@ class _Client:
         return await self.room.off_loop(partial(_read, text))
 
     def _handle(self, frame: _Frame) -> bytes | None:
-        """One frame; returns what to answer at once, if anything."""
+        """Handle one frame; return what to answer at once, if anything."""
         match frame:
             case _Unreadable(request_id, status, problem):
                 log.info("bad frame from a client", reason=problem, id=request_id)
@@ -287,7 +287,8 @@ class _Client:
         return problem
 
     def _start(self, submission: _Submission, admission: Admission | None) -> bytes | None:
-        """What to answer at once; without that, it runs, and ends the admission at its end."""
+        """Return what to answer at once; without that, it runs, and ends the admission at its
+        end."""
         request_id = submission.id
         if request_id in self._in_flight:
             return self._refused(
@@ -345,7 +346,7 @@ class _Client:
         return None
 
     def _refused(self, request_id: str, status: int, problem: str) -> bytes:
-        """What answers a request that is not submitted."""
+        """Return what answers a request that is not submitted."""
         refuse_message(self.exchange, request_id, status)
         return error_line(request_id, status, problem)
 
@@ -378,8 +379,9 @@ class _Client:
             self._ended.notify()
 
     def _frames_of(self, request: Request, step: Results) -> bytes | None:
-        """What is written past the writer: tokens, while the writer has nothing. An ending is the
-        task's to send: only after it the request's id and its place under limits are free."""
+        """Return the frames of what is written past the writer: tokens, while the writer has
+        nothing. An ending is the task's to send: only after it the request's id and its place under
+        limits are free."""
         if self._num_on_way:
             return None
         frames: list[bytes] = []

@@ -63,7 +63,7 @@ _COMPUTING: Final = re.compile(r"/api/v2/(?:template/preview|agents/[^/]+/fit)")
 
 
 def may_change(exchange: Exchange) -> bool:
-    """Whether a request that is not a GET changes anything."""
+    """Return whether a request that is not a GET changes anything."""
     is_dry = b"dry_run=true" in exchange.query
     return not is_dry and _COMPUTING.fullmatch(exchange.path) is None
 
@@ -116,7 +116,7 @@ class ManagementRoutes:
         return self._routed(Router(otherwise=quart))
 
     def routes(self) -> Iterator[tuple[str, str]]:
-        """Every method and pattern answered here, written as `Router` has them."""
+        """Return every method and pattern answered here, written as `Router` has them."""
         yield from self._routed(Router()).routes()
         for rule in self._quart().url_map.iter_rules():
             pattern = rule.rule.replace("<", "{").replace(">", "}")
@@ -280,7 +280,8 @@ class ManagementRoutes:
         return _json(snapshot_v2(agent, self.dispatcher.slots_processing(agent.key)))
 
     def _find(self, agent_id: str) -> AgentConnection:
-        """By id, else by name, which is that of all instances on one host: their first link.
+        """Find an agent by id, else by name, which is that of all instances on one host: their
+        first link.
 
         HttpProblem 404 if there is none, 409 if several hosts have the name.
         """

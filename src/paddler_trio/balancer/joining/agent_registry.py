@@ -84,7 +84,7 @@ class AgentRegistry:
 
     @classmethod
     def read(cls, path: Path | None) -> AgentRegistry:
-        """With what the file has, if there is one. It blocks. ConfigurationError."""
+        """Read what the file has, if there is one. It blocks. ConfigurationError."""
         if path is None:
             return cls()
         content = read_private(path, limit_bytes=MAX_FILE_BYTES)
@@ -103,21 +103,21 @@ class AgentRegistry:
 
     @property
     def guards(self) -> bool:
-        """Whether agents have to show something because of what is here."""
+        """Return whether agents have to show something because of what is here."""
         return self._stored.guarded
 
     def tokens(self) -> list[StoredToken]:
-        """Those that may still be used, the oldest first."""
+        """Return those that may still be used, the oldest first."""
         now = self.now()
         return [t for t in self._stored.tokens.values() if t.expires > now and t.uses_left > 0]
 
     def credentials(self) -> list[StoredCredential]:
-        """All that are in force, the oldest first."""
+        """Return all that are in force, the oldest first."""
         now = self.now()
         return [each for each in self._stored.credentials.values() if self._is_in_force(each, now)]
 
     def connected(self) -> frozenset[str]:
-        """The ids of the credentials with which agents are connected."""
+        """Return the ids of the credentials with which agents are connected."""
         return self._links.connected()
 
     # ------------------------------------------------------------- tokens
@@ -131,7 +131,7 @@ class AgentRegistry:
         name: str | None,
         by: str,
     ) -> tuple[StoredToken, str]:
-        """A new token and its secret, which is kept nowhere.
+        """Make a new token and its secret, which is kept nowhere.
 
         Raises:
           JoinConflictError: there are too many.
@@ -199,14 +199,7 @@ class AgentRegistry:
                     return each
             if token.uses_left == 0:
                 raise JoinRefusedError("it is used up")
-            bound = token.name or name or host
-            if bound is None:
-                raise JoinConflictError("the agent has no name: give --name")
-            if name not in (None, bound):
-                raise JoinConflictError(
-                    f"this join token is for the agent {bound!r}, not for {name!r}: leave --name "
-                    "out"
-                )
+            bound = _name_of(token, name, host)
             before = self._stored.named(bound)
             if before is not None and self._is_in_force(before, now):
                 raise JoinConflictError(
@@ -251,7 +244,7 @@ class AgentRegistry:
     # -------------------------------------------------------- credentials
 
     def find(self, shown: AgentCredential, address: str) -> StoredCredential | None:
-        """The credential that this is; None if it opens nothing."""
+        """Return the credential that this is; None if it opens nothing."""
         credential = self._stored.credentials.get(shown.id)
         if credential is None or credential.expires <= self.now():
             matches(shown.secret, None)
@@ -387,7 +380,7 @@ class AgentRegistry:
         )
 
     def _is_fresh(self, credential_id: str) -> bool:
-        """Whether the secret was replaced just now."""
+        """Return whether the secret was replaced just now."""
         replaced_s = self._replaced_s.get(credential_id)
         return replaced_s is not None and trio.current_time() < replaced_s + GRACE_S
 
@@ -438,6 +431,17 @@ class AgentRegistry:
                 self._is_unsaved = True  # tried again, but not at once
                 raise
             self._stored = change(self._stored)  # links may have come and gone meanwhile
+
+
+def _name_of(token: StoredToken, name: str | None, host: str | None) -> str:
+    bound = token.name or name or host
+    if bound is None:
+        raise JoinConflictError("the agent has no name: give --name")
+    if name not in (None, bound):
+        raise JoinConflictError(
+            f"this join token is for the agent {bound!r}, not for {name!r}: leave --name out"
+        )
+    return bound
 
 
 def _unused_id(taken: Mapping[str, object]) -> str:

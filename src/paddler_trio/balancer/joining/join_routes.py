@@ -178,7 +178,7 @@ class JoinTokenRoutes:
         return None
 
     def _check_author(self, exchange: Exchange) -> None:
-        """HttpProblem unless the request has a management key, where there is one."""
+        """Raise HttpProblem unless the request has a management key, where there is one."""
         author = next(
             (key for key in self.keys.keys if key.name == exchange.identity.key_name), None
         )
@@ -204,7 +204,7 @@ def _token_view(token: StoredToken) -> dict[str, object]:
 
 
 def _rendered(credentials: list[StoredCredential], connected: Set[str]) -> bytes:
-    """One by one, so that ten thousand do not keep the event loop waiting."""
+    """Render them one by one, so that ten thousand do not keep the event loop waiting."""
     views = (
         {
             "name": each.name,

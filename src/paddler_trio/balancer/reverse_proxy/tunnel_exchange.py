@@ -37,7 +37,7 @@ CLOSED_SIDE_S: Final = 10.0
 
 @attrs.frozen(kw_only=True)
 class ForwardedRequest:
-    """What a server is sent; it may be sent again, to another one."""
+    """Hold what a server is sent; it may be sent again, to another one."""
 
     head: RequestHead
     body: bytes | bytearray = attrs.field(repr=False)
@@ -45,7 +45,7 @@ class ForwardedRequest:
     """Of a request for a WebSocket: what the client sends through it."""
 
     def pieces(self, wire_id: str) -> Iterator[bytes]:
-        """The frames, in pieces to be sent one after the other."""
+        """Return the frames, in pieces to be sent one after the other."""
         head = request_frame(self.head, wire_id)
         if len(self.body) <= SEND_BYTES:
             yield head + body_frames(bytes(self.body)) + end_frame()
@@ -226,7 +226,7 @@ async def _exchange(
     rest: list[tuple[Kind, bytes]] = []
 
     def take(frames: list[tuple[Kind, bytes]]) -> bool:
-        """Pieces of the body, while the client keeps up."""
+        """Take pieces of the body, while the client keeps up."""
         for index, (kind, payload) in enumerate(frames):
             if kind is not Kind.BODY:
                 rest.extend(frames[index:])

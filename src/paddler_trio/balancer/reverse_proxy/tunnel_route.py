@@ -1,4 +1,4 @@
-"""Where agents dial the tunnels that they were asked for: ``/api/v2/tunnel/{secret}``.
+"""Take the tunnels that agents were asked for, at ``/api/v2/tunnel/{secret}``.
 
 The connection leaves HTTP behind: once it is answered with 101, it is the agent's tunnel, and lives
 as long as the agent's link.

@@ -1,4 +1,4 @@
-"""Which requests to agents belong to which request of a client: an observer of the dispatcher.
+"""Find which requests to agents belong to which request of a client: an observer of the dispatcher.
 
 They are found by their trace: a client's request and the requests that it becomes share one
 ``TraceContext``, the very object. One that comes without an account, as on a WebSocket, has an
@@ -48,7 +48,7 @@ class AccountKeeper(DispatchObserver):
         self._accounts[id(account.trace)] = account
 
     def close(self, account: RequestAccount) -> None:
-        """Its answer has ended."""
+        """Note that its answer has ended."""
         del self._accounts[id(account.trace)]
         account.ended_s = trio.current_time()
         if account.is_complete:

@@ -70,7 +70,7 @@ class BalancerMeasures:
         return f"<BalancerMeasures {self.requests!r}, {self.requests.agents!r}>"
 
     def collect(self) -> Iterator[Family]:
-        """In the order of ``BALANCER_METRICS``."""
+        """Return all metrics in the order of ``BALANCER_METRICS``."""
         statistics = self.dispatcher.statistics()
         yield single(SLOTS_PROCESSING, statistics.slots_processing)
         yield single(SLOTS_TOTAL, statistics.slots_total)
@@ -95,8 +95,8 @@ class BalancerMeasures:
 
 
 def of_keys(keys: KeyRing) -> Iterator[Family]:
-    """Requests by the name of their API key, how many had none, and how many were over a limit of
-    theirs; nothing without a key file."""
+    """Return requests by the name of their API key, how many had none, and how many were over a
+    limit of theirs; nothing without a key file."""
     if keys.path is None:
         return
     values: dict[tuple[str, ...], float] = {}

@@ -1,4 +1,4 @@
-"""What happens to requests, counted for ``/metrics``: an observer of the dispatcher.
+"""Count what happens to requests for ``/metrics``: an observer of the dispatcher.
 
 Every delivered step passes here: what it costs, each token costs. So the series that a request adds
 to are looked up once, at its arrival, and a step finds them in one object.
@@ -93,7 +93,7 @@ INFERENCE_ROUTES: Final = frozenset(
 
 @attrs.define(eq=False)
 class _Series:
-    """Of one deployment."""
+    """Hold the series of one deployment."""
 
     duration: Buckets
     ttft: Buckets
@@ -147,7 +147,7 @@ class RequestMeasures(DispatchObserver):
     _open: dict[RequestKey, _Open] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """What always is begins at 0, so that the first event is seen as an increase."""
+        """Begin what always is at 0, so that the first event is seen as an increase."""
         self._series_of(DEFAULT_DEPLOYMENT)
         for outcome in QUEUE_OUTCOMES:
             self.queue.of(outcome)
@@ -219,7 +219,7 @@ class RequestMeasures(DispatchObserver):
     # -------------------------------------------------------------- reading
 
     def families(self) -> list[Family]:
-        """In the order of ``BALANCER_METRICS``, now."""
+        """Return the families in the order of ``BALANCER_METRICS``, now."""
         series = self._series
 
         def totals(of: Callable[[_Series], int]) -> dict[tuple[str, ...], float]:
@@ -261,7 +261,7 @@ class RequestMeasures(DispatchObserver):
         return self._series[name]
 
     def _count_placements(self, series: _Series) -> None:
-        """What agents reported of the prompts of the request that has just ended."""
+        """Count what agents reported of the prompts of the request that has just ended."""
         record = self.finished.last
         for placement in () if record is None else record.placements:
             if placement.prompt_tokens is not None:
@@ -279,6 +279,7 @@ def _num_embeddings(results: Results) -> int:
 
 
 def _named(request: Request) -> tuple[str, str]:
-    """What finds it in traces or logs: a client may have chosen its id, so that is not said."""
+    """Return what finds it in traces or logs: a client may have chosen its id, so that is not
+    said."""
     trace_id = request.trace_id
     return ("request_id", str(request.key)) if trace_id is None else ("trace_id", trace_id)

@@ -58,7 +58,7 @@ def envelope(error: ApiError) -> Json:
 
 @attrs.frozen(kw_only=True)
 class MessageHeading:
-    """What is decided before the answer: ``model`` is the name to answer under.
+    """Hold what is decided before the answer: ``model`` is the name to answer under.
 
     ``with_thinking``: the answer has the text of the reasoning, not only an empty block.
     """

@@ -126,7 +126,7 @@ class CompletionEncoder:
         return grown_by(self.answers[step.choice], step)
 
     def body(self) -> object:
-        """An object for one answer, a list for several."""
+        """Return an object for one answer, a list for several."""
         bodies = [self._final(index, with_text=True) for index in range(len(self.answers))]
         is_several = self.request.prompts.is_several or self.request.n > 1
         return bodies if is_several else bodies[0]
@@ -137,8 +137,8 @@ class CompletionEncoder:
         return b""
 
     def take(self, step: Step) -> bytes:
-        """One event for each text of a step, as clients of llama-server count them, each with its
-        tokens; one event for all texts where it is not known which are whose."""
+        """Return one event for each text of a step, as clients of llama-server count them, each
+        with its tokens; one event for all texts where it is not known which are whose."""
         self.watch.passed(len(step.tokens))
         answer = self.answers[step.choice]
         unsent = self._unsent_tokens.setdefault(step.choice, [])

@@ -52,7 +52,7 @@ from paddler_trio.wire.trio.work import Generate
 
 @attrs.frozen(kw_only=True)
 class Heading:
-    """What every chunk of one answer begins with. ``created`` is in seconds since 1970."""
+    """Hold what every chunk of one answer begins with. ``created`` is in seconds since 1970."""
 
     model: str
     fingerprint: str
@@ -155,7 +155,7 @@ def _content_logprob(entry: Mapping[str, object], *, is_exact: bool) -> Json:
 
 @attrs.define
 class ChunkStream:
-    """What the streams of chat completions and of completions share.
+    """Make what the streams of chat completions and of completions share.
 
     Args:
       watch: for timings in every chunk, where the request asks for them.
@@ -181,7 +181,8 @@ class ChunkStream:
         return sse.event(error.envelope(with_details=not self.delivery.is_exact))
 
     def _closing(self, endings: Sequence[Ended], *, prompts: int = 1) -> bytes:
-        """The usage of all choices, if the request asks for it, and the end of the stream."""
+        """Return the usage of all choices, if the request asks for it, and the end of the
+        stream."""
         if not self.delivery.with_usage:
             return sse.DONE
         last = {
@@ -193,7 +194,7 @@ class ChunkStream:
         return sse.event(last) + sse.DONE
 
     def _end_members(self, ended: Ended) -> Json:
-        """The members of the last chunk of a choice alone."""
+        """Return the members of the last chunk of a choice alone."""
         timings = {} if self.delivery.with_usage else timings_beside(self.delivery, ended)
         return timings | self._verbosely()
 
@@ -324,7 +325,8 @@ class ChatStream(ChunkStream):
         is_plain: bool = False,
         more: Mapping[str, object] | None = None,
     ) -> bytes:
-        """One chunk; a plain one, first or last of its choice, has no logprobs and no timings."""
+        """Return one chunk; a plain one, first or last of its choice, has no logprobs and no
+        timings."""
         with_logprobs = self.delivery.with_logprobs and not is_plain
         part: Json = {
             "index": choice,
@@ -371,7 +373,8 @@ async def chat_completions(backend: Backend, exchange: ApiExchange) -> None:
 async def verbose_of(
     backend: Backend, exchange: ApiExchange, delivery: Delivery, generate: Generate
 ) -> Json | None:
-    """What the model is given for ``generate``, if the request asks for it; an agent is asked."""
+    """Return what the model is given for ``generate``, if the request asks for it; an agent is
+    asked."""
     if not delivery.is_verbose:
         return None
     return {

@@ -59,8 +59,8 @@ _TEXT_ITEMS = ("reasoning", "message")
 
 @attrs.frozen
 class _Texts:
-    """How texts are told: the member of their item, the type of a part and what numbers it there,
-    and what the names of the events begin with."""
+    """Say how texts are told: the member of their item, the type of a part and what numbers it
+    there, and what the names of the events begin with."""
 
     member: str
     part: str
@@ -121,11 +121,11 @@ class Output:
 
     @property
     def streamed_bytes(self) -> int:
-        """The same, and what the events take that repeat an item when it ends."""
+        """Return those bytes, and what the events take that repeat an item when it ends."""
         return self.held_bytes + REPEATED_BYTES * self.num_logprobs
 
     def take(self, results: Iterable[RawResult]) -> Iterator[Json]:
-        """The events of these results."""
+        """Return the events of these results."""
         for piece in self._reader.take(results):
             for members in () if self.reports is None else self.reports.before(0, piece):
                 yield {"type": "response.in_progress", **members}
@@ -156,7 +156,7 @@ class Output:
 
     @property
     def is_newest_long(self) -> bool:
-        """Whether the newest item has very many log probabilities."""
+        """Return whether the newest item has very many log probabilities."""
         return self._logprobs.is_long
 
     def _keep(self, entries: Sequence[Mapping[str, object]]) -> None:
@@ -171,13 +171,13 @@ class Output:
 
     @property
     def _where(self) -> Json:
-        """The members with which events name the newest item."""
+        """Return the members with which events name the newest item."""
         where: Json = {"item_id": self.items[-1]["id"], "output_index": self._index}
         return {**where, self._texts.number: 0} if self._open in _TEXT_ITEMS else where
 
     @property
     def _texts(self) -> _Texts:
-        """How the texts of the newest item are told."""
+        """Return how the texts of the newest item are told."""
         if self._open == "message":
             return _CONTENT
         return _SUMMARY if self.with_summary else _REASONING
@@ -238,7 +238,7 @@ class Output:
 
 
 def _without_bytes(logprobs: Sequence[Mapping[str, object]]) -> list[Json]:
-    """As events have them; content has their bytes."""
+    """Leave the bytes out, as events do; content has them."""
     return [_bare(entry) for entry in logprobs]
 
 
@@ -272,7 +272,7 @@ _LABELS = ("prompt_cache_key", "safety_identifier", "user")
 
 @attrs.frozen(kw_only=True)
 class ResponseHeading:
-    """What is decided before the answer. Times are seconds since 1970.
+    """Hold what is decided before the answer. Times are seconds since 1970.
 
     ``parameters`` are the cluster's, for fields that the request leaves out.
     """
@@ -284,10 +284,11 @@ class ResponseHeading:
     id: str = attrs.field(factory=lambda: new_id("resp_"))
 
     def named(self) -> Json:
-        """What tells which response it is, for events that say nothing new of the rest.
+        """Return what tells which response it is, for events that say nothing new of the rest.
 
         The rest is as long as the client made it (instructions, tools, a schema), and events of
-        progress come twice a second for as long as the prompt takes."""
+        progress come twice a second for as long as the prompt takes.
+        """
         return {
             "id": self.id,
             "object": "response",
@@ -298,7 +299,7 @@ class ResponseHeading:
         }
 
     def body(self, status: str, output: Output, **more: object) -> Json:
-        """The response object as it is now."""
+        """Return the response object as it is now."""
         values = self.request.values
         echoed = {name: values.get(name, usual) for name, usual in _ECHOED.items()}
         for name in ("temperature", "top_p"):
@@ -329,7 +330,7 @@ class ResponseHeading:
         }
 
     def finished(self, output: Output, *, now: int) -> Json:
-        """The whole of it, once it has ended."""
+        """Return the whole of it, once it has ended."""
         ended = output.ended
         assert ended is not None
         usage = usage_of(ended)
@@ -377,8 +378,9 @@ class ResponseStream:
     _number: int = attrs.field(default=0, init=False)
 
     def is_long(self, steps: Sequence[Step]) -> bool:
-        """Whether events of these steps, or without any that of the whole response, have very much
-        in them: an item that ends is repeated whole, with what is known of each of its tokens."""
+        """Return whether events of these steps, or without any that of the whole response, have
+        very much in them: an item that ends is repeated whole, with what is known of each of its
+        tokens."""
         output = self.output
         if not steps:
             return self.is_large or output.num_logprobs > MANY_NUMBERS
