@@ -138,7 +138,7 @@ async def test_what_the_balancer_before_desires_does_not_count_any_more() -> Non
         await until(lambda: it.models.desired == state(2))
         before.send(render_extension(Want(state(3), NO_EXTRAS)))
         before.send_state(state(4))
-        await before.ask_tree()  # it has read what came before that question
+        await before.questions.ask_tree()  # it has read what came before that question
         assert it.models.desired == state(2)
         nursery.cancel_scope.cancel()
 

@@ -42,8 +42,9 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.net.server.server import HttpServer
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.ports import MANAGEMENT, Ports, Server, wait_all_closed
+from paddler_trio.nursery_tree.ports import MANAGEMENT, Ports, wait_all_closed
 from paddler_trio.nursery_tree.state_owner import Run, StateOwner
 from paddler_trio.system.heap_trim import run_heap_trim
 from paddler_trio.system.signals import watch_hangups
@@ -82,7 +83,7 @@ class BalancerParts:
 
     dispatcher: Dispatcher
     load_state: Run
-    ports: Sequence[tuple[Server, list[socket.socket]]]
+    ports: Sequence[tuple[HttpServer, list[socket.socket]]]
     goodbyes: Sequence[trio.Event]
     drain_timeout_s: float
     services: Mapping[str, Run]
@@ -91,7 +92,7 @@ class BalancerParts:
     reloads: Sequence[Run] = ()
 
     @property
-    def servers(self) -> list[Server]:
+    def servers(self) -> list[HttpServer]:
         """All of its ports."""
         return [server for server, _ in self.ports]
 
@@ -224,7 +225,7 @@ def _is_up(
         tree.services.start_soon(watch_hangups, hangups, reload, name="reload on SIGHUP")
 
 
-async def _flush(servers: Sequence[Server]) -> None:
+async def _flush(servers: Sequence[HttpServer]) -> None:
     """Give connections a moment to send what is written."""
     with trio.move_on_after(FLUSH_S):
         for server in servers:
@@ -239,7 +240,7 @@ async def _reload(reloads: Sequence[Run], notifier: SystemdNotifier) -> None:
     notifier.reloaded()
 
 
-async def _cut_when_cancelled(servers: list[Server]) -> None:
+async def _cut_when_cancelled(servers: list[HttpServer]) -> None:
     """A write to a client that does not read is shielded: only closing its socket ends it."""
     try:
         await trio.sleep_forever()

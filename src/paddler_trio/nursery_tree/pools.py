@@ -147,7 +147,7 @@ class Pools:
         now_s = trio.current_time()
         return {pool.name: pool.demand(now_s) for pool in self.known()}
 
-    def retry_after_s(self, deployment: str) -> int:
+    def retry_after_s(self, deployment: str = DEFAULT_DEPLOYMENT) -> int:
         """When a request that was refused now should come again."""
         pool = self._by_name.get(deployment) or self._by_name[DEFAULT_DEPLOYMENT]
         return pool.retry_after_s(trio.current_time())

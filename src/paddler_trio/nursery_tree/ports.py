@@ -3,57 +3,23 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 import attrs
 import trio
 
+from paddler_trio.net.server.server import HttpServer
+
 MANAGEMENT: Final = "management"
 """The name of the service that agents dial."""
-
-
-class Server(Protocol):
-    """One port: its accept loop, and the connections that it accepted."""
-
-    @property
-    def name(self) -> str: ...
-
-    async def serve(
-        self,
-        sockets: Iterable[socket.socket],
-        *,
-        connections: trio.Nursery,
-        task_status: trio.TaskStatus[list[str]] = ...,
-    ) -> None:
-        """Accept until cancelled. Started with the addresses."""
-        ...
-
-    def close_after_next(self) -> None:
-        """Every connection, new ones too, ends with the response that is next."""
-        ...
-
-    @property
-    def num_fresh(self) -> int:
-        """How many connections have sent no request yet."""
-        ...
-
-    def close_quiet(self, *, fresh: bool) -> None:
-        """End connections on which nothing happens; also new ones if ``fresh``."""
-        ...
-
-    def close_idle(self) -> None: ...
-
-    def cut_all(self) -> None: ...
-
-    async def wait_all_closed(self) -> None: ...
 
 
 @attrs.define(eq=False)
 class Ports:
     """The accept loops; that of the management port can be ended before the others."""
 
-    ports: Sequence[tuple[Server, list[socket.socket]]]
+    ports: Sequence[tuple[HttpServer, list[socket.socket]]]
     listeners: trio.Nursery
     connections: trio.Nursery
     addresses: dict[str, list[str]] = attrs.field(factory=dict, init=False)
@@ -77,7 +43,7 @@ class Ports:
         self._management.cancel(reason="another process accepts")
 
     async def _start(
-        self, server: Server, sockets: list[socket.socket], scope: trio.CancelScope
+        self, server: HttpServer, sockets: list[socket.socket], scope: trio.CancelScope
     ) -> None:
         async def serve(*, task_status: trio.TaskStatus[list[str]]) -> None:
             with scope:
@@ -87,7 +53,7 @@ class Ports:
         self.addresses[server.name.replace(" ", "_")] = found
 
 
-async def wait_all_closed(servers: Sequence[Server]) -> None:
+async def wait_all_closed(servers: Sequence[HttpServer]) -> None:
     """Until no connection to any of them is open."""
     for server in servers:
         await server.wait_all_closed()

@@ -132,7 +132,7 @@ class BalancerCore:
             "event loop lag": self.lag.run,
             "ready sockets": run_ready_sockets,
             "request activity": partial(
-                self.activity.run, dispatcher.position, dispatcher.pools.obstacle
+                self.activity.run, dispatcher.pools.position, dispatcher.pools.obstacle
             ),
             "metrics history": self.metrics.run,
             "event feed": self.feed.run,

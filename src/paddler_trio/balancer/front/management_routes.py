@@ -240,7 +240,7 @@ class ManagementRoutes:
                 raise HttpProblem(501, f"agent {agent.label} is Paddler's: it prints no tree")
             with trio.move_on_after(AGENT_ANSWER_S):
                 try:
-                    return _json(await agent.ask_tree())
+                    return _json(await agent.questions.ask_tree())
                 except LinkError as error:
                     raise HttpProblem(502, str(error)) from error
             raise HttpProblem(504, f"agent {agent.label} did not answer in {AGENT_ANSWER_S:g} s")
@@ -304,7 +304,7 @@ class ManagementRoutes:
         agent = self._find(agent_id)
         with trio.move_on_after(AGENT_ANSWER_S):
             try:
-                response = await agent.ask(query)
+                response = await agent.questions.ask(query)
             except LinkError as error:
                 raise HttpProblem(502, "") from error
             if not isinstance(response, dict) or tag not in response:

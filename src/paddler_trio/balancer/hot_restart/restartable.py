@@ -17,8 +17,9 @@ import trio
 
 from paddler_trio.balancer.hot_restart.bequest import Bequest
 from paddler_trio.balancer.hot_restart.departure import Departure
+from paddler_trio.net.server.server import HttpServer
 from paddler_trio.nursery_tree.balancer_tree import BalancerTree, Serving
-from paddler_trio.nursery_tree.ports import MANAGEMENT, Server, wait_all_closed
+from paddler_trio.nursery_tree.ports import MANAGEMENT, wait_all_closed
 from paddler_trio.system.synchronization import wait_any
 from paddler_trio.system.systemd_notify import SystemdNotifier
 
@@ -124,7 +125,7 @@ def _show_predecessor(notifier: SystemdNotifier, status: str, num_left: int) -> 
     notifier.status(f"{status}; the process before has {num_left} request{plural} left")
 
 
-async def finish_connections(servers: Sequence[Server]) -> None:
+async def finish_connections(servers: Sequence[HttpServer]) -> None:
     """Wait for the last responses; one that nothing has asked for soon is not waited for."""
     with trio.move_on_after(FRESH_S):
         await wait_all_closed(servers)
