@@ -129,12 +129,12 @@ class AgentConnection:
 
     @property
     def label(self) -> str:
-        """Its name in logs."""
+        """The name of the agent in logs."""
         return self.name or self.id
 
     @property
     def offers(self) -> frozenset[str]:
-        """What requests may need."""
+        """Return what requests may need of it."""
         return self.kind.offers(self.features)
 
     @property
@@ -144,7 +144,7 @@ class AgentConnection:
 
     @property
     def slots_processing(self) -> int:
-        """How many requests hold a slot of it, as this connection knows."""
+        """Return how many requests hold a slot of it, as this connection knows."""
         return len(self._leases)
 
     @property
@@ -159,12 +159,12 @@ class AgentConnection:
 
     @property
     def revision(self) -> str | None:
-        """The same of the state that it serves."""
+        """Digest of the state that it serves; see :class:`Readiness`."""
         return self.readiness.revision(self)
 
     @property
     def gets_work_by_right(self) -> bool:
-        """It gets work, and not only because it stands in."""
+        """Return whether it gets work, and not only because it stands in."""
         return self.is_accepting and self.serves_desired
 
     def __repr__(self) -> str:
@@ -248,7 +248,7 @@ class AgentConnection:
         self.send(render(StopRespondingTo(lease.wire_id)))
 
     def forget(self, lease: Lease) -> None:
-        """Its results are dropped from now on."""
+        """Drop the results of a request from now on."""
         if self._leases.pop(lease.wire_id, None) is not None:
             if isinstance(lease.request.work, ForwardedWork):
                 lease.request.work.cut()

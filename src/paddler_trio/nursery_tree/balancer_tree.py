@@ -58,7 +58,7 @@ FLUSH_S = 2.0
 
 @attrs.frozen
 class Addresses:
-    """What was bound, ``host:port`` each."""
+    """All that was bound, ``host:port`` each."""
 
     inference: list[str]
     management: list[str]
@@ -69,7 +69,7 @@ class Addresses:
 
 @attrs.frozen(eq=False)
 class BalancerParts:
-    """What the tree gives tasks to.
+    """All that the tree gives tasks to.
 
     Args:
       load_state: reads the desired state, before any port accepts.
@@ -93,7 +93,7 @@ class BalancerParts:
 
     @property
     def servers(self) -> list[HttpServer]:
-        """All of its ports."""
+        """Return all of its ports."""
         return [server for server, _ in self.ports]
 
 
@@ -111,12 +111,12 @@ class BalancerTree:
 
     @property
     def status(self) -> str:
-        """What ``systemctl status`` shows while it serves."""
+        """Return what ``systemctl status`` shows while it serves."""
         return f"inference on {', '.join(self.ports.addresses['inference'])}"
 
 
 class Serving:
-    """How a balancer begins to serve, what ends that, and how it drains then.
+    """A balancer begins to serve, serves until something ends that, and drains.
 
     A balancer that takes over from another process, or from which one takes over, does more in each
     step: see ``balancer/hot_restart/restartable.py``.

@@ -191,7 +191,7 @@ class Dispatcher:
         return None
 
     def _refused(self, request: Request, failure: Failure) -> Request:
-        """It never was in a queue."""
+        """End a request that never was in a queue."""
         left = request.phase
         request.end(failure)
         self.observers.moved(request, left)
@@ -207,11 +207,12 @@ class Dispatcher:
 
     @property
     def requests(self) -> Collection[RequestKey]:
-        """All that have not ended; it follows what happens."""
+        """Return all that have not ended; it follows what happens."""
         return self._requests.keys()
 
     def statistics(self) -> LedgerStatistics:
-        """The counts of all pools; ``slots_total`` is what the agents reported, usable or not."""
+        """Return the counts of all pools; ``slots_total`` is what the agents reported, usable or
+        not."""
         reported = sum(max(0, agent.status.slots_total) for agent in self.agents.values())
         return attrs.evolve(self.pools.statistics(), slots_total=reported)
 
@@ -362,7 +363,7 @@ class Dispatcher:
         return len(moved)
 
     def _refusal(self, request: Request, suspects: int) -> str | None:
-        """Why another agent may not go on with it; None if one may."""
+        """Return why another agent may not go on with a request; None if one may."""
         has_output = request.num_results > 0 or bool(request.tokens)
         loss = Loss(
             has_output=has_output and not request.is_repeatable,
@@ -495,7 +496,7 @@ class Dispatcher:
         self.agents_changed.notify()
 
     def _item_timeout_s(self, request: Request) -> float:
-        """How long its agent may be silent about it."""
+        """Return how long its agent may be silent about a request."""
         if isinstance(request.work, ForwardedWork):
             return request.work.response_timeout_s
         return self.limits.item_timeout_s

@@ -71,7 +71,7 @@ class HotRestart:
         return Restartable(bequest, predecessor, core.moving, core.moved, drain_s)
 
     def services(self, serving: Restartable) -> dict[str, Run]:
-        """What of it runs beside everything else, by the names of the tasks."""
+        """Return what runs beside everything else, by the names of the tasks."""
         return {"successor on SIGUSR2": self._own_successor(serving.bequest.given).run}
 
     def _bequest(self, dispatcher: Dispatcher) -> Bequest:
