@@ -133,7 +133,7 @@ class Tunnel:
             raise LinkError("the tunnel to the agent broke") from error
 
     def _check_open(self) -> None:
-        """Raise LinkError for a closed socket: Trio would say that there is no such descriptor."""
+        """Raise LinkError after a close; Trio would say that there is no such descriptor."""
         if self.is_closed:
             raise LinkError("the tunnel to the agent was closed")
 
@@ -219,12 +219,12 @@ class Tunnels:
             await self._answered.park()
 
     def give_up_asked(self) -> None:
-        """Wait no longer for what the agent was asked for and dials at another process now."""
+        """Expect no more what the agent was asked for and now dials at another process."""
         for future in self._asked.values():
             future.set(None)
 
     async def _dial(self) -> Tunnel:
-        """Return a tunnel as `take` does, and never one that was idle."""
+        """Have the agent dial a new one, as `take` does where none is idle; LinkError."""
         if self._is_closed:
             raise LinkError(f"the agent {self.label} has left")
         if self._dials_no_more:
@@ -273,7 +273,7 @@ class Tunnels:
         return self._asked[secret].set(tunnel)
 
     def give_back(self, tunnel: Tunnel) -> None:
-        """Keep a tunnel whose exchange has ended in order."""
+        """Take back a tunnel whose exchange has ended in order."""
         if self._is_closed:
             self.close(tunnel)
         else:
