@@ -392,7 +392,7 @@ class Forwarding:
     def _advice(self, problem: Failure, pool: Pool) -> list[Header]:
         if problem.code != 503:
             return []
-        return [(b"retry-after", b"%d" % self.dispatcher.retry_after_s(pool.name))]
+        return [(b"retry-after", b"%d" % self.dispatcher.pools.retry_after_s(pool.name))]
 
 
 def _failure(failed: Failed) -> Failure:
