@@ -84,9 +84,8 @@ class BalancerCore:
         )
         metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
         recorder = MetricsObserver(metrics, activity.finished)
-        dispatcher = Dispatcher(
-            _limits(config), Observers((activity, *observers, requests, recorder))
-        )
+        all_observers = Observers((activity, *observers, requests, recorder))
+        dispatcher = Dispatcher(_limits(config), all_observers)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
             dispatcher,

@@ -34,7 +34,7 @@ from paddler_trio.net.server.listening import beyond_loopback
 from paddler_trio.net.server.server import HttpServer
 from paddler_trio.net.server.trusted_proxies import FLAG as TRUSTED_PROXY_FLAG
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
-from paddler_trio.nursery_tree.state_owner import Run, StateOwner
+from paddler_trio.nursery_tree.state_owner import StateOwner
 from paddler_trio.processes.model_store.store_messages import is_store_path
 from paddler_trio.system.listen_fds import passed_sockets
 from paddler_trio.system.settings.balancer_config import BalancerConfig
@@ -114,16 +114,18 @@ def balancer_parts(
     if tls is not None:
         core.measures.certificate_left_s = lambda: tls.expires_in_s
     guards = PortGuards.of(config, keys, host_names)
-    address = AdvertisedAddress(
-        bound.listeners["management"], tls is not None, sorted(host_names, key=len)
-    )
+    names = sorted(host_names, key=len)
+    address = AdvertisedAddress(bound.listeners["management"], tls is not None, names)
     joining = Joining.of(config, keys, tls, address)
     changes = HeldChanges()
     apps = PortApps(bound, core, guards, quotas, joining, watch.entrance, changes).by_service()
-    bequest = None if handover is None else handover.bequest(core.dispatcher)
-    successors: dict[str, Run] = {}
-    if handover is not None and bequest is not None:
-        successors["successor on SIGUSR2"] = handover.own_successor(bequest.given).run
+    bequest = None
+    services = core.services() | watch.services
+    if handover is not None:
+        bequest = handover.bequest(core.dispatcher)
+        services["successor on SIGUSR2"] = handover.own_successor(bequest.given).run
+    if tls is not None:
+        services["certificate watch"] = tls.run
     return BalancerParts(
         core.dispatcher,
         load_state=core.states.load,
@@ -132,10 +134,7 @@ def balancer_parts(
         ],
         goodbye=core.goodbye,
         drain_timeout_s=config.drain_timeout_s,
-        services=core.services()
-        | watch.services
-        | successors
-        | ({} if tls is None else {"certificate watch": tls.run}),
+        services=services,
         owner=StateOwner(
             core.owned() | {"agents' credentials": joining.registry.run} | dict(quotas.services),
             changes,

@@ -12,7 +12,7 @@ import trio
 from paddler_trio.balancer.agents.direct_results import DirectResults, send_directly
 from paddler_trio.balancer.agents.ready_steps import ready_steps
 from paddler_trio.balancer.agents.work_encoding import encoded
-from paddler_trio.balancer.apis.answer import Step, top_of
+from paddler_trio.balancer.apis.answers.answer import Step, top_of
 from paddler_trio.balancer.apis.api_errors import ApiError, from_failure, from_problem, from_result
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.net.server.asgi import HttpProblem
