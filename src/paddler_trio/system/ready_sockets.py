@@ -96,7 +96,7 @@ class _Watched:
 
 
 class Poller(Protocol):
-    """What is used of :class:`select.epoll`, which only Linux has."""
+    """This part of :class:`select.epoll`, which only Linux has, is used."""
 
     def register(self, fd: int, eventmask: int, /) -> None: ...
     def unregister(self, fd: int, /) -> None: ...

@@ -1,4 +1,4 @@
-"""What sockets can be told and asked: how long silence may last, hang-ups, messages."""
+"""Tell sockets how long silence may last, and ask them for hang-ups and whole messages."""
 
 from __future__ import annotations
 
