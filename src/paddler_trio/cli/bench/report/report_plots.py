@@ -274,11 +274,6 @@ class WorkloadPlots:
         return f"{self.workload}-{title.lower().replace(' ', '-')}"
 
 
-def percents_of(ordered: Sequence[float]) -> list[float]:
-    """Those that the table of a distribution has."""
-    return [percentile(ordered, percent) for percent in CDF_PERCENTS]
-
-
 def _at(point: Point, percent: int) -> str:
     return milliseconds(percentile(point.ttfts_s, percent))
 
