@@ -182,10 +182,10 @@ def test_child_processes_import_nothing_from_the_folder_they_are_started_in() ->
 MOST_ROOMS, MOST_LOOSE = 12, 4
 MOST_PERMISSIONS = 70
 MOST_FILES = 25
-MORE_FILES = {"language/answers": 29}
+MORE_FILES: dict[str, int] = {}
 """Folders that have more files of their own than a folder shall have."""
 MOST_PARAMETERS = 12
-MOST_FUNCTION_LINES, MOST_LONG_FUNCTIONS = 60, 9
+MOST_FUNCTION_LINES, MOST_LONG_FUNCTIONS = 60, 4
 MOST_MODULE_LINES, MOST_LONG_MODULES = 400, 17
 UNTYPED = re.compile(r"(?:Mapping|dict)\[str, object\]|\bJson\b")
 MOST_UNTYPED = 682

@@ -156,10 +156,8 @@ def refused_fields() -> tuple[Field, ...]:
         hint("n_cache_reuse", "only common prefixes are reused", neutral=(0,)),
         hint("t_max_predict_ms", "max_tokens bounds an answer", neutral=(0, -1)),
         hint("t_max_prompt_ms", "a prompt is cut to its slot, not to a time", neutral=(0, -1)),
-        hint("post_sampling_probs", "probabilities are those of the model", neutral=(False,)),
+        hint("post_sampling_probs", "use /completion", neutral=(False,)),
         hint("backend_sampling", "the engine decides where it samples", neutral=(False,)),
-        hint("adaptive_target", "there is no adaptive sampler; use mirostat", neutral=(-1,)),
-        hint("adaptive_decay", "it counts only with adaptive_target"),
         # without the adapters that it names, it is the answer of another model
         refused("lora", "adapters are not chosen by a request", neutral=([],)),
         # a grammar that holds too early leaves no room for what is to come before it

@@ -153,6 +153,8 @@ EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
     "penalize_prompt": ({}, True),
     "seed": ({}, 1),
     "ignore_eos": ({}, True),
+    "adaptive_decay": ({}, 0.5),
+    "post_sampling_probs": ({}, True),
     "logit_bias": ({}, [[1, 2]]),
     "grammar": ({}, 'root ::= "a"'),
     "json_schema": ({}, {}),
