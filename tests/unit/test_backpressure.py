@@ -38,7 +38,12 @@ from paddler_trio.balancer.front import (
 )
 from paddler_trio.balancer.joining import join_exchange
 from paddler_trio.balancer.joining.stored_agents import MAX_CREDENTIALS, MAX_TOKENS
-from paddler_trio.balancer.reverse_proxy import forwarding, prefix_affinity, tunnel_exchange
+from paddler_trio.balancer.reverse_proxy import (
+    forwarding,
+    prefix_affinity,
+    slot_holders,
+    tunnel_exchange,
+)
 from paddler_trio.models.download.partial_file import BLOCK_BYTES
 from paddler_trio.models.download.transfer import SPACE_BLOCKS, TransferLimits
 from paddler_trio.models.hub import hub_lookup
@@ -54,12 +59,8 @@ from paddler_trio.net.websocket.bounded_websocket import (
     LEAST_FRAGMENT_BYTES,
     MESSAGE_DEADLINE_S,
 )
-from paddler_trio.nursery_tree.agent_connection import (
-    OUTGOING_FRAMES,
-    QUESTIONS_AT_ONCE,
-    QUESTIONS_OF_ONE_CLIENT,
-    TUNNELS_BESIDE_SLOTS,
-)
+from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, TUNNELS_BESIDE_SLOTS
+from paddler_trio.nursery_tree.agent_questions import QUESTIONS_AT_ONCE, QUESTIONS_OF_ONE_CLIENT
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
 from paddler_trio.processes.engine.pipe import OUTBOX_FRAMES
 from paddler_trio.processes.model_store import arrival, store_connection, upload_file, upload_routes
@@ -138,6 +139,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{inference_socket.MAX_ID_CHARS} characters"
         ),
         "connections per port": f"`--max-connections` ({config.max_connections})",
+        "slots that WebSockets to servers hold, while a request waits for one": (
+            f"all; 1 given up in {slot_holders.PATIENCE_S:.0f} s"
+        ),
         "bytes held of all requests and messages of the balancer": (
             f"`--input-memory` ({config.input_memory_bytes // MIB} MiB); "
             f"clients may spend {budget.PUBLIC_SHARE * 100:.0f} % of it"
