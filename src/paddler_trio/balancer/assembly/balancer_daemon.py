@@ -111,8 +111,6 @@ def balancer_parts(
     quotas = KeyQuotas.of(config, keys, activity.finished)
     observers = (*quotas.observers, *watch.observers)
     core = BalancerCore.of(config, addresses, keys, activity, observers)
-    if tls is not None:
-        core.measures.certificate_left_s = lambda: tls.expires_in_s
     guards = PortGuards.of(config, keys, host_names)
     names = sorted(host_names, key=len)
     address = AdvertisedAddress(bound.listeners["management"], tls is not None, names)
@@ -125,6 +123,7 @@ def balancer_parts(
         serving = hot = handover.serving(core, bound.inheritance)
         services |= handover.services(hot)
     if tls is not None:
+        core.measures.certificate_left_s = lambda: tls.expires_in_s
         services["certificate watch"] = tls.run
     return BalancerParts(
         core.dispatcher,
