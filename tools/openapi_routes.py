@@ -73,7 +73,7 @@ async def _read() -> BalancerRoutes:
     return BalancerRoutes(
         native=tuple(inference.routes().routes()),
         apis=tuple(same),
-        management=tuple(management.routes()),
+        management=tuple(management.app().routes()),
         store=tuple(_of_the_store()),
         same=same,
         refused=frozenset(refused),

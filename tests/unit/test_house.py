@@ -182,11 +182,11 @@ def test_child_processes_import_nothing_from_the_folder_they_are_started_in() ->
 MOST_ROOMS, MOST_LOOSE = 12, 4
 MOST_PERMISSIONS = 70
 MOST_FILES = 25
-MORE_FILES = {"balancer/apis": 26}
+MORE_FILES: dict[str, int] = {}
 """Folders that have more files of their own than a folder shall have."""
 MOST_PARAMETERS = 12
-MOST_FUNCTION_LINES, MOST_LONG_FUNCTIONS = 60, 8
-MOST_MODULE_LINES, MOST_LONG_MODULES = 400, 27
+MOST_FUNCTION_LINES, MOST_LONG_FUNCTIONS = 60, 4
+MOST_MODULE_LINES, MOST_LONG_MODULES = 400, 17
 NAMES_TWICE = {"chat.py", "prompts.py", "infill.py"}
 PRIVATE_IMPORTS = {"net/h11_bounds.py: h11._receivebuffer"}
 """Private modules of dependencies. h11's buffer has no public bound on the bytes that it looks

@@ -55,6 +55,7 @@ def sampling_of(
         seed=seed if overrides.seed is None else overrides.seed,
         penalize_prompt=overrides.penalize_prompt,
         ignore_eos=overrides.ignore_eos,
+        post_sampling_probs=overrides.post_sampling_probs,
     )
     changes: dict[str, Any] = {}  # of several types
     for name, parameter in PARAMETERS.items():

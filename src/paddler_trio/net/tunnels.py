@@ -83,7 +83,7 @@ class Tunnel:
             raise LinkError("the tunnel to the agent broke") from error
 
     async def receive(self) -> list[tuple[Kind, bytes]]:
-        """The frames that have arrived, at least one.
+        """Return the frames that have arrived, at least one.
 
         Errors:
           LinkError: the tunnel was closed or broke.
@@ -133,7 +133,7 @@ class Tunnel:
             raise LinkError("the tunnel to the agent broke") from error
 
     def _check_open(self) -> None:
-        """Of a closed socket Trio would say that there is no such descriptor."""
+        """Raise LinkError after a close; Trio would say that there is no such descriptor."""
         if self.is_closed:
             raise LinkError("the tunnel to the agent was closed")
 
@@ -184,7 +184,7 @@ class Tunnels:
         return len(self._all) > len(self._idle) or bool(self._asked)
 
     async def take(self) -> Tunnel:
-        """A tunnel for one exchange: ``give_back`` it, or ``close`` it, whatever happens.
+        """Return a tunnel for one exchange: ``give_back`` it, or ``close`` it, whatever happens.
 
         Errors:
           LinkError: the agent is gone, has too many, or did not dial in time.
@@ -197,7 +197,8 @@ class Tunnels:
         return await self._dial()
 
     async def dial_spare(self, num_idle: int) -> None:
-        """Have so many idle, as far as the agent dials them, for a time when it dials no more."""
+        """Have so many idle ones dialled, as far as the agent dials them, for a time when it dials
+        no more."""
         missing = min(num_idle - len(self._idle), self.most() - len(self._all) - len(self._asked))
         async with trio.open_nursery() as dials:
             for _ in range(missing):
@@ -218,12 +219,12 @@ class Tunnels:
             await self._answered.park()
 
     def give_up_asked(self) -> None:
-        """What the agent was asked for and has not dialled, it dials at another process."""
+        """Expect no more what the agent was asked for and now dials at another process."""
         for future in self._asked.values():
             future.set(None)
 
     async def _dial(self) -> Tunnel:
-        """As `take`, and never one that was idle."""
+        """Have the agent dial a new one, as `take` does where none is idle; LinkError."""
         if self._is_closed:
             raise LinkError(f"the agent {self.label} has left")
         if self._dials_no_more:
@@ -256,7 +257,7 @@ class Tunnels:
         return f"another balancer has taken over the agent {self.label}: ask again"
 
     def expects(self, secret: str) -> bool:
-        """Whether the agent was asked for this tunnel, and has not dialled it yet."""
+        """Return whether the agent was asked for this tunnel, and has not dialled it yet."""
         future = self._asked.get(secret)
         return future is not None and not future.is_set
 
@@ -272,7 +273,7 @@ class Tunnels:
         return self._asked[secret].set(tunnel)
 
     def give_back(self, tunnel: Tunnel) -> None:
-        """Its exchange has ended in order."""
+        """Take back a tunnel whose exchange has ended in order."""
         if self._is_closed:
             self.close(tunnel)
         else:

@@ -140,10 +140,10 @@ class RequestRoutes:
 
     def add_to(self, routes: Router) -> None:
         """Answer these paths too."""
-        routes.http("GET", "/api/v2/requests", self._list)
+        routes.stream("GET", "/api/v2/requests", self._list)
         routes.http("GET", "/api/v2/requests/{name}", self._show)
         routes.http("DELETE", "/api/v2/requests/{name}", self._cancel)
-        routes.http("GET", "/api/v2/agents/history", self._history)
+        routes.stream("GET", "/api/v2/agents/history", self._history)
 
     async def _list(self, exchange: Exchange, params: Params) -> None:
         wanted = Filter.read(exchange)

@@ -12,7 +12,7 @@ from paddler_trio.wire.codec import unstructure
 
 
 def snapshot(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
-    """Paddler's AgentControllerSnapshot as plain JSON: the status with our slot count."""
+    """Return Paddler's AgentControllerSnapshot as plain JSON: the status with our slot count."""
     fields = unstructure(agent.status)
     assert isinstance(fields, dict)
     del fields["version"]
@@ -25,7 +25,7 @@ def snapshot(agent: AgentConnection, slots_processing: int) -> Mapping[str, obje
 
 
 def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
-    """The same with what Paddler's schema has no room for."""
+    """Return a snapshot with what Paddler's schema has no room for."""
     report = agent.report
     return {
         **snapshot(agent, slots_processing),

@@ -32,7 +32,7 @@ class KeyQuotas:
 
     @classmethod
     def of(cls, config: BalancerConfig, keys: KeyRing, finished: FinishedRequests) -> KeyQuotas:
-        """What was used today is read from the file beside the state.
+        """Read what was used today from the file beside the state.
 
         Args:
           finished: the records of requests that ended.

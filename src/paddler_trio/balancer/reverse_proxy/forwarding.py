@@ -8,8 +8,8 @@ server that is least busy, and waits only while there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import attrs
@@ -26,6 +26,7 @@ from paddler_trio.balancer.reverse_proxy.server_choice import (
     named,
     preferred,
 )
+from paddler_trio.balancer.reverse_proxy.slot_holders import PATIENCE_S, SlotHolders
 from paddler_trio.balancer.reverse_proxy.slot_paths import slot_of, takes_slot
 from paddler_trio.balancer.reverse_proxy.tunnel_exchange import ForwardedRequest, exchange_with
 from paddler_trio.net.server.asgi import (
@@ -89,6 +90,7 @@ class Forwarding:
     rewrites_host: bool = False
     needs_keys: Callable[[], bool] = lambda: False
     affinity: PrefixAffinity = attrs.field(factory=PrefixAffinity)
+    sockets: SlotHolders = attrs.field(factory=SlotHolders)
     overflow_status: int = 503
 
     async def forward(
@@ -177,7 +179,7 @@ class Forwarding:
         try:
             if watch.has_ended:
                 request.stop()
-            while not await self._held_slot(request, work, forwarded, answer):
+            while not await self._held_slot(request, work, forwarded, answer, pool):
                 pass
         finally:
             watch.on_end = None
@@ -192,17 +194,18 @@ class Forwarding:
         work: ForwardedWork,
         forwarded: ForwardedRequest,
         answer: AnswerWriter,
+        pool: Pool,
     ) -> bool:
         """Stay in a slot once; True when the request is over."""
-        await request.left_phase(Buffered)
+        await self._turn(request, answer.exchange, pool)
         lease = request.lease
         if lease is None or request.is_over:
             return True
         failed: Failed | None = None
-        with trio.CancelScope() as scope:
+        with trio.CancelScope() as scope, self._held(request, answer.exchange, pool) as heard:
             work.begin(lease.wire_id, scope.cancel)
             failed = await exchange_with(
-                lease.agent, forwarded, lease.wire_id, answer, lease.progressed, work.sent
+                lease.agent, forwarded, lease.wire_id, answer, heard, work.sent
             )
         work.finish()
         if scope.cancelled_caught or (failed is not None and scope.cancel_called):
@@ -219,6 +222,32 @@ class Forwarding:
         else:
             request.end(_failure(failed))
         return request.is_over
+
+    async def _turn(self, request: Request, exchange: Exchange, pool: Pool) -> None:
+        """Wait until the request has a slot, or is over."""
+        while True:
+            with trio.move_on_after(PATIENCE_S):
+                await request.left_phase(Buffered)
+                return
+            self.sockets.make_room(pool.name, exchange)
+
+    @contextmanager
+    def _held(
+        self, request: Request, exchange: Exchange, pool: Pool
+    ) -> Iterator[Callable[[], None]]:
+        """Yield what notes that something came. A WebSocket may have to give its slot up."""
+        assert request.lease is not None
+        progressed = request.lease.progressed
+        if exchange.upgrade is None:
+            yield progressed
+            return
+        with self.sockets.holding(pool.name, exchange, request.abort) as held:
+
+            def heard() -> None:
+                held.heard()
+                progressed()
+
+            yield heard
 
     # -------------------------------------------------------- beside slots
 
@@ -363,7 +392,7 @@ class Forwarding:
     def _advice(self, problem: Failure, pool: Pool) -> list[Header]:
         if problem.code != 503:
             return []
-        return [(b"retry-after", b"%d" % self.dispatcher.retry_after_s(pool.name))]
+        return [(b"retry-after", b"%d" % self.dispatcher.pools.retry_after_s(pool.name))]
 
 
 def _failure(failed: Failed) -> Failure:

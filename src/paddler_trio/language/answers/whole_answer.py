@@ -4,7 +4,7 @@ What stands between sections is layout: the line breaks models are trained to wr
 markers. It is left out here, the way model makers' own parsers do: reasoning has no blanks at its
 ends, content none after reasoning or beside a call. Content that no marker touches stays exactly as
 it is. Text of a section of calls that is no call is content. The APIs stream by the same rules
-(``balancer/apis/layout.py``); native results of Paddler's requests keep every blank.
+(``balancer/apis/answers/layout.py``); native results of Paddler's requests keep every blank.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 from written_calls import Call, all_formats, answer_of
 
-from paddler_trio.balancer.apis.answer import Answer
-from paddler_trio.balancer.apis.answer import AnswerReader as StreamReader
+from paddler_trio.balancer.apis.answers.answer import Answer
+from paddler_trio.balancer.apis.answers.answer import AnswerReader as StreamReader
 from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.call_syntax import CallSyntax, TaggedCalls
