@@ -20,11 +20,13 @@ from paddler_trio.wire.engine.crash_record import (
     ActivityCells,
     CrashRecord,
 )
-from paddler_trio.wire.engine.engine_pipe import TokenLogprob
+from paddler_trio.wire.engine.engine_pipe import Logprobs
 
 T = TypeVar("T")
 R = TypeVar("R")
 
+BLOCKS_FOR_EACH = 4
+"""Of the vocabulary, for each of the most likely tokens that are asked for."""
 WORTH_THREADS = 4 * 32768
 """Logits to look at, all sequences together, below which handing work to threads costs more."""
 
@@ -115,17 +117,28 @@ def first_tokens(
     return tokens
 
 
-def logprobs_of(llama: Llama, row: int, token: int, count: int) -> list[TokenLogprob]:
+def logprobs_of(llama: Llama, row: int, token: int, count: int) -> Logprobs:
     """Return the sampled token, then the ``count`` most likely ones, best first; natural logarithms
     of the model's own probabilities, before any sampler changed them."""
-    logits = llama.logits(row).astype(np.float64)
+    logits = llama.logits(row)
     peak = logits.max()
-    normal = peak + np.log(np.exp(logits - peak).sum())
-    count = min(count, len(logits))
-    best: list[int] = []
-    if count:
-        top = np.argpartition(-logits, count - 1)[:count]
-        best = top[np.argsort(-logits[top], kind="stable")].tolist()
-    return [
-        TokenLogprob(t, llama.token_bytes(t), float(logits[t] - normal)) for t in (token, *best)
-    ]
+    normal = float(peak) + float(np.log(np.exp(logits - peak).sum(dtype=np.float64)))
+    tokens = [token, *best_of(logits, count).tolist()]
+    values = (logits[tokens].astype(np.float64) - normal).tolist()
+    return Logprobs(tokens, [llama.token_bytes(each) for each in tokens], values)
+
+
+def best_of(logits: np.ndarray, count: int) -> np.ndarray:
+    """Return the places of the ``count`` largest, the largest first, and of equal ones the first.
+
+    The vocabulary is looked through in blocks: as many as are asked for are at least as large as
+    the least of the largest blocks' peaks, and few others are. To partition a vocabulary of 150,000
+    takes twenty times as long.
+    """
+    found = np.arange(len(logits) if count else 0)
+    size = len(logits) // (BLOCKS_FOR_EACH * count) if count else 0
+    if size > 1:
+        peaks = logits[: len(logits) // size * size].reshape(-1, size).max(axis=1)
+        least = np.partition(peaks, len(peaks) - count)[len(peaks) - count]
+        found = np.flatnonzero(logits >= least)
+    return found[np.argsort(-logits[found], kind="stable")[:count]]
