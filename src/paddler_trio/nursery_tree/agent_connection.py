@@ -11,16 +11,17 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import attrs
 import structlog
 import trio
 
 from paddler_trio.errors import LinkError, PaddlerError
+from paddler_trio.net.tunnels import Tunnels
 from paddler_trio.nursery_tree.agent_kinds import AgentKind, Feature, Readiness
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
-from paddler_trio.nursery_tree.tunnels import Tunnels
+from paddler_trio.nursery_tree.request import Lease
+from paddler_trio.nursery_tree.step_results import ResultSink
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
@@ -49,10 +50,6 @@ from paddler_trio.wire.trio.trio_link import (
     render_extension,
 )
 from paddler_trio.wire.trio.upstream_messages import Upstream
-
-if TYPE_CHECKING:
-    from paddler_trio.nursery_tree.lease import Lease
-    from paddler_trio.nursery_tree.request import ResultSink
 
 log = structlog.get_logger("agents")
 
@@ -253,7 +250,7 @@ class AgentConnection:
     # ------------------------------------------------------------- requests
 
     def start(self, lease: Lease) -> None:
-        """Send the request; its route is open before the agent can answer."""
+        """Send the request, as in ``SlotOwner``."""
         self._leases[lease.wire_id] = lease
         self.idle_since_s = None
         request = lease.request

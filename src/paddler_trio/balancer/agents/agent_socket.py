@@ -53,8 +53,8 @@ from paddler_trio.nursery_tree.agent_kinds import (
     features_in,
 )
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.request import Lease
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.system.logs.logs import FirstTimes
 from paddler_trio.wire.paddler.messages import (

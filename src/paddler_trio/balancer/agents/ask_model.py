@@ -17,10 +17,10 @@ import trio
 from paddler_trio.errors import LinkError
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
-from paddler_trio.nursery_tree.dispatch_failures import MOVED, OLD_FOR_INFILL
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import client_digest
+from paddler_trio.nursery_tree.request_endings import MOVED, OLD_FOR_INFILL
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.model_questions import (

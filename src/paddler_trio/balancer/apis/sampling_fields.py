@@ -158,6 +158,32 @@ def sampling_fields() -> tuple[Field, ...]:
         _number("mirostat", "0 off, 1 or 2 for that version."),
         _number("mirostat_tau", "The surprise mirostat aims at."),
         _number("mirostat_eta", "How fast mirostat learns."),
+        *_repetition_fields(),
+        _number(
+            "adaptive_target",
+            "Sample tokens near this probability, with adaptive_p among the samplers; -1 is off.",
+        ),
+        _number("adaptive_decay", "How long adaptive_p remembers what it sampled."),
+        _number("min_keep", "Samplers leave at least so many tokens."),
+        Field(
+            "samplers",
+            Stages(),
+            "The stages and their order, by llama.cpp's names or letters. Unknown ones are left "
+            "out and reported; none: the usual ones.",
+        ),
+        Field(
+            "seed",
+            Integer(-(2**63), 2**64 - 1, clamps=True),
+            "Equal seeds sample equally; taken modulo 2^32; -1 for a random one. Choice i samples "
+            "with seed + i.",
+        ),
+        Field("ignore_eos", Flag(), "Never sample the tokens that end an answer."),
+    )
+
+
+def _repetition_fields() -> tuple[Field, ...]:
+    """What is said of tokens that occurred before."""
+    return (
         _number(
             "repeat_penalty",
             "Divides the logits of tokens that occurred; 1 is off.",
@@ -185,20 +211,6 @@ def sampling_fields() -> tuple[Field, ...]:
             Breakers(),
             "Texts that DRY does not look across; 16 and 256 bytes together.",
         ),
-        _number("min_keep", "Samplers leave at least so many tokens."),
-        Field(
-            "samplers",
-            Stages(),
-            "The stages and their order, by llama.cpp's names or letters. Unknown ones are left "
-            "out and reported; none: the usual ones.",
-        ),
-        Field(
-            "seed",
-            Integer(-(2**63), 2**64 - 1, clamps=True),
-            "Equal seeds sample equally; taken modulo 2^32; -1 for a random one. Choice i samples "
-            "with seed + i.",
-        ),
-        Field("ignore_eos", Flag(), "Never sample the tokens that end an answer."),
     )
 
 
@@ -227,8 +239,9 @@ def sampling_of(values: Mapping[str, object]) -> SamplingOverrides:
     sampling: dict[str, Any] = {
         parameter.name: values[name] for name, parameter in _PARAMETERS.items() if name in values
     }
-    if "ignore_eos" in values:
-        sampling["ignore_eos"] = values["ignore_eos"]
+    for name in ("ignore_eos", "post_sampling_probs"):
+        if name in values:
+            sampling[name] = values[name] is True
     if sampling.get("top_k") == -1:
         sampling["top_k"] = 0
     for name in ("dry_sequence_breakers", "samplers"):

@@ -8,9 +8,10 @@ from functools import partial
 import attrs
 import trio
 
-from paddler_trio.balancer.activity.captures import Captures
 from paddler_trio.balancer.activity.event_feed import EventFeed
+from paddler_trio.balancer.activity.measures.agent_measures import AgentMeasures
 from paddler_trio.balancer.activity.measures.balancer_measures import BalancerMeasures
+from paddler_trio.balancer.activity.measures.request_measures import RequestMeasures
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
@@ -25,6 +26,7 @@ from paddler_trio.balancer.keys.audit_log import AuditLog
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, Observers
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.state_owner import Run, keep_model_store
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
@@ -65,16 +67,25 @@ class BalancerCore:
         config: BalancerConfig,
         addresses: Mapping[str, Sequence[str]],
         keys: KeyRing,
+        activity: RequestActivity,
+        observers: Sequence[DispatchObserver] = (),
     ) -> BalancerCore:
         """Make the core; ConfigurationError for a bad state database URL, limit or folder.
 
         Args:
           addresses: where each service listens, as the feed shows them.
+          activity: sees every request first.
+          observers: see it next.
         """
-        dispatcher = Dispatcher(_limits(config))
-        activity = RequestActivity(Captures() if config.capture_prompts else None)
-        dispatcher.observer = activity
+        requests = RequestMeasures(
+            activity.finished,
+            lambda deployment: dispatcher.pools.serves(deployment),
+            AgentMeasures(lambda: dispatcher.agents),
+        )
         metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
+        recorder = MetricsObserver(metrics, activity.finished)
+        all_observers = Observers((activity, *observers, requests, recorder))
+        dispatcher = Dispatcher(_limits(config), all_observers)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
             dispatcher,
@@ -82,16 +93,7 @@ class BalancerCore:
         )
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
-        measures = BalancerMeasures(
-            dispatcher,
-            fleet,
-            activity.finished,
-            budget,
-            lag,
-            keys,
-            then=MetricsObserver(metrics, activity.finished),
-        )
-        activity.then = measures.observer
+        measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)
         measures.store = store = model_store_child(config, states)
         rollouts = FleetRollouts(fleet)
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}

@@ -85,6 +85,7 @@ class PortApps:
             config.strict_model_names,
             states.find,
             lambda: states.current.state.deployments,
+            config.model_aliases,
         )
         self._agents = self.joining.guard(config, self.guards.manage)
         self._native = InferenceRoutes(

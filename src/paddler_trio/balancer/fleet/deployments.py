@@ -132,6 +132,7 @@ class Deployments:
       is_strict: a name that is none is refused.
       specification: of the deployment of this name, which is not ``default``.
       desired: all deployments that are desired now.
+      default_aliases: of ``default``, before those that the fleet's state has for it.
     """
 
     dispatcher: Dispatcher
@@ -139,6 +140,7 @@ class Deployments:
     is_strict: bool = False
     specification: Callable[[str], Specification | None] = _no_specification
     desired: Callable[[], Sequence[Specification]] = _none_desired
+    default_aliases: tuple[str, ...] = ()
 
     @property
     def default(self) -> Deployment:
@@ -239,8 +241,9 @@ class Deployments:
         if pool.name == DEFAULT_DEPLOYMENT:
             state = self.states.applicable
             own, others = (pool.name, ()) if state is None else names_of(state.model)
-            shown_as = next(iter(pool.settings.aliases), own)
-            names = dict.fromkeys((*others, own, *pool.settings.aliases))
+            aliases = (*self.default_aliases, *pool.settings.aliases)
+            shown_as = next(iter(aliases), own)
+            names = dict.fromkeys((*others, own, *aliases))
             return Deployment(
                 name=pool.name,
                 id=shown_as,

@@ -76,10 +76,10 @@ class CacheRoutes:
 
     def add_to(self, routes: Router) -> None:
         """Answer these paths too."""
-        routes.http("GET", "/api/v2/models", self._list)
-        routes.http("POST", "/api/v2/models/pull", self._commands(Pull))
-        routes.http("POST", "/api/v2/models/verify", self._commands(Verify))
-        routes.http("POST", "/api/v2/models/prune", self._commands(Prune))
+        routes.stream("GET", "/api/v2/models", self._list)
+        routes.stream("POST", "/api/v2/models/pull", self._commands(Pull))
+        routes.stream("POST", "/api/v2/models/verify", self._commands(Verify))
+        routes.stream("POST", "/api/v2/models/prune", self._commands(Prune))
 
     async def _list(self, exchange: Exchange, params: Params) -> None:
         query = parse_qs(exchange.query.decode("latin-1"))

@@ -28,7 +28,8 @@ from paddler_trio.net.server.json_body import input_of, json_body, structured
 from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.streaming import body_writer, while_client_stays
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import Request, Results
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.telemetry.trace_context import trace_of
 from paddler_trio.wire.paddler.messages import error_line, response_lines
 from paddler_trio.wire.paddler.request_params import (

@@ -12,9 +12,10 @@ from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter
 from paddler_trio.errors import LinkError, WireError
 from paddler_trio.net.server.asgi import ClientGoneError
 from paddler_trio.net.server.upgrade import Upgrade
+from paddler_trio.net.tunnels import Tunnel, Tunnels
 from paddler_trio.net.websocket.control_frames import is_pings
-from paddler_trio.nursery_tree.agent_connection import TUNNELS_BESIDE_SLOTS, AgentConnection
-from paddler_trio.nursery_tree.tunnels import Tunnel, Tunnels
+from paddler_trio.nursery_tree.agent_connection import TUNNELS_BESIDE_SLOTS
+from paddler_trio.nursery_tree.request import SlotOwner
 from paddler_trio.wire.trio.tunnel_frames import (
     Failed,
     Kind,
@@ -57,7 +58,7 @@ class ForwardedRequest:
 
 
 async def exchange_with(
-    agent: AgentConnection,
+    agent: SlotOwner,
     request: ForwardedRequest,
     wire_id: str,
     answer: AnswerWriter,
@@ -101,7 +102,7 @@ async def exchange_with(
 
 async def _through_tunnel(
     tunnels: Tunnels,
-    agent: AgentConnection,
+    agent: SlotOwner,
     request: ForwardedRequest,
     wire_id: str,
     answer: AnswerWriter,
@@ -141,9 +142,7 @@ async def _through_tunnel(
     return failed
 
 
-def _refusal(
-    tunnels: Tunnels, tunnel: Tunnel, agent: AgentConnection, *, beside: bool
-) -> Failed | None:
+def _refusal(tunnels: Tunnels, tunnel: Tunnel, agent: SlotOwner, *, beside: bool) -> Failed | None:
     """Why this tunnel carries no WebSocket; if it does, it is counted from here on. What takes no
     slot may ask another agent."""
     if not tunnel.carries_websockets:
@@ -159,7 +158,7 @@ def _refusal(
 
 async def _exchange_both_ways(
     tunnel: Tunnel,
-    agent: AgentConnection,
+    agent: SlotOwner,
     request: ForwardedRequest,
     wire_id: str,
     answer: AnswerWriter,
@@ -223,7 +222,7 @@ def _is_said(data: bytes) -> bool:
 
 async def _exchange(
     tunnel: Tunnel,
-    agent: AgentConnection,
+    agent: SlotOwner,
     pieces: Iterator[bytes],
     answer: AnswerWriter,
     on_progress: Callable[[], None],

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.processes.engine.sampling.sampling_pool import best_of
+from paddler_trio.processes.engine.sampling.shortlist import best_of
 
 
 @given(

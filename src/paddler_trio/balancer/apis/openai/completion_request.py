@@ -128,7 +128,12 @@ def llama_completion_record(limits: ApiLimits) -> Record:
 def llama_fields(limits: ApiLimits) -> tuple[Field, ...]:
     """Return all but the prompt."""
     return (
-        *_shared_fields(limits),
+        *(field for field in _shared_fields(limits) if field.name != "post_sampling_probs"),
+        Field(
+            "post_sampling_probs",
+            Flag(),
+            "n_probs reports probabilities behind all stages, of the tokens that are left.",
+        ),
         *(field for field in stream_fields() if field.name != "stream_options"),
         accepted("stream_options", FreeObject(), "The last event has all counts anyway."),
         Field(

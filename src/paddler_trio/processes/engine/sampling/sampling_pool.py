@@ -13,6 +13,7 @@ import numpy as np
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.sampling.constraint import GrammarRejectedError
 from paddler_trio.processes.engine.sampling.sampler import Sampler
+from paddler_trio.processes.engine.sampling.shortlist import best_of
 from paddler_trio.scheduler.batching.batch_plan import ScheduledChunk
 from paddler_trio.wire.engine.crash_record import (
     MAX_SAMPLING_THREADS,
@@ -25,8 +26,6 @@ from paddler_trio.wire.engine.engine_pipe import Logprobs
 T = TypeVar("T")
 R = TypeVar("R")
 
-BLOCKS_FOR_EACH = 4
-"""Of the vocabulary, for each of the most likely tokens that are asked for."""
 WORTH_THREADS = 4 * 32768
 """Logits to look at, all sequences together, below which handing work to threads costs more."""
 
@@ -126,19 +125,3 @@ def logprobs_of(llama: Llama, row: int, token: int, count: int) -> Logprobs:
     tokens = [token, *best_of(logits, count).tolist()]
     values = (logits[tokens].astype(np.float64) - normal).tolist()
     return Logprobs(tokens, [llama.token_bytes(each) for each in tokens], values)
-
-
-def best_of(logits: np.ndarray, count: int) -> np.ndarray:
-    """Return the places of the ``count`` largest, the largest first, and of equal ones the first.
-
-    The vocabulary is looked through in blocks: as many as are asked for are at least as large as
-    the least of the largest blocks' peaks, and few others are. To partition a vocabulary of 150,000
-    takes twenty times as long.
-    """
-    found = np.arange(len(logits) if count else 0)
-    size = len(logits) // (BLOCKS_FOR_EACH * count) if count else 0
-    if size > 1:
-        peaks = logits[: len(logits) // size * size].reshape(-1, size).max(axis=1)
-        least = np.partition(peaks, len(peaks) - count)[len(peaks) - count]
-        found = np.flatnonzero(logits >= least)
-    return found[np.argsort(-logits[found], kind="stable")[:count]]

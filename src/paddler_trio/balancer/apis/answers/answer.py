@@ -13,15 +13,14 @@ neither: the answer has begun a call, and no more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
-from paddler_trio.balancer.apis.api_errors import ApiError
-from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
-from paddler_trio.balancer.apis.layout import Layout
+from paddler_trio.balancer.apis.answers.kept_logprobs import KeptLogprobs
+from paddler_trio.balancer.apis.answers.layout import Layout
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.raw_results import result_tag
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate
@@ -42,26 +41,6 @@ class Step:
     choice: int
     results: Sequence[RawResult]
     tokens: Sequence[int] = ()
-
-
-class StreamEncoder(Protocol):
-    """Turns steps into the bytes of one stream; called in order, never again after the end."""
-
-    def opening(self) -> bytes:
-        """Sent with the first bytes of the body."""
-        ...
-
-    def take(self, step: Step) -> bytes:
-        """Return the events of this step; may be none."""
-        ...
-
-    def closing(self) -> bytes:
-        """Return the end of a stream in which every choice was ``Done``."""
-        ...
-
-    def failed(self, error: ApiError) -> bytes:
-        """Return the end of a stream that began and cannot go on."""
-        ...
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from paddler_trio.balancer.apis.answer import Ended, Piece, Prefilled, completion_tokens
+from paddler_trio.balancer.apis.answers.answer import Ended, Piece, Prefilled, completion_tokens
 from paddler_trio.balancer.apis.shapes import Json
 
 

@@ -12,13 +12,14 @@ import trio
 from paddler_trio.balancer.agents.direct_results import DirectResults, send_directly
 from paddler_trio.balancer.agents.ready_steps import ready_steps
 from paddler_trio.balancer.agents.work_encoding import encoded
-from paddler_trio.balancer.apis.answer import Step, top_of
+from paddler_trio.balancer.apis.answers.answer import Step, top_of
 from paddler_trio.balancer.apis.api_errors import ApiError, from_failure, from_problem, from_result
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.input_budget import Reservation
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import NOTHING, Request, Results, RevisionPin
+from paddler_trio.nursery_tree.request import Request, RevisionPin
+from paddler_trio.nursery_tree.step_results import NOTHING, Results
 from paddler_trio.telemetry.trace_context import trace_of
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 from paddler_trio.wire.trio.work import Work

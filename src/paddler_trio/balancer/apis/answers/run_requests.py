@@ -5,25 +5,25 @@ is continued after a loss and is stopped when its client leaves, like any other.
 exchange hold one place in the queue: the next is submitted when the one before has left it.
 
 `gather` collects the steps for a whole answer. `stream` answers with server-sent events while they
-come; what differs between APIs is a :class:`~paddler_trio.balancer.apis.answer.StreamEncoder`.
+come; what differs between APIs is a :class:`StreamEncoder`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 import trio
 
-from paddler_trio.balancer.apis.answer import Step, StreamEncoder
+from paddler_trio.balancer.apis.answers.answer import Step
+from paddler_trio.balancer.apis.answers.step_source import StepSource
 from paddler_trio.balancer.apis.api_errors import ApiError, from_problem
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.prompt_noise import normalised_work
-from paddler_trio.balancer.apis.step_source import StepSource
 from paddler_trio.net.server import sse
 from paddler_trio.net.server.asgi import ClientGoneError
 from paddler_trio.net.server.streaming import body_writer, while_client_stays
@@ -34,6 +34,26 @@ MAX_ATTEMPTS: Final = 3
 """Of a call whose revision was lost before it was answered."""
 HELD_REPORT_S: Final = 2.0
 """While no slot is expected for a known reason, the client is sent the newest one so often."""
+
+
+class StreamEncoder(Protocol):
+    """Turns steps into the bytes of one stream; called in order, never again after the end."""
+
+    def opening(self) -> bytes:
+        """Sent with the first bytes of the body."""
+        ...
+
+    def take(self, step: Step) -> bytes:
+        """Return the events of this step; may be none."""
+        ...
+
+    def closing(self) -> bytes:
+        """Return the end of a stream in which every choice was ``Done``."""
+        ...
+
+    def failed(self, error: ApiError) -> bytes:
+        """Return the end of a stream that began and cannot go on."""
+        ...
 
 
 async def gather(

@@ -25,7 +25,7 @@ def snapshot(agent: AgentConnection, slots_processing: int) -> Mapping[str, obje
 
 
 def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
-    """The same with what Paddler's schema has no room for."""
+    """Return a snapshot with what Paddler's schema has no room for."""
     report = agent.report
     return {
         **snapshot(agent, slots_processing),
