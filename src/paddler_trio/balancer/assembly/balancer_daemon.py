@@ -109,11 +109,10 @@ def balancer_parts(
     activity = RequestActivity(Captures() if config.capture_prompts else None)
     watch = RequestWatch.of(config, activity, addresses["inference"])
     quotas = KeyQuotas.of(config, keys, activity.finished)
-    observers = (*quotas.observers, *watch.observers)
-    core = BalancerCore.of(config, addresses, keys, activity, observers)
+    core = BalancerCore.of(config, addresses, keys, activity, (*quotas.observers, *watch.observers))
     guards = PortGuards.of(config, keys, host_names)
-    names = sorted(host_names, key=len)
-    address = AdvertisedAddress(bound.listeners["management"], tls is not None, names)
+    listeners, names = bound.listeners, sorted(host_names, key=len)
+    address = AdvertisedAddress(listeners["management"], tls is not None, names)
     joining = Joining.of(config, keys, tls, address)
     changes = HeldChanges()
     apps = PortApps(bound, core, guards, quotas, joining, watch.entrance, changes).by_service()
@@ -128,9 +127,7 @@ def balancer_parts(
     return BalancerParts(
         core.dispatcher,
         load_state=core.states.load,
-        ports=[
-            (_server(name, app, bound, core), bound.listeners[name]) for name, app in apps.items()
-        ],
+        ports=[(_server(name, app, bound, core), listeners[name]) for name, app in apps.items()],
         goodbyes=(core.moving, core.goodbye),
         drain_timeout_s=config.drain_timeout_s,
         services=services,
