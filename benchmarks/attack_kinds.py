@@ -9,6 +9,7 @@ from attack_connections import (
     abandoned,
     before_keys,
     connections,
+    crowds,
     half_closed,
     heavy_streams,
     kept,
@@ -35,7 +36,7 @@ from attack_generation import (
 )
 from attack_grammars import characters, different
 from attack_links import client_floods, client_frames, liars
-from attack_operators import hosts, origins, paths, states
+from attack_operators import hosts, origins, paths, reach, states
 from attack_pictures import addresses, drawings, pictures
 from attack_proxied import (
     abandoned_requests,
@@ -47,6 +48,7 @@ from attack_proxied import (
     in_one_write,
     large_bodies,
     odd_paths,
+    sleepers,
     slow_readers,
     smuggled,
     structures,
@@ -69,6 +71,7 @@ KINDS: Mapping[str, Sequence[Generator]] = {
     "unfinished": (unfinished,),
     "hosts": (hosts,),
     "origins": (origins,),
+    "reach": (reach,),
     "pictures": (pictures, pictures, addresses),
     "tokens": (tokens,),
     "agents": (liars,),
@@ -76,6 +79,7 @@ KINDS: Mapping[str, Sequence[Generator]] = {
     "before-keys": (before_keys,),
     "kept": (kept,),
     "slow": (slow_heads, slow_bodies, small_chunks, half_closed, connections),
+    "crowds": (crowds, sleepers),
     "abandoned": (abandoned, heavy_streams, pipelined),
     "proxied": (
         smuggled,

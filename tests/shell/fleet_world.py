@@ -20,9 +20,11 @@ from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import FleetDatabase, MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import TRIO, Feature
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import Failure, Request
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.fleet.fleet_values import Host, RolloutPhase
 from paddler_trio.wire.codec import loads, unstructure
@@ -273,7 +275,7 @@ class PlayedInstance:
 
     async def fetch(self, wire_id: str, models: tuple[object, ...]) -> None:
         if self.connection is not None:
-            self.connection.progressed(
+            self.connection.questions.progressed(
                 CacheProgress(id=wire_id, phase="downloading", source="host", filename="file")
             )
         if self.host.manners.is_busy:
@@ -320,7 +322,7 @@ class PlayedInstance:
 
     def reply(self, answer: Answer) -> None:
         if self.connection is not None:
-            self.connection.answer(answer.id, answer)
+            self.connection.questions.answer(answer.id, answer)
 
     def report(
         self, phase: str | None = None, *, served: str | None = None, detail: str | None = None
@@ -540,7 +542,7 @@ class FleetWorld:
             key=AgentKey(next(self._keys)),
             id=host.id if is_first else f"{host.id}.{name}",
             name=self.names.get(host.id, host.id) if is_first else f"{host.id}.{name}",
-            speaks_trio=True,
+            kind=TRIO,
             status=status_of(0),
             scope=trio.CancelScope(),
             outgoing=outgoing,
@@ -548,8 +550,7 @@ class FleetWorld:
             deployment=name,
             host=host.id,
             labels=host.labels,
-            reads_bounds=True,
-            judges_beside=True,
+            features=frozenset({Feature.BOUNDS, Feature.BESIDE}),
             instances=tuple(each for each in host.instances if each != DEFAULT_DEPLOYMENT),
         )
         self.dispatcher.join(connection)

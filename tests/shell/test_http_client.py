@@ -20,6 +20,7 @@ import trio.testing
 
 from paddler_trio.models.hub.hub_settings import HubSettings, open_client_of
 from paddler_trio.net.client.http_client import (
+    MAX_IDLE,
     Answer,
     AnswerBrokenError,
     BodyBrokenError,
@@ -138,7 +139,7 @@ async def test_a_head_that_is_none_is_refused(answer: bytes, cause: str) -> None
 async def test_a_body_that_ends_early_or_is_no_chunk_is_broken(space_bytes: int | None) -> None:
     short = b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello"
     async with served(saying(short)) as port:
-        with pytest.raises(BodyBrokenError, match="45 bytes before the end"):
+        with pytest.raises(BodyBrokenError, match="45 of 50 bytes before the end"):
             await get(f"http://127.0.0.1:{port}/", space_bytes)
     no_chunk = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"
     async with served(saying(no_chunk)) as port:
@@ -166,7 +167,7 @@ async def test_what_follows_a_head_is_written_before_what_follows_it() -> None:
 async def test_no_answer_in_time(autojump_clock: trio.testing.MockClock) -> None:
     async with open_client(Timeouts(silence_s=30)) as client:
         near, far = trio.testing.memory_stream_pair()
-        client.keep(Connection(near, ("http", "host", 80)))
+        client.keep(("http", "host", 80), Connection(near, "host", 30, keep=lambda _: True))
         with pytest.raises(NoAnswerError, match="within 30 s"):
             await client.send("GET", httpx.URL("http://host/"), {})
         await trio.aclose_forcefully(far)
@@ -196,6 +197,15 @@ async def test_a_kept_connection_is_used_again_and_replaced_when_it_was_closed()
         ("[fe80::1]", "fe80::1 is link-local"),
         ("2852039166", "169.254.169.254 is link-local"),  # the same in one number
         ("named.example", "169.254.7.7 is link-local"),
+        ("[64:ff9b::a9fe:a9fe]", "is link-local"),  # NAT64
+        ("[64:ff9b:1:a9fe:a9:fe00::]", "is link-local"),  # NAT64 with a prefix of the network's own
+        ("[64:ff9b:1::a9fe:a9fe]", "is link-local"),
+        ("[2002:a9fe:a9fe::1]", "is link-local"),  # 6to4
+        ("[::a9fe:a9fe]", "is link-local"),  # IPv4-compatible
+        ("[2001:db8::200:5efe:a9fe:a9fe]", "is link-local"),  # ISATAP
+        ("[2001:0:a9fe:a9fe::1]", "is link-local"),  # Teredo
+        ("[fd00:ec2::254]", "is a cloud's own"),
+        ("[::ffff:100.100.100.200]", "is a cloud's own"),
         ("127.0.0.1:99999", "its port is 99999, the last is 65535"),
     ],
 )
@@ -203,6 +213,26 @@ async def test_what_is_never_dialled(host: str, problem: str) -> None:
     trio.socket.set_custom_hostname_resolver(_Names())
     with pytest.raises(NoAnswerError, match=problem):
         await get(f"http://{host}/latest/meta-data")
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "2852039166", "0xa9.254.0xa9fe", "[fe80::1]"])
+async def test_a_proxy_is_asked_for_no_address_that_is_never_dialled(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+
+    async def handle(stream: trio.abc.Stream) -> None:
+        asked.append(await head(stream))
+        await stream.send_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    async with served(handle) as port:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("no_proxy", "")
+        with pytest.raises(NoAnswerError, match="is link-local"):
+            await get(f"http://{host}/latest/meta-data")
+        assert asked == []
+        await get("http://named.example/")  # whose name it looks up, and judges
+    assert asked[0].startswith(b"GET http://named.example:80/ ")
 
 
 class _Names(trio.abc.HostnameResolver):
@@ -300,7 +330,7 @@ async def test_a_large_body_over_tls_is_as_it_was_sent(
         url = httpx.URL(f"https://localhost:{port}/")
         for _ in range(2):
             assert await body_of(await client.send("GET", url, {}), space_bytes) == body
-        with pytest.raises(BodyBrokenError, match="localhost broke off 1 bytes before the end"):
+        with pytest.raises(BodyBrokenError, match="broke off 1 of 700001 bytes before the end"):
             await body_of(await client.send("GET", url, {}), space_bytes)
 
 
@@ -389,3 +419,22 @@ async def test_a_proxy_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
     with pytest.raises(NoAnswerError, match="socks5 are not supported"):
         await get("https://localhost:1/x")
+
+
+async def test_connections_beyond_those_that_are_kept_are_closed() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    has_ended = trio.Event()
+
+    async def handle(stream: trio.abc.Stream) -> None:
+        await saying(answer)(stream)
+        assert await stream.receive_some(1) == b""
+        has_ended.set()
+
+    async with served(handle) as port, open_client(TIMEOUTS) as client:
+        url = httpx.URL(f"http://127.0.0.1:{port}/")
+        answers = [await client.send("GET", url, {}) for _ in range(MAX_IDLE + 1)]
+        for each in answers:
+            assert await each.receive() == b"ok"
+            await each.close()
+        with trio.fail_after(5):
+            await has_ended.wait()

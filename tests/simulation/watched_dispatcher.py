@@ -15,12 +15,11 @@ from sim_wire import CURRENT, Wire
 from world import SLACK_S, Story, World, prompt_in
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_failures import DISPLACED
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.lease import SLOW_READER, Lease
 from paddler_trio.nursery_tree.pool import Pool
-from paddler_trio.nursery_tree.request import Buffered, Failure, Phase, Request, Stopping
+from paddler_trio.nursery_tree.request import SLOW_READER, Buffered, Lease, Phase, Request, Stopping
+from paddler_trio.nursery_tree.request_endings import DISPLACED, Failure
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import Granted
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
@@ -91,7 +90,7 @@ class WatchedDispatcher(Dispatcher):
         super()._moved(request, left)
 
     def _note_stranded(self, pool: Pool) -> None:
-        models = {agent.model for agent in pool.agents.values() if agent.speaks_trio}
+        models = {agent.model for agent in pool.agents.values() if agent.kind.reports_state}
         revisions = {agent.revision for agent in pool.agents.values() if agent.is_accepting}
         for request in pool.requests.values():
             if not self._waits(request):
@@ -193,7 +192,7 @@ class WatchedDispatcher(Dispatcher):
         for agent in self.agents.values():
             if agent.deployment != request.deployment:
                 continue
-            if request.suspicions and not agent.speaks_trio:
+            if request.suspicions and not agent.kind.isolates:
                 continue  # it could not be kept apart there
             free = agent.usable_slots - self.slots_processing(agent.key)
             if request.pinned_to not in (None, agent.revision):

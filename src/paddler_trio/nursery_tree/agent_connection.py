@@ -8,40 +8,29 @@ a client's id never leaves the balancer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import attrs
 import structlog
 import trio
 
-from paddler_trio.errors import LinkError, PaddlerError
-from paddler_trio.nursery_tree.forwarded_work import UPSTREAM, ForwardedWork
-from paddler_trio.nursery_tree.tunnels import Tunnels
+from paddler_trio.net.tunnels import Tunnels
+from paddler_trio.nursery_tree.agent_kinds import AgentKind, Feature, Readiness
+from paddler_trio.nursery_tree.agent_questions import AgentQuestions
+from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
+from paddler_trio.nursery_tree.request import Lease
+from paddler_trio.nursery_tree.step_results import ResultSink
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.scheduler.dispatch.swap_gate import SwapGate
-from paddler_trio.system.fair_places import FairPlaces
-from paddler_trio.system.synchronization import Future
-from paddler_trio.wire.codec import dumps
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState, applicable_state
-from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, render
-from paddler_trio.wire.paddler.status import (
-    AgentStateApplicationStatus,
-    SlotAggregatedStatusSnapshot,
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
 )
-from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
+from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, render
+from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
-from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
-    INFILL,
-    MAX_FRAME_BYTES,
-    SUBPROTOCOL,
-    Answer,
-    Cache,
-    GetTree,
     Leaving,
     Report,
     Want,
@@ -49,48 +38,14 @@ from paddler_trio.wire.trio.trio_link import (
 )
 from paddler_trio.wire.trio.upstream_messages import Upstream
 
-if TYPE_CHECKING:
-    from paddler_trio.nursery_tree.lease import Lease
-    from paddler_trio.nursery_tree.request import ResultSink
-
 log = structlog.get_logger("agents")
 
 OUTGOING_FRAMES = 1024
 """Frames an agent may lag behind. Requests are few and its reader is quick: a full queue means
 that the agent does not read at all, and then the connection is given up."""
-QUESTIONS_AT_ONCE = 48
-"""To the model of one agent, which refuses more than 64; the others wait here, clients in turns.
-All that waited for a model would be asked when it is there."""
-QUESTIONS_OF_ONE_CLIENT = QUESTIONS_AT_ONCE // 2
-OURS = frozenset({SUBPROTOCOL})
-"""What an agent of ours offers, and requests need that Paddler's agents do not understand."""
-OURS_THAT_FILL = OURS | {INFILL.decode()}
-"""The same of one that understands prompts with a gap to fill, which those of before do not."""
 TUNNELS_BESIDE_SLOTS = 32
 """To a server, for what takes no slot of it, and twice as many as it has slots for the rest: one
 that is being closed and one that is begun may overlap."""
-KEEPS_OLD_MODEL = frozenset({"downloading", "loading", "probing", "failed"})
-"""Phases in which an agent that cannot serve the desired state (yet) may serve the one before it;
-it reports which one, or none."""
-
-
-COMMAND_BEGINS_S = 10.0
-"""An agent that works on a command reports at once that it does."""
-COMMAND_SILENCE_S = 600.0
-"""Longer than any part of a command that shows no progress: listing and removing."""
-
-
-class AgentDisconnectedError(LinkError):
-    """Its connection is over: it may be back in a moment, on another one."""
-
-
-class QuestionRefusedError(PaddlerError):
-    """The agent has no answer; ``code`` mirrors HTTP status numbers, ``problem`` is the reason."""
-
-    def __init__(self, code: int, problem: str) -> None:
-        super().__init__(f"{code} {problem}")
-        self.code = code
-        self.problem = problem
 
 
 @attrs.define(eq=False, repr=False)
@@ -100,24 +55,21 @@ class AgentConnection:
     Args:
       key: this connection's number.
       id: the agent's own id, from the URL; the same across its reconnects.
-      speaks_trio: both ends chose our subprotocol.
+      kind: what it can do.
+      features: what it understands that earlier agents of its kind do not.
       deployment: what it serves.
       host: id of the first link of the agent process that this is an instance of; its own id if
         it is that link.
       labels: of its host.
       instances: of the host's first link: the deployments that it served beside ``default`` when
         it registered.
-      reads_traces: it takes the names of requests in logs and traces.
-      reads_bounds: it hands back what another model than the one in force must answer.
-      judges_beside: it says whether it would load a model beside the one in force.
-      follows: it can be told that another process takes over.
-      fills: it understands prompts with a gap to fill.
+      upstream: the server that it stands in front of; None if it runs models itself.
     """
 
     key: AgentKey
     id: str
     name: str | None
-    speaks_trio: bool
+    kind: AgentKind
     status: SlotAggregatedStatusSnapshot
     scope: trio.CancelScope
     outgoing: trio.MemorySendChannel[bytes]
@@ -127,15 +79,14 @@ class AgentConnection:
     host: str = attrs.field(default=attrs.Factory(lambda self: self.id, takes_self=True))
     labels: Mapping[str, str] = attrs.field(factory=dict)
     instances: tuple[str, ...] = ()
-    reads_traces: bool = False
-    reads_bounds: bool = False
-    judges_beside: bool = False
-    fills: bool = False
+    features: frozenset[Feature] = frozenset()
     upstream: Upstream | None = None
-    """The server that it stands in front of; None if it runs models itself."""
+    readiness: Readiness = attrs.field(
+        default=attrs.Factory(lambda self: self.kind.readiness(), takes_self=True), init=False
+    )
     tunnels: Tunnels | None = attrs.field(default=None, init=False)
     """To that server."""
-    follows: bool = False
+    questions: AgentQuestions = attrs.field(init=False)
     has_followed: bool = attrs.field(default=False, init=False)
     """It is registered with the process that takes over."""
     kept_slots: int | None = attrs.field(default=None, init=False)
@@ -145,11 +96,6 @@ class AgentConnection:
     drained."""
     serves_desired: bool = attrs.field(default=False, init=False)
     """It serves a state that is admissible."""
-    admissible: frozenset[str] | None = attrs.field(default=None, init=False)
-    """The digests of the states that it may serve to get work; None for the one sent to it."""
-    may_stand_in: bool = attrs.field(default=False, init=False)
-    """No agent of its deployment serves an admissible state: one that still serves the state before
-    it gets work."""
     usable_slots: int = attrs.field(default=0, init=False)
     """As many of its slots as may be used now; fewer while it ramps up."""
     said_goodbye: bool = attrs.field(default=False, init=False)
@@ -160,8 +106,6 @@ class AgentConnection:
     """It gave a request back twice in a row: others get a chance meanwhile."""
     is_drained: bool = attrs.field(default=False, init=False)
     """Drained by an operator: it finishes what it has and gets nothing new."""
-    awaits_state: bool = attrs.field(default=False, init=False)
-    """A Paddler agent that has just registered: what its slots serve shows after the next state."""
     joined_s: float = attrs.field(default=0.0, init=False)
     """When it joined the dispatcher."""
     reported_s: float = attrs.field(factory=trio.current_time, init=False)
@@ -173,21 +117,11 @@ class AgentConnection:
     touched: dict[ResultSink, None] = attrs.field(factory=dict, init=False)
     """Sinks of requests that were given results since the last ``flush``."""
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
-    _is_closed: bool = attrs.field(default=False, init=False)
-    _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
-    _progress: dict[str, Callable[[CacheProgress], None]] = attrs.field(factory=dict, init=False)
-    """Of the queries that report it; by the same ids."""
-    _num_queries: int = attrs.field(default=0, init=False)
-    _asking: FairPlaces = attrs.field(
-        factory=lambda: FairPlaces(QUESTIONS_AT_ONCE, share=QUESTIONS_OF_ONE_CLIENT), init=False
-    )
-    _sent_digest: str | None = attrs.field(default=None, init=False)
-    _sent_revision: str | None = attrs.field(default=None, init=False)
-    _was_applied: bool = attrs.field(default=False, init=False)
-    _gate: SwapGate = attrs.field(factory=SwapGate, init=False)
 
     def __attrs_post_init__(self) -> None:
-        if self.upstream is not None:
+        judges_beside = Feature.BESIDE in self.features
+        self.questions = AgentQuestions(self.label, self.send, self.kind.is_extended, judges_beside)
+        if self.kind.forwards:
             self.tunnels = Tunnels(self.label, self.send, self._most_tunnels)
 
     def _most_tunnels(self) -> int:
@@ -195,21 +129,22 @@ class AgentConnection:
 
     @property
     def label(self) -> str:
-        """Its name in logs."""
+        """The name of the agent in logs."""
         return self.name or self.id
 
     @property
     def offers(self) -> frozenset[str]:
-        """What requests may need."""
-        if self.upstream is not None:
-            return UPSTREAM
-        if not self.speaks_trio:
-            return frozenset()
-        return OURS_THAT_FILL if self.fills else OURS
+        """Return what requests may need of it."""
+        return self.kind.offers(self.features)
+
+    @property
+    def takes_infill(self) -> bool:
+        """It, or the server that it stands in front of, fills a gap in a prompt."""
+        return self.kind.forwards or Feature.INFILL in self.features
 
     @property
     def slots_processing(self) -> int:
-        """How many requests hold a slot of it, as this connection knows."""
+        """Return how many requests hold a slot of it, as this connection knows."""
         return len(self._leases)
 
     @property
@@ -219,23 +154,17 @@ class AgentConnection:
 
     @property
     def sent_revision(self) -> str | None:
-        """Digest of the state sent last, with its extras also where they cannot be sent: those who
-        serve the same state for a request have the same."""
-        return self._sent_revision
+        """Digest of the state sent last; see :class:`Readiness`."""
+        return self.readiness.sent_revision
 
     @property
     def revision(self) -> str | None:
-        """The same of the state that it serves; a Paddler agent that gets work serves the one that
-        was sent to it."""
-        if self.upstream is not None:
-            return self.id  # so a call that is pinned to it goes to no other server
-        if not self.speaks_trio:
-            return self._sent_revision
-        return None if self.report is None else self.report.served_state
+        """Digest of the state that it serves; see :class:`Readiness`."""
+        return self.readiness.revision(self)
 
     @property
     def gets_work_by_right(self) -> bool:
-        """It gets work, and not only because it stands in."""
+        """Return whether it gets work, and not only because it stands in."""
         return self.is_accepting and self.serves_desired
 
     def __repr__(self) -> str:
@@ -252,14 +181,12 @@ class AgentConnection:
 
         Paddler's agents are not sent extras, so a change of them is none for them.
         """
-        sent = extras if self.speaks_trio else NO_EXTRAS
-        self.awaits_state = False
+        sent = extras if self.kind.is_extended else NO_EXTRAS
         digest = extended_digest(state, sent)
-        self._sent_revision = digest if sent == extras else extended_digest(state, extras)
-        if digest == self._sent_digest:
+        revision = digest if sent == extras else extended_digest(state, extras)
+        slots, now_s = self.status.slots_total, trio.current_time()
+        if not self.readiness.sent(digest, revision, slots_total=slots, now_s=now_s):
             return
-        self._sent_digest = digest
-        self._gate.close(slots_total=self.status.slots_total, now_s=trio.current_time())
         frame = render(SetState(state)) if sent.is_empty else render_extension(Want(state, sent))
         self.send(frame)
         self.refresh_readiness()
@@ -269,28 +196,7 @@ class AgentConnection:
         status."""
         before = (self.is_accepting, self.serves_desired, self.usable_slots)
         now_s = trio.current_time()
-        if self.upstream is not None:
-            serves = self.status.slots_total > 0 and not self.is_suspended
-            self.serves_desired = serves
-        elif self.speaks_trio:
-            report = self.report
-            self.serves_desired = report is not None and (
-                report.served_state == self._sent_digest
-                if self.admissible is None
-                else report.served_state in self.admissible and self._has_heard(report)
-            )
-            serves = self.serves_desired or (self.may_stand_in and self._keeps_old_model)
-        else:
-            applied = self.status.state_application_status is AgentStateApplicationStatus.APPLIED
-            if self._was_applied and not applied:  # it begins to apply a state that was delayed
-                self._gate.close(slots_total=self.status.slots_total, now_s=now_s)
-            self._was_applied = applied
-            serves = not self.awaits_state and self._gate.is_open(
-                slots_total=self.status.slots_total,
-                slots_processing=self.slots_processing,
-                now_s=now_s,
-            )
-            self.serves_desired = serves
+        serves, self.serves_desired = self.readiness.judged(self, now_s)
         is_ejected = self.health.is_ejected(self.label, now_s)
         rests = is_ejected or self.is_drained or now_s < self.rests_until_s
         self.is_accepting = serves and not rests
@@ -300,34 +206,19 @@ class AgentConnection:
         self.usable_slots = self.health.usable_slots(self.label, slots, now_s)
         return (self.is_accepting, self.serves_desired, self.usable_slots) != before
 
-    def _has_heard(self, report: Report) -> bool:
-        """It reported after it was sent its newest state: until then it may be about to drain."""
-        return self._sent_digest in (None, report.wanted_state, report.served_state)
-
-    @property
-    def _keeps_old_model(self) -> bool:
-        """It was sent what is desired now, and serves what was desired before."""
-        report = self.report
-        return (
-            report is not None
-            and report.wanted_state == self._sent_digest
-            and report.served_state is not None
-            and report.phase in KEEPS_OLD_MODEL
-        )
-
     # ------------------------------------------------------------- requests
 
     def start(self, lease: Lease) -> None:
-        """Send the request; its route is open before the agent can answer."""
+        """Send the request, as in ``SlotOwner``."""
         self._leases[lease.wire_id] = lease
         self.idle_since_s = None
         request = lease.request
         if isinstance(request.work, ForwardedWork):
             return  # the task that has its client sees that it has a slot
-        trace = lease.trace() if self.reads_traces else None
-        bound = request.bound_to if self.reads_bounds else None
+        trace = lease.trace() if Feature.TRACES in self.features else None
+        bound = request.bound_to if Feature.BOUNDS in self.features else None
         is_extended = trace or bound or lease.isolated or not request.work.is_embedding_batch
-        if self.speaks_trio and is_extended:
+        if self.kind.is_extended and is_extended:
             frame = request.work.start_frame(
                 lease.wire_id,
                 client=request.client,
@@ -339,7 +230,7 @@ class AgentConnection:
             )
             self.send(frame)
         else:
-            to_paddler = not self.speaks_trio
+            to_paddler = not self.kind.is_extended
             self.send(request.work.request_frame(lease.wire_id, to_paddler=to_paddler))
 
     def flush(self) -> None:
@@ -357,12 +248,12 @@ class AgentConnection:
         self.send(render(StopRespondingTo(lease.wire_id)))
 
     def forget(self, lease: Lease) -> None:
-        """Its results are dropped from now on."""
+        """Drop the results of a request from now on."""
         if self._leases.pop(lease.wire_id, None) is not None:
             if isinstance(lease.request.work, ForwardedWork):
                 lease.request.work.cut()
             now_s = trio.current_time()
-            self._gate.released(now_s=now_s)
+            self.readiness.released(now_s)
             if not self._leases:
                 self.idle_since_s = now_s
 
@@ -382,138 +273,11 @@ class AgentConnection:
         requests cannot be distinguished later. No request is suspected to have killed an agent that
         only forwards it.
         """
-        if self.upstream is not None:
+        if self.kind.forwards:
             return {}
         preparing = [lease for lease in self._leases.values() if lease.is_being_prepared]
-        return {
-            lease.request.key: 1 if lease.is_announced or not self.speaks_trio else len(preparing)
-            for lease in preparing
-        }
-
-    # -------------------------------------------------------------- queries
-
-    async def ask(self, query: str) -> object:
-        """Ask ``GetModelMetadata`` or ``GetChatTemplateOverride``; LinkError if it leaves.
-
-        Returns:
-          The raw response, e.g. ``{"ModelMetadata": null}``.
-        """
-        self._num_queries += 1
-        wire_id = f"query.{self._num_queries}"
-        return await self._asked(wire_id, dumps({"Request": {"id": wire_id, "request": query}}))
-
-    async def ask_tree(self) -> object:
-        """The agent's nursery tree as plain JSON; only for agents of ours."""
-        self._num_queries += 1
-        wire_id = f"query.{self._num_queries}"
-        return await self._asked(wire_id, render_extension(GetTree(wire_id)))
-
-    async def ask_model(self, question: bytes, *, client: str = "") -> object:
-        """The answer of its model, as plain JSON; only for agents of ours.
-
-        Args:
-          question: the JSON of a ``Question``.
-
-        Errors:
-          QuestionRefusedError: there is no answer, and why.
-          LinkError: it left before it answered.
-        """
-        self._num_queries += 1
-        wire_id = f"query.{self._num_queries}"
-        frame = b'{"Trio":{"Ask":{"id":%b,"client":%b,"question":%b}}}' % (
-            dumps(wire_id),
-            dumps(client),
-            question,
-        )
-        if len(frame) > MAX_FRAME_BYTES:
-            raise QuestionRefusedError(
-                413, f"the question has {len(frame)} bytes, at most {MAX_FRAME_BYTES} are taken"
-            )
-        async with self._asking.held_by(client):
-            return self._answer_in(await self._asked(wire_id, frame))
-
-    async def ask_fit(self, question: FitQuestion) -> object:
-        """Whether a model would fit, a ``FitReport`` as plain JSON; only for agents of ours.
-
-        Errors:
-          QuestionRefusedError: there is no answer, and why.
-          LinkError: it left before it answered.
-        """
-        self._num_queries += 1
-        wire_id = f"query.{self._num_queries}"
-        state = applicable_state(question.state)
-        asked = AskFit(wire_id, state, question.extras, question.slots, beside=self.judges_beside)
-        frame = render_extension(asked)
-        return self._answer_in(await self._asked(wire_id, frame))
-
-    async def command_cache(
-        self, request: CacheRequest, on_progress: Callable[[CacheProgress], None]
-    ) -> object:
-        """The answer to a command about its cache, as plain JSON; only for agents of ours.
-
-        Args:
-          on_progress: called at once when it begins, and then as it goes on.
-
-        Errors:
-          QuestionRefusedError: it failed, and why.
-          LinkError: it left before it answered, or was silent for too long.
-        """
-        self._num_queries += 1
-        wire_id = f"query.{self._num_queries}"
-        patience_s = COMMAND_BEGINS_S
-        with trio.CancelScope(deadline=trio.current_time() + patience_s) as waiting:
-
-            def progressed(progress: CacheProgress) -> None:
-                nonlocal patience_s
-                patience_s = COMMAND_SILENCE_S
-                waiting.deadline = trio.current_time() + patience_s
-                on_progress(progress)
-
-            self._progress[wire_id] = progressed
-            try:
-                answer = await self._asked(wire_id, render_extension(Cache(wire_id, request)))
-            finally:
-                del self._progress[wire_id]
-            return self._answer_in(answer)
-        why = "" if patience_s > COMMAND_BEGINS_S else ": it may be of an older version"
-        raise LinkError(f"agent {self.label} reported nothing for {patience_s:g} s{why}")
-
-    def _answer_in(self, answer: object) -> object:
-        """What an ``Answer`` holds; QuestionRefusedError, LinkError."""
-        if not isinstance(answer, Answer):
-            raise LinkError(f"agent {self.label} answers a question with something else")
-        if answer.problem is not None:
-            raise QuestionRefusedError(answer.code, answer.problem)
-        return answer.answer
-
-    async def _asked(self, wire_id: str, frame: bytes) -> object:
-        if self._is_closed:
-            raise AgentDisconnectedError(f"agent {self.label} has disconnected")
-        future: Future[object] = Future()
-        self._queries[wire_id] = future
-        try:
-            self.send(frame)
-            answer = await future.wait()
-        except trio.Cancelled:
-            if self.speaks_trio:  # the client is gone: its answer need not be computed
-                self.send(render(StopRespondingTo(wire_id)))
-            raise
-        finally:
-            del self._queries[wire_id]
-        if isinstance(answer, LinkError):
-            raise answer
-        return answer
-
-    def answer(self, wire_id: str, response: object) -> bool:
-        """An answer to a query; False if ``wire_id`` is not one that is being asked."""
-        future = self._queries.get(wire_id)
-        return future is not None and future.set(response)
-
-    def progressed(self, progress: CacheProgress) -> None:
-        """How far a command is; one that is over is ignored."""
-        on_progress = self._progress.get(progress.id)
-        if on_progress is not None:
-            on_progress(progress)
+        together = len(preparing) if self.kind.isolates else 1
+        return {lease.request.key: 1 if lease.is_announced else together for lease in preparing}
 
     # ------------------------------------------------------------- the link
 
@@ -530,11 +294,11 @@ class AgentConnection:
     @property
     def has_work_beside(self) -> bool:
         """It is asked something, works on a command, or its server answers what takes no slot."""
-        return bool(self._queries) or (self.tunnels is not None and self.tunnels.are_used)
+        return self.questions.are_open or (self.tunnels is not None and self.tunnels.are_used)
 
     def say_kept(self) -> None:
         """Tell it how many of its slots are kept, if it understands that."""
-        if self.follows and self.kept_slots is not None:
+        if Feature.FOLLOWS in self.features and self.kept_slots is not None:
             self.send(render_extension(Leaving(self.kept_slots)))
 
     def part(self) -> None:
@@ -544,9 +308,7 @@ class AgentConnection:
 
     def close(self) -> None:
         """The connection is over: every query ends with an error now."""
-        self._is_closed = True
-        for future in self._queries.values():
-            future.set(AgentDisconnectedError(f"agent {self.label} disconnected"))
+        self.questions.close()
         if self.tunnels is not None:
             self.tunnels.close_all()
-        self._sent_digest = None
+        self.readiness.sent_digest = None

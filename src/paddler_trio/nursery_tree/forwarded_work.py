@@ -8,17 +8,13 @@ the request is stopped, the dispatcher cuts the exchange, in the step in which t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import attrs
-
-UPSTREAM: Final = frozenset({"upstream"})
-"""What an agent in front of a server offers."""
 
 
 @attrs.define(eq=False)
 class ForwardedWork:
-    """What of an exchange the dispatcher knows.
+    """An exchange, as far as the dispatcher knows it.
 
     Args:
       response_timeout_s: the server may be silent for so long, before its answer and in it.
@@ -48,7 +44,7 @@ class ForwardedWork:
         self.sent_as, self._close = self._wire_id, close
 
     def finish(self) -> None:
-        """It is over: there is nothing left to cut."""
+        """Note that the exchange is over: there is nothing left to cut."""
         self._cut = self._close = None
 
     def cut(self) -> None:

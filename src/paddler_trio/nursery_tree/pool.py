@@ -52,7 +52,7 @@ class Hold:
 
 @attrs.frozen
 class Demand:
-    """What clients want of a deployment now: requests and questions that wait, for how many
+    """All that clients want of a deployment now: requests and questions that wait, for how many
     seconds the first of them, and requests in slots."""
 
     waiting: int
@@ -131,13 +131,14 @@ class Pool:
         """A registered agent; it gets nothing until :meth:`record`."""
         self.agents[agent.key] = agent
         agent.idle_since_s = trio.current_time()
-        agent.admissible = self.settings.admissible
-        agent.may_stand_in = self._stand_ins_work
+        agent.readiness.admissible = self.settings.admissible
+        agent.readiness.may_stand_in = self._stand_ins_work
         agent.refresh_readiness()
         self.ledger.join(agent.key)
 
     def record(self, agent: AgentConnection) -> list[Granted]:
-        """Its slots or readiness may have changed; the grants that this made possible."""
+        """Note that its slots or readiness may have changed; return the grants that this made
+        possible."""
         if agent.revision is not None and agent.revision == self.settings.coming:
             self._coming_model = agent.model
         return self.ledger.update(
@@ -176,7 +177,7 @@ class Pool:
         while self._stand_ins_work == bool(self._serving):
             self._stand_ins_work = not self._serving
             for agent in self.agents.values():
-                agent.may_stand_in = self._stand_ins_work
+                agent.readiness.may_stand_in = self._stand_ins_work
                 if agent.refresh_readiness():
                     changed[agent.key] = agent
             # one that was looked at now, since its ejection has ended, may serve by right
@@ -196,12 +197,12 @@ class Pool:
         if settings.admissible == before.admissible:
             return []
         for agent in self.agents.values():
-            agent.admissible = settings.admissible
+            agent.readiness.admissible = settings.admissible
             agent.refresh_readiness()
         self._serving = {key for key, agent in self.agents.items() if agent.gets_work_by_right}
         self._stand_ins_work = not self._serving
         for agent in self.agents.values():
-            agent.may_stand_in = self._stand_ins_work
+            agent.readiness.may_stand_in = self._stand_ins_work
             agent.refresh_readiness()
         return sorted(self.agents.values(), key=lambda agent: agent.is_accepting)
 
@@ -286,7 +287,7 @@ class Pool:
             request.timer.deadline = phase.deadline_s
 
     def retry_after_s(self, now_s: float) -> int:
-        """When a request that was refused now should come again, in whole seconds."""
+        """Return when a request that was refused now should come again, in whole seconds."""
         seconds = self.rate.retry_after_s(self.ledger.statistics().requests_buffered, now_s)
         if self.held is None:
             return seconds

@@ -28,19 +28,18 @@ from paddler_trio.balancer.activity.request_record import (
     why,
 )
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
-from paddler_trio.nursery_tree.lease import Lease
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.request import (
-    FORWARDED,
     Buffered,
     Ended,
+    Lease,
     Leased,
     Phase,
     Request,
-    Results,
     Stopping,
     Streaming,
 )
+from paddler_trio.nursery_tree.step_results import FORWARDED, Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.system.printed_tree import explain_this_task
@@ -68,14 +67,14 @@ class Touched:
         self._records[record.key] = record
 
     def take(self) -> list[RequestRecord]:
-        """Each of them once."""
+        """Take each of them once."""
         records, self._records = self._records, {}
         return list(records.values())
 
 
 @attrs.define
 class _Lanes:
-    """Of one agent."""
+    """Hold the requests of one agent."""
 
     free: list[int] = attrs.field(factory=list)
     used: int = 0
@@ -94,16 +93,14 @@ class _Lanes:
 
 
 @attrs.define(eq=False, repr=False)
-class RequestActivity:
-    """See the module docstring; a ``DispatchObserver``.
+class RequestActivity(DispatchObserver):
+    """See the module docstring.
 
     Args:
       captures: keeps the beginnings of prompts and answers; None keeps none.
-      then: another observer, which sees the same after this one.
     """
 
     captures: Captures | None = None
-    then: DispatchObserver = attrs.field(factory=NoObserver)
     agents: AgentHistory = attrs.field(factory=AgentHistory, init=False)
     in_flight: dict[RequestKey, RequestRecord] = attrs.field(factory=dict, init=False)
     finished: FinishedRequests = attrs.field(init=False)
@@ -124,7 +121,7 @@ class RequestActivity:
 
     @contextmanager
     def subscribe(self) -> Iterator[Touched]:
-        """What changes within this block."""
+        """Report what changes within this block."""
         touched = Touched()
         self._subscribers.append(touched)
         try:
@@ -133,7 +130,7 @@ class RequestActivity:
             self._subscribers.remove(touched)
 
     def find(self, name: str) -> RequestRecord | None:
-        """The record with this key or id, the newest of several."""
+        """Return the record with this key or id, the newest of several."""
         key = int(name) if name.isascii() and name.isdigit() and len(name) < 20 else None
         if key is not None and key in self.in_flight:
             return self.in_flight[RequestKey(key)]
@@ -143,7 +140,7 @@ class RequestActivity:
         return self.finished.find(name, key)
 
     def request(self, key: int) -> Request | None:
-        """The request itself, if it has not ended."""
+        """Return the request itself, if it has not ended."""
         return self._requests.get(RequestKey(key))
 
     # ----------------------------------------------------------- observing
@@ -156,7 +153,6 @@ class RequestActivity:
         self.in_flight[request.key] = record
         self._requests[request.key] = self._waiting[request.key] = request
         self._touch(record)
-        self.then.arrived(request)
 
     def moved(self, request: Request, left: Phase) -> None:
         record = self.in_flight[request.key]
@@ -183,11 +179,9 @@ class RequestActivity:
             del self.in_flight[request.key], self._requests[request.key]
             self.finished.add(record)
         self._touch(record)
-        self.then.moved(request, left)
 
     def lost(self, request: Request, how: str) -> None:
         self._lost = how[:MAX_TEXT_CHARS]
-        self.then.lost(request, how)
 
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
         record = self.in_flight.get(request.key)
@@ -209,7 +203,6 @@ class RequestActivity:
             _note_usage(placement, {"usage": last.get("Usage")})
         if self.captures is not None:
             self.captures.take(record, results)
-        self.then.delivered(request, results, now_s)
 
     def prepared(self, lease: Lease) -> None:
         record = self.in_flight.get(lease.request.key)
@@ -222,11 +215,9 @@ class RequestActivity:
                 placement.prompt_tokens = lease.prompt.tokens
                 placement.cached_tokens = lease.prompt.cached
             self._touch(record)
-        self.then.prepared(lease)
 
     def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
         self.agents.note(agent, trio.current_time(), is_here=is_here)
-        self.then.agent_changed(agent, is_here=is_here)
 
     async def run(self, position: Position, obstacle: Obstacle) -> None:
         """Note positions in the queue until cancelled, those that were not noted for longest first.
@@ -288,7 +279,7 @@ class RequestActivity:
 
 
 def _note_usage(placement: PlacementRecord, done: object) -> None:
-    """Counts of the prompt in the last result, which Paddler's agents send, too."""
+    """Note the counts of the prompt in the last result, which Paddler's agents send, too."""
     usage = done.get("usage") if isinstance(done, Mapping) else None
     if not isinstance(usage, Mapping):
         return

@@ -40,7 +40,7 @@ def event_feed(
     *,
     captures: bool = False,
 ) -> EventFeed:
-    """All topics, in the order in which events have them.
+    """Return all topics, in the order in which events have them.
 
     Args:
       addresses: where each service listens.
@@ -77,7 +77,7 @@ def event_feed(
 
 
 def addresses_of(listeners: Mapping[str, Sequence[socket.socket]]) -> Mapping[str, Sequence[str]]:
-    """Where the sockets of each service listen, ``host:port`` each."""
+    """Return where the sockets of each service listen, ``host:port`` each."""
     return {
         _SHOWN.get(name, name): [bound_address(each) for each in bound]
         for name, bound in listeners.items()

@@ -1,4 +1,4 @@
-"""How a balancer takes over from another one, and lets one take over: put together."""
+"""Put together how a balancer takes over from another one, and lets one take over."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.fleet.state_database import state_file
 from paddler_trio.balancer.fleet.state_lock import StateLock, locked
 from paddler_trio.balancer.hot_restart.bequest import Bequest, BoundPort
 from paddler_trio.balancer.hot_restart.inheritance import Inheritance
 from paddler_trio.balancer.hot_restart.own_successor import OwnSuccessor
+from paddler_trio.balancer.hot_restart.restartable import Restartable
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 
@@ -28,8 +31,8 @@ SUFFIX: Final = ".handover"
 
 
 def handover_path(config: BalancerConfig) -> Path | None:
-    """Where a balancer is asked to hand over; None without a state file: what it desires would be
-    lost. ConfigurationError for a bad state database URL."""
+    """Return where a balancer is asked to hand over; None without a state file: what it desires
+    would be lost. ConfigurationError for a bad state database URL."""
     state = state_file(config.state_database)
     if state is None:
         return None
@@ -37,7 +40,8 @@ def handover_path(config: BalancerConfig) -> Path | None:
 
 
 async def inheritance_of(config: BalancerConfig) -> Inheritance | None:
-    """What the balancer that runs hands over, if that is wanted and one runs. HandoverError."""
+    """Return what the balancer that runs hands over, if that is wanted and one runs.
+    HandoverError."""
     path = handover_path(config)
     if not config.takes_over:
         return None
@@ -49,7 +53,7 @@ async def inheritance_of(config: BalancerConfig) -> Inheritance | None:
 
 @attrs.frozen(eq=False)
 class HotRestart:
-    """What lets another process take over from a balancer.
+    """Let another process take over from a balancer.
 
     Args:
       addresses: of each service as it was configured.
@@ -61,8 +65,16 @@ class HotRestart:
     listeners: Mapping[str, Sequence[socket.socket]]
     locks: Mapping[str, StateLock]
 
-    def bequest(self, dispatcher: Dispatcher) -> Bequest:
-        """For the tree."""
+    def serving(self, core: BalancerCore, predecessor: Inheritance | None) -> Restartable:
+        """Put hot restart around the tree of this balancer."""
+        bequest, drain_s = self._bequest(core.dispatcher), self.config.hot_restart_drain_s
+        return Restartable(bequest, predecessor, core.moving, core.moved, drain_s)
+
+    def services(self, serving: Restartable) -> dict[str, Run]:
+        """Return what runs beside everything else, by the names of the tasks."""
+        return {"successor on SIGUSR2": self._own_successor(serving.bequest.given).run}
+
+    def _bequest(self, dispatcher: Dispatcher) -> Bequest:
         return Bequest(
             handover_path(self.config),
             {
@@ -78,8 +90,8 @@ class HotRestart:
             lambda: len(dispatcher.requests),
         )
 
-    def own_successor(self, given: trio.Event) -> OwnSuccessor:
-        """What SIGUSR2 does; ``given`` is the bequest's."""
+    def _own_successor(self, given: trio.Event) -> OwnSuccessor:
+        """Do what SIGUSR2 asks for; ``given`` is the bequest's."""
         problem = None
         if handover_path(self.config) is None:
             problem = "the state is in memory only: give --state-database file:///absolute/path"

@@ -1,4 +1,4 @@
-"""How far a deployment is carried out, as its agents report it."""
+"""Tell how far a deployment is carried out, as its agents report it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from paddler_trio.wire.trio.fleet_state import AGENT_KEY, DEFAULT, DeploymentSpe
 
 
 class FleetProgress(Protocol):
-    """What is known of the way to the desired fleet."""
+    """Hold what is known of the way to the desired fleet."""
 
     def progress(self, specs: Sequence[DeploymentSpec]) -> Iterator[Mapping[str, object]]:
-        """Of each deployment: ``phase``, ``replicas`` (``wanted`` and ``serving`` agents) and
-        ``rollout``, as plain JSON; ``rollout`` is null where there is none."""
+        """Return of each deployment: ``phase``, ``replicas`` (``wanted`` and ``serving`` agents)
+        and ``rollout``, as plain JSON; ``rollout`` is null where there is none."""
         ...
 
 
@@ -44,7 +44,7 @@ class AgentsProgress:
     rollouts: Rollouts = no_rollouts
 
     def progress(self, specs: Sequence[DeploymentSpec]) -> Iterator[Mapping[str, object]]:
-        hosts = [agent for agent in self.dispatcher.agents_with_models() if agent.host == agent.id]
+        hosts = [agent for agent in self.dispatcher.agents.with_models() if agent.host == agent.id]
         counted: dict[tuple[bool, tuple[str, ...]], int] = {}
         for spec in specs:
             pool = self.dispatcher.pools.find(spec.name)
@@ -64,8 +64,8 @@ class AgentsProgress:
 
 
 def _may_serve(agent: AgentConnection, spec: DeploymentSpec) -> bool:
-    """Whether a deployment may run on the host of this first connection."""
-    is_able = agent.speaks_trio or spec.name == DEFAULT
+    """Return whether a deployment may run on the host of this first connection."""
+    is_able = agent.kind.runs_instances or spec.name == DEFAULT
     return is_able and all(_meets(agent, condition) for condition in spec.where)
 
 
@@ -77,7 +77,7 @@ def _meets(agent: AgentConnection, condition: str) -> bool:
 
 
 def _serves(agent: AgentConnection, spec: DeploymentSpec) -> bool:
-    if agent.speaks_trio:
+    if agent.kind.reports_state:
         return agent.report is not None and agent.report.served_state == spec.digest
     return agent.serves_desired
 

@@ -15,13 +15,13 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import Final
 
 import attrs
 
 from paddler_trio.errors import ConfigurationError, StateDatabaseError, WireError
+from paddler_trio.system.durable import replace_whole, sweep
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
 
@@ -38,12 +38,12 @@ class StateFile:
     """As it was read; the versions that Paddler writes differ."""
 
     def is_empty(self) -> bool:
-        """Whether it is there, and nothing is in it."""
+        """Return whether it is there, and nothing is in it."""
         text = content(self.path, limit_bytes=MAX_FILE_BYTES)
         return not text.strip() and self.path.exists()
 
     def read(self) -> BalancerDesiredState:
-        """A missing or empty file becomes that of a new balancer."""
+        """Read the file; a missing or empty one is that of a new balancer."""
         text = content(self.path, limit_bytes=MAX_FILE_BYTES)
         if not text.strip():
             state = BalancerDesiredState.default()
@@ -78,12 +78,13 @@ class StateFile:
 
 
 def digest_of(state: BalancerDesiredState) -> str:
-    """Of everything in it, a template that is not in use included."""
+    """Return the digest of everything in it, a template that is not in use included."""
     return hashlib.sha256(dumps(unstructure(state))).hexdigest()
 
 
 def content(path: Path, *, limit_bytes: int) -> bytes:
-    """The content of a file; empty if there is none. StateDatabaseError."""
+    """Return the content of a file; empty if there is none. StateDatabaseError."""
+    sweep(path)
     try:
         _check_kind(path, path.lstat().st_mode)
         # should it be another file by now, this neither follows a link nor waits for a writer
@@ -123,35 +124,15 @@ def _check_kind(path: Path, mode: int) -> None:
 
 def replace(path: Path, text: bytes) -> None:
     """Put a new file in the place of the old one, whole or not at all; StateDatabaseError."""
-    folder = path.parent
-    temporary: str | None = None
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-        temporary = None
-        sync_folder(folder)
+        replace_whole(path, text)
     except OSError as error:
         raise StateDatabaseError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """What was renamed in it survives a power cut; OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def state_file(url: str) -> Path | None:
-    """As :func:`state_path`; ConfigurationError also if the file could not be made there."""
+    """Return the path as :func:`state_path` does; ConfigurationError also if the file could not be
+    made there."""
     path = state_path(url)
     if path is not None and not path.parent.is_dir():
         raise ConfigurationError(
@@ -161,7 +142,7 @@ def state_file(url: str) -> Path | None:
 
 
 def state_path(url: str) -> Path | None:
-    """The path in a state database's URL, None for ``memory://``; ConfigurationError."""
+    """Return the path in a state database's URL, None for ``memory://``; ConfigurationError."""
     if url in ("memory://", "memory"):
         return None
     if url.startswith("file://"):

@@ -31,7 +31,8 @@ from paddler_trio.net.server.json_body import json_body, structured
 from paddler_trio.net.server.router import Handler, Router
 from paddler_trio.net.server.sse import UNBUFFERED
 from paddler_trio.net.server.streaming import cancelled_on_disconnect
-from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.codec import dumps, unstructure
@@ -76,10 +77,10 @@ class CacheRoutes:
 
     def add_to(self, routes: Router) -> None:
         """Answer these paths too."""
-        routes.http("GET", "/api/v2/models", self._list)
-        routes.http("POST", "/api/v2/models/pull", self._commands(Pull))
-        routes.http("POST", "/api/v2/models/verify", self._commands(Verify))
-        routes.http("POST", "/api/v2/models/prune", self._commands(Prune))
+        routes.stream("GET", "/api/v2/models", self._list)
+        routes.stream("POST", "/api/v2/models/pull", self._commands(Pull))
+        routes.stream("POST", "/api/v2/models/verify", self._commands(Verify))
+        routes.stream("POST", "/api/v2/models/prune", self._commands(Prune))
 
     async def _list(self, exchange: Exchange, params: Params) -> None:
         query = parse_qs(exchange.query.decode("latin-1"))
@@ -107,8 +108,8 @@ class CacheRoutes:
     # ----------------------------------------------------------------- the agents
 
     def _named(self, names: object) -> list[AgentConnection]:
-        """The agents of these ids or names, all for None; HttpProblem for anything else."""
-        agents = self.dispatcher.agents_with_models()
+        """Return the agents of these ids or names, all for None; HttpProblem for anything else."""
+        agents = self.dispatcher.agents.with_models()
         if names is None:
             return agents
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -175,7 +176,7 @@ class _Lines:
             self._written_s = trio.current_time()
 
     async def keep_alive(self) -> None:
-        """An empty line after each silence, until cancelled."""
+        """Write an empty line after each silence, until cancelled."""
         while True:
             await trio.sleep_until(self._written_s + KEEP_ALIVE_S)
             if trio.current_time() >= self._written_s + KEEP_ALIVE_S:
@@ -197,10 +198,10 @@ class _Newest:
 async def _serve(
     agent: AgentConnection, request: CacheRequest, lines: _Lines, limit: trio.CapacityLimiter
 ) -> None:
-    """One agent: its progress, then its answer or its problem."""
+    """Serve one agent: its progress, then its answer or its problem."""
     about: dict[str, object] = {"agent": agent.id, "name": agent.name}
     async with limit:
-        if not agent.speaks_trio:
+        if not agent.kind.answers_questions:
             problem = "it is Paddler 4.1's agent, which has no commands about its cache"
             await lines.write(dumps({**about, "problem": problem, "code": 501}))
             return
@@ -208,7 +209,7 @@ async def _serve(
         last: dict[str, object]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_show, newest, about, lines, name="progress")
-            last = await _asked(lambda: agent.command_cache(request, newest.set))
+            last = await _asked(lambda: agent.questions.command_cache(request, newest.set))
             nursery.cancel_scope.cancel(reason="it has answered")
         line = await trio.to_thread.run_sync(dumps_in_runs, {**about, **last})
         await lines.write(line)

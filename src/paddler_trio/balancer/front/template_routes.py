@@ -1,4 +1,5 @@
-"""What a chat template makes of a conversation: ``POST /api/v2/template/preview``, management port.
+"""Show what a chat template makes of a conversation: ``POST /api/v2/template/preview``, management
+port.
 
 ``{"deployment", "chat_template", "messages", "tools", "thinking"}``: the template is tried on an
 agent that serves the deployment, in one of its preparation processes and within their limits, so
@@ -20,7 +21,7 @@ from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body, structured
 from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.streaming import while_connected
-from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
+from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.trio.model_questions import PreviewTemplate
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT

@@ -22,7 +22,6 @@ import json
 import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ import attrs
 
 from paddler_trio.balancer.keys.key_terms import NO_TERMS, TERMS, KeyTerms
 from paddler_trio.errors import ConfigurationError, WireError
+from paddler_trio.system.durable import replace_whole, sweep
 from paddler_trio.wire.trio.placement_rules import check_deployment
 
 KEY_PREFIX = "pt-"
@@ -54,7 +54,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 class KeyScope(StrEnum):
-    """What a key opens: the inference port, or the management port (operators and agents)."""
+    """A scope is what a key opens: the inference port, or the management port (operators and
+    agents)."""
 
     INFERENCE = "inference"
     MANAGEMENT = "management"
@@ -84,7 +85,7 @@ class StoredKey:
         deployments: frozenset[str] = frozenset(),
         terms: KeyTerms = NO_TERMS,
     ) -> StoredKey:
-        """Of a fresh ``secret``; it cannot be had back from the result."""
+        """Make the entry of a fresh ``secret``; it cannot be had back from the result."""
         salt = secrets.token_bytes(SALT_BYTES)
         digest = _digest(salt, secret.encode())
         return cls(name, scopes, created, salt, digest, deployments, terms)
@@ -98,7 +99,8 @@ class KeyFile:
     guarded: frozenset[KeyScope] = frozenset()
 
     def find(self, secret: bytes) -> StoredKey | None:
-        """The key of ``secret``; as slow for a wrong one as for a right one: all are compared."""
+        """Return the key of ``secret``; as slow for a wrong one as for a right one: all are
+        compared."""
         if len(secret) > MAX_SECRET_BYTES:
             return None
         found = None
@@ -108,8 +110,8 @@ class KeyFile:
         return found
 
     def having(self, key: StoredKey) -> KeyFile:
-        """With one more key; ConfigurationError if its name is taken, there are too many, or the
-        file would be too large to be read again."""
+        """Return the keys with one more; ConfigurationError if its name is taken, there are too
+        many, or the file would be too large to be read again."""
         if any(other.name == key.name for other in self.keys):
             raise ConfigurationError(
                 f"there is a key named {key.name!r} already; revoke it first or choose another name"
@@ -136,7 +138,7 @@ class KeyFile:
         return KeyFile(left, self.guarded)
 
     def render(self) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         keys = [
             {
                 "name": key.name,
@@ -179,7 +181,8 @@ class KeyFile:
 
 
 def new_secret() -> str:
-    """A fresh key; printable, without a character that a shell or a header would interpret."""
+    """Return a fresh key; printable, without a character that a shell or a header would
+    interpret."""
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
@@ -194,7 +197,7 @@ def check_name(name: str) -> str:
 
 
 def check_deployments(value: object, what: str) -> frozenset[str]:
-    """The names of deployments that a key is limited to, none if ``value`` is None; else
+    """Return the names of deployments that a key is limited to, none if ``value`` is None; else
     ConfigurationError."""
     if value is None:
         return frozenset()
@@ -212,7 +215,8 @@ def check_deployments(value: object, what: str) -> frozenset[str]:
 
 
 def read_key_file(path: Path) -> KeyFile:
-    """ConfigurationError if there is none, or it is no key file."""
+    """Read the keys of a file; ConfigurationError if there is none, or it is no key file."""
+    sweep(path)
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
@@ -228,25 +232,8 @@ def read_key_file(path: Path) -> KeyFile:
 
 
 def write_key_file(path: Path, content: KeyFile) -> None:
-    """Replace the file in one step; only its owner may read it.
-
-    If root writes it, it belongs to the owner of its directory: the daemon that has to read it need
-    not be root.
-    """
-    folder = path.parent
-    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w") as file:  # mkstemp made it 0600
-            file.write(content.render())
-            file.flush()
-            if os.geteuid() == 0:
-                owner = folder.stat()
-                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Replace the file as :func:`replace_whole` does."""
+    replace_whole(path, content.render().encode())
 
 
 @contextmanager

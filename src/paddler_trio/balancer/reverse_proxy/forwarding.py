@@ -8,8 +8,8 @@ server that is least busy, and waits only while there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import attrs
@@ -26,6 +26,7 @@ from paddler_trio.balancer.reverse_proxy.server_choice import (
     named,
     preferred,
 )
+from paddler_trio.balancer.reverse_proxy.slot_holders import PATIENCE_S, SlotHolders
 from paddler_trio.balancer.reverse_proxy.slot_paths import slot_of, takes_slot
 from paddler_trio.balancer.reverse_proxy.tunnel_exchange import ForwardedRequest, exchange_with
 from paddler_trio.net.server.asgi import (
@@ -38,17 +39,19 @@ from paddler_trio.net.server.asgi import (
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.streaming import cut_on_disconnect
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_failures import (
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
+from paddler_trio.nursery_tree.pool import Pool
+from paddler_trio.nursery_tree.request import Buffered, Request, RevisionPin
+from paddler_trio.nursery_tree.request_endings import (
     DISPLACED,
     MOVED,
     OVERFLOW,
     SHUTTING_DOWN,
+    Completed,
+    Failure,
     silent_server,
 )
-from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
-from paddler_trio.nursery_tree.pool import Pool
-from paddler_trio.nursery_tree.request import Buffered, Completed, Failure, Request, RevisionPin
 from paddler_trio.telemetry.trace_context import trace_of
 from paddler_trio.wire.trio.repeated_requests import may_be_repeated
 from paddler_trio.wire.trio.tunnel_frames import Failed, RequestHead
@@ -87,6 +90,7 @@ class Forwarding:
     rewrites_host: bool = False
     needs_keys: Callable[[], bool] = lambda: False
     affinity: PrefixAffinity = attrs.field(factory=PrefixAffinity)
+    sockets: SlotHolders = attrs.field(factory=SlotHolders)
     overflow_status: int = 503
 
     async def forward(
@@ -175,7 +179,7 @@ class Forwarding:
         try:
             if watch.has_ended:
                 request.stop()
-            while not await self._held_slot(request, work, forwarded, answer):
+            while not await self._held_slot(request, work, forwarded, answer, pool):
                 pass
         finally:
             watch.on_end = None
@@ -190,17 +194,18 @@ class Forwarding:
         work: ForwardedWork,
         forwarded: ForwardedRequest,
         answer: AnswerWriter,
+        pool: Pool,
     ) -> bool:
-        """One stay in a slot; True when the request is over."""
-        await request.left_phase(Buffered)
+        """Stay in a slot once; True when the request is over."""
+        await self._turn(request, answer.exchange, pool)
         lease = request.lease
         if lease is None or request.is_over:
             return True
         failed: Failed | None = None
-        with trio.CancelScope() as scope:
+        with trio.CancelScope() as scope, self._held(request, answer.exchange, pool) as heard:
             work.begin(lease.wire_id, scope.cancel)
             failed = await exchange_with(
-                lease.agent, forwarded, lease.wire_id, answer, lease.progressed, work.sent
+                lease.agent, forwarded, lease.wire_id, answer, heard, work.sent
             )
         work.finish()
         if scope.cancelled_caught or (failed is not None and scope.cancel_called):
@@ -217,6 +222,32 @@ class Forwarding:
         else:
             request.end(_failure(failed))
         return request.is_over
+
+    async def _turn(self, request: Request, exchange: Exchange, pool: Pool) -> None:
+        """Wait until the request has a slot, or is over."""
+        while True:
+            with trio.move_on_after(PATIENCE_S):
+                await request.left_phase(Buffered)
+                return
+            self.sockets.make_room(pool.name, exchange)
+
+    @contextmanager
+    def _held(
+        self, request: Request, exchange: Exchange, pool: Pool
+    ) -> Iterator[Callable[[], None]]:
+        """Yield what notes that something came. A WebSocket may have to give its slot up."""
+        assert request.lease is not None
+        progressed = request.lease.progressed
+        if exchange.upgrade is None:
+            yield progressed
+            return
+        with self.sockets.holding(pool.name, exchange, request.abort) as held:
+
+            def heard() -> None:
+                held.heard()
+                progressed()
+
+            yield heard
 
     # -------------------------------------------------------- beside slots
 
@@ -264,8 +295,8 @@ class Forwarding:
     async def _patient_exchange(
         self, agent: AgentConnection, forwarded: ForwardedRequest, answer: AnswerWriter
     ) -> Failed | None:
-        """As long as something comes: no slot that is lost ends this one, and its agent, which
-        watches the server, may be the one that is silent."""
+        """Exchange as long as something comes: no slot that is lost ends this one, and its agent,
+        which watches the server, may be the one that is silent."""
         timeout_s = self.response_timeout_s
         with trio.move_on_after(timeout_s) as patience:
 
@@ -279,8 +310,8 @@ class Forwarding:
     async def _server_beside(
         self, pool: Pool, unfit: set[AgentConnection], broke: set[AgentConnection]
     ) -> AgentConnection | None:
-        """None of the ``unfit``, and one that ``broke`` on the request only if there is no other;
-        None if there is none."""
+        """Return none of the ``unfit``, and one that ``broke`` on the request only if there is no
+        other; None if there is none."""
         if unfit or broke:
             fit = set(pool.agents.values()) - unfit
             agent = least_busy(fit - broke)
@@ -289,7 +320,8 @@ class Forwarding:
         return await self._ready_server(pool)
 
     async def _ready_server(self, pool: Pool) -> AgentConnection | None:
-        """The least busy one, at the latest when a request would no longer wait for a slot."""
+        """Return the least busy one, at the latest when a request would no longer wait for a
+        slot."""
         agent = least_busy(pool.agents.values())
         if agent is not None or self.dispatcher.is_draining or pool.has_moved:
             return agent
@@ -339,7 +371,8 @@ class Forwarding:
     def _wanted_server(
         self, exchange: Exchange, pool: Pool, body: bytes | bytearray
     ) -> AgentConnection | None:
-        """The only one that may answer; HttpProblem 503 if it is not here, None if any may."""
+        """Return the only one that may answer; HttpProblem 503 if it is not here, None if any
+        may."""
         agents = pool.agents.values()
         asked = exchange.header(AGENT_FIELD)
         if asked is not None:
@@ -359,11 +392,12 @@ class Forwarding:
     def _advice(self, problem: Failure, pool: Pool) -> list[Header]:
         if problem.code != 503:
             return []
-        return [(b"retry-after", b"%d" % self.dispatcher.retry_after_s(pool.name))]
+        return [(b"retry-after", b"%d" % self.dispatcher.pools.retry_after_s(pool.name))]
 
 
 def _failure(failed: Failed) -> Failure:
-    """What the client is told. Its agent judges by itself whether a server is to be left alone."""
+    """Return what the client is told. Its agent judges by itself whether a server is to be left
+    alone."""
     if failed.kind in OUR_REFUSALS:
         return Failure(OUR_REFUSALS[failed.kind], failed.text)
     return Failure(504 if failed.kind == "timeout" else 502, failed.text)

@@ -1,4 +1,4 @@
-"""Which requests to a server take one of its slots: those that its model works on.
+"""Tell which requests to a server take one of its slots: those that its model works on.
 
 Everything else (models, tokens of a text, properties, the web page, what nobody knows here) is
 answered by its HTTP threads at once, and waits for no slot.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import posixpath
 import re
 from typing import Final
+
+from paddler_trio.balancer.keys.key_limiter import WORK_METHODS
 
 _WITH_AND_WITHOUT_VERSION: Final = (
     "chat/completions",
@@ -60,7 +62,7 @@ def takes_slot(method: str, path: str, *, upgrades: bool = False) -> bool:
     path = plain_path(path).lower()
     if upgrades:
         return path in WEBSOCKET_SLOT_PATHS
-    return method == "POST" and path in SLOT_PATHS
+    return method in WORK_METHODS and path in SLOT_PATHS
 
 
 def plain_path(path: str) -> str:
@@ -71,8 +73,8 @@ def plain_path(path: str) -> str:
 
 
 def slot_of(path: str, body: bytes | bytearray) -> int | None:
-    """The number of the slot that llama-server shall use for this request, if it names one: it
-    means a slot of one server, and its number is one of every server."""
+    """Return the number of the slot that llama-server shall use for this request, if it names one:
+    it means a slot of one server, and its number is one of every server."""
     found = _ONE_SLOT.fullmatch(path)
     if found is not None:
         return int(found[1])

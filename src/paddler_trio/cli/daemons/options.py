@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
 class LogLevel(StrEnum):
-    """From most to least."""
+    """Levels of a log, from most to least."""
 
     debug = "debug"
     info = "info"
@@ -26,31 +25,13 @@ LogJsonOption = Annotated[
     typer.Option(
         "--log-json/--log-text",
         help="Log JSON lines or columns.",
-        show_default="columns on a terminal, else JSON",
+        show_default="columns on a terminal and in the journal, else JSON",
     ),
 ]
-ManagementAddrOption = Annotated[
-    str,
+WideOption = Annotated[
+    bool,
     typer.Option(
-        "--management-addr",
-        envvar="PADDLER_TRIO_MANAGEMENT_ADDR",
-        help="[https://]host:port of the balancer's management service.",
-    ),
-]
-InferenceAddrOption = Annotated[
-    str,
-    typer.Option(
-        "--inference-addr",
-        envvar="PADDLER_TRIO_INFERENCE_ADDR",
-        help="[https://]host:port of the balancer's inference service.",
-    ),
-]
-KeyFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--key-file",
-        envvar="PADDLER_TRIO_KEY_FILE",
-        help="File that holds the API key to show to the balancer, if it asks for one.",
+        "--wide", help="Show all columns, and nothing cut, whatever the terminal's width."
     ),
 ]
 JsonOption = Annotated[

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli import completion_values
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.fleet.fleet_command import rollout_errors
 from paddler_trio.cli.management_client import ManagementClient
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 rollout = typer.Typer(
     invoke_without_command=True,
@@ -22,14 +21,18 @@ rollout = typer.Typer(
 DeploymentArgument = Annotated[
     str,
     typer.Argument(
-        metavar="DEPLOYMENT", help="The deployment; without one, `default`.", show_default=False
+        metavar="DEPLOYMENT",
+        help="The deployment; without one, `default`.",
+        show_default=False,
+        autocompletion=completion_values.deployments,
     ),
 ]
 
 
 @rollout.callback()
-@with_tls
+@with_flags
 def show(
+    *,
     context: typer.Context,
     watch: Annotated[
         bool,
@@ -47,9 +50,7 @@ def show(
         ),
     ] = None,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Show the rollouts: phase, reason, and how far each agent is."""
     if context.invoked_subcommand is not None:
@@ -57,7 +58,7 @@ def show(
         return
     if timeout is not None and not watch:
         raise typer.BadParameter("it needs --watch", param_hint="--timeout")
-    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with rollout_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.fleet.rollout_run import show_rollouts, watch_rollouts
 
         if watch:
@@ -67,79 +68,31 @@ def show(
     raise typer.Exit(code)
 
 
-@rollout.command()
-@with_tls
-def pause(
-    deployment: DeploymentArgument = "default",
-    as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
-) -> None:
-    """Begin with no further agent; those that have begun go on."""
-    _command(
-        "pause", deployment, as_json=as_json, address=management_addr, key_file=key_file, tls=tls
-    )
+COMMANDS: Final = {
+    "pause": "Begin with no further agent; those that have begun go on.",
+    "resume": "Go on with a rollout that is paused.",
+    "abort": "Give a rollout up: agents go back to what they served before it.",
+    "undo": "Go back to what the deployment served before its last rollout, also when that is "
+    "over.",
+}
 
 
-@rollout.command()
-@with_tls
-def resume(
-    deployment: DeploymentArgument = "default",
-    as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
-) -> None:
-    """Go on with a rollout that is paused."""
-    _command(
-        "resume", deployment, as_json=as_json, address=management_addr, key_file=key_file, tls=tls
-    )
-
-
-@rollout.command()
-@with_tls
-def abort(
-    deployment: DeploymentArgument = "default",
-    as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
-) -> None:
-    """Give a rollout up: agents go back to what they served before it."""
-    _command(
-        "abort", deployment, as_json=as_json, address=management_addr, key_file=key_file, tls=tls
-    )
-
-
-@rollout.command()
-@with_tls
-def undo(
-    deployment: DeploymentArgument = "default",
-    as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
-) -> None:
-    """Go back to what the deployment served before its last rollout, also when that is over."""
-    _command(
-        "undo", deployment, as_json=as_json, address=management_addr, key_file=key_file, tls=tls
-    )
-
-
-def _command(
-    command: str,
-    deployment: str,
+@with_flags
+def command(
+    context: typer.Context,
     *,
-    as_json: bool,
-    address: str,
-    key_file: Path | None,
-    tls: ClientTls,
+    deployment: DeploymentArgument = "default",
+    as_json: JsonOption = False,
+    management: ManagementFlags,
 ) -> None:
-    with rollout_errors(), ManagementClient.open(address, key_file, tls) as client:
+    with rollout_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.fleet.rollout_run import command_rollout
 
-        command_rollout(client, deployment, command, as_json=as_json)
+        command_rollout(client, deployment, context.command.name or "", as_json=as_json)
+
+
+for name, text in COMMANDS.items():
+    rollout.command(name, help=text)(command)
 
 
 def _refuse_options(context: typer.Context) -> None:

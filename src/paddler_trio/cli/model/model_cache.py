@@ -1,5 +1,5 @@
-"""``paddler-trio model pull, list, verify, prune``: the models that agents keep where they run, and
-those in the balancer's store.
+"""``paddler-trio model pull, list, verify, prune, pin, unpin``: models that agents keep where they
+run, and those in the balancer's store.
 """
 
 from __future__ import annotations
@@ -9,17 +9,34 @@ from typing import Annotated, Final
 
 import typer
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli import completion_values
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption, WideOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 AgentsOption = Annotated[
     list[str] | None,
-    typer.Option("--agent", help="Only the agent of this name or id; repeatable."),
+    typer.Option(
+        "--agent",
+        help="Only the agent of this name or id; repeatable.",
+        autocompletion=completion_values.agents,
+    ),
 ]
+SourcesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Which models of the store; as `model list` prints them, or a repository.",
+        autocompletion=completion_values.models,
+    ),
+]
+PIN_COMMANDS: Final = {
+    "pin": "Keep models in the balancer's store: nothing removes them, neither want of room nor "
+    "prune.",
+    "unpin": "Keep models in the balancer's store no longer than they are wanted.",
+}
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -28,10 +45,13 @@ def add_to(model: typer.Typer) -> None:
     for command in (pull, verify, prune):
         model.command()(command)
     model.command("list")(list_models)
+    for name, text in PIN_COMMANDS.items():
+        model.command(name, help=text)(pin)
 
 
-@with_tls
+@with_flags
 def pull(
+    *,
     source: Annotated[
         str,
         typer.Argument(
@@ -48,25 +68,23 @@ def pull(
     ] = None,
     agent: AgentsOption = None,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Have agents fetch a model now, and serve what they serve; Ctrl-C stops it."""
     from paddler_trio.cli.model.cache_run import pull_models
 
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         code = pull_models(client, source, projection, agents=agent, as_json=as_json)
     raise typer.Exit(code)
 
 
-@with_tls
+@with_flags
 def list_models(
+    *,
     agent: AgentsOption = None,
+    wide: WideOption = False,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """List the models on the agents' machines and in the balancer's store: size, last use, when
     they were verified."""
@@ -75,39 +93,42 @@ def list_models(
 
     with (
         one_line_errors(),
-        ManagementClient.open(management_addr, key_file, tls) as client,
-        StoreClient.open(management_addr, key_file, tls) as store,
+        ManagementClient.open(management) as client,
+        StoreClient.open(management) as store,
     ):
-        code = list_caches(client, None if agent else store, agents=agent, as_json=as_json)
+        code = list_caches(
+            client, None if agent else store, agents=agent, wide=wide, as_json=as_json
+        )
     raise typer.Exit(code)
 
 
-@with_tls
+@with_flags
 def verify(
+    *,
     source: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[SOURCE]...",
             help="Which models; as `model list` prints them, or a repository.",
+            autocompletion=completion_values.models,
             show_default="all",
         ),
     ] = None,
     agent: AgentsOption = None,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Hash cached models again; what does not match is quarantined."""
     from paddler_trio.cli.model.cache_run import verify_caches
 
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         code = verify_caches(client, source or [], agents=agent, as_json=as_json)
     raise typer.Exit(code)
 
 
-@with_tls
+@with_flags
 def prune(
+    *,
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -125,9 +146,7 @@ def prune(
         bool, typer.Option("--store", help="In the balancer's store, not on agents.")
     ] = False,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Remove cached models, but none that is desired, pinned, in use or being fetched."""
     from paddler_trio.cli.model.cache_run import prune_caches
@@ -138,11 +157,26 @@ def prune(
     if store and agent:
         raise typer.BadParameter("give one of --store and --agent", param_hint="--store")
     if store:
-        with one_line_errors(), StoreClient.open(management_addr, key_file, tls) as client:
+        with one_line_errors(), StoreClient.open(management) as client:
             raise typer.Exit(prune_store(client, rules, dry_run=dry_run, as_json=as_json))
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         code = prune_caches(client, rules, dry_run=dry_run, agents=agent, as_json=as_json)
     raise typer.Exit(code)
+
+
+@with_flags
+def pin(
+    context: typer.Context,
+    *,
+    source: SourcesArgument,
+    as_json: JsonOption = False,
+    management: ManagementFlags,
+) -> None:
+    from paddler_trio.cli.model.store_client import StoreClient
+    from paddler_trio.cli.model.store_run import pin_models
+
+    with one_line_errors(), StoreClient.open(management) as client:
+        pin_models(client, source, pinned=context.command.name == "pin", as_json=as_json)
 
 
 def keep_rules(keep: list[str]) -> dict[str, object]:

@@ -14,7 +14,7 @@ import trio
 
 from paddler_trio.balancer.activity.measures.endings import request_outcome
 from paddler_trio.balancer.activity.request_record import RequestRecord
-from paddler_trio.nursery_tree.request import Completed, Failure
+from paddler_trio.nursery_tree.request_endings import Completed, Failure
 from paddler_trio.telemetry.access_line import MAX_AGENTS, AccessEntry
 from paddler_trio.telemetry.label_values import REQUEST_OUTCOMES
 from paddler_trio.wire.trace_parent import TraceContext
@@ -117,7 +117,7 @@ class RequestAccount:
             self._outcome = outcome
 
     def entry(self) -> AccessEntry:
-        """Its line in the access log, once it is complete."""
+        """Return its line in the access log, once it is complete."""
         assert self.ended_s is not None
         has_work = self.num_requests > 0
         return AccessEntry(
@@ -144,7 +144,7 @@ class RequestAccount:
 
 
 def status_of(record: RequestRecord) -> int | None:
-    """What HTTP would call the end of a request that had no response of its own."""
+    """Return what HTTP would call the end of a request that had no response of its own."""
     if isinstance(record.ending, Failure):
         return record.ending.code
     return 200 if isinstance(record.ending, Completed) else None

@@ -1,17 +1,20 @@
-"""How requests end, in the few words that are labels of metrics."""
+"""Say how requests end, in the few words that are labels of metrics."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from paddler_trio.nursery_tree.dispatch_failures import (
+from paddler_trio.nursery_tree.request import SLOW_READER
+from paddler_trio.nursery_tree.request_endings import (
     BUFFERED_TOO_LONG,
     DISPLACED,
     OVERFLOW,
     SHUTTING_DOWN,
+    Completed,
+    Ending,
+    Failure,
+    Stopped,
 )
-from paddler_trio.nursery_tree.lease import SLOW_READER
-from paddler_trio.nursery_tree.request import Completed, Ending, Failure, Stopped
 
 _BY_FAILURE: Final = {
     OVERFLOW: "overflow",
@@ -30,7 +33,7 @@ _BY_CODE: Final = {
 
 
 def request_outcome(ending: Ending | None) -> str:
-    """One of ``REQUEST_OUTCOMES``."""
+    """Return one of ``REQUEST_OUTCOMES``."""
     match ending:
         case Completed():
             return "completed"
@@ -43,7 +46,7 @@ def request_outcome(ending: Ending | None) -> str:
 
 
 def queue_outcome(ending: Ending | None, *, has_agents: bool) -> str:
-    """One of ``QUEUE_OUTCOMES``.
+    """Return one of ``QUEUE_OUTCOMES``.
 
     Args:
       ending: of a request that left the queue for its end; None for one that got a slot.
@@ -65,7 +68,7 @@ def queue_outcome(ending: Ending | None, *, has_agents: bool) -> str:
 
 
 def retry_reason(how: str) -> str:
-    """One of ``RETRY_REASONS``, from what observers are given with the loss of a slot."""
+    """Return one of ``RETRY_REASONS``, from what observers are given with the loss of a slot."""
     if how.startswith("handed back"):
         return "handed_back"
     return "agent_left" if how == "lost: the agent left" else "connection_lost"

@@ -82,6 +82,13 @@ class Llama:
         pieces = [self.token_bytes(token) for token in range(self.n_vocab)]
         return grammar_tokenizer(self.vocab, pieces, self.end_tokens)
 
+    @cached_property
+    def suppressed_tokens(self) -> tuple[int, ...]:
+        """Every token that the model's file says is never to be sampled."""
+        count = ctypes.c_int32()
+        first = lib.llama_vocab_get_suppress_tokens(self.vocab, ctypes.byref(count))
+        return tuple(first[: count.value]) if count.value else ()
+
     @property
     def model(self) -> object:
         """The raw model pointer, for another context over the same weights."""
