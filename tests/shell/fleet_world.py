@@ -23,7 +23,8 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import TRIO, Feature
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import Failure, Request
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.fleet.fleet_values import Host, RolloutPhase
 from paddler_trio.wire.codec import loads, unstructure
@@ -274,7 +275,7 @@ class PlayedInstance:
 
     async def fetch(self, wire_id: str, models: tuple[object, ...]) -> None:
         if self.connection is not None:
-            self.connection.progressed(
+            self.connection.questions.progressed(
                 CacheProgress(id=wire_id, phase="downloading", source="host", filename="file")
             )
         if self.host.manners.is_busy:
@@ -321,7 +322,7 @@ class PlayedInstance:
 
     def reply(self, answer: Answer) -> None:
         if self.connection is not None:
-            self.connection.answer(answer.id, answer)
+            self.connection.questions.answer(answer.id, answer)
 
     def report(
         self, phase: str | None = None, *, served: str | None = None, detail: str | None = None

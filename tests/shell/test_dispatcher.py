@@ -16,7 +16,8 @@ from dispatch_world import LIMITS, World, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.nursery_tree.agent_kinds import PADDLER, TRIO
-from paddler_trio.nursery_tree.request import OUTBOX_STEPS, Failure, Request
+from paddler_trio.nursery_tree.request import OUTBOX_STEPS, Request
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.wire.trio.trio_link import Report, Start
 
 # ------------------------------------------------------------------------ the plain way
@@ -105,7 +106,7 @@ async def test_who_is_refused_after_a_quiet_time_is_advised_by_the_queue_and_not
             await trio.sleep(600)
         works, *waiting = [here.submit() for _ in range(3)]
         assert (await heard(here.submit()))[1] == Failure(503, "Buffered requests overflow")
-        assert here.dispatcher.retry_after_s() == 1
+        assert here.dispatcher.pools.retry_after_s() == 1
         for request in waiting:
             request.stop()
         await wait_all_tasks_blocked()

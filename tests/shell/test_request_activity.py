@@ -27,8 +27,10 @@ from paddler_trio.balancer.agents.agent_frames import take_step
 from paddler_trio.net.server.asgi import Message
 from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.pool import Hold
-from paddler_trio.nursery_tree.request import Ended, Failure, Request
+from paddler_trio.nursery_tree.request import Ended, Request
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trio.prompt_stages import PromptStages, bounded_count
 
@@ -42,7 +44,8 @@ def autojump_clock() -> MockClock:
 
 
 def watched(here: World, captures: Captures | None = None) -> RequestActivity:
-    activity = here.dispatcher.observer = RequestActivity(captures)
+    activity = RequestActivity(captures)
+    here.dispatcher.observers = Observers((activity,))
     return activity
 
 
@@ -227,7 +230,7 @@ async def test_positions_in_the_queue_are_noted_once_a_second(autojump_clock: Mo
         activity = watched(here)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
-                activity.run, here.dispatcher.position, here.dispatcher.pools.obstacle
+                activity.run, here.dispatcher.pools.position, here.dispatcher.pools.obstacle
             )
             requests = [here.submit(f"r{number}") for number in range(3)]
             await trio.sleep(1.5)
@@ -256,7 +259,7 @@ async def test_a_request_that_waits_for_drained_agents_is_told_so(
         agents = [here.agent().connection, here.agent().connection]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
-                activity.run, here.dispatcher.position, here.dispatcher.pools.obstacle
+                activity.run, here.dispatcher.pools.position, here.dispatcher.pools.obstacle
             )
             for agent in agents:
                 here.dispatcher.drain_agent(agent, drained=True)

@@ -20,11 +20,12 @@ from paddler_trio.balancer.activity.feed_document import MAX_DIFF_KEYS, MAX_DIFF
 from paddler_trio.balancer.activity.finished_requests import MAX_FINISHED
 from paddler_trio.balancer.activity.request_record import MAX_MARKS
 from paddler_trio.balancer.agents import ask_model, embedding_fan_out
-from paddler_trio.balancer.apis import answer, api_exchange, kept_logprobs
+from paddler_trio.balancer.apis import api_exchange
+from paddler_trio.balancer.apis.answers import answer, kept_logprobs
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server import rerank
 from paddler_trio.balancer.apis.openai import completion_request, embeddings
-from paddler_trio.balancer.apis.responses import responses_response
+from paddler_trio.balancer.apis.responses import response_output
 from paddler_trio.balancer.fleet import model_store_child, shared_view
 from paddler_trio.balancer.fleet.fleet_database import MAX_FLEET_FILE_BYTES
 from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY
@@ -37,7 +38,12 @@ from paddler_trio.balancer.front import (
 )
 from paddler_trio.balancer.joining import join_exchange
 from paddler_trio.balancer.joining.stored_agents import MAX_CREDENTIALS, MAX_TOKENS
-from paddler_trio.balancer.reverse_proxy import forwarding, prefix_affinity, tunnel_exchange
+from paddler_trio.balancer.reverse_proxy import (
+    forwarding,
+    prefix_affinity,
+    slot_holders,
+    tunnel_exchange,
+)
 from paddler_trio.models.download.partial_file import BLOCK_BYTES
 from paddler_trio.models.download.transfer import SPACE_BLOCKS, TransferLimits
 from paddler_trio.models.hub import hub_lookup
@@ -53,14 +59,10 @@ from paddler_trio.net.websocket.bounded_websocket import (
     LEAST_FRAGMENT_BYTES,
     MESSAGE_DEADLINE_S,
 )
-from paddler_trio.nursery_tree.agent_connection import (
-    OUTGOING_FRAMES,
-    QUESTIONS_AT_ONCE,
-    QUESTIONS_OF_ONE_CLIENT,
-    TUNNELS_BESIDE_SLOTS,
-)
+from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, TUNNELS_BESIDE_SLOTS
+from paddler_trio.nursery_tree.agent_questions import QUESTIONS_AT_ONCE, QUESTIONS_OF_ONE_CLIENT
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
-from paddler_trio.processes.engine.pipe import OUTBOX_FRAMES
+from paddler_trio.processes.engine.pipe import HELD_LOGPROBS, OUTBOX_FRAMES, OUTBOX_LOGPROBS
 from paddler_trio.processes.model_store import arrival, store_connection, upload_file, upload_routes
 from paddler_trio.processes.preparation.job_limits import (
     BASE_CPU_S,
@@ -137,6 +139,9 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
             f"{inference_socket.MAX_ID_CHARS} characters"
         ),
         "connections per port": f"`--max-connections` ({config.max_connections})",
+        "slots that WebSockets to servers hold, while a request waits for one": (
+            f"all; 1 given up in {slot_holders.PATIENCE_S:.0f} s"
+        ),
         "bytes held of all requests and messages of the balancer": (
             f"`--input-memory` ({config.input_memory_bytes // MIB} MiB); "
             f"clients may spend {budget.PUBLIC_SHARE * 100:.0f} % of it"
@@ -219,9 +224,12 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         "tokens of one embedding request in the engine": (
             f"less than two portions of {embedding.PORTION_TOKENS:,}, or one longer chunk"
         ),
-        "steps from the engine": f"{OUTBOX_FRAMES}, then its pipe",
+        "steps from the engine": (
+            f"{OUTBOX_FRAMES}, and {OUTBOX_LOGPROBS:,} log probabilities in them, then its pipe"
+        ),
         "passes whose tokens wait in the engine to be delivered together": (
-            f"{OUTBOX_FRAMES}, for `--stream-interval-ms` ({STREAM_INTERVAL_MS:g})"
+            f"{OUTBOX_FRAMES}, and {HELD_LOGPROBS} log probabilities, "
+            f"for `--stream-interval-ms` ({STREAM_INTERVAL_MS:g})"
         ),
         "pieces of a server's stream that wait in its agent to be delivered together": (
             f"{MAX_HELD_BYTES // KIB} KiB, for `--stream-interval-ms` ({STREAM_INTERVAL_MS:g})"
@@ -349,7 +357,7 @@ def test_the_outgoing_side_says_what_the_constants_say() -> None:
     limits = ApiLimits()
     most = limits.max_answer_bytes
     number, item = kept_logprobs.NUMBER_BYTES, ask_model.ITEM_BYTES
-    repeated = number + responses_response.REPEATED_BYTES
+    repeated = number + response_output.REPEATED_BYTES
     page = " ".join(OUTGOING.split())
     rows = [line for line in OUTGOING.splitlines() if line.startswith("| ")][1:]
     told = {row.split("|")[1].strip(): row.split("|")[3].strip() for row in rows}

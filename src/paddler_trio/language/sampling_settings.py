@@ -107,7 +107,7 @@ def _breakers(texts: Sequence[str]) -> list[str]:
 
 
 def _logit_bias(biases: Sequence[LogitBias], vocabulary: Vocabulary) -> dict[int, float]:
-    """Where a token is named twice, the later bias counts."""
+    """Collect the biases; where a token is named twice, the later one counts."""
     by_token: dict[int, float] = {}
     for place, bias in enumerate(biases):
         field = f"sampling.logit_bias[{place}]"

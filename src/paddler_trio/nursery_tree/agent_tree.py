@@ -26,19 +26,18 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.nursery_tree.drain_status import show_drain
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, run_instance
 from paddler_trio.system.heap_trim import run_heap_trim
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.ready_sockets import run_ready_sockets
-from paddler_trio.system.systemd_notify import SystemdNotifier
+from paddler_trio.system.systemd_notify import SystemdNotifier, show_drain
 
 log = structlog.get_logger("agent")
 
 
 @attrs.frozen(eq=False)
 class AgentParts:
-    """What the tree gives tasks to.
+    """All that the tree gives tasks to.
 
     Args:
       first: of the first link; the agent is down when it is.

@@ -9,7 +9,7 @@ that the request ends when the task is cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -18,40 +18,42 @@ import trio
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import INFILL_OFFERS, TRIO_OFFERS
-from paddler_trio.nursery_tree.dispatch_failures import (
+from paddler_trio.nursery_tree.connected_agents import Agents
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import Observers
+from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
+from paddler_trio.nursery_tree.pool import Hold, Pool, PoolSettings
+from paddler_trio.nursery_tree.pools import Pools
+from paddler_trio.nursery_tree.request import (
+    Buffered,
+    Ended,
+    Lease,
+    Leased,
+    Phase,
+    Request,
+    RevisionPin,
+    SlotOwner,
+    Stopping,
+    Streaming,
+    client_digest,
+)
+from paddler_trio.nursery_tree.request_endings import (
     BUFFERED_TOO_LONG,
     CUT_OFF,
     DISPLACED,
     OLD_FOR_INFILL,
     OVERFLOW,
     SHUTTING_DOWN,
+    Completed,
+    Failure,
     hopeless,
     no_such_deployment,
     other_kind,
+    revision_gone,
     silent_server,
     stranded,
     token_timeout,
     too_long,
-)
-from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
-from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
-from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
-from paddler_trio.nursery_tree.handover import run_in
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
-from paddler_trio.nursery_tree.pools import Pools
-from paddler_trio.nursery_tree.request import (
-    Buffered,
-    Completed,
-    Ended,
-    Failure,
-    Leased,
-    Phase,
-    Request,
-    RevisionPin,
-    Stopping,
-    Streaming,
-    client_digest,
 )
 from paddler_trio.nursery_tree.request_log import log_end, shown
 from paddler_trio.scheduler.dispatch.continuation import Loss, refusal
@@ -60,7 +62,7 @@ from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Granted, Queued
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics, Priority, RequestKey
 from paddler_trio.system.printed_tree import explain_this_task
-from paddler_trio.system.synchronization import ChangedItems, Changes
+from paddler_trio.system.synchronization import Changes, run_in
 from paddler_trio.wire.trace_parent import TraceContext
 from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
@@ -79,15 +81,15 @@ class Dispatcher:
     """
 
     limits: DispatchLimits
-    agents: dict[AgentKey, AgentConnection] = attrs.field(factory=dict, init=False)
+    observers: Observers = attrs.field(factory=Observers)
+    """They see every request."""
+    agents: Agents = attrs.field(factory=Agents, init=False)
     agents_changed: Changes = attrs.field(factory=Changes, init=False)
     fleet_changed: Changes = attrs.field(factory=Changes, init=False)
     """An agent came or left, or reports something else; not every request that begins or ends."""
     buffer_changed: Changes = attrs.field(factory=Changes, init=False)
     pools_changed: Changes = attrs.field(factory=Changes, init=False)
     """A queue is empty, or not empty any more."""
-    observer: DispatchObserver = attrs.field(factory=NoObserver, init=False)
-    """Sees every request; set before the first one."""
     health: HealthTracker = attrs.field(factory=HealthTracker, init=False)
     is_draining: bool = attrs.field(default=False, init=False)
     pools: Pools = attrs.field(init=False)
@@ -95,10 +97,6 @@ class Dispatcher:
     """All that have not ended."""
     _agents_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _requests_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
-    _ids: set[str] = attrs.field(factory=set, init=False)
-    """Of the agents that are here."""
-    _drained: set[str] = attrs.field(factory=set, init=False)
-    _followers: list[ChangedItems[AgentConnection]] = attrs.field(factory=list, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -148,34 +146,28 @@ class Dispatcher:
             is_repeatable=is_repeatable,
             buffered_timeout_s=self.limits.buffered_timeout_s,
         )
-        request.observer = self.observer
-        self.observer.arrived(request)
-        if self.is_draining or self._requests_nursery is None:
-            return self._refused(request, SHUTTING_DOWN)
-        if work.excess is not None:
-            return self._refused(request, too_long(work.excess))
+        request.observer = self.observers
+        self.observers.arrived(request)
         pool = self.pools.find(deployment)
-        if pool is None:
-            return self._refused(request, no_such_deployment(deployment))
-        if pool.is_upstream != isinstance(work, ForwardedWork):
-            return self._refused(request, other_kind(deployment, is_upstream=pool.is_upstream))
-        needs = TRIO_OFFERS if work.needs_ours is not None else frozenset()
-        if work.needs_ours is not None and pool.ledger.is_hopeless(needs):
-            return self._refused(request, hopeless(work.needs_ours))
-        if work.is_infill:
-            needs = INFILL_OFFERS
-            if pool.ledger.is_hopeless(needs):
-                return self._refused(request, OLD_FOR_INFILL)
+        refusal = self._refusal_at_once(request, pool)
+        if refusal is not None or pool is None or self._requests_nursery is None:
+            return self._refused(request, refusal or SHUTTING_DOWN)
         decision = pool.ledger.ask(
             request.key,
             client=client,
             user=user,
             priority=priority,
-            needs=needs,
+            needs=_needs(work),
             revision=request.pinned_to,
         )
         if isinstance(decision, BufferFull):
             return self._refused(request, OVERFLOW)
+        self._take(pool, request, decision)
+        self._requests_nursery.start_soon(self._run, request, name=f"request {request.id}")
+        return request
+
+    def _take(self, pool: Pool, request: Request, decision: Granted | Queued) -> None:
+        """Let a request into its pool, where it has a slot or waits."""
         self._requests[request.key] = pool.requests[request.key] = request
         pool.entered(request)
         request.on_move = self._moved
@@ -184,14 +176,29 @@ class Dispatcher:
             if decision.displaced is not None:
                 self._requests[decision.displaced].end(DISPLACED)
         self._apply(pool, [decision])
-        self._requests_nursery.start_soon(self._run, request, name=f"request {request.id}")
-        return request
+
+    def _refusal_at_once(self, request: Request, pool: Pool | None) -> Failure | None:
+        """Return why a request need not wait; None if it may."""
+        work, deployment = request.work, request.deployment
+        if self.is_draining:
+            return SHUTTING_DOWN
+        if work.excess is not None:
+            return too_long(work.excess)
+        if pool is None:
+            return no_such_deployment(deployment)
+        if pool.is_upstream != isinstance(work, ForwardedWork):
+            return other_kind(deployment, is_upstream=pool.is_upstream)
+        if work.needs_ours is not None and pool.ledger.is_hopeless(TRIO_OFFERS):
+            return hopeless(work.needs_ours)
+        if work.is_infill and pool.ledger.is_hopeless(INFILL_OFFERS):
+            return OLD_FOR_INFILL
+        return None
 
     def _refused(self, request: Request, failure: Failure) -> Request:
-        """It never was in a queue."""
+        """End a request that never was in a queue."""
         left = request.phase
         request.end(failure)
-        self.observer.moved(request, left)
+        self.observers.moved(request, left)
         return request
 
     def drain(self) -> None:
@@ -204,54 +211,20 @@ class Dispatcher:
 
     @property
     def requests(self) -> Collection[RequestKey]:
-        """All that have not ended; it follows what happens."""
+        """Return all that have not ended; it follows what happens."""
         return self._requests.keys()
 
-    def retry_after_s(self, deployment: str = DEFAULT_DEPLOYMENT) -> int:
-        """When a request that was refused now should come again."""
-        return self.pools.retry_after_s(deployment)
-
-    def position(self, request: Request) -> int | None:
-        """How many stand before this request in its queue; None if it does not wait."""
-        return self.pools.position(request)
-
     def statistics(self) -> LedgerStatistics:
-        """The counts of all pools; ``slots_total`` is what the agents reported, usable or not."""
+        """Return the counts of all pools; ``slots_total`` is what the agents reported, usable or
+        not."""
         reported = sum(max(0, agent.status.slots_total) for agent in self.agents.values())
         return attrs.evolve(self.pools.statistics(), slots_total=reported)
 
-    @property
-    def all_slots_are_drained(self) -> bool:
-        """Agents have slots, and an operator has drained every one of these agents."""
-        having = [agent for agent in self.agents.values() if agent.status.slots_total > 0]
-        return bool(having) and all(agent.is_drained for agent in having)
-
-    def suspend(self, agent: AgentConnection) -> None:
+    def suspend(self, owner: SlotOwner) -> None:
         """The server behind this agent did not answer: no work until the agent's next report, which
         says how it is."""
-        agent.is_suspended = True
-        if agent.key in self.agents and agent.refresh_readiness():
-            self.update(agent)
-
-    def _rest(self, agent: AgentConnection) -> None:
-        """It cannot do what it says: it lacks memory or descriptors, and has the most free slots
-        for it."""
-        agent.rests_until_s = trio.current_time() + REST_S
-        if agent.key in self.agents and agent.refresh_readiness():
-            self.update(agent)
-
-    def agents_with_models(self) -> list[AgentConnection]:
-        """Those that load what is desired; not those in front of a server."""
-        return [agent for agent in self.agents.values() if not agent.kind.forwards]
-
-    def changed_agents(self) -> ChangedItems[AgentConnection]:
-        """Each agent for which ``fleet_changed`` is notified, to be taken by one reader, which
-        lives as long as this dispatcher. Those that are here have changed at first."""
-        changed: ChangedItems[AgentConnection] = ChangedItems()
-        for agent in self.agents.values():
-            changed.note(agent)
-        self._followers.append(changed)
-        return changed
+        owner.is_suspended = True
+        self._look_again(owner)
 
     def slots_processing(self, agent: AgentKey) -> int:
         return self.pools.of(self.agents[agent]).ledger.slots_processing(agent)
@@ -283,52 +256,32 @@ class Dispatcher:
         if pool is not None and pool.held != hold:
             pool.hold(hold, trio.current_time())
 
-    def demand(self) -> Mapping[str, Demand]:
-        """What waits and what runs, of each deployment."""
-        return self.pools.demand()
-
     # -------------------------------------------------------------- agents
 
     async def run_agent(self, run: Callable[[], Awaitable[None]], *, name: str) -> None:
         """Run the task of one agent's connection among the agents, until it ends; see
-        :func:`~paddler_trio.nursery_tree.handover.run_in`."""
+        :func:`~paddler_trio.system.synchronization.run_in`."""
         assert self._agents_nursery is not None, "an agent dialled in before the tree was built"
         await run_in(self._agents_nursery, run, name=name)
 
     def join(self, agent: AgentConnection) -> None:
         """An agent of a deployment that there is not stays, and gets no work."""
-        self.agents[agent.key] = agent
-        self._ids.add(agent.id)
+        self.agents.add(agent)
         agent.joined_s = trio.current_time()
         self.health.joined(agent.label, agent.joined_s)
-        agent.is_drained = self._is_drained(agent)
         self.pools.joined_by(agent).join(agent)
         self.update(agent)
 
-    def is_here(self, agent_id: str) -> bool:
-        """An agent with this id has joined and not left."""
-        return agent_id in self._ids
-
     def drain_agent(self, agent: AgentConnection, *, drained: bool) -> None:
-        """Give the agent nothing new while ``drained``; what it has, it finishes. Remembered across
-        its reconnects, not across restarts of the balancer. The first link of a host stands for
-        all instances on it."""
-        if drained:
-            self._drained.add(agent.id)
-        else:
-            self._drained.discard(agent.id)
-        for each in list(self.agents.values()):
-            if agent.id in (each.id, each.host):
-                each.is_drained = self._is_drained(each)
-                each.refresh_readiness()
-                self.update(each)
-
-    def _is_drained(self, agent: AgentConnection) -> bool:
-        return agent.id in self._drained or agent.host in self._drained
+        """Give the agent nothing new while ``drained``; what it has, it finishes. See
+        :meth:`Agents.set_drained`; a balancer that is started anew does not remember it."""
+        for each in self.agents.set_drained(agent, drained=drained):
+            each.refresh_readiness()
+            self.update(each)
 
     def update(self, agent: AgentConnection) -> None:
         """The agent's slots or readiness may have changed."""
-        self.observer.agent_changed(agent, is_here=True)
+        self.observers.agent_changed(agent, is_here=True)
         pool = self.pools.of(agent)
         self._note_serving(pool, agent.key, serves=agent.gets_work_by_right)
         self._apply(pool, pool.record(agent))
@@ -342,10 +295,9 @@ class Dispatcher:
     def leave(self, agent: AgentConnection) -> None:
         """The agent is gone: its slots vanish at once, and every lease on it ends. Requests that
         may go on elsewhere are back in the queue before any other can ask, the earliest first."""
-        if self.agents.pop(agent.key, None) is None:
+        if not self.agents.remove(agent):
             return
-        self._ids.discard(agent.id)
-        self.observer.agent_changed(agent, is_here=False)
+        self.observers.agent_changed(agent, is_here=False)
         self.health.left(agent.label, trio.current_time(), gracefully=agent.said_goodbye)
         suspects = {} if agent.said_goodbye else agent.suspects()
         how = "lost: the agent left" if agent.said_goodbye else "lost: the agent's connection broke"
@@ -361,8 +313,7 @@ class Dispatcher:
         self._note_changed(agent)
 
     def _note_changed(self, agent: AgentConnection) -> None:
-        for each in self._followers:
-            each.note(agent)
+        self.agents.note_changed(agent)
         self.agents_changed.notify()
         self.fleet_changed.notify()
 
@@ -383,7 +334,9 @@ class Dispatcher:
             suspects=suspects,
         )
         if not suspects and request.agents[-2:] == [lease.agent.label] * 2:
-            self._rest(lease.agent)
+            # it cannot do what it says: it lacks memory or descriptors, and has the most free slots
+            lease.agent.rests_until_s = trio.current_time() + REST_S
+            self._look_again(lease.agent)
         pool = self.pools.of(request)
         self._apply(pool, pool.ledger.give_back(request.key))
         self._lose_slot(request, suspects, f"handed back: {reason}")
@@ -414,7 +367,7 @@ class Dispatcher:
         return len(moved)
 
     def _refusal(self, request: Request, suspects: int) -> str | None:
-        """Why another agent may not go on with it; None if one may."""
+        """Return why another agent may not go on with a request; None if one may."""
         has_output = request.num_results > 0 or bool(request.tokens)
         loss = Loss(
             has_output=has_output and not request.is_repeatable,
@@ -430,7 +383,7 @@ class Dispatcher:
 
         ``suspects``: how many may be the cause, this one among them; 0 if this one is not.
         """
-        self.observer.lost(request, how)
+        self.observers.lost(request, how)
         if isinstance(request.phase, Stopping):
             request.end(request.phase.ending)
             return
@@ -468,7 +421,7 @@ class Dispatcher:
 
     async def _run(self, request: Request) -> None:
         """The task of a request: it ends the phases that last too long."""
-        explain_this_task(lambda: shown(request, self.position(request)))
+        explain_this_task(lambda: shown(request, self.pools.position(request)))
         structlog.contextvars.bind_contextvars(**request.log_fields)
         try:
             while not isinstance(request.phase, Ended):
@@ -491,8 +444,11 @@ class Dispatcher:
                 waited_s = trio.current_time() - since_s
                 if request.pin is not None and not request.tokens:
                     request.pin.is_lost = True
+                    request.end(revision_gone(request.pin.revision or "", waited_s))
+                    return
                 agents = self.pools.of(request).agents.values()
-                request.end(stranded(request, waited_s, agents))
+                ready = [agent.kind for agent in agents if agent.is_accepting]
+                request.end(stranded(len(request.tokens), waited_s, ready))
             case Leased(lease) | Streaming(lease) if lease.silent_from_s > trio.current_time():
                 request.wait_until(lease.silent_from_s)
             case Leased(lease) | Streaming(lease) if isinstance(request.work, ForwardedWork):
@@ -506,7 +462,7 @@ class Dispatcher:
 
     def _moved(self, request: Request, left: Phase) -> None:
         """A request has entered a phase: what that means for its agent, its slot, its deadline."""
-        self.observer.moved(request, left)
+        self.observers.moved(request, left)
         now_s = trio.current_time()
         held = left.lease if isinstance(left, Leased | Streaming | Stopping) else None
         match request.phase:
@@ -544,17 +500,22 @@ class Dispatcher:
         self.agents_changed.notify()
 
     def _item_timeout_s(self, request: Request) -> float:
-        """How long its agent may be silent about it."""
+        """Return how long its agent may be silent about a request."""
         if isinstance(request.work, ForwardedWork):
             return request.work.response_timeout_s
         return self.limits.item_timeout_s
 
-    def _count_failure(self, agent: AgentConnection) -> None:
-        ejection_s = self.health.failed(agent.label, trio.current_time())
+    def _count_failure(self, owner: SlotOwner) -> None:
+        ejection_s = self.health.failed(owner.label, trio.current_time())
         if ejection_s is not None:
-            log.error("agent ejected: too many failures", agent=agent.label, for_s=ejection_s)
-            if agent.key in self.agents and agent.refresh_readiness():
-                self.update(agent)
+            log.error("agent ejected: too many failures", agent=owner.label, for_s=ejection_s)
+            self._look_again(owner)
+
+    def _look_again(self, owner: SlotOwner) -> None:
+        """Something beside its reports has changed whether it gets work."""
+        agent = self.agents.get(owner.key)
+        if agent is not None and agent.refresh_readiness():
+            self.update(agent)
 
     def _apply(self, pool: Pool, decisions: Iterable[Granted | Queued]) -> None:
         for decision in decisions:
@@ -577,3 +538,10 @@ class Dispatcher:
             request.pin.revision = agent.revision
         request.grant(lease)
         self.agents_changed.notify()
+
+
+def _needs(work: EncodedWork | ForwardedWork) -> frozenset[str]:
+    """Return what an agent must offer to get this work."""
+    if work.is_infill:
+        return INFILL_OFFERS
+    return frozenset() if work.needs_ours is None else TRIO_OFFERS

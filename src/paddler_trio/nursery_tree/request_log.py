@@ -5,16 +5,8 @@ from __future__ import annotations
 import structlog
 import trio
 
-from paddler_trio.nursery_tree.request import (
-    Buffered,
-    Ended,
-    Failure,
-    Leased,
-    Request,
-    Stopped,
-    Stopping,
-    Streaming,
-)
+from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Request, Stopping, Streaming
+from paddler_trio.nursery_tree.request_endings import Failure, Stopped
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 log = structlog.get_logger("dispatch")
@@ -42,7 +34,7 @@ def log_end(request: Request) -> None:
 
 
 def shown(request: Request, ahead: int | None) -> str:
-    """For the printed tree: why it waits, behind how many, or where it runs."""
+    """Return, for the printed tree, why it waits, behind how many, or where it runs."""
     match request.phase:
         case Buffered():
             again = f", continuing after {len(request.tokens)} tokens" if request.tokens else ""

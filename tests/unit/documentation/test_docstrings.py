@@ -11,8 +11,9 @@ import pytest
 
 PACKAGE = Path(__file__).parents[3] / "src" / "paddler_trio"
 ROOMS = (
-    *("agent", "balancer", "models", "net", "processes"),
+    *("agent", "balancer", "cli", "models", "net", "nursery_tree", "processes"),
     *("scheduler", "system", "telemetry", "wire"),
+    *("language/answers", "language/images", "language/templates"),
 )
 FRAGMENT = re.compile(
     r"(As|At|By|For|From|How|In|Its|Of|To|What|When|Where|Whether|Which|Who|Whose|With|The same)\b"

@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 
 from paddler_trio.balancer.activity.request_record import Capture, RequestRecord
-from paddler_trio.nursery_tree.request import Results
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
 MAX_BYTES: Final = 4096

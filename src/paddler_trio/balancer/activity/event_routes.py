@@ -39,7 +39,7 @@ class EventRoutes:
 
     def add_to(self, routes: Router) -> None:
         """Answer this path too."""
-        routes.http("GET", "/api/v2/events", self._events)
+        routes.stream("GET", "/api/v2/events", self._events)
 
     async def _events(self, exchange: Exchange, params: Params) -> None:
         topics = _wanted(exchange, self.feed.names)

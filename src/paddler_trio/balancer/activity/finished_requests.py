@@ -24,7 +24,7 @@ from paddler_trio.balancer.activity.request_record import (
     RequestRecord,
     Stay,
 )
-from paddler_trio.nursery_tree.request import Completed, Ending, Failure, Stopped
+from paddler_trio.nursery_tree.request_endings import Completed, Ending, Failure, Stopped
 from paddler_trio.system.heap import MAPPED_BYTES
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 

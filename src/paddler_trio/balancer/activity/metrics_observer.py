@@ -9,24 +9,16 @@ import attrs
 
 from paddler_trio.balancer.activity.finished_requests import FinishedRequests
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
-from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import (
-    Buffered,
-    Ended,
-    Failure,
-    Leased,
-    Phase,
-    Request,
-    Results,
-    Stopping,
-)
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
+from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Phase, Request, Stopping
+from paddler_trio.nursery_tree.request_endings import Failure
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 
 
 @attrs.define(eq=False)
-class MetricsObserver:
-    """A ``DispatchObserver``.
+class MetricsObserver(DispatchObserver):
+    """See the module docstring.
 
     Args:
       finished: the records of requests that ended; the newest is there before this is called.
@@ -61,9 +53,6 @@ class MetricsObserver:
                 if placement.prompt_tokens is not None:
                     metrics.prompt(placement.prompt_tokens, placement.cached_tokens or 0)
 
-    def lost(self, request: Request, how: str) -> None:
-        """Do nothing: the phase of the request shows it."""
-
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
         if results.family != "GeneratedToken":
             return
@@ -76,9 +65,3 @@ class MetricsObserver:
             self.metrics.first_result(now_s - request.arrived_s, tokens)
         else:
             self.metrics.step(now_s - last_s, tokens)
-
-    def prepared(self, lease: Lease) -> None:
-        """The record has it."""
-
-    def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
-        """Slots are counted when a row is made."""

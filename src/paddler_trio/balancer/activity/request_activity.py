@@ -28,19 +28,18 @@ from paddler_trio.balancer.activity.request_record import (
     why,
 )
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
-from paddler_trio.nursery_tree.lease import Lease
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.request import (
-    FORWARDED,
     Buffered,
     Ended,
+    Lease,
     Leased,
     Phase,
     Request,
-    Results,
     Stopping,
     Streaming,
 )
+from paddler_trio.nursery_tree.step_results import FORWARDED, Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.system.printed_tree import explain_this_task
@@ -94,16 +93,14 @@ class _Lanes:
 
 
 @attrs.define(eq=False, repr=False)
-class RequestActivity:
-    """See the module docstring; a ``DispatchObserver``.
+class RequestActivity(DispatchObserver):
+    """See the module docstring.
 
     Args:
       captures: keeps the beginnings of prompts and answers; None keeps none.
-      then: another observer, which sees the same after this one.
     """
 
     captures: Captures | None = None
-    then: DispatchObserver = attrs.field(factory=NoObserver)
     agents: AgentHistory = attrs.field(factory=AgentHistory, init=False)
     in_flight: dict[RequestKey, RequestRecord] = attrs.field(factory=dict, init=False)
     finished: FinishedRequests = attrs.field(init=False)
@@ -156,7 +153,6 @@ class RequestActivity:
         self.in_flight[request.key] = record
         self._requests[request.key] = self._waiting[request.key] = request
         self._touch(record)
-        self.then.arrived(request)
 
     def moved(self, request: Request, left: Phase) -> None:
         record = self.in_flight[request.key]
@@ -183,11 +179,9 @@ class RequestActivity:
             del self.in_flight[request.key], self._requests[request.key]
             self.finished.add(record)
         self._touch(record)
-        self.then.moved(request, left)
 
     def lost(self, request: Request, how: str) -> None:
         self._lost = how[:MAX_TEXT_CHARS]
-        self.then.lost(request, how)
 
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
         record = self.in_flight.get(request.key)
@@ -209,7 +203,6 @@ class RequestActivity:
             _note_usage(placement, {"usage": last.get("Usage")})
         if self.captures is not None:
             self.captures.take(record, results)
-        self.then.delivered(request, results, now_s)
 
     def prepared(self, lease: Lease) -> None:
         record = self.in_flight.get(lease.request.key)
@@ -222,11 +215,9 @@ class RequestActivity:
                 placement.prompt_tokens = lease.prompt.tokens
                 placement.cached_tokens = lease.prompt.cached
             self._touch(record)
-        self.then.prepared(lease)
 
     def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
         self.agents.note(agent, trio.current_time(), is_here=is_here)
-        self.then.agent_changed(agent, is_here=is_here)
 
     async def run(self, position: Position, obstacle: Obstacle) -> None:
         """Note positions in the queue until cancelled, those that were not noted for longest first.

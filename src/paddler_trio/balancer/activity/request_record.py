@@ -16,17 +16,8 @@ import attrs
 
 from paddler_trio.balancer.activity.moments import ms
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
-from paddler_trio.nursery_tree.request import (
-    Buffered,
-    Completed,
-    Ended,
-    Ending,
-    Failure,
-    Leased,
-    Request,
-    Stopping,
-    Streaming,
-)
+from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Request, Stopping, Streaming
+from paddler_trio.nursery_tree.request_endings import Completed, Ending, Failure
 from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork

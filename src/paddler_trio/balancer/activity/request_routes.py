@@ -37,7 +37,8 @@ from paddler_trio.net.server.asgi import (
 )
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
-from paddler_trio.nursery_tree.request import MAX_LOG_ID_CHARS, Failure
+from paddler_trio.nursery_tree.request import MAX_LOG_ID_CHARS
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.wire.codec import dumps
 
 log = structlog.get_logger("requests")
@@ -139,10 +140,10 @@ class RequestRoutes:
 
     def add_to(self, routes: Router) -> None:
         """Answer these paths too."""
-        routes.http("GET", "/api/v2/requests", self._list)
+        routes.stream("GET", "/api/v2/requests", self._list)
         routes.http("GET", "/api/v2/requests/{name}", self._show)
         routes.http("DELETE", "/api/v2/requests/{name}", self._cancel)
-        routes.http("GET", "/api/v2/agents/history", self._history)
+        routes.stream("GET", "/api/v2/agents/history", self._history)
 
     async def _list(self, exchange: Exchange, params: Params) -> None:
         wanted = Filter.read(exchange)

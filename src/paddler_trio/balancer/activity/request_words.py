@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paddler_trio.balancer.activity.request_record import PlacementRecord, RequestRecord, Stay
-from paddler_trio.nursery_tree.request import Failure
+from paddler_trio.nursery_tree.request_endings import Failure
 
 
 def explanation(record: RequestRecord, now_s: float) -> list[str]:

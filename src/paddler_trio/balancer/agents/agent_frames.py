@@ -11,8 +11,8 @@ import trio
 
 from paddler_trio.errors import WireError
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.request import Lease
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, check_count
 from paddler_trio.wire.json_text import beginning_of, dumps
 from paddler_trio.wire.paddler.messages import AgentResponse, parse_balancer_message

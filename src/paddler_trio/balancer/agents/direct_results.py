@@ -18,7 +18,8 @@ import attrs
 from paddler_trio.net.server.asgi import ClientGoneError
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.streaming import WritesNow
-from paddler_trio.nursery_tree.request import Request, Results
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.step_results import Results
 
 
 @attrs.define(eq=False, repr=False)

@@ -8,7 +8,8 @@ import attrs
 import trio
 
 from paddler_trio.balancer.agents.direct_results import DirectResults
-from paddler_trio.nursery_tree.request import Request, Results
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.step_results import Results
 
 MAX_STEPS_PER_WRITE = 64
 

@@ -16,7 +16,8 @@ import attrs
 
 from paddler_trio.errors import PaddlerError
 from paddler_trio.net.server.asgi import Header, HttpProblem
-from paddler_trio.nursery_tree.request import Failure, RawResult
+from paddler_trio.nursery_tree.request_endings import Failure
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.wire.engine.sampler_stages import PARAMETERS
 from paddler_trio.wire.paddler.raw_results import result_tag
 

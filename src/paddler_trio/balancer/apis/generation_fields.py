@@ -22,7 +22,6 @@ from paddler_trio.balancer.apis.shapes import (
     Number,
     Shape,
     Text,
-    texts,
 )
 from paddler_trio.balancer.front.end_user import MAX_USER_CHARS
 from paddler_trio.wire.codec import dumps
@@ -221,7 +220,7 @@ def max_tokens_of(values: Mapping[str, object], ignored: IgnoredFields) -> int |
 
 
 def stop_of(values: Mapping[str, object]) -> Sequence[str]:
-    return [text for text in texts(values.get("stop", [])) if text]
+    return [text for text in _texts(values.get("stop", [])) if text]
 
 
 def constraint_of(
@@ -280,10 +279,18 @@ _CONSTRAINTS: Mapping[str, Callable[[object], Constraint]] = {
     "json_schema": _schema,
     "guided_json": _schema,
     "guided_regex": _regex,
-    "guided_choice": lambda choices: ChoiceGrammar(tuple(texts(choices))),
+    "guided_choice": lambda choices: ChoiceGrammar(tuple(_texts(choices))),
     "guided_grammar": _gbnf,
     "regex": _regex,
     "ebnf": _gbnf,
     "structured_outputs": _structured,
 }
 """Of the fields that constrain an answer."""
+
+
+def _texts(value: object) -> Sequence[str]:
+    """Return a string or a list of strings, as a list."""
+    if isinstance(value, str):
+        return (value,)
+    assert isinstance(value, list)
+    return [str(text) for text in value]

@@ -10,7 +10,7 @@ Bodies of the native routes have no shapes here: their classes travel on agent l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar, Protocol, TypeAlias
 
 import attrs
@@ -58,8 +58,7 @@ def wrong(shape: Shape, value: object, path: str) -> ApiError:
 
 
 def _beyond(limit: str, most: int, size: str, path: str) -> ApiError:
-    """Return the error for a value whose size is over ``most``; ``limit`` is its name, if it has
-    one."""
+    """Return the error for a value whose size is over ``most``; ``limit`` names it, if any."""
     return invalid(f"{path} {size}, the limit{limit and ' ' + limit} is {most}", path)
 
 
@@ -358,15 +357,12 @@ class Tagged:
         if not isinstance(value, dict):
             raise wrong(self, value, path)
         known = ", ".join(f'"{tag}"' for tag in self.records)
+        where = f"{path}.{self.tag}"
         given = value.get(self.tag)
         given = self.default if given is None else given
         if given is None:
-            raise ApiError(
-                400,
-                f"{path}.{self.tag} is missing, must be one of {known}",
-                param=f"{path}.{self.tag}",
-                code="missing_required_parameter",
-            )
+            text = f"{where} is missing, must be one of {known}"
+            raise ApiError(400, text, param=where, code="missing_required_parameter")
         if not isinstance(given, str) or given not in self.records:
             if isinstance(given, str) and not ignored.is_strict:
                 if self.ignores_others:
@@ -377,9 +373,7 @@ class Tagged:
                     return self.records[known_tag].read(
                         {**value, self.tag: known_tag}, path, ignored
                     )
-            raise invalid(
-                f"{path}.{self.tag} is {shown(given)}, must be one of {known}", f"{path}.{self.tag}"
-            )
+            raise invalid(f"{where} is {shown(given)}, must be one of {known}", where)
         return self.records[given].read(value, path, ignored)
 
     def schema(self) -> Json:
@@ -400,11 +394,3 @@ class Tagged:
 def _bounds(least_name: str, least: float | None, most_name: str, most: float | None) -> Json:
     bounds = ((least_name, least), (most_name, most))
     return {name: value for name, value in bounds if value is not None}
-
-
-def texts(value: object) -> Sequence[str]:
-    """Return a string or a list of strings, as a list."""
-    if isinstance(value, str):
-        return (value,)
-    assert isinstance(value, list)
-    return [str(text) for text in value]

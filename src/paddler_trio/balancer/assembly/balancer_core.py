@@ -8,9 +8,10 @@ from functools import partial
 import attrs
 import trio
 
-from paddler_trio.balancer.activity.captures import Captures
 from paddler_trio.balancer.activity.event_feed import EventFeed
+from paddler_trio.balancer.activity.measures.agent_measures import AgentMeasures
 from paddler_trio.balancer.activity.measures.balancer_measures import BalancerMeasures
+from paddler_trio.balancer.activity.measures.request_measures import RequestMeasures
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
@@ -23,14 +24,17 @@ from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
 from paddler_trio.balancer.keys.audit_log import AuditLog
 from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.errors import ModelStoreError
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, Observers
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.state_owner import Run, keep_model_store
+from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.ready_sockets import run_ready_sockets
 from paddler_trio.system.settings.balancer_config import BalancerConfig
+from paddler_trio.system.supervise import keep
 from paddler_trio.telemetry.statsd import StatsdExporter
 from paddler_trio.wire.trio.default_deployment import PADDLERS_RULES
 
@@ -65,16 +69,25 @@ class BalancerCore:
         config: BalancerConfig,
         addresses: Mapping[str, Sequence[str]],
         keys: KeyRing,
+        activity: RequestActivity,
+        observers: Sequence[DispatchObserver] = (),
     ) -> BalancerCore:
         """Make the core; ConfigurationError for a bad state database URL, limit or folder.
 
         Args:
           addresses: where each service listens, as the feed shows them.
+          activity: sees every request first.
+          observers: see it next.
         """
-        dispatcher = Dispatcher(_limits(config))
-        activity = RequestActivity(Captures() if config.capture_prompts else None)
-        dispatcher.observer = activity
+        requests = RequestMeasures(
+            activity.finished,
+            lambda deployment: dispatcher.pools.serves(deployment),
+            AgentMeasures(lambda: dispatcher.agents),
+        )
         metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
+        recorder = MetricsObserver(metrics, activity.finished)
+        all_observers = Observers((activity, *observers, requests, recorder))
+        dispatcher = Dispatcher(_limits(config), all_observers)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
             dispatcher,
@@ -82,16 +95,7 @@ class BalancerCore:
         )
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
-        measures = BalancerMeasures(
-            dispatcher,
-            fleet,
-            activity.finished,
-            budget,
-            lag,
-            keys,
-            then=MetricsObserver(metrics, activity.finished),
-        )
-        activity.then = measures.observer
+        measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)
         measures.store = store = model_store_child(config, states)
         rollouts = FleetRollouts(fleet)
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
@@ -129,7 +133,7 @@ class BalancerCore:
             "event loop lag": self.lag.run,
             "ready sockets": run_ready_sockets,
             "request activity": partial(
-                self.activity.run, dispatcher.position, dispatcher.pools.obstacle
+                self.activity.run, dispatcher.pools.position, dispatcher.pools.obstacle
             ),
             "metrics history": self.metrics.run,
             "event feed": self.feed.run,
@@ -143,7 +147,7 @@ class BalancerCore:
             **(
                 {}
                 if self.store is None
-                else {"model store": partial(keep_model_store, self.store.run)}
+                else {"model store": partial(keep, "model store", ModelStoreError, self.store.run)}
             ),
         }
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import trio
 
+from paddler_trio.balancer.activity.captures import Captures
+from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.agents.held_changes import HeldChanges
 from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.assembly.bound_balancer import SOCKET_NAMES, BoundBalancer, addresses_in
@@ -31,8 +33,8 @@ from paddler_trio.net.server.input_budget import PUBLIC_SHARE
 from paddler_trio.net.server.listening import beyond_loopback
 from paddler_trio.net.server.server import HttpServer
 from paddler_trio.net.server.trusted_proxies import FLAG as TRUSTED_PROXY_FLAG
-from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
-from paddler_trio.nursery_tree.state_owner import Run, StateOwner
+from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, Serving, run_balancer
+from paddler_trio.nursery_tree.state_owner import StateOwner
 from paddler_trio.processes.model_store.store_messages import is_store_path
 from paddler_trio.system.listen_fds import passed_sockets
 from paddler_trio.system.settings.balancer_config import BalancerConfig
@@ -104,44 +106,37 @@ def balancer_parts(
     """
     config, keys, tls = bound.config, bound.keys, bound.tls
     addresses = addresses_of(bound.listeners)
-    core = BalancerCore.of(config, addresses, keys)
-    if tls is not None:
-        core.measures.certificate_left_s = lambda: tls.expires_in_s
-    watch = RequestWatch.of(config, core, addresses["inference"])
-    quotas = KeyQuotas.of(config, keys, core)
+    activity = RequestActivity(Captures() if config.capture_prompts else None)
+    watch = RequestWatch.of(config, activity, addresses["inference"])
+    quotas = KeyQuotas.of(config, keys, activity.finished)
+    core = BalancerCore.of(config, addresses, keys, activity, (*quotas.observers, *watch.observers))
     guards = PortGuards.of(config, keys, host_names)
-    address = AdvertisedAddress(
-        bound.listeners["management"], tls is not None, sorted(host_names, key=len)
-    )
+    listeners, names = bound.listeners, sorted(host_names, key=len)
+    address = AdvertisedAddress(listeners["management"], tls is not None, names)
     joining = Joining.of(config, keys, tls, address)
     changes = HeldChanges()
     apps = PortApps(bound, core, guards, quotas, joining, watch.entrance, changes).by_service()
-    bequest = None if handover is None else handover.bequest(core.dispatcher)
-    successors: dict[str, Run] = {}
-    if handover is not None and bequest is not None:
-        successors["successor on SIGUSR2"] = handover.own_successor(bequest.given).run
+    serving = Serving()
+    services = core.services() | watch.services
+    if handover is not None:
+        serving = hot = handover.serving(core, bound.inheritance)
+        services |= handover.services(hot)
+    if tls is not None:
+        core.measures.certificate_left_s = lambda: tls.expires_in_s
+        services["certificate watch"] = tls.run
     return BalancerParts(
         core.dispatcher,
         load_state=core.states.load,
-        ports=[
-            (_server(name, app, bound, core), bound.listeners[name]) for name, app in apps.items()
-        ],
-        goodbye=core.goodbye,
+        ports=[(_server(name, app, bound, core), listeners[name]) for name, app in apps.items()],
+        goodbyes=(core.moving, core.goodbye),
         drain_timeout_s=config.drain_timeout_s,
-        services=core.services()
-        | watch.services
-        | successors
-        | ({} if tls is None else {"certificate watch": tls.run}),
+        services=services,
         owner=StateOwner(
             core.owned() | {"agents' credentials": joining.registry.run} | dict(quotas.services),
             changes,
             (core.states, joining.registry),
         ),
-        moving=core.moving,
-        moved=core.moved,
-        bequest=bequest,
-        predecessor=bound.inheritance,
-        handover_drain_s=config.hot_restart_drain_s,
+        serving=serving,
         reloads=[
             *([keys.reload] if keys.path is not None or reloads else []),
             *([] if tls is None else [tls.reload]),

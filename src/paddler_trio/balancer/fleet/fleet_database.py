@@ -24,8 +24,12 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.fleet.fleet_migrations import VERSION, NewerVersionError, migrated
-from paddler_trio.balancer.fleet.old_extras import OldExtrasFile
+from paddler_trio.balancer.fleet.fleet_migrations import (
+    VERSION,
+    NewerVersionError,
+    OldExtrasFile,
+    migrated,
+)
 from paddler_trio.balancer.fleet.state_database import (
     StateFile,
     content,

@@ -15,8 +15,8 @@ import structlog
 import trio
 
 from paddler_trio.balancer.fleet.fleet_database import FleetDatabase, utc_now
+from paddler_trio.balancer.fleet.fleet_undo import earlier_revision
 from paddler_trio.balancer.fleet.stored_fleet import (
-    ROLLOUT,
     GoodRevision,
     StoredFleet,
     StoredRollout,
@@ -55,10 +55,6 @@ WRITE_S: Final = 30.0
 
 class RevisionConflictError(PaddlerError):
     """Another revision is in force than the one that a change was made for."""
-
-
-class NoEarlierRevisionError(PaddlerError):
-    """There is no such revision to go back to."""
 
 
 @attrs.define(eq=False)
@@ -179,7 +175,7 @@ class FleetKeeper:
         """
         async with self._writing:
             self._expect(expected_revision)
-            earlier = self._earlier(to)
+            earlier = earlier_revision(self._stored, to)
             self._expect_free_names(earlier.state)
             await self._store(
                 earlier.state,
@@ -354,52 +350,6 @@ class FleetKeeper:
                     f"{deployment.name!r} is the deployment of servers behind agents (--upstream): "
                     "choose another name for the models"
                 )
-
-    def _earlier(self, revision: int | None) -> FleetRevision:
-        if revision is None:
-            if len(self.history) < 2:
-                raise NoEarlierRevisionError(
-                    f"no revision before {self.current.revision} is kept: there is nothing to undo"
-                )
-            current, before = self.history[:2]
-            if current.author == ROLLOUT:  # what it went back from is what failed
-                raise NoEarlierRevisionError(
-                    f"revision {before.revision} is undone already by revision {current.revision} "
-                    f"({current.note}): say which revision to go back to (`paddler-trio fleet undo "
-                    "--to-revision`)"
-                )
-            worked = [each for each in self.history[1:] if not each.failed]
-            earlier = next(filter(self._is_as_served, worked), next(iter(worked), None))
-            if earlier is None:
-                raise NoEarlierRevisionError(
-                    f"every revision before {current.revision} that is kept has failed: there is "
-                    "nothing to undo"
-                )
-            if earlier.state.serves_the_same(current.state):
-                raise NoEarlierRevisionError(
-                    f"revision {before.revision} failed ({', '.join(before.failed)}) and is undone "
-                    f"already by revision {current.revision}: say which revision to go back to "
-                    "(`paddler-trio fleet undo --to-revision`)"
-                )
-            return earlier
-        found = next((each for each in self.history if each.revision == revision), None)
-        if found is None:
-            raise NoEarlierRevisionError(
-                f"revision {revision} is not kept: there are {self.history[-1].revision} to "
-                f"{self.current.revision}"
-            )
-        return found
-
-    def _is_as_served(self, earlier: FleetRevision) -> bool:
-        """Return whether it has what was last served, of each deployment whose present state was
-        not. Of one that never was served nothing is known."""
-        for spec in self.current.state.deployments:
-            good, before = self.good.get(spec.name), earlier.state.find(spec.name)
-            if good is None or good.digest == spec.digest:
-                continue
-            if before is None or before.digest != good.digest:
-                return False
-        return True
 
     async def _store(
         self, state: FleetState, desired: BalancerDesiredState, author: str, note: str

@@ -26,10 +26,10 @@ from paddler_trio.balancer.fleet.fleet_diff import changes_between
 from paddler_trio.balancer.fleet.fleet_keeper import (
     ANONYMOUS,
     FleetKeeper,
-    NoEarlierRevisionError,
     RevisionConflictError,
 )
 from paddler_trio.balancer.fleet.fleet_progress import FleetProgress
+from paddler_trio.balancer.fleet.fleet_undo import NoEarlierRevisionError
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.net.server.asgi import HttpProblem, Send, send_json

@@ -94,7 +94,7 @@ class ModelStoreChild:
 
     @property
     def layout(self) -> StoreLayout:
-        """Where its files are."""
+        """Return where its files are."""
         return StoreLayout(self.folder)
 
     @property

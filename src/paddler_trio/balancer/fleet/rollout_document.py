@@ -11,7 +11,7 @@ import trio
 
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.placed_hosts import PlacedHost
-from paddler_trio.balancer.fleet.rollout_store import utc_of
+from paddler_trio.balancer.fleet.rollout_facts import utc_of
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.scheduler.fleet.fleet_values import Host, Instance, Rollout
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK

@@ -109,7 +109,8 @@ class RolloutRoutes:
     def add_to(self, routes: Router) -> None:
         """Answer these paths too."""
         routes.http("GET", "/api/v2/rollout", self._show)
-        routes.http("GET", "/api/v2/rollout/stream", event_stream(self._view, goodbye=self.goodbye))
+        stream = event_stream(self._view, goodbye=self.goodbye)
+        routes.stream("GET", "/api/v2/rollout/stream", stream)
         control = self.control
         for name, order in (
             ("pause", control.pause),

@@ -24,7 +24,8 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.joining.agent_registry import AgentRegistry, JoinConflictError
+from paddler_trio.balancer.joining.agent_registry import AgentRegistry
+from paddler_trio.balancer.joining.join_rules import JoinConflictError
 from paddler_trio.balancer.joining.stored_agents import StoredCredential, StoredToken
 from paddler_trio.balancer.keys.api_keys import KeyScope
 from paddler_trio.balancer.keys.key_ring import KeyRing

@@ -113,6 +113,11 @@ class StoredCredential:
         """Return when it opens nothing any more unless it is shown before."""
         return self.seen_or_made + UNUSED_LIFE
 
+    def with_digest(self, digest: bytes, now: datetime) -> StoredCredential:
+        """Return it with the secret of this ``digest`` in force."""
+        earlier = (self.digest, *self.earlier)[:MAX_EARLIER]
+        return attrs.evolve(self, digest=digest, pending=None, earlier=earlier, rotated=now)
+
     @cached_property
     def line(self) -> bytes:
         """Return its JSON, rendered once."""

@@ -17,8 +17,8 @@ from paddler_trio.net.server.asgi import (
     send_text,
 )
 from paddler_trio.net.server.exchange import Exchange
+from paddler_trio.net.tunnels import Tunnels
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.tunnels import Tunnels
 from paddler_trio.wire.trio.upstream_messages import (
     CARRIES_FIELD,
     CARRIES_WEBSOCKETS,

@@ -44,8 +44,8 @@ def judged(judge: Callable[[str], object]) -> Callable[[str | None], str | None]
 
 
 def all_judged(judge: Callable[[list[str]], object]) -> Callable[[list[str] | None], list[str]]:
-    """The same for a flag that may be repeated; where it is not given, there is an empty list,
-    which older versions of typer need here."""
+    """Judge each value of a flag that may be repeated; where it is not given, there is an empty
+    list, which older versions of typer need here."""
 
     def callback(values: list[str] | None) -> list[str]:
         if values:

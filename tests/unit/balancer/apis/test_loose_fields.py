@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.apis.answer import Step
+from paddler_trio.balancer.apis.answers.answer import Step
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.fields import FieldSupport
 from paddler_trio.balancer.apis.ignored_fields import IgnoredFields

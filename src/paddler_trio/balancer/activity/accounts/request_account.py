@@ -14,7 +14,7 @@ import trio
 
 from paddler_trio.balancer.activity.measures.endings import request_outcome
 from paddler_trio.balancer.activity.request_record import RequestRecord
-from paddler_trio.nursery_tree.request import Completed, Failure
+from paddler_trio.nursery_tree.request_endings import Completed, Failure
 from paddler_trio.telemetry.access_line import MAX_AGENTS, AccessEntry
 from paddler_trio.telemetry.label_values import REQUEST_OUTCOMES
 from paddler_trio.wire.trace_parent import TraceContext

@@ -82,10 +82,10 @@ class AgentMeasures:
     """See the module docstring.
 
     Args:
-      agents: those that are connected.
+      agents: returns those that are connected.
     """
 
-    agents: Mapping[AgentKey, AgentConnection]
+    agents: Callable[[], Mapping[AgentKey, AgentConnection]]
     loads: Histogram = attrs.field(factory=lambda: Histogram(MODEL_LOAD), init=False)
     _here: dict[AgentKey, _Here] = attrs.field(factory=dict, init=False)
     _kept: dict[str, _Kept] = attrs.field(factory=dict, init=False)
@@ -172,7 +172,7 @@ class AgentMeasures:
         now_s = trio.current_time()
         self._forget(now_s)
         for key, here in self._here.items():  # of an idle engine there is no news
-            agent = self.agents.get(key)
+            agent = self.agents().get(key)
             if agent is not None and agent.report is not None:
                 here.rates.sample(now_s, agent.report.engine)
         yield family(AGENT_UP, self._up())
@@ -205,7 +205,7 @@ class AgentMeasures:
     def _labelled(self) -> Iterator[tuple[str, AgentConnection, _Here]]:
         """Return one connection for each label, but for ``other``."""
         for key, here in self._here.items():
-            agent = self.agents.get(key)
+            agent = self.agents().get(key)
             if agent is not None and (here.label == OTHER or self._kept[here.label].holder == key):
                 yield here.label, agent, here
 
@@ -232,7 +232,7 @@ class AgentMeasures:
         return family(definition, values)
 
     def _fleet_kv(self) -> Iterator[Family]:
-        cells = [_cells(agent) for agent in self.agents.values()]
+        cells = [_cells(agent) for agent in self.agents().values()]
         total = sum(each[1] for each in cells)
         used = sum(each[0] for each in cells)
         yield single(FLEET_KV_CACHE_USAGE_RATIO, used / total if total else 0.0)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from paddler_trio.nursery_tree.dispatch_failures import (
+from paddler_trio.nursery_tree.request import SLOW_READER
+from paddler_trio.nursery_tree.request_endings import (
     BUFFERED_TOO_LONG,
     DISPLACED,
     OVERFLOW,
     SHUTTING_DOWN,
+    Completed,
+    Ending,
+    Failure,
+    Stopped,
 )
-from paddler_trio.nursery_tree.lease import SLOW_READER
-from paddler_trio.nursery_tree.request import Completed, Ending, Failure, Stopped
 
 _BY_FAILURE: Final = {
     OVERFLOW: "overflow",

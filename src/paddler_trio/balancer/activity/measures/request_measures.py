@@ -21,10 +21,10 @@ from paddler_trio.balancer.activity.measures.endings import (
     retry_reason,
 )
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_failures import BUFFERED_TOO_LONG
-from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import Buffered, Ended, Phase, Request, Results, Stopping
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
+from paddler_trio.nursery_tree.request import Buffered, Ended, Phase, Request, Stopping
+from paddler_trio.nursery_tree.request_endings import BUFFERED_TOO_LONG
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.telemetry.balancer_metrics import (
     CACHED_PROMPT_TOKENS,
@@ -117,20 +117,18 @@ class _Open:
 
 
 @attrs.define(eq=False, repr=False)
-class RequestMeasures:
-    """See the module docstring; a ``DispatchObserver``.
+class RequestMeasures(DispatchObserver):
+    """See the module docstring.
 
     Args:
       finished: the records of requests that ended; the newest is there before this is called.
       has_agents: whether an agent serves a deployment.
       agents: is shown what happens to agents.
-      then: another observer, which sees the same after this one.
     """
 
     finished: FinishedRequests
     has_agents: Callable[[str], bool]
     agents: AgentMeasures
-    then: DispatchObserver = attrs.field(factory=NoObserver)
     requests: Counts = attrs.field(factory=lambda: Counts(REQUESTS), init=False)
     duration: Histogram = attrs.field(factory=lambda: Histogram(REQUEST_DURATION), init=False)
     queue: Histogram = attrs.field(factory=lambda: Histogram(QUEUE_DURATION), init=False)
@@ -163,7 +161,6 @@ class RequestMeasures:
 
     def arrived(self, request: Request) -> None:
         self._open[request.key] = _Open(self._series_of(request.deployment))
-        self.then.arrived(request)
 
     def moved(self, request: Request, left: Phase) -> None:
         open_ = self._open[request.key]
@@ -187,11 +184,9 @@ class RequestMeasures:
         if isinstance(phase, Ended):
             del self._open[request.key]
             self._count_placements(open_.series)
-        self.then.moved(request, left)
 
     def lost(self, request: Request, how: str) -> None:
         self._open[request.key].lost = how
-        self.then.lost(request, how)
 
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
         if results.family == "GeneratedToken":
@@ -217,14 +212,9 @@ class RequestMeasures:
                         buckets.exemplify(gap_s, *_named(request))
         else:
             self._open[request.key].series.embeddings += _num_embeddings(results)
-        self.then.delivered(request, results, now_s)
-
-    def prepared(self, lease: Lease) -> None:
-        self.then.prepared(lease)
 
     def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
         self.agents.agent_changed(agent, is_here=is_here)
-        self.then.agent_changed(agent, is_here=is_here)
 
     # -------------------------------------------------------------- reading
 

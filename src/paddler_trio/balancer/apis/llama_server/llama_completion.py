@@ -8,7 +8,7 @@ from math import exp
 import attrs
 import trio
 
-from paddler_trio.balancer.apis.answer import (
+from paddler_trio.balancer.apis.answers.answer import (
     MAX_REPEATED_CHARS,
     ContentDelta,
     Ended,
@@ -19,6 +19,8 @@ from paddler_trio.balancer.apis.answer import (
     logprob_with_top,
     top_of,
 )
+from paddler_trio.balancer.apis.answers.run_requests import gather, stream
+from paddler_trio.balancer.apis.answers.timings import Reports, Stopwatch, timings_of
 from paddler_trio.balancer.apis.api_errors import ApiError, naming_fields
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import (
@@ -41,9 +43,7 @@ from paddler_trio.balancer.apis.openai.completions import (
     text_answers,
 )
 from paddler_trio.balancer.apis.questions import end_tokens
-from paddler_trio.balancer.apis.run_requests import gather, stream
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.balancer.apis.timings import Reports, Stopwatch, timings_of
 from paddler_trio.net.server import sse
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.work import Generate

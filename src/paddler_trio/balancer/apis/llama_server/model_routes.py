@@ -34,7 +34,7 @@ from paddler_trio.balancer.apis.questions import ask, tokens_of
 from paddler_trio.balancer.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, Deployment, NoSuchModelError
 from paddler_trio.net.server.asgi import HttpProblem
-from paddler_trio.nursery_tree.lease import Lease
+from paddler_trio.nursery_tree.request import Lease
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.model_questions import DescribeModel, Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import SamplingOverrides

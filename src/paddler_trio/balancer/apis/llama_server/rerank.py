@@ -12,7 +12,8 @@ from typing import Final
 
 import attrs
 
-from paddler_trio.balancer.apis.answer import Step
+from paddler_trio.balancer.apis.answers.answer import Step
+from paddler_trio.balancer.apis.answers.run_requests import gather_on_one_revision
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid, renamed
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, model_name
@@ -29,7 +30,6 @@ from paddler_trio.balancer.apis.generation_fields import LABEL, MODEL
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.openai.embeddings import split
-from paddler_trio.balancer.apis.run_requests import gather_on_one_revision
 from paddler_trio.balancer.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.trio.work import Rank

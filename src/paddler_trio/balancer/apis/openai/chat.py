@@ -12,7 +12,7 @@ from typing import ClassVar
 import attrs
 import trio
 
-from paddler_trio.balancer.apis.answer import (
+from paddler_trio.balancer.apis.answers.answer import (
     MAX_REPEATED_CHARS,
     Answer,
     AnswerReader,
@@ -27,6 +27,9 @@ from paddler_trio.balancer.apis.answer import (
     ToolCallStart,
     logprob_with_top,
 )
+from paddler_trio.balancer.apis.answers.kept_logprobs import KeptLogprobs
+from paddler_trio.balancer.apis.answers.run_requests import gather, stream
+from paddler_trio.balancer.apis.answers.timings import Reports, Stopwatch, timings_of, usage_of
 from paddler_trio.balancer.apis.api_errors import ApiError, naming_fields
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import (
@@ -38,13 +41,10 @@ from paddler_trio.balancer.apis.backend import (
 )
 from paddler_trio.balancer.apis.generation_settings import generation_settings
 from paddler_trio.balancer.apis.image_fetch import fetch_images
-from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
 from paddler_trio.balancer.apis.openai.chat_calls import CallDeltas, whole_call
 from paddler_trio.balancer.apis.openai.chat_request import Delivery, read_chat
 from paddler_trio.balancer.apis.questions import end_tokens, rendered
-from paddler_trio.balancer.apis.run_requests import gather, stream
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.balancer.apis.timings import Reports, Stopwatch, timings_of, usage_of
 from paddler_trio.net.server import sse
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.work import Generate
@@ -222,7 +222,7 @@ class ChunkStream:
 
 @attrs.define
 class ChatStream(ChunkStream):
-    """A :class:`~paddler_trio.balancer.apis.answer.StreamEncoder` of chat completion chunks."""
+    """A ``StreamEncoder`` of chat completion chunks."""
 
     kind = "chat.completion.chunk"
     readers: list[AnswerReader]

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 import attrs
 
 from paddler_trio.balancer.apis import free_form
-from paddler_trio.balancer.apis.answer import ArgumentsDelta, Call, ToolCallStart
+from paddler_trio.balancer.apis.answers.answer import ArgumentsDelta, Call, ToolCallStart
 from paddler_trio.balancer.apis.shapes import Json
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from paddler_trio.balancer.apis.answer import AnswerReader, reader_of
+from paddler_trio.balancer.apis.answers.answer import AnswerReader, reader_of
 from paddler_trio.balancer.apis.api_errors import invalid
 from paddler_trio.balancer.apis.fields import object_in, text_in
 from paddler_trio.balancer.apis.generation_fields import (

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 import trio
 
-from paddler_trio.balancer.apis.answer import (
+from paddler_trio.balancer.apis.answers.answer import (
     AnswerReader,
     ContentDelta,
     Ended,
@@ -25,10 +25,12 @@ from paddler_trio.balancer.apis.answer import (
     reader_of,
     top_of,
 )
+from paddler_trio.balancer.apis.answers.kept_logprobs import KeptLogprobs
+from paddler_trio.balancer.apis.answers.run_requests import gather, stream
+from paddler_trio.balancer.apis.answers.timings import Stopwatch, usage_of
 from paddler_trio.balancer.apis.api_errors import naming_fields, prompt_too_long
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, cells_at_most, must_generate
-from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
 from paddler_trio.balancer.apis.openai.chat import (
     ChunkStream,
     Heading,
@@ -46,9 +48,7 @@ from paddler_trio.balancer.apis.openai.completion_request import (
 )
 from paddler_trio.balancer.apis.prompts import Prompt
 from paddler_trio.balancer.apis.questions import text_of, token_ids
-from paddler_trio.balancer.apis.run_requests import gather, stream
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.balancer.apis.timings import Stopwatch, usage_of
 from paddler_trio.wire.json_text import Items
 from paddler_trio.wire.trio.work import Generate, InfillPrompt, TextPrompt, TokenPrompt
 
@@ -195,7 +195,7 @@ class WholeCompletion:
 
 @attrs.define
 class CompletionStream(ChunkStream):
-    """A :class:`~paddler_trio.balancer.apis.answer.StreamEncoder` of completion chunks.
+    """A ``StreamEncoder`` of completion chunks.
 
     Args:
       answers: ``n`` for each of ``num_prompts`` prompts.

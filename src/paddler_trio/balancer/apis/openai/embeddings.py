@@ -16,7 +16,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from paddler_trio.balancer.apis.answer import Step
+from paddler_trio.balancer.apis.answers.answer import Step
+from paddler_trio.balancer.apis.answers.run_requests import gather_on_one_revision
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid, renamed
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, model_name
@@ -33,7 +34,6 @@ from paddler_trio.balancer.apis.generation_fields import LABEL, MODEL
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.prompts import Prompt, PromptShape, read_prompts
 from paddler_trio.balancer.apis.questions import token_ids
-from paddler_trio.balancer.apis.run_requests import gather_on_one_revision
 from paddler_trio.balancer.apis.shapes import Integer, OneOf
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.codec import dumps

@@ -276,11 +276,10 @@ def _tool_shape(limits: ApiLimits) -> Shape:
 
 
 def _tool_choice_shape() -> Shape:
+    name = required("name", _NAME, "Of the tool.")
     named = (
-        record(
-            "chosen function", tag("function"), required("name", _NAME, "Of the tool."), _NAMESPACE
-        ),
-        record("chosen tool", tag("custom"), required("name", _NAME, "Of the tool."), _NAMESPACE),
+        record("chosen function", tag("function"), name, _NAMESPACE),
+        record("chosen tool", tag("custom"), name, _NAMESPACE),
         *(record(f"chosen {kind}", tag(kind)) for kind in KINDS if kind != "custom"),
     )
     allowed = record("allowed functions", tag("allowed_tools"), *allowed_tools_fields(*named))

@@ -9,7 +9,10 @@ from urllib.parse import parse_qs
 
 import attrs
 
-from paddler_trio.balancer.apis.answer import Step, reader_of
+from paddler_trio.balancer.apis.answers.answer import Step, reader_of
+from paddler_trio.balancer.apis.answers.kept_logprobs import MANY_NUMBERS
+from paddler_trio.balancer.apis.answers.run_requests import gather, stream
+from paddler_trio.balancer.apis.answers.timings import Reports, Stopwatch
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid, naming_fields
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import (
@@ -19,29 +22,22 @@ from paddler_trio.balancer.apis.backend import (
     must_generate,
 )
 from paddler_trio.balancer.apis.image_fetch import fetch_images
-from paddler_trio.balancer.apis.kept_logprobs import MANY_NUMBERS
 from paddler_trio.balancer.apis.questions import count_tokens
 from paddler_trio.balancer.apis.responses.client_tools import Item
+from paddler_trio.balancer.apis.responses.response_output import Output, new_id
 from paddler_trio.balancer.apis.responses.responses_fields import ITEM_REFERENCE
 from paddler_trio.balancer.apis.responses.responses_request import (
     ResponsesRequest,
     read_input_tokens,
     read_responses,
 )
-from paddler_trio.balancer.apis.responses.responses_response import (
-    Output,
-    ResponseHeading,
-    ResponseStream,
-    new_id,
-)
+from paddler_trio.balancer.apis.responses.responses_response import ResponseHeading, ResponseStream
 from paddler_trio.balancer.apis.responses.responses_store import (
     ResponseStore,
     StoredResponse,
     not_stored,
 )
-from paddler_trio.balancer.apis.run_requests import gather, stream
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.balancer.apis.timings import Reports, Stopwatch
 from paddler_trio.net.server.input_budget import BudgetSpentError
 from paddler_trio.net.server.json_body import no_room
 from paddler_trio.wire.json_text import dumps_in_runs, dumps_within

@@ -1,0 +1,53 @@
+"""One agent as JSON, as operators are shown it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import attrs
+
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.wire.codec import unstructure
+
+
+def snapshot(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
+    """Return Paddler's AgentControllerSnapshot as plain JSON: the status with our slot count."""
+    fields = unstructure(agent.status)
+    assert isinstance(fields, dict)
+    del fields["version"]
+    return {
+        **fields,
+        "id": agent.id,
+        "name": agent.name,
+        "slots_processing": slots_processing,
+    }
+
+
+def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
+    """Return a snapshot with what Paddler's schema has no room for."""
+    report = agent.report
+    return {
+        **snapshot(agent, slots_processing),
+        "deployment": agent.deployment,
+        "host": agent.host,
+        "labels": dict(agent.labels),
+        "protocol": agent.kind.protocol,
+        "is_accepting": agent.is_accepting,
+        "is_drained": agent.is_drained,
+        "usable_slots": agent.usable_slots,
+        "phase": None if report is None else report.phase,
+        "wanted_state": None if report is None else report.wanted_state,
+        "served_state": None if report is None else report.served_state,
+        "progress": None
+        if report is None or report.progress is None or math.isnan(report.progress)
+        else report.progress,
+        "detail": None if report is None else report.detail,
+        "load_s": None if report is None else report.load_s,
+        "engine": None if report is None else report.engine,
+        "download": None
+        if report is None or report.download is None
+        else unstructure(report.download),
+        "upstream": None if agent.upstream is None else attrs.asdict(agent.upstream),
+        "memory": None if report is None or report.memory is None else unstructure(report.memory),
+    }
