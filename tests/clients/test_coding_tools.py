@@ -37,7 +37,7 @@ EOF"""
 
 
 def written(tool: str, **arguments: str) -> str:
-    return call(tool, json.dumps(arguments))
+    return call(tool, json.dumps(arguments), thought=f"Now {tool} is the right one.")
 
 
 def results(runs: ClientRuns, key: str) -> int:
