@@ -62,7 +62,7 @@ from paddler_trio.net.websocket.bounded_websocket import (
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, TUNNELS_BESIDE_SLOTS
 from paddler_trio.nursery_tree.agent_questions import QUESTIONS_AT_ONCE, QUESTIONS_OF_ONE_CLIENT
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
-from paddler_trio.processes.engine.pipe import OUTBOX_FRAMES
+from paddler_trio.processes.engine.pipe import HELD_LOGPROBS, OUTBOX_FRAMES, OUTBOX_LOGPROBS
 from paddler_trio.processes.model_store import arrival, store_connection, upload_file, upload_routes
 from paddler_trio.processes.preparation.job_limits import (
     BASE_CPU_S,
@@ -224,9 +224,12 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         "tokens of one embedding request in the engine": (
             f"less than two portions of {embedding.PORTION_TOKENS:,}, or one longer chunk"
         ),
-        "steps from the engine": f"{OUTBOX_FRAMES}, then its pipe",
+        "steps from the engine": (
+            f"{OUTBOX_FRAMES}, and {OUTBOX_LOGPROBS:,} log probabilities in them, then its pipe"
+        ),
         "passes whose tokens wait in the engine to be delivered together": (
-            f"{OUTBOX_FRAMES}, for `--stream-interval-ms` ({STREAM_INTERVAL_MS:g})"
+            f"{OUTBOX_FRAMES}, and {HELD_LOGPROBS} log probabilities, "
+            f"for `--stream-interval-ms` ({STREAM_INTERVAL_MS:g})"
         ),
         "pieces of a server's stream that wait in its agent to be delivered together": (
             f"{MAX_HELD_BYTES // KIB} KiB, for `--stream-interval-ms` ({STREAM_INTERVAL_MS:g})"
