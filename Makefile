@@ -131,6 +131,12 @@ simulate: setup
 test: setup
 	$(PYTEST) $(ARGS)
 
+# Clients of others, each installed into ~/.cache/paddler-trio/clients once, before a real fleet.
+# WRITE_SHAPES=1 keeps the shapes of their requests for tests/conformance.
+.PHONY: test.clients
+test.clients: setup
+	$(BIN)/pytest -m "slow or not slow" tests/clients $(ARGS)
+
 .PHONY: test.conformance
 test.conformance: setup
 	$(PYTEST) tests/conformance $(ARGS)

@@ -17,7 +17,6 @@ from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 from distinct_models import write_model
 from memory_models import write_sliding
 from paddler_trio.agent.children.engine_process import PATIENT_WAITING
-from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.system.machine import granted_cores
 from paddler_trio.wire.engine.engine_pipe import (
@@ -26,6 +25,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     StopSequence,
 )
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from written_grammars import gbnf
 
 SYSTEM = "<|im_start|>system\n" + "You are a patient teacher who answers in short sentences. " * 12
 LAYOUTS = ["split", "unified"]
@@ -373,12 +373,12 @@ def test_logprobs_are_those_of_the_model(plain: Engine) -> None:
 
 
 def test_a_sleeping_grammar_wakes_at_its_trigger(plain: Engine) -> None:
-    grammar = AnswerGrammar('root ::= "{" [0-9]{3} "}"', "root", [], ["</think>\\s*"]).compiled()
+    grammar = gbnf('root ::= "{" [0-9]{3} "}"', trigger_patterns=["</think>\\s*"])
     plain.start(1, STORY.replace("\n\n</think>\n\n", ""), grammar=grammar, max_tokens=200)
     plain.start(
         2,
         STORY,
-        grammar=AnswerGrammar('root ::= " a"', "root", [], ["never said"]).compiled(),
+        grammar=gbnf('root ::= " a"', trigger_patterns=["never said"]),
         max_tokens=9,
     )
     plain.until_ended(1, 2)
@@ -417,7 +417,7 @@ def test_reasoning_is_not_closed_inside_a_character(plain: Engine) -> None:
     snowman = plain.vocabulary.tokenize("☃", add_special=False, parse_special=False)
     assert len(snowman) > 1, "it must be several tokens"
     close = plain.vocabulary.tokenize("</think>", add_special=False, parse_special=True)
-    grammar = AnswerGrammar('root ::= "☃"+ "</think>" [a-z]+', "root").compiled()
+    grammar = gbnf('root ::= "☃"+ "</think>" [a-z]+')
     budget = ReasoningBudget(1, [], close, is_open=True)
     plain.start(
         1, STORY.replace("\n\n</think>\n\n", ""), grammar=grammar, reasoning=budget, max_tokens=12
@@ -465,6 +465,7 @@ BREAKS_OFF = """
 import math, os, runpy
 from paddler_trio.processes.engine import pass_watchdog
 from paddler_trio.scheduler.batching.thread_count import ThreadCount
+from written_grammars import gbnf
 
 def passed(count, wall_s, ran_s, *, paged_in, now_s):
     is_other, count.now = count.now != count.most, count.most

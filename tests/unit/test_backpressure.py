@@ -64,12 +64,8 @@ from paddler_trio.net.websocket.bounded_websocket import (
     LEAST_FRAGMENT_BYTES,
     MESSAGE_DEADLINE_S,
 )
-from paddler_trio.nursery_tree.agent_connection import (
-    OUTGOING_FRAMES,
-    QUESTIONS_AT_ONCE,
-    QUESTIONS_OF_ONE_CLIENT,
-    TUNNELS_BESIDE_SLOTS,
-)
+from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, TUNNELS_BESIDE_SLOTS
+from paddler_trio.nursery_tree.agent_questions import QUESTIONS_AT_ONCE, QUESTIONS_OF_ONE_CLIENT
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
 from paddler_trio.processes.engine.pipe import HELD_LOGPROBS, OUTBOX_FRAMES, OUTBOX_LOGPROBS
 from paddler_trio.processes.model_store import arrival, store_connection, upload_file, upload_routes

@@ -85,10 +85,11 @@ def _remove_leftovers(path: Path, least_age_s: float) -> None:
             writer = entry.name[len(start) :].removesuffix(_FRESH)
             is_old_name = _OLD_SUFFIX.fullmatch(entry.name[len(start) :]) is not None
             pid, _, thread = writer.partition(".")
-            if not is_old_name and not (entry.name.endswith(_FRESH) and (pid + thread).isdecimal()):
+            is_ours = pid.isdecimal() and (not thread or thread.isdecimal())
+            if not is_old_name and not (is_ours and entry.name.endswith(_FRESH)):
                 continue
             since_s = entry.stat(follow_symlinks=False).st_mtime
-            is_left = is_old_name or not pid or not _is_writer(int(pid), since_s)
+            is_left = is_old_name or not _is_writer(int(pid), since_s)
             if is_left and time.time() - since_s > (_LEFT_S if is_old_name else least_age_s):
                 Path(entry.path).unlink(missing_ok=True)
 

@@ -1,103 +1,85 @@
-"""Small files are replaced as a whole, and what killed writers left is swept."""
+"""Small files are written as a whole, also by several threads at once, and what a killed writer
+left does not stay."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from paddler_trio.balancer.fleet.state_database import content
-from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, read_key_file, write_key_file
-from paddler_trio.net.joining.private_file import read_private
-from paddler_trio.system.durable import replace_whole, sweep, write_durably
+from paddler_trio.system import durable
+from paddler_trio.system.durable import write_durably
 
-ENDED = 2**22 + 1
-"""No process has such a number."""
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from paddler_trio.system import durable
 
-
-def left(path: Path, writer: str, age_s: float) -> Path:
-    """A file that a writer left so long ago."""
-    file = path.with_name(f".{path.name}.{writer}")
-    file.write_bytes(b"half")
-    os.utime(file, (time.time() - age_s,) * 2)
-    return file
+durable.sync = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+durable.write_durably(Path(sys.argv[1]), b"half")
+"""
 
 
-def test_a_file_is_replaced_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    replace_whole(path, b"one")
-    replace_whole(path, b"two")
-    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"two", 0o600)
+def left_by_a_killed_writer(path: Path, *, age_s: float) -> Path:
+    before = set(path.parent.iterdir())
+    killed = subprocess.Popen([sys.executable, "-c", KILLED, str(path)])
+    assert killed.wait(60) < 0
+    (left,) = set(path.parent.iterdir()) - before
+    assert str(killed.pid) in left.name
+    age(left, age_s)
+    return left
+
+
+def age(path: Path, age_s: float) -> None:
+    then_s = time.time() - age_s
+    os.utime(path, (then_s, then_s))
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "memory.json"
+    left = left_by_a_killed_writer(path, age_s=7200)
+    write_durably(path, b"whole")
+    assert not left.exists()
+    assert path.read_bytes() == b"whole"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError):
-        replace_whole(tmp_path / "folder", b"x")
-    with pytest.raises(FileNotFoundError):
-        replace_whole(tmp_path / "none" / "keys.json", b"x")
-    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
-
-
-def test_who_reads_at_a_start_sweeps_what_was_left(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    write_key_file(path, KeyFile(guarded=frozenset({KeyScope.INFERENCE})))
-    for read in (
-        lambda: read_key_file(path),
-        lambda: read_private(path, limit_bytes=1000),
-        lambda: content(path, limit_bytes=1000),
-        lambda: replace_whole(path, b"x"),
-    ):
-        gone = [
-            left(path, f"{ENDED}.7.fresh", 2),
-            left(path, f"{os.getpid()}.7.fresh", time.time()),  # of the one before in a container
-            left(path, "ab3_de9f", 4000),  # of versions before
-        ]
-        read()
-        assert not any(file.exists() for file in gone)
-    assert [each.name for each in tmp_path.iterdir()] == ["keys.json"]
-
-
-def test_what_is_being_written_and_what_is_not_ours_stays(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    kept = [
-        left(path, f"{os.getpid()}.7.fresh", 2),
-        left(path, f"{os.getppid()}.7.fresh", 4000),
-        left(path, f"{ENDED}.7.fresh", 0),
-        left(path, "ab3_de9f", 100),
-        left(path, "swp", 4000),
-        left(path, "backup-of-keys", 4000),
-        left(tmp_path / "other.json", f"{ENDED}.7.fresh", 4000),
+def test_what_may_still_be_written_and_what_is_not_ours_stays(tmp_path: Path) -> None:
+    path = tmp_path / "memory.json"
+    young = left_by_a_killed_writer(path, age_s=60)  # in another container it may be alive
+    alive = tmp_path / f".memory.json.{os.getppid()}.fresh"
+    others = [
+        tmp_path / ".memory.json.old.fresh",
+        tmp_path / ".memory.json..7.fresh",
+        tmp_path / f".memory.json.bak.{2**22}.fresh",
+        tmp_path / f".other.json.{2**22}.fresh",
     ]
-    sweep(path)
-    assert all(file.exists() for file in kept)
-    write_durably(path, b"x")  # in a cache, which containers share
-    assert all(file.exists() for file in kept)
+    for file in (alive, *others):
+        file.write_text("x")
+        age(file, 7200)
+    write_durably(path, b"whole")
+    assert all(file.exists() for file in (young, alive, *others))
 
 
-def test_writers_that_are_killed_leave_nothing_for_long(tmp_path: Path) -> None:
-    path = tmp_path / "keys.json"
-    program = (
-        "import sys\nfrom pathlib import Path\n"
-        "from paddler_trio.system import durable\n"
-        "durable.durably_replace = lambda *pair: print('half', flush=True) or sys.stdin.read()\n"
-        f"durable.replace_whole(Path({str(path)!r}), b'x')\n"
-    )
-    for _ in range(3):
-        with subprocess.Popen(
-            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as writer:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == b"half\n"
-            writer.send_signal(signal.SIGKILL)
-    assert len(list(tmp_path.iterdir())) >= 1
-    for file in tmp_path.iterdir():
-        os.utime(file, (time.time() - 2,) * 2)
-    sweep(path)
-    assert list(tmp_path.iterdir()) == []
+def test_two_threads_write_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have written before one of them renames."""
+    path, both = tmp_path / "folder" / "file", threading.Barrier(2)
+    sync = durable.sync
+
+    def sync_together(place: Path) -> None:
+        sync(place)
+        if place.is_file():
+            both.wait(10)
+
+    monkeypatch.setattr(durable, "sync", sync_together)
+    texts = [b"one" * 1000, b"two" * 2000]
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(lambda text: write_durably(path, text), texts))
+    assert path.read_bytes() in texts
+    assert list(path.parent.iterdir()) == [path], "nothing else is left"

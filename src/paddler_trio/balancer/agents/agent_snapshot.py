@@ -12,7 +12,7 @@ from paddler_trio.wire.codec import unstructure
 
 
 def snapshot(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
-    """Paddler's AgentControllerSnapshot as plain JSON: the status with our slot count."""
+    """Return Paddler's AgentControllerSnapshot as plain JSON: the status with our slot count."""
     fields = unstructure(agent.status)
     assert isinstance(fields, dict)
     del fields["version"]

@@ -24,15 +24,17 @@ from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
 from paddler_trio.balancer.keys.audit_log import AuditLog
 from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.errors import ModelStoreError
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, Observers
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.state_owner import Run, keep_model_store
+from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.ready_sockets import run_ready_sockets
 from paddler_trio.system.settings.balancer_config import BalancerConfig
+from paddler_trio.system.supervise import keep
 from paddler_trio.telemetry.statsd import StatsdExporter
 from paddler_trio.wire.trio.default_deployment import PADDLERS_RULES
 
@@ -131,7 +133,7 @@ class BalancerCore:
             "event loop lag": self.lag.run,
             "ready sockets": run_ready_sockets,
             "request activity": partial(
-                self.activity.run, dispatcher.position, dispatcher.pools.obstacle
+                self.activity.run, dispatcher.pools.position, dispatcher.pools.obstacle
             ),
             "metrics history": self.metrics.run,
             "event feed": self.feed.run,
@@ -145,7 +147,7 @@ class BalancerCore:
             **(
                 {}
                 if self.store is None
-                else {"model store": partial(keep_model_store, self.store.run)}
+                else {"model store": partial(keep, "model store", ModelStoreError, self.store.run)}
             ),
         }
 

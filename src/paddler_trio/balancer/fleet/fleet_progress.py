@@ -44,7 +44,7 @@ class AgentsProgress:
     rollouts: Rollouts = no_rollouts
 
     def progress(self, specs: Sequence[DeploymentSpec]) -> Iterator[Mapping[str, object]]:
-        hosts = [agent for agent in self.dispatcher.agents_with_models() if agent.host == agent.id]
+        hosts = [agent for agent in self.dispatcher.agents.with_models() if agent.host == agent.id]
         counted: dict[tuple[bool, tuple[str, ...]], int] = {}
         for spec in specs:
             pool = self.dispatcher.pools.find(spec.name)

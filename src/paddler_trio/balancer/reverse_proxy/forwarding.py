@@ -287,8 +287,7 @@ class Forwarding:
     async def _server_beside(
         self, pool: Pool, unfit: set[AgentConnection], broke: set[AgentConnection]
     ) -> AgentConnection | None:
-        """Return none of the ``unfit``, and one that ``broke`` on the request only if there is no
-        other; None if there is none."""
+        """Return one that is not ``unfit``, and did not break on the request if one did not."""
         if unfit or broke:
             fit = set(pool.agents.values()) - unfit
             agent = least_busy(fit - broke)
@@ -297,8 +296,7 @@ class Forwarding:
         return await self._ready_server(pool)
 
     async def _ready_server(self, pool: Pool) -> AgentConnection | None:
-        """Return the least busy one, at the latest when a request would no longer wait for a
-        slot."""
+        """Return the least busy one, no later than a request would wait for a slot."""
         agent = least_busy(pool.agents.values())
         if agent is not None or self.dispatcher.is_draining or pool.has_moved:
             return agent
@@ -323,8 +321,8 @@ class Forwarding:
     def _head(self, exchange: Exchange, body: bytes | bytearray) -> RequestHead:
         written = exchange.written
         client = exchange.peer or exchange.client[0]  # those before it are in the field already
-        framing = (exchange.header(b"content-length"), exchange.header(b"transfer-encoding"))
-        has_body = framing != (None, None)
+        framed = (b"content-length", b"transfer-encoding")
+        has_body = any(exchange.header(name) is not None for name in framed)
         names = written.names
         if self.rewrites_host:  # agents of before look for it in small letters
             names = [b"host" if each.lower() == b"host" else each for each in names]
@@ -348,8 +346,7 @@ class Forwarding:
     def _wanted_server(
         self, exchange: Exchange, pool: Pool, body: bytes | bytearray
     ) -> AgentConnection | None:
-        """Return the only one that may answer; HttpProblem 503 if it is not here, None if any
-        may."""
+        """Return the only one that may answer, None if any may; HttpProblem 503."""
         agents = pool.agents.values()
         asked = exchange.header(AGENT_FIELD)
         if asked is not None:
@@ -369,7 +366,7 @@ class Forwarding:
     def _advice(self, problem: Failure, pool: Pool) -> list[Header]:
         if problem.code != 503:
             return []
-        return [(b"retry-after", b"%d" % self.dispatcher.retry_after_s(pool.name))]
+        return [(b"retry-after", b"%d" % self.dispatcher.pools.retry_after_s(pool.name))]
 
 
 def _failure(failed: Failed) -> Failure:

@@ -12,7 +12,6 @@ from typing import TypeAlias
 import attrs
 
 from paddler_trio.wire.engine.engine_settings import EngineSettings
-from paddler_trio.wire.engine.grammar_rules import GrammarRules
 from paddler_trio.wire.engine.memory_need import MemoryUse
 from paddler_trio.wire.engine.sampler_stages import Sampling
 
@@ -67,9 +66,11 @@ class Grammar:
     token first), or the sampled text matches one of the ``trigger_patterns`` (an ECMAScript regular
     expression over all text sampled so far; the grammar takes the text from its first group on).
     No trigger counts within ``thoughts``.
+
+    ``lark``: the grammar as llguidance reads it.
     """
 
-    rules: GrammarRules
+    lark: str = attrs.field(repr=lambda text: f"{len(text)} characters")
     trigger_tokens: list[int] = attrs.field(factory=list)
     trigger_patterns: list[str] = attrs.field(factory=list)
     thoughts: Thoughts | None = None

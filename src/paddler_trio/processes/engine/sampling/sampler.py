@@ -3,8 +3,8 @@
 * Greedy without anything that changes logits is an argmax over them.
 * Where a few candidates are enough, only those are passed to the samplers.
 * Without a grammar, llama.cpp otherwise samples and accepts in one call.
-* With a grammar, the token is sampled first and the grammar checks that one token; the full
-  vocabulary is masked only when the grammar rejects it.
+* With a grammar, the token is sampled first and the grammar checks that one token; only when it
+  does not fit is another one sampled, of all that do.
 
 A sampled token is a function of the seed and the position: an answer that continues on another
 engine gets the tokens that the lost engine would have sampled. So whatever has a random generator
@@ -186,19 +186,27 @@ class Sampler:
         if self._constraint is None or self._constraint.takes(token):
             self._accept(token)
             return token
-        rows = token_rows(logits)
-        tries = 0
-        while not self._constraint.takes(token):
-            if self._constraint.is_awake:
-                self._constraint.mask(rows)
-            else:  # it would wake the grammar and not fit it: this one token is impossible here
-                rows["logit"][token] = -np.inf
-            if tries == _MAX_WAKING_TRIES or not np.isfinite(rows["logit"]).any():
+        if self._constraint.is_awake:
+            allowed = self._constraint.allowed()
+            if not len(allowed):
                 raise GrammarRejectedError("no token of the vocabulary fits the grammar here")
-            tries += 1
-            token = self._selected(rows.copy())
+            token = self._selected(token_rows(logits, allowed))
+        else:
+            token = self._not_waking(token, token_rows(logits))
         self._accept(token)
         return token
+
+    def _not_waking(self, token: int, rows: np.ndarray) -> int:
+        """Return another token than one that would wake the grammar and not fit it."""
+        assert self._constraint is not None, "it sleeps"
+        for _ in range(_MAX_WAKING_TRIES):
+            rows["logit"][token] = -np.inf
+            if not np.isfinite(rows["logit"]).any():
+                break
+            token = self._selected(rows.copy())
+            if self._constraint.takes(token):
+                return token
+        raise GrammarRejectedError("no token of the vocabulary fits the grammar here")
 
     def _accept(self, token: int) -> None:
         """Note that the token is the next one, sampled here or elsewhere."""

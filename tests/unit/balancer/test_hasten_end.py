@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock
 
-from paddler_trio.nursery_tree.handing_over import hasten_end
+from paddler_trio.balancer.hot_restart.restartable import hasten_end
 
 
 async def ended_after_s(*, handover_s: float, stop_after_s: float, drain_timeout_s: float) -> float:

@@ -1,4 +1,4 @@
-"""How a dispatcher lets go of its agents while another process takes over.
+"""A dispatcher lets go of its agents while another process takes over.
 
 First every agent is told, and dials the other process while this one uses all of its slots. Then
 slots are let go: those that are free at once, the others with the requests in them; a request that
@@ -93,7 +93,7 @@ class Departure:
             log.warning("agents have not followed yet", agents=[each.label for each in behind])
 
     def let_go(self, num_expected: Callable[[], int] = lambda: 0) -> None:
-        """From now on slots are let go, but for those that requests need that are on their way: as
+        """Let go of slots from now on, but for those that requests need that are on their way: as
         many as ``num_expected`` returns."""
         self._num_expected = num_expected
         self._look()
@@ -133,8 +133,8 @@ class Departure:
         agent.say_kept()
 
     def _give_up(self, pool: Pool) -> None:
-        """What waits for slots that all have been let go, or for an answer of their agents, is told
-        to come again."""
+        """Tell what waits for slots that all have been let go, or for an answer of their agents, to
+        come again."""
         if any(agent.kept_slots for agent in pool.agents.values()):
             return
         if not pool.has_moved:

@@ -17,20 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import attrs
 import structlog
 import trio
 
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, run_instance
-from paddler_trio.system.supervise import Child, RestartBudget, supervise
+from paddler_trio.system.supervise import keep
 from paddler_trio.system.synchronization import Changes
 
 log = structlog.get_logger("agent")
-
-RESTARTS: Final = 12
-PERIOD_S: Final = 60.0
 
 
 class Wanted(Protocol):
@@ -118,18 +115,10 @@ class Instances(Generic[W]):
             if running.stop.is_set():
                 running.scope.cancel(reason="it was stopping")
 
-        child = Child(
-            f"instance {name}",
-            partial(self._live, running),
-            restart_on=(Exception,),
-            budget=RestartBudget(max_restarts=RESTARTS, period_s=PERIOD_S),
-            wait_for_refill=True,
-            on_crash=crashed,
-        )
         log.info("instance starts", deployment=name)
         try:
             with running.scope:
-                await supervise(child)
+                await keep(f"instance {name}", Exception, partial(self._live, running), crashed)
         finally:
             del self._running[name]
             self._changes.notify()
