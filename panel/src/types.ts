@@ -190,9 +190,20 @@ export interface Placement {
 }
 
 export interface Ending {
-  kind: "done" | "failed" | "stopped";
+  kind: "done" | "refused" | "failed" | "stopped" | "cancelled";
   code: number | null;
   text: string | null;
+  /** Why an answer ended that was given. */
+  finish: "stop" | "length" | "context" | "tools" | null;
+}
+
+export type Severity = "ok" | "info" | "quiet" | "warn" | "bad";
+
+/** What the balancer says of a state. */
+export interface StateWords {
+  state: string;
+  word: string;
+  severity: Severity;
 }
 
 export interface RequestView {
@@ -205,6 +216,7 @@ export interface RequestView {
   /** The W3C trace that it belongs to, 32 hexadecimal digits. */
   trace?: string | null;
   phase: RequestPhase;
+  state: StateWords;
   arrived_ms: number;
   position: number | null;
   queue: QueueStay[];

@@ -338,6 +338,11 @@ class FabricatedFleet:
             else "leased",
             "arrived_ms": each.arrived_ms,
             "position": each.position,
+            "state": {
+                "state": {"b": "queued", "p": "prefill", "d": "decode"}[each.phase],
+                "word": {"b": "queued", "p": "prefill", "d": "decode"}[each.phase],
+                "severity": "warn" if each.phase == "b" else "info",
+            },
             "queue": [],
             "placements": []
             if each.agent is None

@@ -5,16 +5,18 @@ Every delivered step passes here: what it costs, each token costs.
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from paddler_trio.balancer.activity.finished_requests import FinishedRequests
+from paddler_trio.balancer.activity.measures.endings import request_outcome
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import (
     Buffered,
     Ended,
-    Failure,
     Leased,
     Phase,
     Request,
@@ -22,6 +24,9 @@ from paddler_trio.nursery_tree.request import (
     Stopping,
 )
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
+
+FAULTLESS: Final = frozenset({"completed", "stopped", "cancelled", "refused"})
+"""Outcomes of requests that did not fail: it was as those wished who sent, asked or ordered it."""
 
 
 @attrs.define(eq=False)
@@ -53,7 +58,8 @@ class MetricsObserver:
             if isinstance(phase, Buffered):
                 metrics.enters_queue()
         if request.is_over and not isinstance(left, Stopping):
-            metrics.ended(failed=isinstance(request.ending, Failure))
+            outcome = request_outcome(request.ending, request.answered_with)
+            metrics.ended(failed=outcome not in FAULTLESS)
         if isinstance(phase, Ended):
             self._last_s.pop(request.key, None)
             record = self.finished.last

@@ -47,11 +47,20 @@ class PlacementView:
 
 @attrs.frozen(kw_only=True)
 class EndingView:
-    """``kind``: ``done``, ``failed`` or ``stopped``."""
+    """``kind``: ``done``, ``refused``, ``failed``, ``stopped`` or ``cancelled``."""
 
     kind: str
     code: int | None = None
     text: str | None = None
+    finish: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class StateView:
+    """What the balancer says of a state, in few words."""
+
+    word: str = ""
+    severity: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -74,6 +83,7 @@ class RequestView:
     route: str | None = None
     trace: str | None = None
     phase: str = ""
+    state: StateView = attrs.field(factory=StateView)
     arrived_ms: int
     position: int | None = None
     queue: list[QueueStay] = attrs.field(factory=list)
@@ -143,9 +153,7 @@ class RequestView:
         """How it ended, with code and text; empty while it is in flight."""
         if self.ending is None:
             return ""
-        words = self.ending.kind
-        if self.ending.code is not None:
-            words += f" {self.ending.code}"
+        words = self.state.word or self.ending.kind
         return f"{words}: {self.ending.text}" if self.ending.text else words
 
 
