@@ -1,1 +1,1 @@
-"""What is true of a fleet, a deployment, an agent and a request, in words for people."""
+"""Say what is true of a fleet, a deployment, an agent and a request, in words for people."""

@@ -1,4 +1,4 @@
-"""What is true of a request: where it is, or how it ended and on whose account."""
+"""Say what is true of a request: where it is, or how it ended and on whose account."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FINISH_WORDS: Final = {
 
 @attrs.frozen(kw_only=True)
 class EndingFacts:
-    """How a request ended.
+    """An ending as the balancer knows it.
 
     Args:
       ended: for the balancer: ``completed`` also if the agent's last word was a refusal.

@@ -15,7 +15,7 @@ SEVERITIES: Final[tuple[Severity, ...]] = ("ok", "info", "quiet", "warn", "bad")
 
 @attrs.frozen(kw_only=True)
 class Truth:
-    """What is true of one thing.
+    """A sentence about one thing, and what goes with it.
 
     Args:
       state: for programs: one of few names.
@@ -33,7 +33,7 @@ class Truth:
     todo: str = ""
 
     def view(self) -> Mapping[str, str]:
-        """The same as JSON."""
+        """Return it as JSON."""
         return attrs.asdict(self)
 
 
