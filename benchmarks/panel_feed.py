@@ -49,6 +49,7 @@ from paddler_trio.net.server.listening import listen
 from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.server import HttpServer
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import TRIO
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request, Results
@@ -100,7 +101,7 @@ class Played:
             key=AgentKey(number),
             id=f"0f8fad5b-d9cb-469f-a165-{number:012}",
             name=f"gpu-{number}",
-            speaks_trio=True,
+            kind=TRIO,
             status=_status(slots, 0),
             scope=trio.CancelScope(),
             outgoing=Nowhere(),  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from paddler_agent import serving_agent
 from hub_server import HubServer, Misbehaviour, Repository, hub_server, sha256
 from paddler_trio.agent.assembly.agent_daemon import agent_parts
 from paddler_trio.cli.balancer_http import BalancerRefusedError
+from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.model.store_client import StoreClient
 from paddler_trio.nursery_tree.agent_tree import run_agent
 from paddler_trio.nursery_tree.instance_tree import InstanceParts
@@ -311,7 +312,7 @@ async def test_a_balancer_without_a_store_answers_an_upload_with_what_to_do() ->
             assert "start it with --model-store DIR --model-store-size" in answer.text
 
         def push() -> None:
-            with StoreClient.open(balancer.management) as client:
+            with StoreClient.open(ManagementFlags(balancer.management)) as client:
                 client.here_bytes(sha256(DATA))
 
         with pytest.raises(BalancerRefusedError, match="start it with --model-store"):

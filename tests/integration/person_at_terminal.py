@@ -11,7 +11,7 @@ import signal
 import struct
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import attrs
@@ -42,6 +42,11 @@ class Person:
         """What was drawn last, without colours."""
         text = self.written.decode(errors="replace").replace("\r", "")
         return _CONTROLS.sub("", text.rpartition(_HOME)[2])
+
+    @property
+    def lines(self) -> list[str]:
+        """What was written, line by line, without colours."""
+        return _CONTROLS.sub("", self.written.decode(errors="replace")).splitlines()
 
     def press(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
@@ -83,10 +88,12 @@ class Person:
 
 
 @contextmanager
-def person(*arguments: str) -> Iterator[Person]:
+def person(
+    *arguments: str, columns: int = COLUMNS, env: Mapping[str, str] | None = None
+) -> Iterator[Person]:
     """Somebody in front of a command of ours; it has ended when the block is left."""
     ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, columns, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES", "NO_COLOR"}}
     with (
         os.fdopen(os.dup(its), "rb") as keys,
@@ -95,7 +102,7 @@ def person(*arguments: str) -> Iterator[Person]:
         process = forked_processes.start(
             "paddler_trio",
             arguments,
-            env={**environment, "TERM": "xterm-256color"},
+            env={**environment, "TERM": "xterm-256color", **(env or {})},
             stdin=keys,
             stdout=shown,
             stderr=shown,

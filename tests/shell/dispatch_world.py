@@ -6,7 +6,7 @@ parsers a real agent uses, so a frame that it could not read fails the test.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
@@ -15,6 +15,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import TRIO, AgentKind, Feature
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.lease import Lease
@@ -85,7 +86,7 @@ class Peer:
         tokens = [ord(text[0]) for text in texts]
         if done:
             results.append(DONE)
-        known = tokens if self.connection.speaks_trio else None
+        known = tokens if self.connection.kind.reports_tokens else None
         self.lease(wire_id).deliver("GeneratedToken", results, ends=done, tokens=known)
         self.connection.flush()
 
@@ -102,14 +103,13 @@ class World:
         self,
         *,
         slots: int = 1,
-        ours: bool = True,
+        kind: AgentKind = TRIO,
+        features: Iterable[Feature] = (),
         model: str | None = "m",
         deployment: str = "default",
         serves: str | None = None,
         name: str | None = None,
         host: str | None = None,
-        reads_traces: bool = False,
-        fills: bool = False,
     ) -> Peer:
         self.agents += 1
         outgoing, frames = trio.open_memory_channel[bytes](100)
@@ -117,17 +117,16 @@ class World:
             key=AgentKey(self.agents),
             id=f"id{self.agents}",
             name=name or f"a{self.agents}",
-            speaks_trio=ours,
+            kind=kind,
+            features=frozenset(features),
             status=status_of(slots),
             scope=trio.CancelScope(),
             outgoing=outgoing,
             health=self.dispatcher.health,
             deployment=deployment,
-            reads_traces=reads_traces,
-            fills=fills,
         )
         connection.host = host or connection.id
-        if ours:
+        if kind.reports_state:
             connection.report = Report("serving", serves, serves, model, None, None)
         self.dispatcher.join(connection)
         return Peer(connection, frames)

@@ -20,6 +20,7 @@ from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import FleetDatabase, MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import TRIO, Feature
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Failure, Request
@@ -540,7 +541,7 @@ class FleetWorld:
             key=AgentKey(next(self._keys)),
             id=host.id if is_first else f"{host.id}.{name}",
             name=self.names.get(host.id, host.id) if is_first else f"{host.id}.{name}",
-            speaks_trio=True,
+            kind=TRIO,
             status=status_of(0),
             scope=trio.CancelScope(),
             outgoing=outgoing,
@@ -548,8 +549,7 @@ class FleetWorld:
             deployment=name,
             host=host.id,
             labels=host.labels,
-            reads_bounds=True,
-            judges_beside=True,
+            features=frozenset({Feature.BOUNDS, Feature.BESIDE}),
             instances=tuple(each for each in host.instances if each != DEFAULT_DEPLOYMENT),
         )
         self.dispatcher.join(connection)

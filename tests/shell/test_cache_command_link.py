@@ -15,6 +15,7 @@ from paddler_trio.nursery_tree.agent_connection import (
     AgentConnection,
     QuestionRefusedError,
 )
+from paddler_trio.nursery_tree.agent_kinds import TRIO
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.paddler.status import (
@@ -49,7 +50,7 @@ async def agent_and_frames() -> tuple[AgentConnection, trio.MemoryReceiveChannel
         key=AgentKey(1),
         id="a1",
         name=None,
-        speaks_trio=True,
+        kind=TRIO,
         status=STATUS,
         scope=trio.CancelScope(),
         outgoing=outgoing,

@@ -19,6 +19,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.slot_shares import SlotShare, SlotShares
+from paddler_trio.nursery_tree.agent_kinds import PADDLER, Feature
 from paddler_trio.nursery_tree.departure import FOLLOW_S, Departure
 from paddler_trio.nursery_tree.dispatch_failures import MOVED
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
@@ -78,9 +79,7 @@ class Link:
 
 
 def follower(here: World, slots: int) -> Peer:
-    peer = here.agent(slots=slots)
-    peer.connection.follows = True
-    return peer
+    return here.agent(slots=slots, features={Feature.FOLLOWS})
 
 
 STEPS = st.lists(
@@ -173,7 +172,7 @@ async def test_agents_are_told_once_that_they_are_left_and_then_whenever_less_is
     autojump_clock: MockClock,
 ) -> None:
     async with world() as here:
-        ours, theirs = follower(here, 2), here.agent(slots=2, ours=False)
+        ours, theirs = follower(here, 2), here.agent(slots=2, kind=PADDLER)
         first, second, third = (here.submit(name) for name in "123")
         await wait_all_tasks_blocked()
         assert sorted([*ours.sent(), *theirs.sent()]) == ["start 1.1", "start 2.1", "start 3.1"]
@@ -232,7 +231,7 @@ async def test_an_agent_that_is_asked_something_is_kept_until_it_has_answered(
 async def test_followers_are_waited_for_and_only_for_so_long(autojump_clock: MockClock) -> None:
     async with world() as here:
         quick, slow = follower(here, 1), follower(here, 1)
-        here.agent(slots=1, ours=False)
+        here.agent(slots=1, kind=PADDLER)
         departure = Departure(here.dispatcher)
         began_s = trio.current_time()
         quick.connection.has_followed = True

@@ -15,6 +15,7 @@ import trio
 from dispatch_world import LIMITS, World, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from paddler_trio.nursery_tree.agent_kinds import PADDLER, TRIO
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS, Failure, Request
 from paddler_trio.wire.trio.trio_link import Report, Start
 
@@ -164,7 +165,7 @@ async def test_an_agent_lost_while_streaming_is_continued_after_its_tokens(
 
 async def test_what_a_paddler_agent_began_nobody_can_continue(autojump_clock: MockClock) -> None:
     async with world() as here:
-        lost = here.agent(ours=False)
+        lost = here.agent(kind=PADDLER)
         request = here.submit()
         await wait_all_tasks_blocked()
         lost.says("1.1", "a")
@@ -191,7 +192,7 @@ async def test_what_nobody_here_can_continue_waits_shortly_and_is_told_why(
 ) -> None:
     async with world() as here:
         request = await lost_after_a_token(here, "old")
-        other = here.agent(ours=ours, model="new")
+        other = here.agent(kind=TRIO if ours else PADDLER, model="new")
         text, failure = await heard(request)
         assert text == "a"
         assert trio.current_time() == pytest.approx(LIMITS.continuation_wait_s)

@@ -8,6 +8,7 @@ import pytest
 from dispatch_world import Peer, World, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from paddler_trio.nursery_tree.agent_kinds import PADDLER
 from paddler_trio.nursery_tree.request import Failure, Request
 from paddler_trio.wire.trio.trio_link import Start
 
@@ -218,7 +219,7 @@ async def test_an_agent_of_paddlers_says_nothing_before_its_first_token(
 ) -> None:
     """So whatever has none is suspected, and two losses are enough."""
     async with world() as here:
-        agents = [here.agent(ours=False) for _ in range(3)]
+        agents = [here.agent(kind=PADDLER) for _ in range(3)]
         request = here.submit()
         for agent in agents[:num_lost]:
             await wait_all_tasks_blocked()

@@ -17,6 +17,7 @@ from dispatch_world import DONE, WORK, Peer, World
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.nursery_tree import request as request_module
+from paddler_trio.nursery_tree.agent_kinds import PADDLER, TRIO
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.lease import Lease
@@ -70,7 +71,7 @@ class Agent:
         ]
         if done:
             results.append(DONE)
-        known = self.tokens(first, count) if self.peer.connection.speaks_trio else None
+        known = self.tokens(first, count) if self.peer.connection.kind.reports_tokens else None
         lease.deliver("GeneratedToken", results, ends=done, tokens=known)
         if done:
             del self.counts[lease.wire_id]
@@ -191,7 +192,7 @@ class Schedule:
         if len(self.agents) < 4:
             peer = self.world.agent(
                 slots=self.rng.randint(0, 3),
-                ours=self.rng.random() < 0.8,
+                kind=TRIO if self.rng.random() < 0.8 else PADDLER,
                 model=self.rng.choice(["m", "m", "m", "other"]),
             )
             self.agents.append(Agent(peer))

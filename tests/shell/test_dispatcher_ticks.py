@@ -7,6 +7,7 @@ import trio
 from dispatch_world import DONE, LIMITS, Peer, World, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from paddler_trio.nursery_tree.agent_kinds import PADDLER
 from paddler_trio.nursery_tree.dispatcher import REST_S
 from paddler_trio.nursery_tree.request import Buffered, Failure
 from paddler_trio.wire.trio.trio_link import Start
@@ -213,7 +214,7 @@ async def test_tokens_of_a_model_nobody_named_are_not_continued(autojump_clock: 
         request = here.submit()
         await wait_all_tasks_blocked()
         agent.says("1.1", "a")
-        here.agent(ours=False)
+        here.agent(kind=PADDLER)
         here.dispatcher.leave(agent.connection)
         assert await heard(request) == ("a", Failure(502, "Agent controller connection closed"))
 

@@ -17,6 +17,7 @@ from paddler_trio.balancer.fleet.shared_view import (
 from paddler_trio.balancer.front.event_stream import KEEP_ALIVE_S, event_stream
 from paddler_trio.net.server.asgi import Message
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import TRIO
 from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -279,7 +280,7 @@ def agent_of(dispatcher: Dispatcher, number: int) -> AgentConnection:
         key=AgentKey(number),
         id=f"a{number}",
         name=None,
-        speaks_trio=True,
+        kind=TRIO,
         status=SlotAggregatedStatusSnapshot(
             desired_slots_total=4,
             download_current=0,

@@ -13,6 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from paddler_trio.balancer.agents.ask_model import ask_model
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
+from paddler_trio.nursery_tree.agent_kinds import PADDLER, Feature
 from paddler_trio.nursery_tree.dispatch_failures import OLD_FOR_INFILL
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.wire.codec import unstructure
@@ -36,7 +37,7 @@ async def test_paddlers_agents_are_asked_in_their_words_where_nothing_is_lost(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as here:
-        agent = here.agent(ours=False)
+        agent = here.agent(kind=PADDLER)
         request = submit(here, PLAIN)
         await wait_all_tasks_blocked()
         (frame,) = agent.received()
@@ -62,7 +63,7 @@ async def test_what_no_agent_here_can_do_is_refused_at_once_by_its_field(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as here:
-        agent = here.agent(ours=False)
+        agent = here.agent(kind=PADDLER)
         request = submit(here, WITH_STOP)
         assert request.failure is not None
         assert request.failure.code == 501
@@ -74,7 +75,7 @@ async def test_what_a_busy_agent_of_ours_can_do_waits_for_it_and_lets_others_pas
     autojump_clock: MockClock,
 ) -> None:
     async with world() as here:
-        old = here.agent(ours=False, slots=1)
+        old = here.agent(kind=PADDLER, slots=1)
         ours = here.agent(slots=1)
         first, second = submit(here, WITH_STOP), submit(here, WITH_STOP)
         third = here.submit("plain")
@@ -93,7 +94,7 @@ async def test_with_no_agent_at_all_it_waits_for_one_that_can(autojump_clock: Mo
     async with world() as here:
         request = submit(here, WITH_STOP)
         await wait_all_tasks_blocked()
-        old, ours = here.agent(ours=False), here.agent()
+        old, ours = here.agent(kind=PADDLER), here.agent()
         await wait_all_tasks_blocked()
         assert (old.sent(), ours.sent()) == ([], ["start 1.1"])
         ours.says("1.1", done=True)
@@ -107,7 +108,7 @@ async def test_what_lost_its_agent_before_a_token_does_not_go_to_one_that_cannot
         ours = here.agent()
         request = submit(here, WITH_STOP)
         await wait_all_tasks_blocked()
-        old = here.agent(ours=False)
+        old = here.agent(kind=PADDLER)
         here.dispatcher.leave(ours.connection)
         await wait_all_tasks_blocked()
         assert old.sent() == []
@@ -123,7 +124,11 @@ async def test_what_lost_its_agent_before_a_token_does_not_go_to_one_that_cannot
 
 async def test_an_infill_goes_by_agents_of_before_it(autojump_clock: MockClock) -> None:
     async with world() as here:
-        paddlers, old, new = here.agent(ours=False), here.agent(), here.agent(fills=True)
+        paddlers, old, new = (
+            here.agent(kind=PADDLER),
+            here.agent(),
+            here.agent(features={Feature.INFILL}),
+        )
         first, second = submit(here, INFILL), submit(here, INFILL)
         await wait_all_tasks_blocked()
         assert (first.agents, second.agents) == (["a3"], [])
@@ -139,7 +144,7 @@ async def test_an_infill_is_refused_where_every_agent_is_of_before_it(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as here:
-        paddlers = here.agent(ours=False)
+        paddlers = here.agent(kind=PADDLER)
         request = submit(here, INFILL)
         assert request.failure is not None
         assert (request.failure.code, "prompt.Infill" in request.failure.description) == (501, True)
@@ -155,13 +160,13 @@ async def test_an_infill_that_lost_its_agent_waits_for_one_like_it(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as here:
-        new = here.agent(fills=True)
+        new = here.agent(features={Feature.INFILL})
         request = submit(here, INFILL)
         await wait_all_tasks_blocked()
         old = here.agent()
         here.dispatcher.leave(new.connection)
         await wait_all_tasks_blocked()
-        again = here.agent(fills=True)
+        again = here.agent(features={Feature.INFILL})
         await wait_all_tasks_blocked()
         assert (old.sent(), again.sent()) == ([], ["start 1.2"])
         again.says("1.2", done=True)
@@ -191,7 +196,7 @@ async def test_what_an_infill_becomes_is_asked_of_an_agent_that_fills(
     autojump_clock: MockClock,
 ) -> None:
     async with world() as here:
-        old, new = serves(here.agent()), serves(here.agent(fills=True))
+        old, new = serves(here.agent()), serves(here.agent(features={Feature.INFILL}))
         answers: list[object] = []
 
         async def ask() -> None:
@@ -236,7 +241,7 @@ async def ask_in_background(here: World, answers: list[object]) -> None:
 
 async def test_a_serving_agent_answers(autojump_clock: MockClock) -> None:
     async with world() as here:
-        here.agent(ours=False)
+        here.agent(kind=PADDLER)
         agent = here.agent()
         answers: list[object] = []
         await ask_in_background(here, answers)
@@ -317,6 +322,6 @@ async def test_a_question_that_waits_for_an_agent_is_refused_as_the_balancer_dra
 
 async def test_paddlers_agents_answer_no_questions(autojump_clock: MockClock) -> None:
     async with world() as here:
-        here.agent(ours=False)
+        here.agent(kind=PADDLER)
         with pytest.raises(HttpProblem, match="501"):
             await ask_model(here.dispatcher, QUESTION)

@@ -24,6 +24,7 @@ from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
 from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError
 from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY, ROLLOUT, StoredFleet
 from paddler_trio.errors import StateDatabaseError
+from paddler_trio.nursery_tree.agent_kinds import PADDLER
 from paddler_trio.scheduler.fleet.fleet_values import RolloutPhase
 from paddler_trio.wire.paddler.desired_state import LocalToAgent
 from paddler_trio.wire.paddler.status import AgentStateApplicationStatus
@@ -258,7 +259,7 @@ async def test_an_agent_of_paddlers_is_judged_by_what_it_says_after_it_was_sent_
 ) -> None:
     """Its status does not say of which state it speaks."""
     async with dispatch_world() as here:
-        agent = here.agent(ours=False).connection
+        agent = here.agent(kind=PADDLER).connection
         placed = PlacedInstance("host", DEFAULT, here.dispatcher)
         placed.connected(agent)
         for model in ("bad", "worse"):

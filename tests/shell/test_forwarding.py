@@ -23,6 +23,7 @@ from paddler_trio.errors import LinkError
 from paddler_trio.net.server.asgi import Message
 from paddler_trio.net.server.exchange import App, Exchange, refuse_in_plain_text
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import UPSTREAM
 from paddler_trio.nursery_tree.departure import Departure
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.request import Request, Stopped
@@ -97,7 +98,7 @@ def front_of(here: World, number: int = 1) -> Front:
         key=AgentKey(number),
         id=f"up{number}",
         name=None,
-        speaks_trio=True,
+        kind=UPSTREAM,
         status=status_of(1),
         scope=trio.CancelScope(),
         outgoing=outgoing,

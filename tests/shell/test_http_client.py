@@ -20,6 +20,7 @@ import trio.testing
 
 from paddler_trio.models.hub.hub_settings import HubSettings, open_client_of
 from paddler_trio.net.client.http_client import (
+    MAX_IDLE,
     Answer,
     AnswerBrokenError,
     BodyBrokenError,
@@ -138,7 +139,7 @@ async def test_a_head_that_is_none_is_refused(answer: bytes, cause: str) -> None
 async def test_a_body_that_ends_early_or_is_no_chunk_is_broken(space_bytes: int | None) -> None:
     short = b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello"
     async with served(saying(short)) as port:
-        with pytest.raises(BodyBrokenError, match="45 bytes before the end"):
+        with pytest.raises(BodyBrokenError, match="45 of 50 bytes before the end"):
             await get(f"http://127.0.0.1:{port}/", space_bytes)
     no_chunk = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"
     async with served(saying(no_chunk)) as port:
@@ -166,7 +167,7 @@ async def test_what_follows_a_head_is_written_before_what_follows_it() -> None:
 async def test_no_answer_in_time(autojump_clock: trio.testing.MockClock) -> None:
     async with open_client(Timeouts(silence_s=30)) as client:
         near, far = trio.testing.memory_stream_pair()
-        client.keep(Connection(near, ("http", "host", 80)))
+        client.keep(("http", "host", 80), Connection(near, "host", 30, keep=lambda _: True))
         with pytest.raises(NoAnswerError, match="within 30 s"):
             await client.send("GET", httpx.URL("http://host/"), {})
         await trio.aclose_forcefully(far)
@@ -300,7 +301,7 @@ async def test_a_large_body_over_tls_is_as_it_was_sent(
         url = httpx.URL(f"https://localhost:{port}/")
         for _ in range(2):
             assert await body_of(await client.send("GET", url, {}), space_bytes) == body
-        with pytest.raises(BodyBrokenError, match="localhost broke off 1 bytes before the end"):
+        with pytest.raises(BodyBrokenError, match="broke off 1 of 700001 bytes before the end"):
             await body_of(await client.send("GET", url, {}), space_bytes)
 
 
@@ -389,3 +390,22 @@ async def test_a_proxy_that_refuses_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
     with pytest.raises(NoAnswerError, match="socks5 are not supported"):
         await get("https://localhost:1/x")
+
+
+async def test_connections_beyond_those_that_are_kept_are_closed() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    has_ended = trio.Event()
+
+    async def handle(stream: trio.abc.Stream) -> None:
+        await saying(answer)(stream)
+        assert await stream.receive_some(1) == b""
+        has_ended.set()
+
+    async with served(handle) as port, open_client(TIMEOUTS) as client:
+        url = httpx.URL(f"http://127.0.0.1:{port}/")
+        answers = [await client.send("GET", url, {}) for _ in range(MAX_IDLE + 1)]
+        for each in answers:
+            assert await each.receive() == b"ok"
+            await each.close()
+        with trio.fail_after(5):
+            await has_ended.wait()

@@ -20,6 +20,7 @@ from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import Feature
 from paddler_trio.nursery_tree.departure import Departure
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -104,7 +105,7 @@ async def test_slots_move_with_what_the_balancer_before_lets_go_and_the_link_sta
     async with world() as it, trio.open_nursery() as nursery:
         before = await it.agent_of(it.old)
         await until(lambda: before.status.slots_total == SLOTS)
-        assert before.follows
+        assert Feature.FOLLOWS in before.features
         it.accepting = it.new
         departure = Departure(it.old)
         await nursery.start(departure.run)

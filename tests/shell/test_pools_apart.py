@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from paddler_trio.nursery_tree.agent_kinds import PADDLER, TRIO
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Hold, PoolSettings
@@ -119,7 +120,7 @@ class Life:
         self.num_agents[name] += 1
         peer = self.world.agent(
             slots=pick % 3,
-            ours=pick < 6,
+            kind=TRIO if pick < 6 else PADDLER,
             deployment=name,
             serves=STATES[pick % 2],
             name=f"{name} {self.num_agents[name]}",
@@ -141,7 +142,7 @@ class Life:
     def _serve(self, name: str, pick: int) -> None:
         if self.peers[name] and pick:
             connection = self.peers[name][pick % len(self.peers[name])].connection
-            if connection.speaks_trio:
+            if connection.kind.reports_state:
                 phase = ("serving", "loading", "failed")[pick % 3]
                 connection.report = Report(phase, None, STATES[pick % 2], "m", None, None)
                 self._update(connection)
@@ -203,7 +204,7 @@ class Life:
                     continue
                 assert lease.agent.deployment == name == request.deployment
                 if request.pin is not None:
-                    assert request.pin.revision is not None or not lease.agent.speaks_trio
+                    assert request.pin.revision is not None or not lease.agent.kind.reports_state
         statistics = self.dispatcher.statistics()
         assert (statistics.slots_processing, statistics.requests_buffered) == (running, waiting)
         demand = self.dispatcher.demand()
@@ -213,8 +214,8 @@ class Life:
             assert {agent.deployment for agent in pool.agents.values()} <= {pool.name}
             accepting = [agent for agent in pool.agents.values() if agent.is_accepting]
             serving = [a for a in accepting if a.revision in self.admissible[pool.name]]
-            ours = [agent for agent in accepting if agent.speaks_trio]
-            if any(agent.speaks_trio for agent in serving):
+            ours = [agent for agent in accepting if agent.kind.isolates]
+            if any(agent.kind.isolates for agent in serving):
                 assert all(agent in serving for agent in ours), "a choice of two models"
 
 

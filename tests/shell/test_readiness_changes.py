@@ -6,6 +6,7 @@ import trio
 from dispatch_world import status_of
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import PADDLER, ReadyByGate
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 
@@ -18,15 +19,16 @@ async def test_a_drained_agent_of_paddlers_that_serves_again_is_news() -> None:
             key=AgentKey(1),
             id="a",
             name="a",
-            speaks_trio=False,
+            kind=PADDLER,
             status=status_of(2),
             scope=trio.CancelScope(),
             outgoing=outgoing,
             health=HealthTracker(),
         )
-        agent.is_drained = agent.awaits_state = True
+        assert isinstance(agent.readiness, ReadyByGate)
+        agent.is_drained = agent.readiness.awaits_state = True
         agent.refresh_readiness()
-        agent.awaits_state = False
+        agent.readiness.awaits_state = False
         assert agent.refresh_readiness()
         assert not agent.refresh_readiness()
         assert agent.serves_desired

@@ -24,6 +24,7 @@ from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.net.server.asgi import Header, Message, Scope, send_text
 from paddler_trio.net.server.exchange import App, Exchange
 from paddler_trio.net.server.router import HttpProblem, refuse_upgrade, refuse_websocket
+from paddler_trio.nursery_tree.agent_kinds import Feature
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import NoObserver
 from paddler_trio.nursery_tree.request import Request
@@ -122,7 +123,7 @@ async def test_a_request_is_accounted_for_with_its_times_and_tokens(
         parent = (b"traceparent", CALLER.traceparent().encode())
         nursery.start_soon(at.ask, answering(at), parent, (b"x-request-id", b"mine"))
         await trio.sleep(2)
-        peer = at.here.agent(reads_traces=True)
+        peer = at.here.agent(features={Feature.TRACES})
         (start,) = peer.received()
         assert isinstance(start, Start)
         assert start.trace is not None

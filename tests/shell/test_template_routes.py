@@ -13,6 +13,7 @@ from exchanges import exchange_for
 from paddler_trio.balancer.front.template_routes import TemplateRoutes
 from paddler_trio.net.server.asgi import Message
 from paddler_trio.net.server.router import Router
+from paddler_trio.nursery_tree.agent_kinds import PADDLER
 from paddler_trio.wire.trio.model_questions import PreviewTemplate
 from paddler_trio.wire.trio.trio_link import Answer, Ask
 
@@ -138,5 +139,5 @@ async def test_without_an_agent_of_ours_or_without_the_deployment_there_is_no_pr
         assert (await ask(here, {"messages": [HELLO]}))[0] == 503
         status, text = await ask(here, {"messages": [HELLO], "deployment": "coder"})
         assert (status, text) == (404, "there is no deployment 'coder'")
-        here.agent(ours=False)
+        here.agent(kind=PADDLER)
         assert (await ask(here, {"messages": [HELLO]}))[0] == 501

@@ -15,6 +15,7 @@ from paddler_trio.balancer.agents.agent_socket import AgentSocket, _Link
 from paddler_trio.balancer.agents.link_credential import LinkCredential
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import PADDLER
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Request
@@ -54,7 +55,7 @@ async def outcome(texts: Sequence[str], *, together: bool) -> list[object]:
     """What each request had of it, and what became of the link."""
     told: list[object] = []
     async with world(DispatchLimits(max_buffered=4, item_timeout_s=30)) as here:
-        peer = here.agent(slots=2, ours=False)
+        peer = here.agent(slots=2, kind=PADDLER)
         requests = [here.submit(name) for name in REQUESTS[:2]]
         link = link_of(here.dispatcher, peer.connection)
         texts = on_the_wire(texts, requests)
@@ -115,7 +116,7 @@ def test_it_makes_no_difference_that_frames_come_in_one_read(texts: list[str]) -
 
 async def test_those_of_one_request_are_one_step() -> None:
     async with world(DispatchLimits(max_buffered=4, item_timeout_s=30)) as here:
-        peer = here.agent(slots=2, ours=False)
+        peer = here.agent(slots=2, kind=PADDLER)
         first, second = [here.submit(name) for name in REQUESTS[:2]]
         texts = [frame(name, {"ContentToken": f"{n}"}) for n in range(3) for name in ("r0", "r1")]
         link = link_of(here.dispatcher, peer.connection)

@@ -73,7 +73,7 @@ async def _ask(world: World, dispatcher: WatchedDispatcher, order: Order) -> Non
     answer: object = "no answer in time"
     with trio.move_on_after(ANSWER_S):
         try:
-            if agent.speaks_trio:
+            if agent.kind.answers_questions:
                 answer = await agent.ask_tree()
             else:
                 answer = await agent.ask("GetModelMetadata")

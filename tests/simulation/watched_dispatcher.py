@@ -91,7 +91,7 @@ class WatchedDispatcher(Dispatcher):
         super()._moved(request, left)
 
     def _note_stranded(self, pool: Pool) -> None:
-        models = {agent.model for agent in pool.agents.values() if agent.speaks_trio}
+        models = {agent.model for agent in pool.agents.values() if agent.kind.reports_state}
         revisions = {agent.revision for agent in pool.agents.values() if agent.is_accepting}
         for request in pool.requests.values():
             if not self._waits(request):
@@ -193,7 +193,7 @@ class WatchedDispatcher(Dispatcher):
         for agent in self.agents.values():
             if agent.deployment != request.deployment:
                 continue
-            if request.suspicions and not agent.speaks_trio:
+            if request.suspicions and not agent.kind.isolates:
                 continue  # it could not be kept apart there
             free = agent.usable_slots - self.slots_processing(agent.key)
             if request.pinned_to not in (None, agent.revision):

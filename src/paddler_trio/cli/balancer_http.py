@@ -8,16 +8,15 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from pathlib import Path
+from typing import Any
 
 import httpx
 
-from paddler_trio.cli.daemons.tls_options import checked_address
+from paddler_trio.cli.client_flags import InferenceFlags, ManagementFlags, checked_address
 from paddler_trio.errors import PaddlerError
 from paddler_trio.net.h11_bounds import bound_parsing
-from paddler_trio.net.tls.address import BalancerAddress, parse_address
+from paddler_trio.net.tls.address import parse_address
 from paddler_trio.net.tls.client_errors import tls_error_in, tls_problem
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.system.secret_file import read_secret
 
 bound_parsing()
@@ -49,42 +48,36 @@ class BalancerRefusedError(PaddlerError):
 
 
 def open_http(
-    address: str,
-    *,
-    option: str,
-    answer_s: float = ANSWER_S,
-    key_file: Path | None = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    service: ManagementFlags | InferenceFlags, *, answer_s: float = ANSWER_S
 ) -> httpx.Client:
-    """A client of the service at ``[https://]host:port``; a usage error naming ``option`` if it is
-    neither.
+    """Open a client of a balancer's service; errors are those of `http_settings`."""
+    return httpx.Client(**http_settings(service, answer_s=answer_s))
 
-    ``key_file`` holds the API key to show; a key is never an argument, where every user of the
-    machine could read it. Proxies of the environment are not asked: a balancer is on this network.
+
+def http_settings(
+    service: ManagementFlags | InferenceFlags, *, answer_s: float = ANSWER_S
+) -> dict[str, Any]:
+    """Return what httpx's clients are made with; files are read, which blocks.
+
+    A key comes from a file: every user of the machine could read an argument. Proxies of the
+    environment are not asked: a balancer is on this network.
 
     Errors:
-      ConfigurationError: the key file cannot be read or holds no key; a file of ``tls``.
+      typer.BadParameter: the address is no `[https://]host:port`.
+      ConfigurationError: a file cannot be read, or the file of the key holds none.
     """
-    checked = checked_address(address, tls, option=option)
-    return httpx.Client(
-        headers=key_headers(key_file),
-        base_url=checked.url,
-        timeout=httpx.Timeout(answer_s, connect=CONNECT_S),
-        trust_env=False,
-        verify=http_context(checked, tls),
-    )
-
-
-def http_context(address: BalancerAddress, tls: ClientTls) -> ssl.SSLContext:
-    """What httpx shall verify with; ConfigurationError."""
-    if address.is_tls:
-        return tls.context()
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # unused; reading all roots takes 16 ms
-
-
-def key_headers(key_file: Path | None) -> dict[str, str]:
-    """What shows the API key of a file; ConfigurationError if it cannot be read or holds none."""
-    return {} if key_file is None else {"Authorization": f"Bearer {read_secret(key_file)}"}
+    key_file, tls = service.trust.key_file, service.trust.tls
+    address = checked_address(service.address, tls, option=service.flag)
+    key = {} if key_file is None else {"Authorization": f"Bearer {read_secret(key_file)}"}
+    # a plain connection uses no context, and reading all roots takes 16 ms
+    unused = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return {
+        "headers": key,
+        "base_url": address.url,
+        "timeout": httpx.Timeout(answer_s, connect=CONNECT_S),
+        "trust_env": False,
+        "verify": tls.context() if address.is_tls else unused,
+    }
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import json
 import sys
 import time
 from http import HTTPStatus
-from pathlib import Path
 from typing import Annotated
 
 import attrs
@@ -25,12 +24,10 @@ from paddler_trio.cli.balancer_http import (
     open_http,
     refuse_unless_success,
 )
-from paddler_trio.cli.daemons.options import InferenceAddrOption, KeyFileOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import InferenceFlags
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stderr
 from paddler_trio.errors import PaddlerError
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_INFERENCE_ADDR
 
 CONVERSATION_PATH = "/api/v1/continue_from_conversation_history"
 RAW_PROMPT_PATH = "/api/v1/continue_from_raw_prompt"
@@ -72,8 +69,9 @@ class Answer:
         return (self.completion_tokens - 1) / elapsed_s if elapsed_s > 0 else None
 
 
-@with_tls
+@with_flags
 def chat(
+    *,
     prompt: Annotated[str, typer.Argument(help="What to say; - reads it from standard input.")],
     system: Annotated[
         str | None, typer.Option("--system", help="A system message to put before it.")
@@ -92,9 +90,7 @@ def chat(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object when the answer is complete.")
     ] = False,
-    inference_addr: InferenceAddrOption = DEFAULT_INFERENCE_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    inference: InferenceFlags,
 ) -> None:
     """Ask the model something; the answer is printed as it is generated."""
     if raw and (system is not None or thinking):
@@ -109,7 +105,7 @@ def chat(
     with one_line_errors():
         writer = _Writer(silent=as_json)
         try:
-            answer = _ask(inference_addr, key_file, tls, path, body, writer)
+            answer = _ask(inference, path, body, writer)
         finally:
             writer.end()  # an error, or the prompt of the shell, starts on a line of its own
         if as_json:
@@ -119,9 +115,7 @@ def chat(
 
 
 def _ask(
-    address: str,
-    key_file: Path | None,
-    tls: ClientTls,
+    inference: InferenceFlags,
     path: str,
     body: dict[str, object],
     writer: _Writer,
@@ -129,10 +123,9 @@ def _ask(
     """Send it and read the answer to its end; leaving early closes the connection, which stops
     the request."""
     answer = Answer()
+    address = inference.address
     with (
-        open_http(
-            address, option="--inference-addr", answer_s=SILENCE_S, key_file=key_file, tls=tls
-        ) as http,
+        open_http(inference, answer_s=SILENCE_S) as http,
         clear_errors(address),
         http.stream("POST", path, json=body) as stream,
     ):

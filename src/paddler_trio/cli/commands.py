@@ -10,6 +10,7 @@ from typing import Final
 import typer
 
 from paddler_trio.cli.daemons.daemon_commands import DaemonCommand
+from paddler_trio.cli.help import give_help
 from paddler_trio.cli.version import VersionOption
 
 COMMANDS: Final = {
@@ -73,6 +74,7 @@ def command_line(commands: Iterable[str] = COMMANDS) -> typer.Typer:
             app.command(cls=DaemonCommand)(command)
         else:
             app.command()(command)
+    give_help(app)
     return app
 
 

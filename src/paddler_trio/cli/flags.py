@@ -17,6 +17,7 @@ import attrs
 import typer
 from typer.models import OptionInfo
 
+from paddler_trio.errors import ConfigurationError
 from paddler_trio.setting import Hint, Reading, Setting, hints_of
 
 C = TypeVar("C")
@@ -95,7 +96,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     def with_values(**given: Any) -> None:
         for name, form in forms.items():
             values: Given[Any] = Given(form, {each: given.pop(each) for each in names[name]})
-            given[name] = values if name in read_later else values.read()
+            given[name] = values if name in read_later else _read_now(values)
         command(**given)
 
     parameters = [
@@ -106,6 +107,14 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     with_values.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     with_values.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_values
+
+
+def _read_now(values: Given[Any]) -> object:
+    try:
+        return values.read()
+    except ConfigurationError as error:
+        flag = str(error).partition(" ")[0]
+        raise typer.BadParameter(str(error), param_hint=flag) from error
 
 
 def _form_of(annotation: Hint) -> type | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -28,7 +27,7 @@ from paddler_trio.cli.balancer_http import (
     read_json,
     refuse_unless_success,
 )
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.cli.client_flags import ManagementFlags
 
 SILENCE_S = 15.0
 """The balancer sends a keep-alive every three seconds; this long without one, it is gone."""
@@ -157,12 +156,9 @@ class ManagementClient:
     _http: httpx.Client
 
     @classmethod
-    def open(
-        cls, address: str, key_file: Path | None = None, tls: ClientTls = SYSTEM_TRUST
-    ) -> ManagementClient:
-        """Nothing is sent yet; errors as of ``open_http``."""
-        http = open_http(address, option="--management-addr", key_file=key_file, tls=tls)
-        return cls(address, http)
+    def open(cls, management: ManagementFlags) -> ManagementClient:
+        """Return a client that has sent nothing yet; errors are those of `http_settings`."""
+        return cls(management.address, open_http(management))
 
     def __enter__(self) -> ManagementClient:
         return self

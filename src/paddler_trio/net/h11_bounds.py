@@ -49,7 +49,8 @@ def bound_parsing() -> None:
 
 
 class JoiningChunkedReader(_readers.ChunkedReader):
-    """As h11's, with one `h11.Data` for all chunks that have come whole, line ends included.
+    """A reader like h11's that returns one `h11.Data` for all chunks that have arrived whole, line
+    ends included.
 
     Everything else, what is malformed too, is left to h11's own reader.
     """

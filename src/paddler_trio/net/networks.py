@@ -24,7 +24,7 @@ def parse_networks(texts: Iterable[str], flag: str) -> tuple[Network, ...]:
 
 
 def is_within(networks: Sequence[Network], address: str) -> bool:
-    """Whether this address of a connection is in one of them."""
+    """Return whether the address of a connection is in one of the networks."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -35,7 +35,7 @@ def is_within(networks: Sequence[Network], address: str) -> bool:
 
 
 def _unmapped(network: Network) -> Network:
-    """Of IPv4 addresses that are written as IPv6 ones: those themselves."""
+    """Return the IPv4 network that an IPv6 notation stands for, else the network itself."""
     if not isinstance(network, ipaddress.IPv6Network) or network.prefixlen < MAPPED_BITS:
         return network
     mapped = network.network_address.ipv4_mapped

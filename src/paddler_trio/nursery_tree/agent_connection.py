@@ -16,29 +16,24 @@ import structlog
 import trio
 
 from paddler_trio.errors import LinkError, PaddlerError
-from paddler_trio.nursery_tree.forwarded_work import UPSTREAM, ForwardedWork
+from paddler_trio.nursery_tree.agent_kinds import AgentKind, Feature, Readiness
+from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.tunnels import Tunnels
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.scheduler.dispatch.swap_gate import SwapGate
 from paddler_trio.system.fair_places import FairPlaces
 from paddler_trio.system.synchronization import Future
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, applicable_state
 from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, render
-from paddler_trio.wire.paddler.status import (
-    AgentStateApplicationStatus,
-    SlotAggregatedStatusSnapshot,
-)
+from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
-    INFILL,
     MAX_FRAME_BYTES,
-    SUBPROTOCOL,
     Answer,
     Cache,
     GetTree,
@@ -62,18 +57,9 @@ QUESTIONS_AT_ONCE = 48
 """To the model of one agent, which refuses more than 64; the others wait here, clients in turns.
 All that waited for a model would be asked when it is there."""
 QUESTIONS_OF_ONE_CLIENT = QUESTIONS_AT_ONCE // 2
-OURS = frozenset({SUBPROTOCOL})
-"""What an agent of ours offers, and requests need that Paddler's agents do not understand."""
-OURS_THAT_FILL = OURS | {INFILL.decode()}
-"""The same of one that understands prompts with a gap to fill, which those of before do not."""
 TUNNELS_BESIDE_SLOTS = 32
 """To a server, for what takes no slot of it, and twice as many as it has slots for the rest: one
 that is being closed and one that is begun may overlap."""
-KEEPS_OLD_MODEL = frozenset({"downloading", "loading", "probing", "failed"})
-"""Phases in which an agent that cannot serve the desired state (yet) may serve the one before it;
-it reports which one, or none."""
-
-
 COMMAND_BEGINS_S = 10.0
 """An agent that works on a command reports at once that it does."""
 COMMAND_SILENCE_S = 600.0
@@ -100,24 +86,21 @@ class AgentConnection:
     Args:
       key: this connection's number.
       id: the agent's own id, from the URL; the same across its reconnects.
-      speaks_trio: both ends chose our subprotocol.
+      kind: what it can do.
+      features: what it understands that earlier agents of its kind do not.
       deployment: what it serves.
       host: id of the first link of the agent process that this is an instance of; its own id if
         it is that link.
       labels: of its host.
       instances: of the host's first link: the deployments that it served beside ``default`` when
         it registered.
-      reads_traces: it takes the names of requests in logs and traces.
-      reads_bounds: it hands back what another model than the one in force must answer.
-      judges_beside: it says whether it would load a model beside the one in force.
-      follows: it can be told that another process takes over.
-      fills: it understands prompts with a gap to fill.
+      upstream: the server that it stands in front of; None if it runs models itself.
     """
 
     key: AgentKey
     id: str
     name: str | None
-    speaks_trio: bool
+    kind: AgentKind
     status: SlotAggregatedStatusSnapshot
     scope: trio.CancelScope
     outgoing: trio.MemorySendChannel[bytes]
@@ -127,15 +110,13 @@ class AgentConnection:
     host: str = attrs.field(default=attrs.Factory(lambda self: self.id, takes_self=True))
     labels: Mapping[str, str] = attrs.field(factory=dict)
     instances: tuple[str, ...] = ()
-    reads_traces: bool = False
-    reads_bounds: bool = False
-    judges_beside: bool = False
-    fills: bool = False
+    features: frozenset[Feature] = frozenset()
     upstream: Upstream | None = None
-    """The server that it stands in front of; None if it runs models itself."""
+    readiness: Readiness = attrs.field(
+        default=attrs.Factory(lambda self: self.kind.readiness(), takes_self=True), init=False
+    )
     tunnels: Tunnels | None = attrs.field(default=None, init=False)
     """To that server."""
-    follows: bool = False
     has_followed: bool = attrs.field(default=False, init=False)
     """It is registered with the process that takes over."""
     kept_slots: int | None = attrs.field(default=None, init=False)
@@ -145,11 +126,6 @@ class AgentConnection:
     drained."""
     serves_desired: bool = attrs.field(default=False, init=False)
     """It serves a state that is admissible."""
-    admissible: frozenset[str] | None = attrs.field(default=None, init=False)
-    """The digests of the states that it may serve to get work; None for the one sent to it."""
-    may_stand_in: bool = attrs.field(default=False, init=False)
-    """No agent of its deployment serves an admissible state: one that still serves the state before
-    it gets work."""
     usable_slots: int = attrs.field(default=0, init=False)
     """As many of its slots as may be used now; fewer while it ramps up."""
     said_goodbye: bool = attrs.field(default=False, init=False)
@@ -160,8 +136,6 @@ class AgentConnection:
     """It gave a request back twice in a row: others get a chance meanwhile."""
     is_drained: bool = attrs.field(default=False, init=False)
     """Drained by an operator: it finishes what it has and gets nothing new."""
-    awaits_state: bool = attrs.field(default=False, init=False)
-    """A Paddler agent that has just registered: what its slots serve shows after the next state."""
     joined_s: float = attrs.field(default=0.0, init=False)
     """When it joined the dispatcher."""
     reported_s: float = attrs.field(factory=trio.current_time, init=False)
@@ -181,13 +155,9 @@ class AgentConnection:
     _asking: FairPlaces = attrs.field(
         factory=lambda: FairPlaces(QUESTIONS_AT_ONCE, share=QUESTIONS_OF_ONE_CLIENT), init=False
     )
-    _sent_digest: str | None = attrs.field(default=None, init=False)
-    _sent_revision: str | None = attrs.field(default=None, init=False)
-    _was_applied: bool = attrs.field(default=False, init=False)
-    _gate: SwapGate = attrs.field(factory=SwapGate, init=False)
 
     def __attrs_post_init__(self) -> None:
-        if self.upstream is not None:
+        if self.kind.forwards:
             self.tunnels = Tunnels(self.label, self.send, self._most_tunnels)
 
     def _most_tunnels(self) -> int:
@@ -201,11 +171,12 @@ class AgentConnection:
     @property
     def offers(self) -> frozenset[str]:
         """What requests may need."""
-        if self.upstream is not None:
-            return UPSTREAM
-        if not self.speaks_trio:
-            return frozenset()
-        return OURS_THAT_FILL if self.fills else OURS
+        return self.kind.offers(self.features)
+
+    @property
+    def takes_infill(self) -> bool:
+        """It, or the server that it stands in front of, fills a gap in a prompt."""
+        return self.kind.forwards or Feature.INFILL in self.features
 
     @property
     def slots_processing(self) -> int:
@@ -219,19 +190,13 @@ class AgentConnection:
 
     @property
     def sent_revision(self) -> str | None:
-        """Digest of the state sent last, with its extras also where they cannot be sent: those who
-        serve the same state for a request have the same."""
-        return self._sent_revision
+        """Digest of the state sent last; see :class:`Readiness`."""
+        return self.readiness.sent_revision
 
     @property
     def revision(self) -> str | None:
-        """The same of the state that it serves; a Paddler agent that gets work serves the one that
-        was sent to it."""
-        if self.upstream is not None:
-            return self.id  # so a call that is pinned to it goes to no other server
-        if not self.speaks_trio:
-            return self._sent_revision
-        return None if self.report is None else self.report.served_state
+        """The same of the state that it serves."""
+        return self.readiness.revision(self)
 
     @property
     def gets_work_by_right(self) -> bool:
@@ -252,14 +217,12 @@ class AgentConnection:
 
         Paddler's agents are not sent extras, so a change of them is none for them.
         """
-        sent = extras if self.speaks_trio else NO_EXTRAS
-        self.awaits_state = False
+        sent = extras if self.kind.is_extended else NO_EXTRAS
         digest = extended_digest(state, sent)
-        self._sent_revision = digest if sent == extras else extended_digest(state, extras)
-        if digest == self._sent_digest:
+        revision = digest if sent == extras else extended_digest(state, extras)
+        slots, now_s = self.status.slots_total, trio.current_time()
+        if not self.readiness.sent(digest, revision, slots_total=slots, now_s=now_s):
             return
-        self._sent_digest = digest
-        self._gate.close(slots_total=self.status.slots_total, now_s=trio.current_time())
         frame = render(SetState(state)) if sent.is_empty else render_extension(Want(state, sent))
         self.send(frame)
         self.refresh_readiness()
@@ -269,28 +232,7 @@ class AgentConnection:
         status."""
         before = (self.is_accepting, self.serves_desired, self.usable_slots)
         now_s = trio.current_time()
-        if self.upstream is not None:
-            serves = self.status.slots_total > 0 and not self.is_suspended
-            self.serves_desired = serves
-        elif self.speaks_trio:
-            report = self.report
-            self.serves_desired = report is not None and (
-                report.served_state == self._sent_digest
-                if self.admissible is None
-                else report.served_state in self.admissible and self._has_heard(report)
-            )
-            serves = self.serves_desired or (self.may_stand_in and self._keeps_old_model)
-        else:
-            applied = self.status.state_application_status is AgentStateApplicationStatus.APPLIED
-            if self._was_applied and not applied:  # it begins to apply a state that was delayed
-                self._gate.close(slots_total=self.status.slots_total, now_s=now_s)
-            self._was_applied = applied
-            serves = not self.awaits_state and self._gate.is_open(
-                slots_total=self.status.slots_total,
-                slots_processing=self.slots_processing,
-                now_s=now_s,
-            )
-            self.serves_desired = serves
+        serves, self.serves_desired = self.readiness.judged(self, now_s)
         is_ejected = self.health.is_ejected(self.label, now_s)
         rests = is_ejected or self.is_drained or now_s < self.rests_until_s
         self.is_accepting = serves and not rests
@@ -299,21 +241,6 @@ class AgentConnection:
             slots = min(slots, self.kept_slots)
         self.usable_slots = self.health.usable_slots(self.label, slots, now_s)
         return (self.is_accepting, self.serves_desired, self.usable_slots) != before
-
-    def _has_heard(self, report: Report) -> bool:
-        """It reported after it was sent its newest state: until then it may be about to drain."""
-        return self._sent_digest in (None, report.wanted_state, report.served_state)
-
-    @property
-    def _keeps_old_model(self) -> bool:
-        """It was sent what is desired now, and serves what was desired before."""
-        report = self.report
-        return (
-            report is not None
-            and report.wanted_state == self._sent_digest
-            and report.served_state is not None
-            and report.phase in KEEPS_OLD_MODEL
-        )
 
     # ------------------------------------------------------------- requests
 
@@ -324,10 +251,10 @@ class AgentConnection:
         request = lease.request
         if isinstance(request.work, ForwardedWork):
             return  # the task that has its client sees that it has a slot
-        trace = lease.trace() if self.reads_traces else None
-        bound = request.bound_to if self.reads_bounds else None
+        trace = lease.trace() if Feature.TRACES in self.features else None
+        bound = request.bound_to if Feature.BOUNDS in self.features else None
         is_extended = trace or bound or lease.isolated or not request.work.is_embedding_batch
-        if self.speaks_trio and is_extended:
+        if self.kind.is_extended and is_extended:
             frame = request.work.start_frame(
                 lease.wire_id,
                 client=request.client,
@@ -339,7 +266,7 @@ class AgentConnection:
             )
             self.send(frame)
         else:
-            to_paddler = not self.speaks_trio
+            to_paddler = not self.kind.is_extended
             self.send(request.work.request_frame(lease.wire_id, to_paddler=to_paddler))
 
     def flush(self) -> None:
@@ -362,7 +289,7 @@ class AgentConnection:
             if isinstance(lease.request.work, ForwardedWork):
                 lease.request.work.cut()
             now_s = trio.current_time()
-            self._gate.released(now_s=now_s)
+            self.readiness.released(now_s)
             if not self._leases:
                 self.idle_since_s = now_s
 
@@ -382,13 +309,11 @@ class AgentConnection:
         requests cannot be distinguished later. No request is suspected to have killed an agent that
         only forwards it.
         """
-        if self.upstream is not None:
+        if self.kind.forwards:
             return {}
         preparing = [lease for lease in self._leases.values() if lease.is_being_prepared]
-        return {
-            lease.request.key: 1 if lease.is_announced or not self.speaks_trio else len(preparing)
-            for lease in preparing
-        }
+        together = len(preparing) if self.kind.isolates else 1
+        return {lease.request.key: 1 if lease.is_announced else together for lease in preparing}
 
     # -------------------------------------------------------------- queries
 
@@ -442,7 +367,8 @@ class AgentConnection:
         self._num_queries += 1
         wire_id = f"query.{self._num_queries}"
         state = applicable_state(question.state)
-        asked = AskFit(wire_id, state, question.extras, question.slots, beside=self.judges_beside)
+        beside = Feature.BESIDE in self.features
+        asked = AskFit(wire_id, state, question.extras, question.slots, beside=beside)
         frame = render_extension(asked)
         return self._answer_in(await self._asked(wire_id, frame))
 
@@ -495,7 +421,7 @@ class AgentConnection:
             self.send(frame)
             answer = await future.wait()
         except trio.Cancelled:
-            if self.speaks_trio:  # the client is gone: its answer need not be computed
+            if self.kind.is_extended:  # the client is gone: its answer need not be computed
                 self.send(render(StopRespondingTo(wire_id)))
             raise
         finally:
@@ -534,7 +460,7 @@ class AgentConnection:
 
     def say_kept(self) -> None:
         """Tell it how many of its slots are kept, if it understands that."""
-        if self.follows and self.kept_slots is not None:
+        if Feature.FOLLOWS in self.features and self.kept_slots is not None:
             self.send(render_extension(Leaving(self.kept_slots)))
 
     def part(self) -> None:
@@ -549,4 +475,4 @@ class AgentConnection:
             future.set(AgentDisconnectedError(f"agent {self.label} disconnected"))
         if self.tunnels is not None:
             self.tunnels.close_all()
-        self._sent_digest = None
+        self.readiness.sent_digest = None

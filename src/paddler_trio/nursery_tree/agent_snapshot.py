@@ -32,7 +32,7 @@ def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, o
         "deployment": agent.deployment,
         "host": agent.host,
         "labels": dict(agent.labels),
-        "protocol": "paddler-trio.1" if agent.speaks_trio else "paddler-4.1",
+        "protocol": agent.kind.protocol,
         "is_accepting": agent.is_accepting,
         "is_drained": agent.is_drained,
         "usable_slots": agent.usable_slots,

@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import Feature
 from paddler_trio.nursery_tree.dispatch_failures import MOVED
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
@@ -103,7 +104,7 @@ class Departure:
         return list(self.dispatcher.agents.values())
 
     def _has_followed(self, agent: AgentConnection) -> bool:
-        return agent.has_followed or not agent.follows
+        return agent.has_followed or Feature.FOLLOWS not in agent.features
 
     def _look(self) -> None:
         expected = None if self._num_expected is None else self._num_expected()

@@ -97,7 +97,7 @@ def stranded(request: Request, waited_s: float, agents: Iterable[AgentConnection
         f"The agent was lost after {len(request.tokens)} tokens, and no agent that can "
         f"continue the answer connected within {waited_ms}ms"
     )
-    if any(agent.speaks_trio for agent in serving):
+    if any(agent.kind.continues for agent in serving):
         words = f"{words}; the others serve a different model"
     elif serving:
         words = f"{words}; the others are Paddler 4.1 agents, which continue no answer"

@@ -16,7 +16,8 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.nursery_tree.agent_connection import OURS, OURS_THAT_FILL, AgentConnection
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import INFILL_OFFERS, TRIO_OFFERS
 from paddler_trio.nursery_tree.dispatch_failures import (
     BUFFERED_TOO_LONG,
     CUT_OFF,
@@ -158,11 +159,11 @@ class Dispatcher:
             return self._refused(request, no_such_deployment(deployment))
         if pool.is_upstream != isinstance(work, ForwardedWork):
             return self._refused(request, other_kind(deployment, is_upstream=pool.is_upstream))
-        needs = OURS if work.needs_ours is not None else frozenset()
+        needs = TRIO_OFFERS if work.needs_ours is not None else frozenset()
         if work.needs_ours is not None and pool.ledger.is_hopeless(needs):
             return self._refused(request, hopeless(work.needs_ours))
         if work.is_infill:
-            needs = OURS_THAT_FILL
+            needs = INFILL_OFFERS
             if pool.ledger.is_hopeless(needs):
                 return self._refused(request, OLD_FOR_INFILL)
         decision = pool.ledger.ask(
@@ -241,7 +242,7 @@ class Dispatcher:
 
     def agents_with_models(self) -> list[AgentConnection]:
         """Those that load what is desired; not those in front of a server."""
-        return [agent for agent in self.agents.values() if agent.upstream is None]
+        return [agent for agent in self.agents.values() if not agent.kind.forwards]
 
     def changed_agents(self) -> ChangedItems[AgentConnection]:
         """Each agent for which ``fleet_changed`` is notified, to be taken by one reader, which
@@ -451,8 +452,8 @@ class Dispatcher:
         request.requeue()
         pool = self.pools.of(request)
         kind = request.model if request.tokens else None
-        ours_are_here = any(agent.offers >= OURS for agent in pool.agents.values())
-        needs = OURS if request.suspicions and ours_are_here else frozenset()
+        ours_are_here = any(agent.offers >= TRIO_OFFERS for agent in pool.agents.values())
+        needs = TRIO_OFFERS if request.suspicions and ours_are_here else frozenset()
         placed = pool.ledger.ask_again(
             request.key, kind=kind, needs=needs, revision=request.pinned_to
         )
@@ -569,7 +570,7 @@ class Dispatcher:
             agent,
             wire_id=f"{request.key}.{len(request.agents) + 1}",
             item_timeout_s=self._item_timeout_s(request),
-            isolated=request.isolation if agent.speaks_trio else None,
+            isolated=request.isolation if agent.kind.isolates else None,
             choice=granted.choice,
         )
         if request.pin is not None and request.pin.revision is None:

@@ -8,12 +8,8 @@ the request is stopped, the dispatcher cuts the exchange, in the step in which t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import attrs
-
-UPSTREAM: Final = frozenset({"upstream"})
-"""What an agent in front of a server offers."""
 
 
 @attrs.define(eq=False)

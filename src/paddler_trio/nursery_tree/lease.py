@@ -114,9 +114,9 @@ class Lease:
             request.end(Completed())
 
     def _num_tokens(self, family: str, results: list[RawResult], tokens: list[int] | None) -> int:
-        """An agent of ours reports the tokens of generations: what comes without are endings and
-        progress."""
-        if tokens is not None or (self.agent.speaks_trio and family == "GeneratedToken"):
+        """Count results where no tokens are reported; where they are, what comes without any is an
+        ending, or progress."""
+        if tokens is not None or (self.agent.kind.reports_tokens and family == "GeneratedToken"):
             return len(tokens or ())
         return sum([type(result) is dict and "Done" not in result for result in results])
 

@@ -131,8 +131,8 @@ class Pool:
         """A registered agent; it gets nothing until :meth:`record`."""
         self.agents[agent.key] = agent
         agent.idle_since_s = trio.current_time()
-        agent.admissible = self.settings.admissible
-        agent.may_stand_in = self._stand_ins_work
+        agent.readiness.admissible = self.settings.admissible
+        agent.readiness.may_stand_in = self._stand_ins_work
         agent.refresh_readiness()
         self.ledger.join(agent.key)
 
@@ -176,7 +176,7 @@ class Pool:
         while self._stand_ins_work == bool(self._serving):
             self._stand_ins_work = not self._serving
             for agent in self.agents.values():
-                agent.may_stand_in = self._stand_ins_work
+                agent.readiness.may_stand_in = self._stand_ins_work
                 if agent.refresh_readiness():
                     changed[agent.key] = agent
             # one that was looked at now, since its ejection has ended, may serve by right
@@ -196,12 +196,12 @@ class Pool:
         if settings.admissible == before.admissible:
             return []
         for agent in self.agents.values():
-            agent.admissible = settings.admissible
+            agent.readiness.admissible = settings.admissible
             agent.refresh_readiness()
         self._serving = {key for key, agent in self.agents.items() if agent.gets_work_by_right}
         self._stand_ins_work = not self._serving
         for agent in self.agents.values():
-            agent.may_stand_in = self._stand_ins_work
+            agent.readiness.may_stand_in = self._stand_ins_work
             agent.refresh_readiness()
         return sorted(self.agents.values(), key=lambda agent: agent.is_accepting)
 

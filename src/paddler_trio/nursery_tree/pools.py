@@ -61,7 +61,7 @@ class Pools:
 
     def joined_by(self, agent: AgentConnection) -> Pool:
         """The pool for a new agent; it need not be that of a deployment that there is."""
-        if agent.upstream is not None:
+        if agent.kind.forwards:
             return self.open_upstream(agent.deployment)
         return self._with(agent.deployment)
 

@@ -9,6 +9,7 @@ import trio
 from paddler_trio.balancer.assembly.store_assembly import MAX_DESIRED_BYTES, desired_models
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import PADDLER, TRIO, AgentKind
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import PoolSettings
@@ -59,7 +60,7 @@ class Fleet:
         *,
         served: str | None = None,
         phase: str = "serving",
-        speaks_trio: bool = True,
+        kind: AgentKind = TRIO,
         **labels: str,
     ) -> None:
         sending, _ = trio.open_memory_channel[bytes](100)
@@ -67,7 +68,7 @@ class Fleet:
             key=AgentKey(len(self.dispatcher.agents) + 1),
             id=host if deployment == DEFAULT else f"{host}.{deployment}",
             name=f"{host} by name",
-            speaks_trio=speaks_trio,
+            kind=kind,
             status=STATUS,
             scope=trio.CancelScope(),
             outgoing=sending,
@@ -76,7 +77,7 @@ class Fleet:
             host=host,
             labels=labels,
         )
-        if speaks_trio:
+        if kind.reports_state:
             agent.report = Report(
                 phase=phase,
                 detail=None,
@@ -121,7 +122,7 @@ async def test_all_means_the_agents_that_it_may_run_on() -> None:
     fleet.join("b", gpu="yes")
     fleet.join("b", "coder", gpu="yes")
     fleet.join("c", gpu="no")
-    fleet.join("p", speaks_trio=False)
+    fleet.join("p", kind=PADDLER)
     assert fleet.shown(SPEC) == ("updating", 4, 2)
     everywhere = attrs.evolve(CODER, replicas=SPEC.replicas)
     assert fleet.shown(everywhere) == ("loading", 3, 0), "Paddler's agents serve default alone"

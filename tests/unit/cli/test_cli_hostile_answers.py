@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from paddler_trio.cli.balancer_http import REFUSAL_CHARS, BalancerRefusedError
+from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model.store_client import StoreClient
 from paddler_trio.cli.terminal import printable
@@ -54,7 +55,7 @@ def test_half_of_a_surrogate_pair_is_shown_as_what_it_is_not() -> None:
 
 def test_a_name_that_httpx_cannot_decode_is_an_error_of_one_line() -> None:
     with (
-        ManagementClient.open("xn--zzzzzz--:8060") as client,
+        ManagementClient.open(ManagementFlags("xn--zzzzzz--:8060")) as client,
         pytest.raises(PaddlerError, match=r"xn--zzzzzz--:8060: A-label must not end"),
     ):
         client.fleet()

@@ -10,8 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from paddler_trio.cli.client_flags import checked_address
 from paddler_trio.cli.commands import command_line
-from paddler_trio.cli.daemons.tls_options import checked_address, client_tls
 from paddler_trio.net.tls.client_tls import ClientTls
 
 FLAGS = {"--tls-ca", "--tls-fingerprint", "--tls-client-cert", "--tls-client-key"}
@@ -65,7 +65,7 @@ def test_a_file_that_is_not_there_is_one_line() -> None:
 
 
 def test_what_is_read_of_flags() -> None:
-    tls = client_tls(Path("ca"), PIN.upper(), Path("c"), Path("k"))
+    tls = ClientTls(Path("ca"), PIN.upper(), Path("c"), Path("k"))
     assert tls == ClientTls(Path("ca"), PIN, Path("c"), Path("k"))
     assert checked_address("https://h:1", tls, option="--management-addr").is_tls
     with pytest.raises(typer.BadParameter, match="--tls-ca, --tls-fingerprint, --tls-client-cert"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[3] / "src" / "paddler_trio"
-ROOMS = ("agent", "models", "processes", "scheduler", "system", "telemetry", "wire")
+ROOMS = ("agent", "models", "net", "processes", "scheduler", "system", "telemetry", "wire")
 FRAGMENT = re.compile(
     r"(As|At|By|For|From|How|In|Its|Of|To|What|When|Where|Whether|Which|Who|Whose|With|The same)\b"
 )

@@ -50,9 +50,9 @@ class AgentFrame:
     """Its texts may have half a surrogate pair, which no client can be sent."""
 
 
-def decode(text: str, *, speaks_trio: bool) -> AgentFrame:
+def decode(text: str, *, is_extended: bool) -> AgentFrame:
     try:
-        if speaks_trio and text.startswith(_TRIO):
+        if is_extended and text.startswith(_TRIO):
             if len(text) > UNCOUNTED_BYTES:
                 check_count(text.encode())
             message = _value_of(text)[TAG]

@@ -44,6 +44,14 @@ from paddler_trio.net.server.input_budget import INLINE_BYTES, Reservation
 from paddler_trio.net.server.json_body import input_of
 from paddler_trio.net.websocket.arrivals import Arrivals
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import (
+    PADDLER,
+    TRIO,
+    UPSTREAM,
+    AgentKind,
+    Feature,
+    features_in,
+)
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.lease import Lease
 from paddler_trio.nursery_tree.request import RawResult
@@ -63,12 +71,8 @@ from paddler_trio.wire.paddler.messages import (
 from paddler_trio.wire.paddler.raw_results import is_text
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
-from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
+from paddler_trio.wire.trio.request_trace import FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
-    BESIDE,
-    BOUND,
-    FOLLOWS,
-    INFILL,
     SUBPROTOCOL,
     TAG,
     Answer,
@@ -91,7 +95,6 @@ log = structlog.get_logger("agents")
 PROTOCOL_VERSION = "4.1.0"
 """What Paddler's agents compare with their own; they only warn if it differs."""
 
-MAX_FEATURES_BYTES = 256
 UNREAD_POLL_S = 0.05
 
 
@@ -110,7 +113,7 @@ class AgentSocket:
         """One agent, from the upgrade to the end of its connection."""
         connecting = await exchange.receive()
         assert connecting["type"] == "websocket.connect"
-        speaks_trio = SUBPROTOCOL in exchange.subprotocols
+        is_ours = SUBPROTOCOL in exchange.subprotocols
         if (problem := identity_problem(agent_id, None)) is not None:
             log.error("closing agent link", agent=agent_id, reason=problem)
             await exchange.send({"type": "websocket.close", "code": 1008, "reason": problem[:100]})
@@ -121,22 +124,17 @@ class AgentSocket:
             self,
             AgentKey(self._connections),
             agent_id,
-            speaks_trio,
+            TRIO if is_ours else PADDLER,
+            features_in(exchange.header(FEATURES_HEADER) or b"") if is_ours else frozenset(),
             outgoing,
             input_of(exchange),
             LinkCredential(exchange.identity.agent, agent_id),
         )
-        offered = (exchange.header(FEATURES_HEADER) or b"")[:MAX_FEATURES_BYTES].split(b",")
-        link.reads_traces = speaks_trio and FEATURE in offered
-        link.reads_bounds = speaks_trio and BOUND in offered
-        link.judges_beside = speaks_trio and BESIDE in offered
-        link.follows = speaks_trio and FOLLOWS in offered
-        link.fills = speaks_trio and INFILL in offered
         outgoing.send_nowait(render(Version(PROTOCOL_VERSION)))
         if exchange.websocket is not None:
             exchange.websocket.take_texts_to(link)
         await exchange.send(
-            {"type": "websocket.accept", "subprotocol": SUBPROTOCOL if speaks_trio else None}
+            {"type": "websocket.accept", "subprotocol": SUBPROTOCOL if is_ours else None}
         )
 
         async def run() -> None:
@@ -170,7 +168,8 @@ class _Link:
     socket: AgentSocket
     key: AgentKey
     agent_id: str
-    speaks_trio: bool
+    kind: AgentKind
+    features: frozenset[Feature]
     outgoing: trio.MemorySendChannel[bytes]
     room: Reservation
     credential: LinkCredential
@@ -180,11 +179,6 @@ class _Link:
     """What it announced before its registration, if anything."""
     upstream: Upstream | None = attrs.field(default=None, init=False)
     """The same, if it stands in front of a server."""
-    reads_traces: bool = attrs.field(default=False, init=False)
-    reads_bounds: bool = attrs.field(default=False, init=False)
-    judges_beside: bool = attrs.field(default=False, init=False)
-    follows: bool = attrs.field(default=False, init=False)
-    fills: bool = attrs.field(default=False, init=False)
     unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
     _reading: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _heard_s: float = attrs.field(factory=trio.current_time, init=False)
@@ -261,7 +255,7 @@ class _Link:
         if not self._has_begun.is_set():
             return self._take_slowly(texts)
         self._heard_s = trio.current_time()
-        has_tokens = len(texts) > 1 and not self.speaks_trio
+        has_tokens = len(texts) > 1 and not self.kind.reports_tokens
         try:
             for place, text in enumerate(texts):
                 if len(text) > INLINE_BYTES:
@@ -269,7 +263,7 @@ class _Link:
                 if has_tokens and self._holds(text):
                     continue
                 self._deliver_held()
-                self._take_one(decode(text, speaks_trio=self.speaks_trio))
+                self._take_one(decode(text, is_extended=self.kind.is_extended))
         finally:
             self._deliver_held()
             self._flush()
@@ -311,10 +305,10 @@ class _Link:
             await self._has_begun.wait()
             for text in texts:
                 if len(text) > INLINE_BYTES:
-                    read = partial(decode, text, speaks_trio=self.speaks_trio)
+                    read = partial(decode, text, is_extended=self.kind.is_extended)
                     frame = await self.room.off_loop(read)
                 else:
-                    frame = decode(text, speaks_trio=self.speaks_trio)
+                    frame = decode(text, is_extended=self.kind.is_extended)
                 self._take_one(frame)
                 self._flush()
         finally:
@@ -424,17 +418,13 @@ class _Link:
             key=self.key,
             id=self.agent_id,
             name=None if name is None else visible(name),
-            speaks_trio=self.speaks_trio,
+            kind=self.kind,
+            features=self.features,
             status=bounded_status(registration.slot_aggregated_status_snapshot),
             scope=self.scope,
             outgoing=self.outgoing,
             health=dispatcher.health,
-            reads_traces=self.reads_traces,
-            reads_bounds=self.reads_bounds,
-            judges_beside=self.judges_beside,
             upstream=self.upstream,
-            follows=self.follows,
-            fills=self.fills,
         )
         if self.placement is not None:
             agent.deployment = self.placement.deployment
@@ -446,15 +436,15 @@ class _Link:
         self.agent = agent
         assert self._task is not None
         self._task.name = f"agent {agent.label}"
-        if self.socket.store_path is not None and self.speaks_trio:
+        if self.socket.store_path is not None and self.kind.is_extended:
             agent.send(render_extension(Store(self.socket.store_path)))
-        agent.awaits_state = not agent.speaks_trio
+        agent.readiness.await_state()
         dispatcher.join(agent)
         log.info(
             "agent joined",
             agent=agent.label,
             id=agent.id,
-            speaks_trio=self.speaks_trio,
+            protocol=self.kind.protocol,
             **({} if self.placement is None else {"deployment": agent.deployment}),
         )
 
@@ -464,7 +454,7 @@ class _Link:
             self._ignore(message.name)
             return
         if isinstance(message, Upstream):
-            self.upstream = message
+            self.kind, self.upstream = UPSTREAM, message
             return
         if not isinstance(message, Placement):
             raise WireError("the agent speaks before it registered")
@@ -503,7 +493,7 @@ class _Link:
         (family, result) = next(iter(response.items()))
         if family not in FAMILIES:
             raise WireError(f"{family} answers no generation @ $.Response.response")
-        deliver(lease, family, [result], extended=self.speaks_trio)
+        deliver(lease, family, [result], extended=self.kind.is_extended)
 
     def _on_extension(self, body: object, *, is_escaped: bool) -> None:
         agent = self.agent
@@ -535,7 +525,7 @@ class _Link:
             case CacheProgress() as progress:
                 agent.progressed(bounded_progress(progress))
             case Upstream() as upstream:
-                if agent.upstream is None:
+                if not self.kind.forwards:
                     raise WireError(f"an agent with models of its own has none @ $.{TAG}.Upstream")
                 if upstream != agent.upstream:
                     agent.upstream = upstream
@@ -553,7 +543,7 @@ class _Link:
 
 def _upstream_problem(dispatcher: Dispatcher, agent: AgentConnection) -> str | None:
     """Why an agent cannot be of its deployment: that is one of servers or one of models."""
-    if agent.upstream is not None:
+    if agent.kind.forwards:
         return dispatcher.pools.upstream_problem(agent.deployment)
     pool = dispatcher.pools.find(agent.deployment)
     if pool is not None and pool.is_upstream:

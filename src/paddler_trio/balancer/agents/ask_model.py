@@ -180,7 +180,7 @@ def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> Agen
     if not pool.is_known:
         raise HttpProblem(404, f"the deployment {pool.name!r} was removed")
     agents = pool.agents.values()
-    ours = [agent for agent in agents if agent.speaks_trio]
+    ours = [agent for agent in agents if agent.kind.answers_questions]
     if agents and not ours:
         raise HttpProblem(
             501,
@@ -188,7 +188,7 @@ def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> Agen
             "about the model; start an agent of this package",
         )
     if is_infill:  # servers behind agents answer for themselves
-        ours = [agent for agent in ours if agent.fills or agent.upstream is not None]
+        ours = [agent for agent in ours if agent.takes_infill]
     if agents and not ours:
         raise HttpProblem(OLD_FOR_INFILL.code, OLD_FOR_INFILL.description)
     serving = [agent for agent in ours if agent.is_accepting]

@@ -125,7 +125,7 @@ def fingerprint(backend: Backend) -> str:
 def must_generate(backend: Backend) -> None:
     """ApiError 501 if the cluster makes embeddings and only agents of ours could do both."""
     if not backend.deployment.generates_tokens and not any(
-        agent.speaks_trio for agent in backend.agents
+        agent.kind.generates_beside_embeddings for agent in backend.agents
     ):
         raise ApiError(
             501,

@@ -138,7 +138,7 @@ class FleetObservation:
 
     def _fits_are_known(self, host: PlacedHost, asked: Iterable[Digest]) -> bool:
         """No question is due to it."""
-        if host.first is None or not host.first.speaks_trio:
+        if host.first is None or not host.first.kind.answers_questions:
             return True
         needs = self.knowledge.needs
         return all(host.id in needs.get(digest, NONE_KNOWN) for digest in asked)
@@ -198,7 +198,7 @@ class FleetObservation:
             id=host.id,
             name=host.label,
             labels=host.labels,
-            is_ours=all(agent.speaks_trio for agent in agents),
+            is_ours=all(agent.kind.runs_instances for agent in agents),
             is_drained=any(agent.is_drained for agent in agents),
             memory=known.memory,
             held=host.held,

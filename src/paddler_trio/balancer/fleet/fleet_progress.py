@@ -65,7 +65,7 @@ class AgentsProgress:
 
 def _may_serve(agent: AgentConnection, spec: DeploymentSpec) -> bool:
     """Whether a deployment may run on the host of this first connection."""
-    is_able = agent.speaks_trio or spec.name == DEFAULT
+    is_able = agent.kind.runs_instances or spec.name == DEFAULT
     return is_able and all(_meets(agent, condition) for condition in spec.where)
 
 
@@ -77,7 +77,7 @@ def _meets(agent: AgentConnection, condition: str) -> bool:
 
 
 def _serves(agent: AgentConnection, spec: DeploymentSpec) -> bool:
-    if agent.speaks_trio:
+    if agent.kind.reports_state:
         return agent.report is not None and agent.report.served_state == spec.digest
     return agent.serves_desired
 

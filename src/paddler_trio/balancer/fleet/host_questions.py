@@ -15,6 +15,7 @@ import trio
 from paddler_trio.balancer.fleet.fleet_diff import change_between
 from paddler_trio.balancer.fleet.host_knowledge import Bytes, Digest, HostKnowledge
 from paddler_trio.balancer.fleet.placed_hosts import PlacedHosts
+from paddler_trio.nursery_tree.agent_kinds import Feature
 from paddler_trio.scheduler.fleet.admissible import aim_of
 from paddler_trio.scheduler.fleet.fleet_values import Change, Rollout, RolloutPhase
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
@@ -49,7 +50,7 @@ class HostQuestions:
             return
         for host in self.hosts.in_order():
             agent = host.first
-            if agent is None or not agent.speaks_trio:
+            if agent is None or not agent.kind.answers_questions:
                 continue
             for digest in self.knowledge.fit_questions(host.id, wanted)[:1]:
                 spec = wanted[digest]
@@ -80,7 +81,7 @@ class HostQuestions:
             known_host = self.knowledge.of(host.id)
             for name, placed in host.instances.items():
                 aim, agent = aims.get(name), placed.agent
-                if aim is None or agent is None or not agent.judges_beside:
+                if aim is None or agent is None or Feature.BESIDE not in agent.features:
                     continue
                 if not placed.waits_for(aim.digest, slots=aim.slots):
                     continue

@@ -111,7 +111,7 @@ class PlacedInstance:
         agent = self.agent
         if agent is None:
             return CONNECTING
-        if agent.speaks_trio:
+        if agent.kind.reports_state:
             report = agent.report
             if report is None:
                 return "resolving"
@@ -227,13 +227,13 @@ class PlacedInstance:
             idle_s=None if agent is None else agent.idle_since_s,
             crashes=self.crashes,
             can_load_beside=can_load_beside if self.phase not in LOADING else serving is not None,
-            is_ours=agent is None or agent.speaks_trio,
+            is_ours=agent is None or agent.kind.reports_state,
             is_unloading=self.is_unloading
             and (serving is not None or self.deployment != DEFAULT_DEPLOYMENT),
         )
 
     def _serving_now(self, agent: AgentConnection) -> Digest | None:
-        served = agent.revision if agent.speaks_trio or agent.serves_desired else None
+        served = agent.revision if agent.kind.reports_state or agent.serves_desired else None
         return None if served == self.nothing.digest else served
 
     def _has_crashed(self, serving: Digest | None) -> bool:
@@ -319,7 +319,7 @@ class PlacedHost:
 
     def send_instances(self) -> None:
         """Send the list of what it shall run beside its first connection, if that changed."""
-        if self.first is None or not self.first.speaks_trio:
+        if self.first is None or not self.first.kind.runs_instances:
             return
         wanted = tuple(
             InstanceWanted(
@@ -369,7 +369,7 @@ class PlacedHosts:
           The hosts that have been gone for so long that they are forgotten.
         """
         now_s = trio.current_time()
-        changed = [agent for agent in self._changed.take() if agent.upstream is None]
+        changed = [agent for agent in self._changed.take() if not agent.kind.forwards]
         came: list[AgentConnection] = []
         for agent in changed:
             if self.dispatcher.agents.get(agent.key) is agent:

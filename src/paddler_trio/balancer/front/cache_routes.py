@@ -200,7 +200,7 @@ async def _serve(
     """One agent: its progress, then its answer or its problem."""
     about: dict[str, object] = {"agent": agent.id, "name": agent.name}
     async with limit:
-        if not agent.speaks_trio:
+        if not agent.kind.answers_questions:
             problem = "it is Paddler 4.1's agent, which has no commands about its cache"
             await lines.write(dumps({**about, "problem": problem, "code": 501}))
             return

@@ -43,7 +43,7 @@ class FitRoutes:
         if problem is not None:
             raise HttpProblem(400, problem)
         agent = self.find(params["agent_id"])
-        if not agent.speaks_trio:
+        if not agent.kind.answers_questions:
             raise HttpProblem(501, f"agent {agent.label} is Paddler's: it judges no models")
         answer = await while_connected(exchange, partial(_asked, agent, question))
         await send_json(exchange.send, 200, answer)

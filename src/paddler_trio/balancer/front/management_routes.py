@@ -236,7 +236,7 @@ class ManagementRoutes:
         @app.get("/api/v2/agents/<agent_id>/tree")
         async def agent_tree(agent_id: str) -> Response:
             agent = self._find(agent_id)
-            if not agent.speaks_trio:
+            if not agent.kind.answers_questions:
                 raise HttpProblem(501, f"agent {agent.label} is Paddler's: it prints no tree")
             with trio.move_on_after(AGENT_ANSWER_S):
                 try:

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from paddler_trio.cli.daemons.options import JsonOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.terminal import one_line_errors
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.system.config import MAX_SLOTS
 
 StateDirOption = Annotated[
@@ -24,8 +24,9 @@ StateDirOption = Annotated[
 ]
 
 
-@with_tls
+@with_flags
 def join(
+    *,
     name: Annotated[
         str | None,
         typer.Option(
@@ -54,7 +55,7 @@ def join(
         typer.Option("--insecure", help="Send secrets without TLS beyond this machine."),
     ] = False,
     as_json: JsonOption = False,
-    tls: ClientTls = SYSTEM_TRUST,
+    tls: ClientTls,
 ) -> None:
     """Join a balancer with a token of `join-token new`, from standard input or a file.
 

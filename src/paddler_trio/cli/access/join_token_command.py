@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 join_token = typer.Typer(
     no_args_is_help=True, help="Make, list and revoke tokens with which new machines join."
@@ -19,8 +18,9 @@ join_token = typer.Typer(
 
 
 @join_token.command()
-@with_tls
+@with_flags
 def new(
+    *,
     ttl: Annotated[
         str, typer.Option(help="How long it is good for, such as 30m, 1h or 7d; at most 30d.")
     ] = "1h",
@@ -46,44 +46,40 @@ def new(
         ),
     ] = None,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Make a token and print the line to paste on the new machine, this once."""
     with one_line_errors():
         from paddler_trio.cli.access import join_token_run
 
         fields = join_token_run.order(ttl=ttl, uses=uses, label=label, name=name, address=address)
-        with ManagementClient.open(management_addr, key_file, tls) as client:
+        with ManagementClient.open(management) as client:
             join_token_run.make_token(client, fields, as_json=as_json)
 
 
 @join_token.command("list")
-@with_tls
+@with_flags
 def list_tokens(
+    *,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """List the tokens that may still be used; their secrets are kept nowhere."""
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.access import join_token_run
 
         join_token_run.list_tokens(client, as_json=as_json)
 
 
 @join_token.command()
-@with_tls
+@with_flags
 def revoke(
+    *,
     token_id: Annotated[str, typer.Argument(metavar="ID", help="As `join-token list` shows it.")],
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Make a token worthless; agents that joined with it stay."""
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.access import join_token_run
 
         join_token_run.revoke_token(client, token_id)

@@ -18,13 +18,12 @@ from paddler_trio.cli.bench.bench_order import (
     target_order,
 )
 from paddler_trio.cli.bench.conditions import check_level
-from paddler_trio.cli.daemons.options import KeyFileOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import Trust
 from paddler_trio.cli.exit_codes import USAGE
-from paddler_trio.cli.flags import Given
+from paddler_trio.cli.flags import Given, with_flags
 from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.net.tls.client_tls import SYSTEM_TRUST
 from paddler_trio.setting import Setting
 from paddler_trio.system.config import DEFAULT_INFERENCE_ADDR
 
@@ -91,18 +90,17 @@ class Second:
     ] = None
 
 
-@with_tls
+@with_flags
 def bench(
     *,
     first: First,
     second: Second,
     given: Given[BenchOrder],
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    trust: Trust,
 ) -> None:
     """Load-test the fleet: time to first token, inter-token latency, tokens a second."""
     with one_line_errors(codes={ConfigurationError: USAGE}):
-        targets = _targets(first, second, key_file, tls)
+        targets = _targets(first, second, trust)
         order = given.read(targets=targets)
         seed = order.plan.seed if "seed" in given else secrets.randbelow(2**32)
         plan = attrs.evolve(order.plan, num_targets=len(targets), seed=seed)
@@ -117,17 +115,15 @@ def bench(
         raise typer.Exit(run(order))
 
 
-def _targets(
-    first: First, second: Second, key_file: Path | None, tls: ClientTls
-) -> tuple[TargetOrder, ...]:
+def _targets(first: First, second: Second, trust: Trust) -> tuple[TargetOrder, ...]:
     """Return the servers in the order of their flags; ConfigurationError."""
     tested = target_order(
         first.address,
         "--inference-addr",
         name=first.name,
         model=first.model,
-        key_file=key_file,
-        tls=tls,
+        key_file=trust.key_file,
+        tls=trust.tls,
     )
     if not second.address:
         if second != Second():

@@ -1,18 +1,19 @@
 """One client of a target: a connection that is kept, and one request after the other on it.
 
-h11 speaks HTTP; times are noted as soon as bytes are here, and nothing is done with them that is
-not needed to know when text came. After anything but a whole answer, which a refusal is too, the
-next request gets another connection.
+Times are noted as soon as bytes are here, and nothing is done with them that is not needed to know
+when text came. After anything but a whole answer, which a refusal is too, the next request gets
+another connection.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import ssl
 from typing import Final
 
 import attrs
-import h11
+import httpx
 import trio
 
 from paddler_trio.cli.bench.answer_stream import AnswerStream, error_text
@@ -20,12 +21,14 @@ from paddler_trio.cli.bench.samples import Failure, FailureKind, Sample
 from paddler_trio.cli.bench.target import Target
 from paddler_trio.cli.bench.workloads import Ask
 from paddler_trio.errors import leaves
-from paddler_trio.net.h11_bounds import bound_parsing
+from paddler_trio.net.client.http_client import (
+    Answer,
+    BodyBrokenError,
+    BodyMalformedError,
+    Connection,
+)
+from paddler_trio.net.client.upstream_error import MalformedAnswerError
 
-bound_parsing()
-
-READ_BYTES: Final = 64 * 1024
-MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_ERROR_BYTES: Final = 64 * 1024
 """Of a refusal's body; what is longer is not read."""
 MAX_LIST_BYTES: Final = 4 * 1024 * 1024
@@ -37,15 +40,13 @@ class ClientConnection:
     """See the module docstring. Close it with :meth:`close`, in a cancelled scope too."""
 
     target: Target
-    _stream: trio.abc.Stream | None = attrs.field(default=None, init=False)
-    _protocol: h11.Connection = attrs.field(init=False)
-    _has_answer: bool = attrs.field(default=False, init=False)
-    """A byte of the answer to the last request came."""
-    _is_cut: bool = attrs.field(default=False, init=False)
-    """The server has closed the connection."""
+    _connection: Connection | None = attrs.field(default=None, init=False)
+    _last: Answer | None = attrs.field(default=None, init=False)
 
     async def ask(self, ask: Ask, *, timeout_s: float) -> Sample:
-        """One request and the whole of its answer; never raises for what the target does."""
+        """Send one request and read the whole of its answer; never raise for what the target
+        does.
+        """
         sent_s = trio.current_time()
         answer = AnswerStream()
         with trio.move_on_after(timeout_s) as scope:
@@ -53,7 +54,8 @@ class ClientConnection:
         if scope.cancelled_caught:
             answer.failure = Failure(FailureKind.timeout, f"not over after {timeout_s:g} s")
         ended_s = trio.current_time()
-        await self._settle()
+        if self._last is None or not self._last.may_be_kept:
+            await self.close()
         return Sample(
             kind=ask.kind,
             sent_s=sent_s,
@@ -66,122 +68,73 @@ class ClientConnection:
         )
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """The status and the body of a ``GET`` below the base URL, cut after 4 MiB.
+        """Return the status and the body of a ``GET`` below the base URL, cut after 4 MiB.
 
         Errors:
-          OSError, ssl.SSLError, trio.BrokenResourceError: no connection, or it ended early.
-          h11.RemoteProtocolError: this is no HTTP.
+          OSError, ssl.SSLError, trio.BrokenResourceError, BodyBrokenError: no connection, or it
+            ended early.
+          MalformedAnswerError: this is no HTTP.
         """
-        await self._send("GET", path, b"")
-        head = await self._head()
-        body = await self._short_body(MAX_LIST_BYTES)
-        return head.status_code, body
+        answer = await self._answer("GET", path, b"")
+        body = await _short_body(answer, MAX_LIST_BYTES)
+        return answer.status, body
 
     async def close(self) -> None:
         """End the connection; the next request opens another one."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            await trio.aclose_forcefully(stream)  # closes before it looks whether it is cancelled
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.end()
 
-    async def _exchange(self, ask: Ask, answer: AnswerStream) -> Failure | None:
+    async def _exchange(self, ask: Ask, stream: AnswerStream) -> Failure | None:
         try:
-            head = await self._head_of(ask)
-            if head.status_code != 200:
-                text = refusal_text(await self._short_body())
-                return Failure(FailureKind.status, text, head.status_code)
-            media_type = dict(head.headers).get(b"content-type", b"")
-            if not media_type.startswith(b"text/event-stream"):
-                shown = media_type.decode("latin-1")[:80] or "no type"
+            answer = await self._answer("POST", "/v1/chat/completions", self.target.body_of(ask))
+            if answer.status != 200:
+                text = refusal_text(await _short_body(answer, MAX_ERROR_BYTES))
+                return Failure(FailureKind.status, text, answer.status)
+            media_type = answer.headers.get("content-type", "")
+            if not media_type.startswith("text/event-stream"):
+                shown = media_type[:80] or "no type"
                 return Failure(FailureKind.protocol, f"a stream was asked for, this is {shown}")
-            await self._read(answer)
-        except h11.RemoteProtocolError as error:
-            kind = FailureKind.broken if self._is_cut else FailureKind.protocol
-            return Failure(kind, str(error))
+            while stream.failure is None and (piece := await answer.receive()):
+                stream.receive(trio.current_time(), piece)
+            if stream.failure is None:
+                stream.end(trio.current_time())
+        except (MalformedAnswerError, BodyMalformedError) as error:
+            return Failure(FailureKind.protocol, str(error))
+        except BodyBrokenError as error:
+            return Failure(FailureKind.broken, str(error))
         except (OSError, trio.BrokenResourceError) as error:
-            kind = FailureKind.connect if self._stream is None else FailureKind.broken
+            kind = FailureKind.connect if self._connection is None else FailureKind.broken
             return Failure(kind, cause_of(error))
         return None
 
-    async def _head_of(self, ask: Ask) -> h11.Response:
-        """A server may have closed a kept connection while nothing was under way: then there is
-        another one, once, as every client does it."""
-        body = self.target.body_of(ask)
-        was_open = self._stream is not None
-        try:
-            await self._send("POST", "/v1/chat/completions", body)
-            return await self._head()
-        except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError):
-            if not was_open or self._has_answer:
-                raise
-            await self.close()
-        await self._send("POST", "/v1/chat/completions", body)
-        return await self._head()
+    async def _answer(self, method: str, path: str, body: bytes) -> Answer:
+        """Send a request on the kept connection, or on a new one if the server has closed that
+        while nothing was under way, once, as every client does it.
+        """
+        kept = self._connection
+        if kept is not None:
+            try:
+                return await self._asked(kept, method, path, body)
+            except (OSError, trio.BrokenResourceError):
+                await self.close()
+        stream = await self.target.connect()
+        host = self.target.url.host
+        self._connection = Connection(stream, host, math.inf, keep=lambda _: True)
+        return await self._asked(self._connection, method, path, body)
 
-    async def _send(self, method: str, path: str, body: bytes) -> None:
-        self._has_answer = self._is_cut = False
-        if self._stream is None:
-            self._stream = await self.target.connect()
-            self._protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
-        else:
-            self._protocol.start_next_cycle()
-        protocol = self._protocol
-        request = h11.Request(
-            method=method,
-            target=self.target.url.path + path,
-            headers=self.target.headers(len(body)),
-        )
-        data = [protocol.send(request), protocol.send(h11.Data(body)) if body else b""]
-        data.append(protocol.send(h11.EndOfMessage()))
-        await self._stream.send_all(b"".join(each for each in data if each))
+    async def _asked(self, connection: Connection, method: str, path: str, body: bytes) -> Answer:
+        url = httpx.URL(f"{self.target.url}{path}")
+        self._last = None
+        self._last = await connection.ask(method, url, dict(self.target.headers(len(body))), body)
+        return self._last
 
-    async def _next(self) -> h11.Event | None:
-        """None at the end of the answer, if there is more after it."""
-        stream = self._stream
-        assert stream is not None
-        while True:
-            event = self._protocol.next_event()
-            if isinstance(event, h11.Event):
-                return event
-            if event is h11.PAUSED:
-                return None
-            data = bytes(await stream.receive_some(READ_BYTES))
-            self._has_answer, self._is_cut = self._has_answer or bool(data), not data
-            self._protocol.receive_data(data)
 
-    async def _head(self) -> h11.Response:
-        while True:
-            event = await self._next()
-            if isinstance(event, h11.Response):
-                return event
-            if isinstance(event, h11.ConnectionClosed):
-                raise trio.BrokenResourceError("the server closed the connection")
-
-    async def _read(self, answer: AnswerStream) -> None:
-        while answer.failure is None:
-            event = await self._next()
-            now_s = trio.current_time()
-            if isinstance(event, h11.Data):
-                answer.receive(now_s, bytes(event.data))
-            elif isinstance(event, h11.EndOfMessage):
-                answer.end(now_s)
-                break
-
-    async def _short_body(self, most_bytes: int = MAX_ERROR_BYTES) -> bytes:
-        body = bytearray()
-        while len(body) < most_bytes:
-            event = await self._next()
-            if isinstance(event, h11.Data):
-                body += event.data
-            else:
-                break
-        return bytes(body[:most_bytes])
-
-    async def _settle(self) -> None:
-        """Keep the connection only if a whole answer came, and both sides may use it again."""
-        if self._stream is None:
-            return
-        if (self._protocol.our_state, self._protocol.their_state) != (h11.DONE, h11.DONE):
-            await self.close()
+async def _short_body(answer: Answer, most_bytes: int) -> bytes:
+    body = bytearray()
+    while len(body) < most_bytes and (piece := await answer.receive()):
+        body += piece
+    return bytes(body[:most_bytes])
 
 
 def refusal_text(body: bytes) -> str:

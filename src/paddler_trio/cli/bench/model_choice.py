@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-import h11
 import trio
 
 from paddler_trio.cli.bench.client_connection import ClientConnection, cause_of, refusal_text
 from paddler_trio.cli.bench.target import Target, TargetUnreachableError
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.client.http_client import BodyBrokenError
+from paddler_trio.net.client.upstream_error import MalformedAnswerError
 
 ANSWER_S = 10.0
 MAX_ID_CHARS = 1024
@@ -28,7 +29,7 @@ async def listed_model(target: Target) -> str:
     try:
         with trio.fail_after(ANSWER_S):
             status, body = await client.get("/v1/models")
-    except (OSError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
+    except (OSError, trio.BrokenResourceError, BodyBrokenError, MalformedAnswerError) as error:
         raise TargetUnreachableError(f"cannot reach {target.url}: {cause_of(error)}") from error
     except trio.TooSlowError as error:
         raise TargetUnreachableError(

@@ -8,22 +8,20 @@ import attrs
 import typer
 
 from paddler_trio.cli.access.agent_membership import Membership, membership
+from paddler_trio.cli.client_flags import ManagementFlags, checked_address
 from paddler_trio.cli.daemons.daemon_commands import DaemonGroup
 from paddler_trio.cli.daemons.options import (
     JsonOption,
-    KeyFileOption,
     LogJsonOption,
     LogLevel,
     LogLevelOption,
-    ManagementAddrOption,
 )
 from paddler_trio.cli.daemons.readings import BALANCER_ADDRESS, told_address
 from paddler_trio.cli.daemons.settings_option import SettingsFileOption, report_unknown_variables
-from paddler_trio.cli.daemons.tls_options import checked_address, with_tls
-from paddler_trio.cli.flags import Given
+from paddler_trio.cli.flags import Given, with_flags
 from paddler_trio.cli.llama_presence import require_llama
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.system.config import (
     DEFAULT_MANAGEMENT_ADDR,
     MAX_SLOTS,
@@ -50,7 +48,7 @@ agent = typer.Typer(
 
 
 @agent.callback()
-@with_tls
+@with_flags
 def run(
     context: typer.Context,
     *,
@@ -67,7 +65,7 @@ def run(
     log_level: LogLevelOption = LogLevel.info,
     log_json: LogJsonOption = None,
     config_file: SettingsFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    tls: ClientTls,
 ) -> None:
     """Run an agent: it dials in, loads the desired model and works on requests in slots."""
     if context.invoked_subcommand is not None:
@@ -155,21 +153,20 @@ def _engine(settings: Given[AgentConfig], asked: EngineSettings) -> EngineSettin
 
 
 @agent.command()
-@with_tls
+@with_flags
 def drain(
+    *,
     name: Annotated[
         str, typer.Argument(help="Id of a connected agent, or its name if no other has it.")
     ],
     undo: Annotated[bool, typer.Option("--undo", help="Give it work again.")] = False,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Let an agent finish what it has and give it nothing new, until told otherwise."""
     from paddler_trio.cli.management_client import ManagementClient
 
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         view, raw = client.drain(name, drained=not undo)
         if as_json:
             print_json(raw)

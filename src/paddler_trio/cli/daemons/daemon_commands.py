@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperOption
 
 from paddler_trio.cli.daemons.settings_names import key_of, variable_of
+from paddler_trio.cli.help import CommandWithHelp, GroupWithHelp
 
 EPILOG: Final = (
     "Every flag is also an environment variable (--drain-timeout: PADDLER_TRIO_DRAIN_TIMEOUT) and "
@@ -26,7 +27,7 @@ MAX_VALUE_CHARS: Final = 80
 """Of a value that is refused."""
 
 
-class DaemonCommand(TyperCommand):
+class DaemonCommand(CommandWithHelp):
     """A daemon without sub-commands."""
 
     def __init__(self, *args: Any, **fields: Any) -> None:
@@ -43,7 +44,7 @@ NONE_IF_EMPTY: Final = ("--slots=", "--management-addr=")
 settings file, to a variable of ours, or to what this machine has joined or serves."""
 
 
-class DaemonGroup(TyperGroup):
+class DaemonGroup(GroupWithHelp):
     """A daemon with sub-commands beside it."""
 
     def __init__(self, *args: Any, **fields: Any) -> None:

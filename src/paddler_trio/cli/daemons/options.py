@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,30 +26,6 @@ LogJsonOption = Annotated[
         "--log-json/--log-text",
         help="Log JSON lines or columns.",
         show_default="columns on a terminal, else JSON",
-    ),
-]
-ManagementAddrOption = Annotated[
-    str,
-    typer.Option(
-        "--management-addr",
-        envvar="PADDLER_TRIO_MANAGEMENT_ADDR",
-        help="[https://]host:port of the balancer's management service.",
-    ),
-]
-InferenceAddrOption = Annotated[
-    str,
-    typer.Option(
-        "--inference-addr",
-        envvar="PADDLER_TRIO_INFERENCE_ADDR",
-        help="[https://]host:port of the balancer's inference service.",
-    ),
-]
-KeyFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--key-file",
-        envvar="PADDLER_TRIO_KEY_FILE",
-        help="File that holds the API key to show to the balancer, if it asks for one.",
     ),
 ]
 JsonOption = Annotated[

@@ -9,13 +9,12 @@ from typing import Annotated, Final
 import typer
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
 from paddler_trio.cli.exit_codes import FAILED, REFUSED
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 fleet = typer.Typer(
     no_args_is_help=True, help="Show or change everything that is served, by a TOML file."
@@ -43,8 +42,9 @@ def rollout_errors() -> AbstractContextManager[None]:
 
 
 @fleet.command()
-@with_tls
+@with_flags
 def apply(
+    *,
     file: FileArgument,
     dry_run: Annotated[
         bool,
@@ -61,12 +61,10 @@ def apply(
     wait: WaitOption = True,
     timeout: TimeoutOption = TIMEOUT_S,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Make the fleet what a file says; deployments that are not in it are removed."""
-    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with rollout_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.fleet.fleet_file import read_fleet_file
         from paddler_trio.cli.fleet.fleet_run import apply_fleet, preview_fleet
 
@@ -85,31 +83,29 @@ def apply(
 
 
 @fleet.command("show")
-@with_tls
+@with_flags
 def show(
+    *,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Print the revision in force and its deployments: what each serves, and on how many agents."""
-    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with rollout_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.fleet.fleet_run import show_fleet
 
         show_fleet(client, as_json=as_json)
 
 
 @fleet.command()
-@with_tls
+@with_flags
 def diff(
+    *,
     file: FileArgument,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Print what applying a file would change, field by field."""
-    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with rollout_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.fleet.fleet_file import read_fleet_file
         from paddler_trio.cli.fleet.fleet_run import diff_fleet
 
@@ -117,23 +113,23 @@ def diff(
 
 
 @fleet.command()
-@with_tls
+@with_flags
 def history(
+    *,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """List the revisions that are kept: when, by whom, and why."""
-    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with rollout_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.fleet.fleet_run import show_history
 
         show_history(client, as_json=as_json)
 
 
 @fleet.command()
-@with_tls
+@with_flags
 def undo(
+    *,
     to_revision: Annotated[
         int | None,
         typer.Option(
@@ -146,12 +142,10 @@ def undo(
     wait: WaitOption = True,
     timeout: TimeoutOption = TIMEOUT_S,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Go back to an earlier revision; as a new revision, so that it can be undone as well."""
-    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with rollout_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.fleet.fleet_run import undo_fleet
 
         code = undo_fleet(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.fleet.fleet_command import rollout_errors
 from paddler_trio.cli.management_client import ManagementClient
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 rollout = typer.Typer(
     invoke_without_command=True,
@@ -28,8 +26,9 @@ DeploymentArgument = Annotated[
 
 
 @rollout.callback()
-@with_tls
+@with_flags
 def show(
+    *,
     context: typer.Context,
     watch: Annotated[
         bool,
@@ -47,9 +46,7 @@ def show(
         ),
     ] = None,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Show the rollouts: phase, reason, and how far each agent is."""
     if context.invoked_subcommand is not None:
@@ -57,7 +54,7 @@ def show(
         return
     if timeout is not None and not watch:
         raise typer.BadParameter("it needs --watch", param_hint="--timeout")
-    with rollout_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with rollout_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.fleet.rollout_run import show_rollouts, watch_rollouts
 
         if watch:
@@ -68,75 +65,61 @@ def show(
 
 
 @rollout.command()
-@with_tls
+@with_flags
 def pause(
+    *,
     deployment: DeploymentArgument = "default",
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Begin with no further agent; those that have begun go on."""
-    _command(
-        "pause", deployment, as_json=as_json, address=management_addr, key_file=key_file, tls=tls
-    )
+    _command("pause", deployment, management, as_json=as_json)
 
 
 @rollout.command()
-@with_tls
+@with_flags
 def resume(
+    *,
     deployment: DeploymentArgument = "default",
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Go on with a rollout that is paused."""
-    _command(
-        "resume", deployment, as_json=as_json, address=management_addr, key_file=key_file, tls=tls
-    )
+    _command("resume", deployment, management, as_json=as_json)
 
 
 @rollout.command()
-@with_tls
+@with_flags
 def abort(
+    *,
     deployment: DeploymentArgument = "default",
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Give a rollout up: agents go back to what they served before it."""
-    _command(
-        "abort", deployment, as_json=as_json, address=management_addr, key_file=key_file, tls=tls
-    )
+    _command("abort", deployment, management, as_json=as_json)
 
 
 @rollout.command()
-@with_tls
+@with_flags
 def undo(
+    *,
     deployment: DeploymentArgument = "default",
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Go back to what the deployment served before its last rollout, also when that is over."""
-    _command(
-        "undo", deployment, as_json=as_json, address=management_addr, key_file=key_file, tls=tls
-    )
+    _command("undo", deployment, management, as_json=as_json)
 
 
 def _command(
     command: str,
     deployment: str,
+    management: ManagementFlags,
     *,
     as_json: bool,
-    address: str,
-    key_file: Path | None,
-    tls: ClientTls,
 ) -> None:
-    with rollout_errors(), ManagementClient.open(address, key_file, tls) as client:
+    with rollout_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.fleet.rollout_run import command_rollout
 
         command_rollout(client, deployment, command, as_json=as_json)

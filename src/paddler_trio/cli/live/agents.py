@@ -12,14 +12,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.fleet.issue_words import OLD_MODEL_SERVES, issues_words
 from paddler_trio.cli.management_client import AgentView, FleetView, ManagementClient
 from paddler_trio.cli.model.memory_words import chosen_words, memory_words
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 RATED = ("drawn_tokens", "embedding_tokens")
 """Figures of an engine that only grow, and of which the speed is shown."""
@@ -31,8 +30,9 @@ agents = typer.Typer(invoke_without_command=True)
 
 
 @agents.callback()
-@with_tls
+@with_flags
 def show(
+    *,
     context: typer.Context,
     watch: Annotated[
         bool,
@@ -44,14 +44,12 @@ def show(
         ),
     ] = False,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """List the connected agents: slots, phase, model, and issues in plain words."""
     if context.invoked_subcommand is not None:
         return
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         if not watch:
             _show(client.fleet(), as_json=as_json)
         elif as_json or not stdout().is_terminal:
@@ -66,30 +64,28 @@ def show(
 
 
 @agents.command()
-@with_tls
+@with_flags
 def credentials(
+    *,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """List the agents that joined with a token, and whose credential may have been copied."""
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.access.join_token_run import list_credentials
 
         list_credentials(client, as_json=as_json)
 
 
 @agents.command()
-@with_tls
+@with_flags
 def revoke(
+    *,
     name: Annotated[str, typer.Argument(help="As `agents credentials` shows it.")],
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Cut an agent off and make its credential worthless; what it computes goes on elsewhere."""
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.access.join_token_run import revoke_credential
 
         revoke_credential(client, name)

@@ -7,35 +7,33 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stderr, stdout
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 AUDIT_PATH: Final = "/api/v2/audit"
 SHOWN_DIGEST: Final = 12
 """Characters of a digest in the text for people."""
 
 
-@with_tls
+@with_flags
 def audit(
+    *,
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=2000, help="How many at most, the newest ones.")
     ] = 50,
     who: Annotated[str, typer.Option("--who", help="Only those of this key.")] = "",
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Show who changed what, newest last: the records that the balancer holds in memory.
 
     All of them are in its log too, and in the file of its --audit-log.
     """
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as management:
-        answer = management.ask("GET", AUDIT_PATH)
+    with one_line_errors(), ManagementClient.open(management) as client:
+        answer = client.ask("GET", AUDIT_PATH)
         listed = answer.get("entries")
         entries = listed if isinstance(listed, list) else []
         entries = [each for each in entries if not who or each.get("who") == who][-limit:]

@@ -8,18 +8,18 @@ from urllib.parse import quote
 import typer
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 PIPE_WIDTH = 120
 
 
-@with_tls
+@with_flags
 def explain(
+    *,
     request: Annotated[
         str,
         typer.Argument(
@@ -29,16 +29,14 @@ def explain(
         ),
     ],
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Show what a request waited for, where it went and why, and how long each step took."""
     from paddler_trio.cli.live.explain_text import waterfall
     from paddler_trio.cli.live.request_views import RequestDetail
     from paddler_trio.cli.live.requests_run import REQUESTS_PATH
 
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         try:
             raw = client.ask("GET", f"{REQUESTS_PATH}/{quote(request, safe='')}")
         except BalancerRefusedError as error:

@@ -6,7 +6,6 @@ The feed goes on where it was after a gap: the balancer sends what was missed, o
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
@@ -15,21 +14,18 @@ import httpx
 
 from paddler_trio.cli.answer_lines import async_lines_of
 from paddler_trio.cli.balancer_http import (
-    ANSWER_S,
     CONNECT_S,
     BalancerRefusedError,
     BalancerUnreachableError,
     BalancerVersionError,
     clear_errors,
-    http_context,
-    key_headers,
+    http_settings,
     read_json,
     refuse_unless_success,
 )
-from paddler_trio.cli.daemons.tls_options import checked_address
+from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.management_client import SILENCE_S, Json
 from paddler_trio.net.h11_bounds import bound_parsing
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
 
 bound_parsing()
 
@@ -48,22 +44,10 @@ class FeedLink:
     _http: httpx.AsyncClient
 
     @classmethod
-    def open(
-        cls, address: str, key_file: Path | None = None, tls: ClientTls = SYSTEM_TRUST
-    ) -> FeedLink:
-        """Nothing is sent yet, and no Trio needed; files are read, which blocks. A usage error if
-        ``address`` is not ``[https://]host:port``, a ConfigurationError if a file is wrong."""
-        checked = checked_address(address, tls, option="--management-addr")
-        return cls(
-            address,
-            httpx.AsyncClient(
-                headers=key_headers(key_file),
-                base_url=checked.url,
-                timeout=httpx.Timeout(ANSWER_S, connect=CONNECT_S),
-                trust_env=False,
-                verify=http_context(checked, tls),
-            ),
-        )
+    def open(cls, management: ManagementFlags) -> FeedLink:
+        """Return a link that has sent nothing yet and needs no Trio; errors are those of
+        `http_settings`."""
+        return cls(management.address, httpx.AsyncClient(**http_settings(management)))
 
     async def close(self) -> None:
         await self._http.aclose()

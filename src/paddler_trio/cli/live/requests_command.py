@@ -9,12 +9,11 @@ import attrs
 import typer
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stderr, stdout
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 
 class RequestState(StrEnum):
@@ -60,7 +59,7 @@ class QueryFlags:
     ] = 50
 
 
-@with_tls
+@with_flags
 def requests(
     *,
     query: QueryFlags,
@@ -75,14 +74,12 @@ def requests(
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """List requests: where they are, what they waited for, how they ended."""
     if as_csv and as_json:
         raise typer.BadParameter("give --csv or --json, not both", param_hint="--csv")
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as management:
+    with one_line_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.live.requests_run import (
             RequestsQuery,
             csv_lines,
@@ -91,7 +88,7 @@ def requests(
         )
 
         if cancel is not None:
-            _cancel(management, cancel)
+            _cancel(client, cancel)
             return
         wanted = RequestsQuery(
             state=query.state.value,
@@ -102,7 +99,7 @@ def requests(
             since_s=query.since,
             limit=query.limit,
         )
-        page = read_requests(management, wanted)
+        page = read_requests(client, wanted)
         if as_json:
             raws = [request.raw for request in page.requests]
             print_json(
@@ -118,11 +115,11 @@ def requests(
                 stdout().print(line, soft_wrap=True)
 
 
-def _cancel(management: ManagementClient, key: int) -> None:
+def _cancel(client: ManagementClient, key: int) -> None:
     from paddler_trio.cli.live.requests_run import cancel_request
 
     try:
-        cancel_request(management, key)
+        cancel_request(client, key)
     except BalancerRefusedError as error:
         if error.status != 404:
             raise

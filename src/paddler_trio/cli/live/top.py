@@ -7,17 +7,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.terminal import one_line_errors, print_json, stdout
 from paddler_trio.errors import leaves
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 HUNG_UP = 129
 
@@ -30,36 +28,32 @@ OnceOption: TypeAlias = Annotated[
 ]
 
 
-@with_tls
+@with_flags
 def top(
+    *,
     once: OnceOption = False,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Watch agents, slots, queue and requests; sort, filter, cancel and drain by key."""
-    _show(once, as_json, management_addr, key_file, tls)
+    _show(once, as_json, management)
 
 
-@with_tls
+@with_flags
 def dashboard(
+    *,
     once: OnceOption = False,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """The name that `top` had in Paddler 1.x: the same, and keys move in the table of agents."""
-    _show(once, as_json, management_addr, key_file, tls, agents_first=True)
+    _show(once, as_json, management, agents_first=True)
 
 
 def _show(
     once: bool,
     as_json: bool,
-    management_addr: str,
-    key_file: Path | None,
-    tls: ClientTls,
+    management: ManagementFlags,
     *,
     agents_first: bool = False,
 ) -> None:
@@ -73,7 +67,7 @@ def _show(
         console = stdout()
         can_draw = console.is_terminal and not console.is_dumb_terminal and sys.stdin.isatty()
         if once or as_json or not can_draw:
-            picture = trio.run(look_once, management_addr, key_file, tls)
+            picture = trio.run(look_once, management)
             if as_json:
                 print_json(picture.document())
             else:
@@ -82,7 +76,7 @@ def _show(
             return
         view = TopView(active=Pane.AGENTS if agents_first else Pane.REQUESTS)
         try:
-            code = trio.run(partial(run_top, management_addr, key_file, tls, console, view))
+            code = trio.run(partial(run_top, management, console, view))
         except (OSError, BaseExceptionGroup) as error:
             if not _is_hang_up(error):
                 raise

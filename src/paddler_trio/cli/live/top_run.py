@@ -12,7 +12,6 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
-from pathlib import Path
 from typing import Final
 
 import attrs
@@ -25,6 +24,7 @@ from paddler_trio.cli.balancer_http import (
     BalancerUnreachableError,
     BalancerVersionError,
 )
+from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.live.explain_text import waterfall
 from paddler_trio.cli.live.feed_link import FeedLink
 from paddler_trio.cli.live.live_picture import TOPICS, LivePicture, read_view
@@ -40,7 +40,6 @@ from paddler_trio.cli.live.top_view import (
     TopView,
 )
 from paddler_trio.errors import PaddlerError
-from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.system.synchronization import Changes
 
 FIRST_PAUSE_S: Final = 0.2
@@ -66,18 +65,16 @@ async def first_picture(feed: FeedLink) -> LivePicture:
     return picture
 
 
-async def look_once(address: str, key_file: Path | None, tls: ClientTls) -> LivePicture:
+async def look_once(management: ManagementFlags) -> LivePicture:
     """The same, with a conversation of its own."""
-    feed = await trio.to_thread.run_sync(FeedLink.open, address, key_file, tls)
+    feed = await trio.to_thread.run_sync(FeedLink.open, management)
     try:
         return await first_picture(feed)
     finally:
         await _close(feed)
 
 
-async def run_top(
-    address: str, key_file: Path | None, tls: ClientTls, console: Console, view: TopView
-) -> int:
+async def run_top(management: ManagementFlags, console: Console, view: TopView) -> int:
     """Show the fleet until somebody has seen enough; the exit code.
 
     Args:
@@ -87,7 +84,7 @@ async def run_top(
       BalancerUnreachableError: the balancer cannot be reached at the beginning.
       BalancerRefusedError: it has no feed, or asks for another key.
     """
-    feed = await trio.to_thread.run_sync(FeedLink.open, address, key_file, tls)
+    feed = await trio.to_thread.run_sync(FeedLink.open, management)
     try:
         top = Top(feed, console, await first_picture(feed), sys.stdin.fileno(), view)
         with single_keys(top.terminal):

@@ -8,16 +8,16 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient, TreeView
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 
-@with_tls
+@with_flags
 def tree(
+    *,
     agent: Annotated[
         str | None,
         typer.Option(
@@ -27,12 +27,10 @@ def tree(
         ),
     ] = None,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Print every running task: what it waits for, its restarts, and its last crash."""
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         view, raw = client.tree(agent)
         if as_json:
             print_json(raw)

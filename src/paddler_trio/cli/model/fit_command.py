@@ -7,16 +7,15 @@ from typing import Annotated
 import attrs
 import typer
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
 from paddler_trio.cli.exit_codes import CANNOT_SAY
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.model.parameter_options import MemoryFlags
 from paddler_trio.cli.terminal import one_line_errors
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 
-@with_tls
+@with_flags
 def fit(
     *,
     source: Annotated[
@@ -43,9 +42,7 @@ def fit(
     ] = None,
     parameters: MemoryFlags,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     if here and agent is not None:
         raise typer.BadParameter("give one of them", param_hint="--here / --agent")
@@ -66,8 +63,6 @@ def fit(
             here=here,
             slots=slots,
             as_json=as_json,
-            management_addr=management_addr,
-            key_file=key_file,
-            tls=tls,
+            management=management,
         )
     raise typer.Exit(status)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import attrs
 import typer
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
+from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.exit_codes import CANNOT_SAY
 from paddler_trio.cli.management_client import AgentView, ManagementClient
 from paddler_trio.cli.model.fit_display import FitAnswer, show_answers
@@ -23,7 +23,6 @@ from paddler_trio.cli.model.model_extras import extras_of
 from paddler_trio.cli.model.model_order import ModelRunOptions, state_of
 from paddler_trio.cli.terminal import print_json
 from paddler_trio.errors import MemoryUnknownError
-from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.system.config import default_threads
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_settings import EngineSettings
@@ -49,9 +48,7 @@ def run_fit(
     here: bool,
     slots: int | None,
     as_json: bool,
-    management_addr: str,
-    key_file: Path | None,
-    tls: ClientTls,
+    management: ManagementFlags,
 ) -> int:
     """Ask and print the answers; returns the exit status. BalancerRefusedError and the like."""
     if isinstance(wish.model, NoModel):
@@ -59,7 +56,7 @@ def run_fit(
     if here:
         answers = [_of_this_machine(_question(wish, None, None, slots or 1))]
     else:
-        with ManagementClient.open(management_addr, key_file, tls) as client:
+        with ManagementClient.open(management) as client:
             answers = _of_agents(client, wish, agent, slots)
     if as_json:
         print_json({"agents": [attrs.asdict(answer) for answer in answers]})

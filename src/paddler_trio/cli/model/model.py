@@ -11,14 +11,13 @@ from typing import Annotated
 import attrs
 import typer
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model import fit_command, model_cache, model_push, store_pins
 from paddler_trio.cli.model.parameter_options import ParameterFlags
 from paddler_trio.cli.terminal import one_line_errors
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 model = typer.Typer(no_args_is_help=True, help="Show or change the model that all agents serve.")
 
@@ -97,24 +96,23 @@ class StoringFlags:
 
 
 @model.command("show")
-@with_tls
+@with_flags
 def show(
+    *,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Print the desired state: model, chat template, inference parameters, and extras if any."""
     from paddler_trio.cli.model.model_run import show_desired_state
 
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         show_desired_state(client, as_json=as_json)
 
 
 # decorators are applied from below: set is listed first
 @model.command(WAITING, help="Like set, then wait until every agent serves it or has failed.")
 @model.command("set", help="Store what to serve and return at once. What is not given stays.")
-@with_tls
+@with_flags
 def change(
     context: typer.Context,
     *,
@@ -128,9 +126,7 @@ def change(
     wish: WishFlags,
     how: StoringFlags,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     from paddler_trio.cli.model.model_order import ModelRunOptions
     from paddler_trio.cli.model.model_run import store_desired_state
@@ -145,12 +141,10 @@ def change(
         source, projection = model_push.pushed_sources(
             source,
             projection,
-            management_addr=management_addr,
-            key_file=key_file,
-            tls=tls,
+            management=management,
             as_json=as_json,
         )
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         asked = ModelRunOptions.read(
             source=source,
             projection=projection,

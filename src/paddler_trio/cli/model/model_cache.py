@@ -9,12 +9,11 @@ from typing import Annotated, Final
 
 import typer
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 AgentsOption = Annotated[
     list[str] | None,
@@ -30,8 +29,9 @@ def add_to(model: typer.Typer) -> None:
     model.command("list")(list_models)
 
 
-@with_tls
+@with_flags
 def pull(
+    *,
     source: Annotated[
         str,
         typer.Argument(
@@ -48,25 +48,22 @@ def pull(
     ] = None,
     agent: AgentsOption = None,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Have agents fetch a model now, and serve what they serve; Ctrl-C stops it."""
     from paddler_trio.cli.model.cache_run import pull_models
 
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         code = pull_models(client, source, projection, agents=agent, as_json=as_json)
     raise typer.Exit(code)
 
 
-@with_tls
+@with_flags
 def list_models(
+    *,
     agent: AgentsOption = None,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """List the models on the agents' machines and in the balancer's store: size, last use, when
     they were verified."""
@@ -75,15 +72,16 @@ def list_models(
 
     with (
         one_line_errors(),
-        ManagementClient.open(management_addr, key_file, tls) as client,
-        StoreClient.open(management_addr, key_file, tls) as store,
+        ManagementClient.open(management) as client,
+        StoreClient.open(management) as store,
     ):
         code = list_caches(client, None if agent else store, agents=agent, as_json=as_json)
     raise typer.Exit(code)
 
 
-@with_tls
+@with_flags
 def verify(
+    *,
     source: Annotated[
         list[str] | None,
         typer.Argument(
@@ -94,20 +92,19 @@ def verify(
     ] = None,
     agent: AgentsOption = None,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Hash cached models again; what does not match is quarantined."""
     from paddler_trio.cli.model.cache_run import verify_caches
 
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         code = verify_caches(client, source or [], agents=agent, as_json=as_json)
     raise typer.Exit(code)
 
 
-@with_tls
+@with_flags
 def prune(
+    *,
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -125,9 +122,7 @@ def prune(
         bool, typer.Option("--store", help="In the balancer's store, not on agents.")
     ] = False,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Remove cached models, but none that is desired, pinned, in use or being fetched."""
     from paddler_trio.cli.model.cache_run import prune_caches
@@ -138,9 +133,9 @@ def prune(
     if store and agent:
         raise typer.BadParameter("give one of --store and --agent", param_hint="--store")
     if store:
-        with one_line_errors(), StoreClient.open(management_addr, key_file, tls) as client:
+        with one_line_errors(), StoreClient.open(management) as client:
             raise typer.Exit(prune_store(client, rules, dry_run=dry_run, as_json=as_json))
-    with one_line_errors(), ManagementClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), ManagementClient.open(management) as client:
         code = prune_caches(client, rules, dry_run=dry_run, agents=agent, as_json=as_json)
     raise typer.Exit(code)
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.terminal import one_line_errors, print_json, stderr, stdout
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 if TYPE_CHECKING:
     from paddler_trio.cli.model.push_run import PushedNames
 
 
-@with_tls
+@with_flags
 def push(
+    *,
     file: Annotated[
         Path,
         typer.Argument(
@@ -39,9 +39,7 @@ def push(
         ),
     ] = None,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Upload a model once, to the balancer's model store; `model swap` then serves it."""
     pushed = _push(
@@ -49,9 +47,7 @@ def push(
         projection,
         name=name,
         as_json=as_json,
-        management_addr=management_addr,
-        key_file=key_file,
-        tls=tls,
+        management=management,
     )
     if as_json:
         print_json({"source": pushed.model, "projection": pushed.projection})
@@ -66,9 +62,7 @@ def pushed_sources(
     source: str,
     projection: str | None,
     *,
-    management_addr: str,
-    key_file: Path | None,
-    tls: ClientTls,
+    management: ManagementFlags,
     as_json: bool,
 ) -> tuple[str, str | None]:
     """Upload the files that these texts name; how the desired state names them. A projection that
@@ -80,9 +74,7 @@ def pushed_sources(
         local if is_here else None,
         name=None,
         as_json=as_json,
-        management_addr=management_addr,
-        key_file=key_file,
-        tls=tls,
+        management=management,
     )
     return pushed.model, pushed.projection if is_here else projection
 
@@ -93,15 +85,13 @@ def _push(
     *,
     name: str | None,
     as_json: bool,
-    management_addr: str,
-    key_file: Path | None,
-    tls: ClientTls,
+    management: ManagementFlags,
 ) -> PushedNames:
     from paddler_trio.cli.model.push_display import push_display
     from paddler_trio.cli.model.push_run import push_model
     from paddler_trio.cli.model.store_client import StoreClient
 
-    with one_line_errors(), StoreClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), StoreClient.open(management) as client:
         try:
             with push_display(stderr(), as_json=as_json) as display:
                 return push_model(client, file, projection, name=name, display=display)

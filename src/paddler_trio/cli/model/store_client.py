@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Final
 
@@ -17,7 +16,7 @@ from paddler_trio.cli.balancer_http import (
     read_json,
     refuse_unless_success,
 )
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
+from paddler_trio.cli.client_flags import ManagementFlags
 
 STORE_PATH: Final = "/api/v2/store"
 ANSWER_S: Final = 30.0
@@ -39,14 +38,9 @@ class StoreClient:
     _http: httpx.Client
 
     @classmethod
-    def open(
-        cls, address: str, key_file: Path | None = None, tls: ClientTls = SYSTEM_TRUST
-    ) -> StoreClient:
-        """Nothing is sent yet; errors as of ``open_http``."""
-        http = open_http(
-            address, option="--management-addr", answer_s=ANSWER_S, key_file=key_file, tls=tls
-        )
-        return cls(address, http)
+    def open(cls, management: ManagementFlags) -> StoreClient:
+        """Return a client that has sent nothing yet; errors are those of `http_settings`."""
+        return cls(management.address, open_http(management, answer_s=ANSWER_S))
 
     def __enter__(self) -> StoreClient:
         return self

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from paddler_trio.cli.daemons.options import JsonOption, KeyFileOption, ManagementAddrOption
-from paddler_trio.cli.daemons.tls_options import with_tls
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.terminal import one_line_errors
-from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
-from paddler_trio.system.config import DEFAULT_MANAGEMENT_ADDR
 
 SourcesArgument = Annotated[
     list[str],
@@ -27,33 +26,31 @@ def add_to(model: typer.Typer) -> None:
     model.command()(unpin)
 
 
-@with_tls
+@with_flags
 def pin(
+    *,
     source: SourcesArgument,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Keep models in the balancer's store: nothing removes them, neither want of room nor prune."""
     from paddler_trio.cli.model.store_client import StoreClient
     from paddler_trio.cli.model.store_run import pin_models
 
-    with one_line_errors(), StoreClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), StoreClient.open(management) as client:
         pin_models(client, source, pinned=True, as_json=as_json)
 
 
-@with_tls
+@with_flags
 def unpin(
+    *,
     source: SourcesArgument,
     as_json: JsonOption = False,
-    management_addr: ManagementAddrOption = DEFAULT_MANAGEMENT_ADDR,
-    key_file: KeyFileOption = None,
-    tls: ClientTls = SYSTEM_TRUST,
+    management: ManagementFlags,
 ) -> None:
     """Keep models in the balancer's store no longer than they are wanted."""
     from paddler_trio.cli.model.store_client import StoreClient
     from paddler_trio.cli.model.store_run import pin_models
 
-    with one_line_errors(), StoreClient.open(management_addr, key_file, tls) as client:
+    with one_line_errors(), StoreClient.open(management) as client:
         pin_models(client, source, pinned=False, as_json=as_json)

@@ -1,4 +1,4 @@
-"""What can go wrong between a model source and a verified file.
+"""Errors that can occur between a model source and a verified file.
 
 Every error names the source and has a cause for humans. ``issue`` is the variant that Paddler's
 clients know. A *permanent* error happens again until the token, the desired state or the server's
@@ -34,7 +34,7 @@ from paddler_trio.wire.paddler.agent_issue import (
 
 @attrs.frozen
 class Subject:
-    """Which download an error is about.
+    """The download that an error is about.
 
     Args:
       model_path: as issues name it: a URL, or ``repo/revision/filename``.
@@ -99,8 +99,9 @@ class SourceNotFoundError(DownloadError):
 
 
 class NotAModelError(DownloadError):
-    """What a URL leads to is no GGUF file: a page of a login, say. The address may lead to another
-    one soon."""
+    """A URL leads to something that is no GGUF file, such as the page of a login. The address may
+    lead to another file soon.
+    """
 
     @property
     def issue(self) -> AgentIssue:

@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 client for large bodies: h11 for heads, the socket itself for what follows.
+"""A small HTTP/1.1 client for many servers, and for large bodies.
 
 A body with a Content-Length goes from the socket to its reader in large pieces; nothing parses it.
 Connections are kept and used again. The proxies of the environment are used (``HTTP_PROXY``,
@@ -11,29 +11,41 @@ from __future__ import annotations
 import base64
 import ipaddress
 import ssl
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Final
 from urllib.request import getproxies, proxy_bypass
 
 import attrs
 import certifi
-import h11
 import httpx
 import trio
 
+from paddler_trio.net.client.request_head import UnsendableRequestError, request_head
+from paddler_trio.net.client.response_body import (
+    BodyPart,
+    LengthBody,
+    ResponseBody,
+    UntilClosedBody,
+    body_of,
+)
+from paddler_trio.net.client.response_head import SWITCHING, ResponseHead, head_end, parse_head
 from paddler_trio.net.client.tls_stream import TlsStream
-from paddler_trio.net.h11_bounds import bound_parsing
-
-bound_parsing()
+from paddler_trio.net.client.upstream_error import MalformedAnswerError
 
 PIECE_BYTES: Final = 256 * 1024
-MAX_HEAD_BYTES: Final = 64 * 1024
+HEAD_READ_BYTES: Final = 64 * 1024
+MAX_INFORMATIONAL: Final = 10
+"""Answers with a status below 200 before the real one."""
 MAX_PORT: Final = 65_535
 MAX_IDLE: Final = 8
 """Connections kept for each origin."""
 USER_AGENT: Final = "paddler-trio"
-_NO_BODY = frozenset({204, 304})
+
+Origin = tuple[str, str, int]
+"""Scheme, host and port."""
 
 
 class NoAnswerError(Exception):
@@ -48,137 +60,177 @@ class BodyBrokenError(Exception):
     """The body ended early or fell silent; the text is the cause."""
 
 
+class BodyMalformedError(BodyBrokenError):
+    """The body breaks HTTP's rules; the text is the cause."""
+
+
 @attrs.define(eq=False)
 class Connection:
-    """An open connection to an origin.
+    """An open connection to an origin, for one request at a time.
 
     Args:
-      through: what a request line is preceded by, for a proxy that forwards; else empty.
+      host: the name of the server in errors.
+      silence_s: the longest time between two pieces of an answer.
+      through: what precedes a request's target, for a proxy that forwards; else empty.
+      keep: called with a connection that may be used for another request; returns whether it is
+        kept.
     """
 
-    stream: trio.SocketStream | TlsStream
-    key: tuple[str, str, int]
+    stream: trio.abc.Stream
+    host: str
+    silence_s: float
+    keep: Callable[[Connection], bool]
     through: str = ""
     is_used_before: bool = False
+
+    async def ask(
+        self, method: str, url: httpx.URL, headers: Mapping[str, str], body: bytes = b""
+    ) -> Answer:
+        """Send a request and read the head of its answer.
+
+        Errors:
+          UnsendableRequestError, MalformedAnswerError.
+          trio.BrokenResourceError, ssl.SSLError, OSError: the connection has ended.
+        """
+        head = request_head(
+            method.encode("ascii"),
+            url.raw_path,
+            [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()],
+            authority=url.netloc.rpartition(b"@")[2],
+            origin=self.through.encode("ascii"),
+            body_bytes=len(body),
+        )
+        await self.stream.send_all(head.data + body)
+        received, rest = await _read_head(self.stream)
+        following = body_of(received, method.encode("ascii"))
+        return Answer(url=url, connection=self, head=received, body=following, received=rest)
+
+    async def end(self) -> None:
+        """Close at once, in a cancelled scope too."""
+        await _end(self.stream)
 
 
 @attrs.define(eq=False, kw_only=True)
 class Answer:
-    """The head of an answer, and its body piece by piece.
-
-    Args:
-      headers: names are lower case; of several with one name, the last.
-    """
+    """The head of an answer, and its body piece by piece."""
 
     url: httpx.URL
-    status: int
-    headers: Mapping[str, str]
-    _client: HttpClient
-    _connection: Connection
-    _protocol: h11.Connection
-    _remaining: int | None
-    """Bytes of the body still to come; None if h11 finds its end."""
-    _buffered: bytes
-    _may_be_kept: bool
+    connection: Connection
+    headers: Mapping[str, str] = attrs.field(init=False)
+    """Names are lower case; of several with one name, the last counts."""
+    _head: ResponseHead
+    _body: ResponseBody
+    _received: bytes
+    """Bytes that came with the head."""
+    _parts: deque[BodyPart] = attrs.field(factory=deque, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.headers = {
+            name.decode("ascii").lower(): value.decode("latin-1")
+            for name, value in self._head.headers
+        }
+
+    @property
+    def status(self) -> int:
+        """Return the status: 200 or more."""
+        return self._head.status
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Return whether the body was read and the connection may be used for another request."""
+        return (
+            self._head.allows_another
+            and self._body.is_complete
+            and not self._received
+            and not self._parts
+            and not self._body.has_excess
+            and not isinstance(self._body, UntilClosedBody)
+        )
 
     async def receive(self) -> bytes:
-        """The next piece of the body; empty at its end. BodyBrokenError."""
+        """Return the next piece of the body, empty at its end. BodyBrokenError."""
         with self._named_errors():
-            return await self._receive(PIECE_BYTES)
+            return await self._receive()
 
     async def peek(self, count: int) -> bytes:
-        """What comes next of the body, ``count`` bytes or more; fewer if it ends there. It comes
-        again. BodyBrokenError."""
+        """Return the next ``count`` bytes of the body or more without taking them, or fewer if it
+        ends there; raise BodyBrokenError if it breaks off.
+        """
         seen = b""
         with self._named_errors():
-            while len(seen) < count and (piece := await self._receive(PIECE_BYTES)):
+            while len(seen) < count and (piece := await self._receive()):
                 seen += piece
-        self._buffered = seen
-        if self._remaining is not None:
-            self._remaining += len(seen)
+        self._put_back(seen)
         return seen
 
     async def receive_into(self, space: memoryview) -> int:
-        """Write what comes next of the body to the beginning of ``space``, which is not empty;
-        returns how many bytes, 0 at the end. BodyBrokenError.
+        """Write what comes next of the body to the beginning of ``space``, which is not empty, and
+        return how many bytes that are, 0 at the end. BodyBrokenError.
 
         The kernel or OpenSSL writes there: no piece is allocated and copied once more.
         """
-        stream = self._connection.stream
+        stream, body = self.connection.stream, self._body
         with self._named_errors():
-            if self._remaining and not self._buffered:
+            if (
+                isinstance(body, LengthBody)
+                and body.remaining
+                and not (self._parts or self._received)
+            ):
+                room = space[: body.remaining]
                 if isinstance(stream, trio.SocketStream):
-                    count = await stream.socket.recv_into(space[: self._remaining])
+                    count = await stream.socket.recv_into(room)
+                elif isinstance(stream, TlsStream):
+                    count = await stream.receive_into(room)
                 else:
-                    count = await stream.receive_into(space[: self._remaining])
-                self._count(count)
+                    raise TypeError(f"no bytes are written into place by {type(stream).__name__}")
+                body.skip(count)
+                if not count:
+                    self._end()
                 return count
-            piece = await self._receive(len(space))
+            piece = await self._receive()
             count = min(len(piece), len(space))
             space[:count] = piece[:count]
-            if count < len(piece):
-                self._buffered = piece[count:]
-                if self._remaining is not None:
-                    self._remaining += len(piece) - count
+            self._put_back(piece[count:])
             return count
+
+    async def close(self) -> None:
+        """Keep the connection for another request if the body was read, else end it."""
+        if not self.may_be_kept or not self.connection.keep(self.connection):
+            await self.connection.end()
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """What ends a body early is a BodyBrokenError; so is silence."""
-        silence_s = self._client.timeouts.silence_s
+        """Raise BodyBrokenError for whatever ends a body early, and for silence."""
+        host, silence_s = self.connection.host, self.connection.silence_s
         try:
             with trio.fail_after(silence_s):
                 yield
         except trio.TooSlowError as error:
-            raise BodyBrokenError(f"{self.url.host} sent nothing for {silence_s:g} s") from error
+            raise BodyBrokenError(f"{host} sent nothing for {silence_s:g} s") from error
         except (trio.BrokenResourceError, ssl.SSLError, OSError) as error:
-            raise BodyBrokenError(f"{self.url.host} broke off: {cause_of(error)}") from error
-        except h11.RemoteProtocolError as error:
-            raise BodyBrokenError(f"{self.url.host} broke HTTP's rules: {error}") from error
+            raise BodyBrokenError(f"{host} broke off: {cause_of(error)}") from error
+        except MalformedAnswerError as error:
+            raise BodyMalformedError(f"{host} broke HTTP's rules: {error}") from error
 
-    async def _receive(self, most: int) -> bytes:
-        """``most`` bounds what is asked of the network; what is here already may be more."""
-        if self._buffered:
-            piece, self._buffered = self._buffered, b""
-        elif self._remaining is None:
-            return await self._receive_framed()
-        elif self._remaining == 0:
-            return b""
-        else:
-            count = min(self._remaining, most, PIECE_BYTES)
-            piece = bytes(await self._connection.stream.receive_some(count))
-        if self._remaining is not None:
-            self._count(len(piece))
-        return piece
-
-    def _count(self, received: int) -> None:
-        assert self._remaining
-        if not received:
-            raise BodyBrokenError(
-                f"{self.url.host} broke off {self._remaining} bytes before the end"
-            )
-        self._remaining -= received
-
-    async def _receive_framed(self) -> bytes:
-        while True:
-            event = self._protocol.next_event()
-            if event is h11.NEED_DATA:
-                self._protocol.receive_data(
-                    bytes(await self._connection.stream.receive_some(PIECE_BYTES))
-                )
-            elif isinstance(event, h11.Data):
-                return bytes(event.data)
+    async def _receive(self) -> bytes:
+        while not self._parts and not self._body.is_complete:
+            data, self._received = self._received, b""
+            data = data or bytes(await self.connection.stream.receive_some(PIECE_BYTES))
+            if data:
+                self._body.feed(data, self._parts)
             else:
-                self._remaining = 0
-                self._may_be_kept = self._may_be_kept and not self._protocol.trailing_data[0]
-                return b""
+                self._end()
+        return self._parts.popleft().data if self._parts else b""
 
-    async def close(self) -> None:
-        """Keep the connection for another request if the body was read, else end it."""
-        if self._may_be_kept and self._remaining == 0:
-            self._client.keep(self._connection)
-        else:
-            await _end(self._connection.stream)
+    def _put_back(self, data: bytes) -> None:
+        if data:
+            self._parts.appendleft(BodyPart(data, starts_chunk=False, ends_chunk=False))
+
+    def _end(self) -> None:
+        """Raise BodyBrokenError unless the end of the connection is the body's."""
+        missing = self._body.missing()
+        if missing is not None:
+            raise BodyBrokenError(f"{self.connection.host} broke off {missing}")
 
 
 @attrs.define(eq=False)
@@ -191,7 +243,7 @@ class HttpClient:
     where machines of a cloud tell who they are."""
     make_context: Callable[[], ssl.SSLContext] | None = None
     """Called once, in a thread; None for what verifies public servers."""
-    _idle: dict[tuple[str, str, int], list[Connection]] = attrs.field(factory=dict, init=False)
+    _idle: dict[Origin, list[Connection]] = attrs.field(factory=dict, init=False)
     _tls: ssl.SSLContext | None = attrs.field(default=None, init=False)
 
     async def send(self, method: str, url: httpx.URL, headers: Mapping[str, str]) -> Answer:
@@ -199,48 +251,8 @@ class HttpClient:
 
         A connection that was kept may have been closed since: then another one is used.
         """
-        key = (url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80))
-        while True:
-            kept = self._idle.get(key)
-            connection = kept.pop() if kept else await self._connect(key)
-            try:
-                with trio.fail_after(self.timeouts.silence_s):
-                    return await self._ask(connection, method, url, headers)
-            except trio.TooSlowError as error:
-                await _end(connection.stream)
-                raise NoAnswerError(
-                    f"no answer from {url.host} within {self.timeouts.silence_s:g} s"
-                ) from error
-            except h11.ProtocolError as error:
-                await _end(connection.stream)
-                raise AnswerBrokenError(f"{url.host} broke HTTP's rules: {error}") from error
-            except (trio.BrokenResourceError, ssl.SSLError, OSError) as error:
-                await _end(connection.stream)
-                if not connection.is_used_before:
-                    raise NoAnswerError(f"{url.host} did not answer: {cause_of(error)}") from error
-            except BaseException:
-                await _end(connection.stream)
-                raise
-
-    def keep(self, connection: Connection) -> None:
-        """Use the connection again for the next request to its origin."""
-        connection.is_used_before = True
-        kept = self._idle.setdefault(connection.key, [])
-        if len(kept) < MAX_IDLE:
-            kept.append(connection)
-
-    async def close(self) -> None:
-        for connections in self._idle.values():
-            for connection in connections:
-                await _end(connection.stream)
-        self._idle.clear()
-
-    async def _ask(
-        self, connection: Connection, method: str, url: httpx.URL, headers: Mapping[str, str]
-    ) -> Answer:
-        protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
+        origin = (url.scheme, url.host, url.port or (443 if url.scheme == "https" else 80))
         sent = {
-            "Host": url.netloc.decode("ascii").rpartition("@")[2],
             "User-Agent": USER_AGENT,
             "Accept": "*/*",
             "Accept-Encoding": "identity",
@@ -248,36 +260,49 @@ class HttpClient:
         }
         if url.userinfo and "Authorization" not in sent:
             sent["Authorization"] = f"Basic {base64.b64encode(url.userinfo).decode()}"
-        target = connection.through.encode() + url.raw_path
-        request = h11.Request(method=method, target=target, headers=list(sent.items()))
-        await connection.stream.send_all(protocol.send(request) + protocol.send(h11.EndOfMessage()))
-        head = await _head(connection.stream, protocol)
-        received = {name.decode().lower(): value.decode("latin-1") for name, value in head.headers}
-        has_no_body = method == "HEAD" or head.status_code in _NO_BODY
-        length = received.get("content-length")
-        remaining = None
-        if has_no_body:
-            remaining = 0
-        elif length is not None and "transfer-encoding" not in received:
-            remaining = int(length)  # h11 let only digits through
-        buffered = protocol.trailing_data[0] if remaining else b""
-        tokens = received.get("connection", "").lower()
-        return Answer(
-            url=url,
-            status=head.status_code,
-            headers=received,
-            client=self,
-            connection=connection,
-            protocol=protocol,
-            remaining=remaining,
-            buffered=buffered[:remaining],
-            may_be_kept=head.http_version == b"1.1"
-            and "close" not in tokens
-            and (remaining is None or len(protocol.trailing_data[0]) <= remaining),
-        )
+        while True:
+            kept = self._idle.get(origin)
+            connection = kept.pop() if kept else await self._connect(origin)
+            try:
+                with trio.fail_after(self.timeouts.silence_s):
+                    return await connection.ask(method, url, sent)
+            except trio.TooSlowError as error:
+                await connection.end()
+                raise NoAnswerError(
+                    f"no answer from {url.host} within {self.timeouts.silence_s:g} s"
+                ) from error
+            except UnsendableRequestError as error:
+                await connection.end()
+                raise NoAnswerError(f"{url.host} was not asked: {error}") from error
+            except MalformedAnswerError as error:
+                await connection.end()
+                raise AnswerBrokenError(f"{url.host} broke HTTP's rules: {error}") from error
+            except (trio.BrokenResourceError, ssl.SSLError, OSError) as error:
+                await connection.end()
+                if not connection.is_used_before:
+                    raise NoAnswerError(f"{url.host} did not answer: {cause_of(error)}") from error
+            except BaseException:
+                await connection.end()
+                raise
 
-    async def _connect(self, key: tuple[str, str, int]) -> Connection:
-        scheme, host, port = key
+    async def close(self) -> None:
+        """End all connections that wait for a request."""
+        for connections in self._idle.values():
+            for connection in connections:
+                await connection.end()
+        self._idle.clear()
+
+    def keep(self, origin: Origin, connection: Connection) -> bool:
+        """Use the connection again for the next request to its origin, unless enough are kept."""
+        kept = self._idle.setdefault(origin, [])
+        if len(kept) >= MAX_IDLE:
+            return False
+        connection.is_used_before = True
+        kept.append(connection)
+        return True
+
+    async def _connect(self, origin: Origin) -> Connection:
+        scheme, host, port = origin
         if port > MAX_PORT:  # the system would take the lower 16 bits
             raise NoAnswerError(f"cannot reach {host}: its port is {port}, the last is {MAX_PORT}")
         try:
@@ -303,7 +328,13 @@ class HttpClient:
         except (OSError, ValueError, OverflowError, trio.BrokenResourceError) as error:
             raise NoAnswerError(f"cannot reach {host}: {cause_of(error)}") from error
         forwards = proxy is not None and scheme == "http"
-        return Connection(stream, key, f"http://{host}:{port}" if forwards else "")
+        return Connection(
+            stream,
+            host,
+            self.timeouts.silence_s,
+            partial(self.keep, origin),
+            f"http://{host}:{port}" if forwards else "",
+        )
 
     async def _dial(self, host: str, port: int) -> trio.SocketStream:
         """A connection; OSError where there is none, or its address is one that is never dialled.
@@ -368,34 +399,40 @@ async def _end(stream: trio.abc.Stream) -> None:
         await trio.aclose_forcefully(stream)
 
 
-async def _head(stream: trio.abc.Stream, protocol: h11.Connection) -> h11.Response:
-    while True:
-        event = protocol.next_event()
-        if event is h11.NEED_DATA:
-            received = bytes(await stream.receive_some(MAX_HEAD_BYTES))
-            if not received:
+async def _read_head(stream: trio.abc.Stream) -> tuple[ResponseHead, bytes]:
+    """Return the head of an answer, and the bytes that came with it."""
+    received = bytearray()
+    for _ in range(MAX_INFORMATIONAL + 1):
+        searched = 0
+        while not (end := head_end(received, searched)):
+            searched = len(received)
+            data = await stream.receive_some(HEAD_READ_BYTES)
+            if not data:
                 raise trio.BrokenResourceError("the connection was closed")
-            protocol.receive_data(received)
-        elif isinstance(event, h11.Response):
-            return event
+            received += data
+        head = parse_head(received[:end])
+        del received[:end]
+        if head.status == SWITCHING:
+            raise MalformedAnswerError("it switches to a protocol that nobody asked for")
+        if head.status >= 200:
+            return head, bytes(received)
+    raise MalformedAnswerError(f"it sent more than {MAX_INFORMATIONAL} informational answers")
 
 
 async def _tunnel(stream: trio.abc.Stream, proxy: httpx.URL, host: str, port: int) -> None:
     """Have the proxy connect to ``host``."""
-    protocol = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
     place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    headers = [("Host", place)]
+    request = f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n"
     if proxy.userinfo:
         credentials = base64.b64encode(proxy.userinfo).decode()
-        headers.append(("Proxy-Authorization", f"Basic {credentials}"))
-    request = h11.Request(method="CONNECT", target=place, headers=headers)
-    await stream.send_all(protocol.send(request) + protocol.send(h11.EndOfMessage()))
+        request += f"Proxy-Authorization: Basic {credentials}\r\n"
+    await stream.send_all(f"{request}\r\n".encode("ascii"))
     try:
-        head = await _head(stream, protocol)
-    except h11.RemoteProtocolError as error:
+        head, _ = await _read_head(stream)
+    except MalformedAnswerError as error:
         raise trio.BrokenResourceError(f"the proxy broke HTTP's rules: {error}") from error
-    if not 200 <= head.status_code < 300:
-        raise trio.BrokenResourceError(f"the proxy {proxy.host} answered {head.status_code}")
+    if not 200 <= head.status < 300:
+        raise trio.BrokenResourceError(f"the proxy {proxy.host} answered {head.status}")
 
 
 def _proxy_for(scheme: str, host: str, port: int) -> httpx.URL | None:

@@ -43,7 +43,7 @@ _LOCATION_GONE = frozenset({401, 403, 404, 410})
 
 @attrs.define(eq=False)
 class Location:
-    """Where a file is asked for, and where that redirects to.
+    """The address at which a file is asked for, and the one to which that redirects.
 
     Args:
       url: the address that does not expire.
@@ -101,7 +101,7 @@ async def next_piece(answer: Answer, subject: Subject) -> bytes:
 
 
 async def next_bytes(answer: Answer, subject: Subject, space: memoryview) -> int:
-    """The same, written to the beginning of ``space``; returns how many bytes."""
+    """Write the next bytes of the body to the beginning of ``space`` and return their number."""
     try:
         return await answer.receive_into(space)
     except BodyBrokenError as error:

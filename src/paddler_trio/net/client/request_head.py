@@ -47,6 +47,7 @@ def request_head(
     headers: Headers,
     *,
     authority: bytes,
+    origin: bytes = b"",
     bearer: bytes | None = None,
     body_bytes: int | None = 0,
     upgrades: bool = False,
@@ -55,6 +56,7 @@ def request_head(
 
     Args:
       headers: kept in order, case and number. ``Host`` is added if there is none.
+      origin: scheme and authority in front of the target, for a proxy that forwards.
       bearer: a key, sent instead of any ``Authorization`` of the headers.
       body_bytes: how many there will be, None if that is not known before.
       upgrades: it may ask for another protocol.
@@ -68,55 +70,66 @@ def request_head(
         raise UnsendableRequestError(
             "the target of the request is no path: it must start with / and be of printable ASCII"
         )
-    lines = [b"%b %b HTTP/1.1\r\n" % (method, target)]
-    has_host = has_length = is_chunked = asks_to_close = False
+    if bearer is not None:
+        headers = [field for field in headers if field[0].lower() != b"authorization"]
+    seen = _seen(headers, upgrades=upgrades)
+    if seen.length is not None and body_bytes is not None and seen.length != body_bytes:
+        raise UnsendableRequestError(
+            f"Content-Length is {seen.length}, and the body has {body_bytes} bytes"
+        )
+    lines = [b"%b: %b\r\n" % field for field in headers]
+    if not seen.has_host:
+        lines.insert(0, b"Host: %b\r\n" % authority)
+    if bearer is not None:
+        lines.append(b"Authorization: Bearer %b\r\n" % bearer)
+    length, is_framed = seen.length, seen.is_chunked or seen.length is not None
+    if not is_framed and body_bytes is None:
+        lines.append(b"Transfer-Encoding: chunked\r\n")
+    elif not is_framed:
+        length = body_bytes
+        if body_bytes or method in {b"POST", b"PUT", b"PATCH"}:
+            lines.append(b"Content-Length: %d\r\n" % (body_bytes or 0))
+    data = b"%b %b HTTP/1.1\r\n%b\r\n" % (method, origin + target, b"".join(lines))
+    if len(data) > MAX_HEAD_BYTES:
+        raise UnsendableRequestError(
+            f"the head has {len(data)} bytes, the limit is {MAX_HEAD_BYTES}"
+        )
+    return RequestHead(data, length, seen.asks_to_close)
+
+
+@attrs.define
+class _SeenFields:
+    """The fields of a head that decide how the request is framed."""
+
+    has_host: bool = False
     length: int | None = None
+    is_chunked: bool = False
+    asks_to_close: bool = False
+
+
+def _seen(headers: Headers, *, upgrades: bool) -> _SeenFields:
+    seen = _SeenFields()
     for name, value in headers:
         if _TOKEN.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
             raise UnsendableRequestError("a header field has characters that HTTP does not allow")
         match name.lower():
             case b"host":
-                if has_host:
+                if seen.has_host:
                     raise UnsendableRequestError("two Host header fields")
-                has_host = True
-            case b"authorization" if bearer is not None:
-                continue
+                seen.has_host = True
             case b"content-length":
-                if has_length or _DIGITS.fullmatch(value) is None:
+                if seen.length is not None or _DIGITS.fullmatch(value) is None:
                     raise UnsendableRequestError("Content-Length is no number, or there are two")
-                has_length, length = True, int(value)
+                seen.length = int(value)
             case b"transfer-encoding":
-                if is_chunked or value.lower() != b"chunked":
+                if seen.is_chunked or value.lower() != b"chunked":
                     raise UnsendableRequestError("Transfer-Encoding is not 'chunked'")
-                is_chunked = True
+                seen.is_chunked = True
             case b"connection":
                 tokens = {each.strip() for each in value.lower().split(b",")}
-                asks_to_close = asks_to_close or b"close" in tokens
+                seen.asks_to_close = seen.asks_to_close or b"close" in tokens
             case b"upgrade" if not upgrades:
                 raise UnsendableRequestError("an upgrade of the protocol cannot be passed on")
-        lines.append(b"%b: %b\r\n" % (name, value))
-    if is_chunked and has_length:
+    if seen.is_chunked and seen.length is not None:
         raise UnsendableRequestError("both Content-Length and Transfer-Encoding")
-    if has_length and body_bytes is not None and length != body_bytes:
-        raise UnsendableRequestError(
-            f"Content-Length is {length}, and the body has {body_bytes} bytes"
-        )
-    if not has_host:
-        lines.insert(1, b"Host: %b\r\n" % authority)
-    if bearer is not None:
-        lines.append(b"Authorization: Bearer %b\r\n" % bearer)
-    if not has_length and not is_chunked:
-        if body_bytes is None:
-            is_chunked = True
-            lines.append(b"Transfer-Encoding: chunked\r\n")
-        else:
-            length = body_bytes
-            if body_bytes or method in {b"POST", b"PUT", b"PATCH"}:
-                lines.append(b"Content-Length: %d\r\n" % body_bytes)
-    lines.append(b"\r\n")
-    data = b"".join(lines)
-    if len(data) > MAX_HEAD_BYTES:
-        raise UnsendableRequestError(
-            f"the head has {len(data)} bytes, the limit is {MAX_HEAD_BYTES}"
-        )
-    return RequestHead(data, None if is_chunked else length, asks_to_close)
+    return seen

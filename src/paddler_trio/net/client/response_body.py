@@ -46,6 +46,16 @@ class LengthBody:
         self.has_excess = False
         self.trailers: list[tuple[bytes, bytes]] = []
 
+    @property
+    def remaining(self) -> int:
+        """Return how many bytes are still to come."""
+        return self._remaining
+
+    def skip(self, count: int) -> None:
+        """Count bytes, at most ``remaining``, that were read without `feed`."""
+        self._remaining -= count
+        self.is_complete = self._remaining == 0
+
     def feed(self, data: bytes, parts: MutableSequence[BodyPart]) -> None:
         """Append the parts in these bytes."""
         if len(data) > self._remaining:
@@ -57,7 +67,7 @@ class LengthBody:
             parts.append(BodyPart(data, starts_chunk=True, ends_chunk=True))
 
     def missing(self) -> str | None:
-        """What is missing where the connection ends here; None if that is the end."""
+        """Return what is missing where the connection ends here; None if that is the end."""
         if self.is_complete:
             return None
         return f"{self._remaining} of {self._length} bytes before the end of the answer"
@@ -77,7 +87,7 @@ class UntilClosedBody:
             parts.append(BodyPart(data, starts_chunk=True, ends_chunk=True))
 
     def missing(self) -> str | None:
-        """What is missing where the connection ends here; None if that is the end."""
+        """Return what is missing where the connection ends here; None if that is the end."""
         self.is_complete = True
         return None
 
@@ -134,7 +144,7 @@ class ChunkedBody:
             self._read_trailers()
 
     def missing(self) -> str | None:
-        """What is missing where the connection ends here; None if that is the end."""
+        """Return what is missing where the connection ends here; None if that is the end."""
         return None if self.is_complete else "in the middle of a chunked answer"
 
     def _check_part_of_line(self, data: bytes, at: int) -> None:
@@ -174,7 +184,7 @@ ResponseBody = LengthBody | ChunkedBody | UntilClosedBody
 
 
 def body_of(head: ResponseHead, method: bytes) -> ResponseBody:
-    """What follows this head, as an answer to ``method``."""
+    """Return the body that follows this head, as an answer to ``method``."""
     if head.status == SWITCHING:
         return UntilClosedBody()
     if method == b"HEAD" or head.status in _NO_BODY:

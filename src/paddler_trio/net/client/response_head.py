@@ -48,7 +48,8 @@ class ResponseHead:
 
 
 def head_end(received: bytes | bytearray, searched: int) -> int:
-    """Where the head ends, 0 if that has not come; ``searched`` bytes had no end.
+    """Return where the head ends, or 0 if its end has not arrived; the first ``searched`` bytes had
+    no end.
 
     Errors:
       MalformedAnswerError: no HTTP/1, or too long.

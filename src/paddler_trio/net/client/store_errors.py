@@ -1,4 +1,4 @@
-"""What a balancer's model store could not provide, and why: one header of its answers.
+"""The header in which a balancer's model store says what it could not provide, and why.
 
 An agent that asks a store must raise the error that it would have met at the source, with its
 cause: so the store names the kind of error in ``X-Paddler-Store``, and the cause behind it,
@@ -48,7 +48,7 @@ _KINDS: Final[dict[str, tuple[type[DownloadError], int]]] = {
 
 
 def kind_of(error: DownloadError) -> str:
-    """How the store names an error that it met."""
+    """Return the name that the store gives to an error that it met."""
     for kind, (cls, _) in _KINDS.items():
         if isinstance(error, cls):
             return kind

@@ -39,8 +39,9 @@ class UpstreamAddress:
         return f"{host}:{self.port}"
 
     def holds(self, target: bytes) -> bool:
-        """Whether a target stays below the prefix, however a server resolves its dots; ``*`` is all
-        of the server."""
+        """Return whether a target stays below the prefix, however a server resolves its dots; ``*``
+        stands for the whole server.
+        """
         if not self.prefix:
             return True
         if target == b"*":

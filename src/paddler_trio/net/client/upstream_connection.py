@@ -61,7 +61,9 @@ class UpstreamConnection:
     """The body of the last request cannot be sent a second time."""
 
     def is_stale(self) -> bool:
-        """Whether the server has closed it or sent what nobody asked for; it does not block."""
+        """Return whether the server has closed the connection or sent something unasked; this does
+        not block.
+        """
         stream = self.stream
         if isinstance(stream, trio.SSLStream):
             stream = stream.transport_stream
@@ -101,7 +103,7 @@ class UpstreamConnection:
             raise self.failure(FailureKind.REQUEST, f"was not sent the request: {error}") from error
 
     def take_received(self) -> bytes:
-        """What has come behind the head."""
+        """Take and return the bytes that arrived behind the head."""
         data = bytes(self._received)
         self._received.clear()
         return data
@@ -163,8 +165,10 @@ class UpstreamConnection:
         raise self._silent(timeout_s)
 
     def watch(self) -> bool:
-        """From here on somebody looks at ``due_s`` and calls `cut`: a scope with a deadline around
-        each read would cost half as much as the read. Only sockets can be watched."""
+        """Hand the deadline to a watcher that looks at ``due_s`` and calls `cut`, and return
+        whether this socket can be watched. A cancel scope around each read would cost half as much
+        as the read.
+        """
         self.is_watched = isinstance(self.stream, trio.SocketStream)
         return self.is_watched
 
@@ -206,7 +210,9 @@ class UpstreamConnection:
         )
 
     async def _send_then_read(self, data: bytes, timeouts: UpstreamTimeouts) -> ResponseHead:
-        """For what is so short that no server has to read it before it answers."""
+        """Send a request so short that no server has to read it before it answers, then read the
+        head.
+        """
         try:
             with trio.fail_after(timeouts.first_byte_s):
                 try:

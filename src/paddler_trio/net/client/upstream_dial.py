@@ -32,7 +32,9 @@ async def dial_upstream(address: UpstreamAddress, tls: ssl.SSLContext | None) ->
 
 
 def dial_cause(error: BaseException, address: UpstreamAddress) -> str:
-    """What TLS objected to, or the operating system's text if it was asked, else the library's."""
+    """Return what TLS objected to, else the operating system's text if it was asked, else the
+    library's.
+    """
     cause = tls_cause(error, address)
     if cause is not None:
         return cause

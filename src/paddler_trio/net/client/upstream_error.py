@@ -8,7 +8,7 @@ from paddler_trio.errors import PaddlerError
 
 
 class FailureKind(enum.Enum):
-    """Which side may be at fault, and whether the same can be tried elsewhere."""
+    """The side that may be at fault, and whether the request can be tried elsewhere."""
 
     CONNECT = "connect"
     """No connection: a refused or unanswered one, no such host, a TLS handshake that failed."""

@@ -29,17 +29,17 @@ class UpstreamResponse(AsyncIterator[BodyPart]):
 
     @property
     def status(self) -> int:
-        """From 200 on, or 101 if that was asked for."""
+        """Return the status: 200 or more, or 101 if that was asked for."""
         return self._head.status
 
     @property
     def reason(self) -> bytes:
-        """What follows the status; may be empty."""
+        """Return the text that follows the status, which may be empty."""
         return self._head.reason
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """In the order and case of the server."""
+        """Return the fields in the order and case of the server."""
         return self._head.headers
 
     @property

@@ -1,4 +1,4 @@
-"""How long this client waits for an upstream server."""
+"""The time for which this client waits for an upstream server."""
 
 from __future__ import annotations
 

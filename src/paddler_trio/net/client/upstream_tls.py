@@ -1,4 +1,4 @@
-"""How an upstream server is verified over TLS, and what went wrong with that in words."""
+"""Verification of upstream servers over TLS, with its errors in words."""
 
 from __future__ import annotations
 

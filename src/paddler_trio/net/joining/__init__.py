@@ -1,1 +1,1 @@
-"""What both sides of a join know: tokens, credentials and the files that keep them."""
+"""Tokens, credentials and their files, which both sides of a join share."""

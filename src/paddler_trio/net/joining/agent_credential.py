@@ -1,4 +1,4 @@
-"""What an agent shows to its balancer: ``pta1.ID.SECRET``, where ``ID`` is public.
+"""The credential that an agent shows to its balancer: ``pta1.ID.SECRET``, where ``ID`` is public.
 
 It is a bearer's secret as an API key is, in the same header, and it stands alone in a file of the
 agent that only its user may read.
@@ -26,7 +26,7 @@ class AgentCredential:
     secret: str = attrs.field(repr=False)
 
     def render(self) -> str:
-        """As it is shown and stored."""
+        """Return the text that is shown and stored."""
         return f"{PREFIX}.{self.id}.{self.secret}"
 
     @classmethod
@@ -37,7 +37,7 @@ class AgentCredential:
 
 
 def looks_like_one(text: str) -> bool:
-    """Whether it is meant to be a credential; it need not be well-formed."""
+    """Return whether the text is meant to be a credential; it need not be well-formed."""
     return text.startswith(f"{PREFIX}.")
 
 

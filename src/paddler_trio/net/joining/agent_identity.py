@@ -1,4 +1,4 @@
-"""Who an agent is by its credential: what it may call itself, and which labels it has anyway."""
+"""The identity that a credential gives an agent: its possible names and its fixed labels."""
 
 from __future__ import annotations
 

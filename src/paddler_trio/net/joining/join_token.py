@@ -1,4 +1,5 @@
-"""What an operator pastes on a new machine: where the balancer is, how to know it, and a secret.
+"""The token that an operator pastes on a new machine: the balancer's address, how to know it, and a
+secret.
 
     ptj1.ID.SECRET.HASH.ADDRESS
 
@@ -64,12 +65,12 @@ class JoinToken:
 
     @property
     def has_tls(self) -> bool:
-        """Whether the balancer is to be reached over TLS."""
+        """Return whether the balancer is to be reached over TLS."""
         return self.address.startswith(TLS_SCHEME)
 
     @property
     def host_and_port(self) -> tuple[str, int]:
-        """Of the management service; a host of IPv6 without brackets."""
+        """Return host and port of the management service; an IPv6 host comes without brackets."""
         return split_address(self.address.removeprefix(TLS_SCHEME))
 
     def render(self) -> str:
@@ -120,12 +121,15 @@ def new_secret() -> str:
 
 
 def digest_of(secret: str) -> bytes:
-    """What is kept of a secret. It cannot be guessed, so one SHA-256 hides it: see
-    ``balancer/keys/api_keys.py``."""
+    """Return the SHA-256 that is kept of a secret. The secret cannot be guessed, so one round hides
+    it: see ``balancer/keys/api_keys.py``.
+    """
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def matches(secret: str, digest: bytes | None) -> bool:
-    """Whether ``digest`` is of this secret, in constant time; None costs as much and never is."""
+    """Return whether ``digest`` is of this secret, in constant time; None takes as long and never
+    matches.
+    """
     found = hmac.compare_digest(digest_of(secret), digest or bytes(hashlib.sha256().digest_size))
     return found and digest is not None

@@ -10,7 +10,9 @@ from paddler_trio.errors import ConfigurationError
 
 
 def read_private(path: Path, *, limit_bytes: int) -> bytes | None:
-    """Its content; None if there is none. ConfigurationError if it cannot be read or is longer."""
+    """Return the file's content, or None if there is no file; raise ConfigurationError if it cannot
+    be read or is too long.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:

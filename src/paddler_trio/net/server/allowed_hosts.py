@@ -71,7 +71,7 @@ class AllowedHosts:
         return answer
 
     def allows(self, host: str) -> bool:
-        """Whether the value of a ``Host`` header is allowed; its port does not matter."""
+        """Return whether the value of a ``Host`` header is allowed; its port does not matter."""
         name = _name_in(host)
         if name is None:
             return False

@@ -143,8 +143,9 @@ class AppInbox:
         self._readers.unpark_all()
 
     def _ends_what_waits(self, message: Message) -> bool:
-        """Whether the last piece that waits became the last of its body, as ``message`` says: a
-        request whose body came with its head is one message."""
+        """Mark the waiting piece as the last of its body if ``message`` says so, and return whether
+        it did. A request whose body came with its head is then one message.
+        """
         if message["type"] != "http.request" or message.get("more_body") or not self._messages:
             return False
         last, _ = self._messages[-1]

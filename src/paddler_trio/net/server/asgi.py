@@ -90,7 +90,7 @@ async def read_body(receive: Receive, *, limit_bytes: int, deadline_s: float) ->
 
 
 def is_json_media_type(value: bytes | None) -> bool:
-    """Whether a ``Content-Type`` has the subtype ``json`` or one that ends in ``+json``."""
+    """Return whether a ``Content-Type`` has the subtype ``json`` or one that ends in ``+json``."""
     if value is None:
         return False
     kind, slash, subtype = value.split(b";", 1)[0].strip().lower().partition(b"/")

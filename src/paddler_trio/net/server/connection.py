@@ -237,7 +237,7 @@ class HttpConnection:
 
     @property
     def _is_write_pending(self) -> bool:
-        """Whether something must be written before anything else."""
+        """Return whether something must be written before anything else."""
         return bool(self._unsent) or self._write_turn.locked()
 
     async def receive(self) -> bytes:
@@ -291,7 +291,7 @@ class HttpConnection:
             await trio.lowlevel.wait_readable(hang_ups.fileno())
 
     def has_unread(self) -> bool:
-        """Whether bytes, or the end, have arrived that were not read yet."""
+        """Return whether bytes, or the end, have arrived that were not read yet."""
         if self._rest or self._ahead or not self._waits_for_bytes:
             return True  # the reader is busy
         descriptor = self._stream.socket.fileno()
@@ -378,7 +378,9 @@ class HttpConnection:
         return PassableConnection(self._stream.socket.fileno, self._unread, self._give_up)
 
     def _pieces(self, data: memoryview) -> Iterator[bytes | memoryview]:
-        """What is unsent and ``data``, as they are written, each piece with its own deadline."""
+        """Yield the unsent bytes and ``data`` in the pieces in which they are written, each with
+        its own deadline.
+        """
         unsent, self._unsent = memoryview(self._unsent), b""
         for part in (unsent, data):
             for start in range(0, len(part), WRITE_PIECE_BYTES):
@@ -389,7 +391,7 @@ class HttpConnection:
         return self._protocol.unparsed() + self._rest + bytes(self._ahead)
 
     def _room_ahead_bytes(self) -> int:
-        """How much more may be read ahead now."""
+        """Return how much more may be read ahead now."""
         held_bytes = len(self._ahead)
         piece_bytes = FREE_BYTES - held_bytes % FREE_BYTES
         if not self._ahead_room.has_room(piece_bytes):
@@ -530,7 +532,7 @@ class HttpConnection:
         return trio.current_time() + (limits.drain_linger_s if self.draining else limits.linger_s)
 
     def _piece_deadline(self) -> float:
-        """When a piece that is being written must be with the kernel, if we are ending."""
+        """Return when a piece that is being written must be with the kernel, if we are ending."""
         return trio.current_time() + (self._limits.drain_write_timeout_s if self.draining else inf)
 
     def _give_up(self) -> None:

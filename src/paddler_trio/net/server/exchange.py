@@ -93,7 +93,7 @@ class Messages(Protocol):
 
 @attrs.frozen(eq=False)
 class TraceEntry:
-    """How a request came in.
+    """The trace with which a request came in.
 
     Args:
       trace: of the request.
@@ -113,14 +113,14 @@ class TraceEntry:
 
 
 class ClientWatch(Protocol):
-    """What a client sends, and its end: it has left, or its response has ended."""
+    """The pieces that a client sends, and their end: it has left, or its response has ended."""
 
     on_end: Callable[[], None] | None
     """Called once, in the step in which the end comes."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether it came already."""
+        """Return whether the end has come already."""
         ...
 
     def whole_body(self) -> bytes | None:
@@ -153,7 +153,7 @@ class DirectBody(Protocol):
 
 @attrs.frozen
 class WrittenHead:
-    """What ASGI does not show of a request's head.
+    """The parts of a request's head that ASGI does not show.
 
     Args:
       method: its case tells one from another.
@@ -168,7 +168,7 @@ class WrittenHead:
 
 @attrs.define
 class Identity:
-    """Who the client is, as guards found out.
+    """The identity of the client as the guards found it.
 
     Args:
       key_name: the name of the API key, or of the session's key; empty without one.
@@ -249,7 +249,7 @@ class Exchange:
 
     @property
     def query(self) -> bytes:
-        """What stands behind the question mark."""
+        """Return the part of the target behind the question mark."""
         return bytes(self.scope.get("query_string", b""))
 
     @property
@@ -273,7 +273,9 @@ class Exchange:
 
     @property
     def client_watch(self) -> ClientWatch:
-        """What the client sends, and its end; there for whatever our own server serves."""
+        """Return the watch of what the client sends; there is one for every request that our own
+        server serves.
+        """
         assert self.watch is not None, "a server of ours watches its clients"
         return self.watch
 
@@ -286,7 +288,7 @@ class Exchange:
 
     @property
     def has_body(self) -> bool:
-        """Whether the request announces a body of at least one byte."""
+        """Return whether the request announces a body of at least one byte."""
         if self.header(b"transfer-encoding") is not None:
             return True
         return int(self.header(b"content-length") or 0) > 0  # h11 let only digits through

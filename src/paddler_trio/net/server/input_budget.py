@@ -1,4 +1,5 @@
-"""How many bytes of input the process holds for all clients together, and where it decodes them.
+"""The budget of input bytes that the process holds for all clients together, and the threads that
+decode them.
 
 One budget counts the bytes of every request body and every WebSocket message of all ports: what
 has arrived and is not answered yet, its size after decompression, and the frame for an agent that
@@ -119,7 +120,7 @@ def _attempted(work: Callable[[], T]) -> tuple[T | None, PaddlerError | None]:
 
 @attrs.define(eq=False, repr=False)
 class Reservation:
-    """What one request, or one message, holds of the budget; close it when it has ended."""
+    """The bytes that one request or message holds of the budget; close it when that has ended."""
 
     budget: InputBudget
     _share: float
@@ -149,7 +150,7 @@ class Reservation:
         return self._used_bytes
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether ``grow`` would succeed."""
+        """Return whether ``grow`` would succeed."""
         more = self._more_counted(size_bytes)
         return more <= 0 or self.budget.held_bytes + more <= self.budget.limit_bytes * self._share
 
@@ -186,7 +187,7 @@ class Reservation:
 
 @attrs.define
 class UploadDeadline:
-    """When the next bytes of a body, or of a message, must have arrived.
+    """The time at which the next bytes of a body or a message must have arrived.
 
     A body that reserves nothing has until the deadline of the whole; one that does must also make
     progress in every window.

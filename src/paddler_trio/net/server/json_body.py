@@ -133,7 +133,7 @@ async def decoded(
     limit_bytes: int,
     limits: JsonLimits = DEFAULT_LIMITS,
 ) -> T:
-    """What ``read`` makes of the JSON in ``body``, which is as it came over the wire.
+    """Return what ``read`` makes of the JSON in ``body``, whose bytes are those of the wire.
 
     Errors:
       UnreadableJsonError: it is no JSON, or over ``limits``.
@@ -209,7 +209,8 @@ class Inflating:
         return cls(body, -zlib.MAX_WBITS if bare else zlib.MAX_WBITS | 32, limit_bytes=limit_bytes)
 
     def start(self) -> bytearray:
-        """As much as is inflated within ``INLINE_BYTES``; all of it if ``is_complete`` then.
+        """Inflate at most ``INLINE_BYTES`` and return the result, which is the whole if
+        ``is_complete`` then.
 
         Errors:
           HttpProblem: 413 when the result is over the limit or the ratio, 400 when the data is

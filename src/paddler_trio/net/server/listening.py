@@ -69,7 +69,7 @@ def adopt(sockets: Iterable[socket.socket], *, user_timeout_ms: int = 20_000) ->
 
 
 def bound_address(sock: socket.socket) -> str:
-    """Where ``sock`` listens as ``host:port``, with the port that the system chose."""
+    """Return the address of ``sock`` as ``host:port``, with the port that the system chose."""
     host, port = sock.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -105,7 +105,7 @@ def _close_all(sockets: Iterable[socket.socket]) -> None:
 
 
 def warn_of_plain_ports(sockets: Sequence[socket.socket]) -> None:
-    """For ports without TLS: what can be read, and changed, between them and other machines."""
+    """Warn of ports without TLS that other machines reach: they can be read and changed."""
     if exposed := beyond_loopback(sockets):
         log.warning(
             "PORTS WITHOUT TLS: keys, prompts and answers cross the network as they are; give "

@@ -37,7 +37,7 @@ class UpgradeStream(HTTPStream):
     wire: Wire
 
     async def handle(self, event: StreamEvent) -> None:
-        """As hypercorn's."""
+        """Handle an event as hypercorn's protocol does."""
         if isinstance(event, Data):
             self.upgrade.put(event.data)
             if self.upgrade.is_full:
@@ -73,7 +73,7 @@ class PlainProtocol(Http11Protocol):
     """All of the response was written."""
 
     async def handle(self, event: ConnectionEvent) -> None:
-        """As hypercorn's."""
+        """Handle an event as hypercorn's protocol does."""
         if isinstance(event, RawData):
             if self._plain is not None:
                 self._tell_h11()
@@ -87,7 +87,7 @@ class PlainProtocol(Http11Protocol):
         await super().handle(event)
 
     async def stream_send(self, event: StreamEvent) -> None:
-        """As hypercorn's."""
+        """Send an event of the stream as hypercorn's protocol does."""
         self._note_fields(event)
         if isinstance(event, Response) and event.status_code == SWITCHING:
             await self._switch()
@@ -107,12 +107,12 @@ class PlainProtocol(Http11Protocol):
             await super().stream_send(event)
 
     def part(self) -> None:
-        """As in `Http11Protocol`."""
+        """Part with the connection as `Http11Protocol` does."""
         self._switched = None
         super().part()
 
     def may_write(self, stream: object) -> bool:
-        """As in `Http11Protocol`."""
+        """Return whether the response on ``stream`` goes on, as `Http11Protocol` does."""
         return super().may_write(stream) or (stream is not None and stream is self._switched)
 
     def _http_stream(self, *, upgrades: bool = False) -> HTTPStream:
@@ -123,8 +123,7 @@ class PlainProtocol(Http11Protocol):
         return stream
 
     async def _switch(self) -> None:
-        """What was read behind the request, and waits in h11, comes first; then the reader goes
-        on."""
+        """Hand over the bytes that h11 read behind the request, then let the reader go on."""
         stream = self.stream
         assert isinstance(stream, UpgradeStream), "nobody asked for another protocol"
         connection = cast("h11.Connection", self.connection)

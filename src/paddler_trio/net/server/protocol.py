@@ -80,7 +80,7 @@ class Wire(Protocol):
         """Stop reading: the client has closed its side."""
 
     def has_unread(self) -> bool:
-        """Whether bytes have arrived that were not read yet."""
+        """Return whether bytes have arrived that were not read yet."""
 
     def abort(self) -> None:
         """Reset the connection."""
@@ -109,7 +109,7 @@ class PausedGate:
         self._answered.set()
 
     def is_set(self) -> bool:
-        """Whether parsing may go on."""
+        """Return whether parsing may go on."""
         return self._answered.is_set()
 
     async def wait(self) -> None:
@@ -254,16 +254,16 @@ class Http11Protocol(H11Protocol):
         await super()._close_stream()
 
     def may_pass(self, path: str) -> bool:
-        """Whether another process may answer requests for ``path`` (percent-decoded)."""
+        """Return whether another process may answer requests for ``path`` (percent-decoded)."""
         return self._passes(path)
 
     def unparsed(self) -> bytes:
-        """What was read of the connection and not parsed."""
+        """Return the bytes of the connection that were read and not parsed."""
         data: bytes = self.connection.trailing_data[0]
         return data
 
     def has_unread(self) -> bool:
-        """Whether bytes have arrived that were not read yet."""
+        """Return whether bytes have arrived that were not read yet."""
         return self.wire.has_unread()
 
     def direct_body(self, stream: object) -> ChunkedBody | None:
@@ -303,11 +303,11 @@ class Http11Protocol(H11Protocol):
         return RawBytes(self, stream)
 
     def may_write(self, stream: object) -> bool:
-        """Whether the response on ``stream`` goes on."""
+        """Return whether the response on ``stream`` goes on."""
         return self.stream is stream
 
     def write_raw(self) -> None:
-        """What h11 makes of the response in progress is not written."""
+        """Discard what h11 makes of the response in progress: its bytes are written raw."""
         self._is_raw, self.raw_fields = True, []
 
     def _is_last(self, event: Response) -> bool:
@@ -325,8 +325,9 @@ class Http11Protocol(H11Protocol):
         await self._send_h11_event(h11.Response(headers=headers, status_code=event.status_code))
 
     async def _send_h11_event(self, event: Sendable) -> None:
-        """As hypercorn's, but the head of a response of known length is written with the beginning
-        of its body: that is there already, and two writes cost the client two wake-ups."""
+        """Send an event as hypercorn does, but the head of a response of known length together with
+        the beginning of its body: two writes would cost the client two wake-ups.
+        """
         try:
             data = self.connection.send(event)
         except h11.LocalProtocolError:
@@ -407,7 +408,9 @@ class Http11Protocol(H11Protocol):
             await trio.sleep_forever()  # the end of the connection, here or elsewhere, ends this
 
     def _http_stream(self, *, upgrades: bool = False) -> HTTPStream:
-        """Of the request that begins. ``upgrades``: it asks for a WebSocket that is passed on."""
+        """Return the stream of the request that begins; ``upgrades`` means that it asks for a
+        WebSocket that is passed on.
+        """
         return self._open_stream(HTTPStream)
 
     def _open_stream(self, kind: type[AnyHttpStream]) -> AnyHttpStream:
@@ -451,7 +454,7 @@ class ChunkedBody:
 
     @property
     def is_open(self) -> bool:
-        """Whether this response goes on."""
+        """Return whether this response goes on."""
         protocol = self._protocol
         return (
             protocol.connection.our_state is h11.SEND_BODY
@@ -460,11 +463,11 @@ class ChunkedBody:
         )
 
     async def write(self, piece: bytes) -> None:
-        """As in `DirectBody`."""
+        """Write a piece as `DirectBody` and `RawResponse` describe."""
         await self._protocol.wire.write(self._chunk(piece))
 
     def write_now(self, piece: bytes) -> bool:
-        """As in `DirectBody`."""
+        """Write a piece at once as `DirectBody` and `RawResponse` describe."""
         return self._protocol.wire.write_now(self._chunk(piece))
 
     def _chunk(self, piece: bytes) -> bytes:
@@ -482,12 +485,12 @@ class RawBytes:
 
     @property
     def must_close(self) -> bool:
-        """As in `RawResponse`."""
+        """Return whether the connection must close, as `RawResponse` describes."""
         protocol = self._protocol
         return protocol.wire.ends_with_response or protocol.connection.their_state is h11.SEND_BODY
 
     async def begin(self, send: Send, status: int, *, closes: bool) -> Fields:
-        """As in `RawResponse`."""
+        """Begin the response as `RawResponse` describes."""
         self._check()
         protocol = self._protocol
         protocol.write_raw()
@@ -496,21 +499,21 @@ class RawBytes:
         return [pair for pair in protocol.raw_fields if pair[0] != b"connection"]
 
     def write_now(self, data: bytes) -> bool:
-        """As in `RawResponse`."""
+        """Write a piece at once as `DirectBody` and `RawResponse` describe."""
         self._check()
         return self._protocol.wire.write_now(data)
 
     async def write(self, data: bytes) -> None:
-        """As in `RawResponse`."""
+        """Write a piece as `DirectBody` and `RawResponse` describe."""
         self._check()
         await self._protocol.wire.write(data)
 
     async def end(self, send: Send) -> None:
-        """As in `RawResponse`."""
+        """End the response as `RawResponse` describes."""
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def abort(self) -> None:
-        """As in `RawResponse`."""
+        """Abort the response as `RawResponse` describes."""
         if self._protocol.may_write(self._stream):
             self._protocol.wire.abort()
 
@@ -534,8 +537,9 @@ _PATH_OR_QUERY = re.compile(rb"[/?]")
 
 
 def _asgi_method(method: bytes) -> str:
-    """In capitals, as ASGI wants it; but what is not written ``HEAD`` is answered with a body: h11,
-    and the client, say so."""
+    """Return the method in capitals as ASGI wants it; one that is not spelled ``HEAD`` keeps its
+    body, as h11 and the client expect.
+    """
     text = method.decode("ascii")
     capitals = text.upper()
     return text if capitals == "HEAD" else capitals

@@ -1,4 +1,4 @@
-"""What a Quart application needs around it to be served like the others.
+"""The adapter that serves a Quart application like every other application.
 
 Quart serves the ordinary routes of the management port; every other route is one of
 `router`. `adapted` gives such an application the body limits of the others and

@@ -1,4 +1,4 @@
-"""Which handler answers which path, and the one boundary at which a request may fail.
+"""The table of paths and handlers, and the one boundary at which a request may fail.
 
 `RouteTable` is the lookup that all of the balancer's routes share; `Router` is an ASGI application
 over it. Paths match exactly: no trailing-slash forgiveness, no method fallback. `Router` answers
@@ -60,7 +60,7 @@ class PathPattern:
 
     @property
     def text(self) -> str:
-        """As it was written."""
+        """Return the pattern as it was written."""
         rest = "..." if self.takes_rest else ""
         return (
             self.prefix if self.name is None else f"{self.prefix}{{{self.name}{rest}}}{self.suffix}"
@@ -134,7 +134,7 @@ class RouteTable(Generic[H]):
             yield from ((method, pattern.text, handler) for method, handler in handlers.items())
 
     def find(self, path: str) -> Match[H]:
-        """What is routed on ``path``, whatever the method."""
+        """Return what is routed on ``path``, whatever the method."""
         handlers = self._exact.get(path)
         if handlers is not None:
             return Match(handlers, pattern=path)

@@ -44,7 +44,7 @@ ACCEPTED_AT_ONCE = 16
 
 @attrs.frozen
 class HttpStatistics:
-    """What one server has seen since it was made, and holds now."""
+    """The counts of one server since it was made, and what it holds now."""
 
     open_connections: int
     accepted: int
@@ -101,7 +101,7 @@ class HttpServer:
 
     @property
     def name(self) -> str:
-        """What its tasks are called in the printed tree."""
+        """Return the name of its tasks in the printed tree."""
         return self._name
 
     async def serve(
@@ -134,7 +134,7 @@ class HttpServer:
 
     @property
     def num_fresh(self) -> int:
-        """How many connections have sent no request yet."""
+        """Return how many connections have sent no request yet."""
         return sum(connection.is_fresh for connection in self._open)
 
     def close_after_next(self) -> None:

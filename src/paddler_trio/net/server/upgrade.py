@@ -1,4 +1,4 @@
-"""What a client sends once its request was answered with 101: bytes of another protocol.
+"""The bytes of another protocol that a client sends once its request was answered with 101.
 
 Nothing here reads them. The connection's reader puts them in, whoever answered takes them out; a
 side that does not take them makes the reader wait, and so the client.

@@ -33,7 +33,7 @@ class BalancerAddress:
 
     @property
     def url(self) -> str:
-        """With the scheme that HTTP clients want, and no slash at the end."""
+        """Return the URL that HTTP clients want, without a slash at the end."""
         return f"{'https' if self.is_tls else 'http'}://{self.authority}"
 
 

@@ -1,4 +1,4 @@
-"""What of an X.509 certificate (RFC 5280) an operator and a pin need: its validity and its hash.
+"""The validity and the hash of an X.509 certificate (RFC 5280), for operators and pins.
 
 The standard library decodes certificates only of connections that it verified. So the few fields
 are read from the DER here. Nothing of it decides whom to trust: that is OpenSSL's.
@@ -73,7 +73,7 @@ class Certificate:
 
     @property
     def is_self_issued(self) -> bool:
-        """As the certificate of a root authority, or one that stands for itself."""
+        """Return whether issuer and subject are equal, as in a root authority's certificate."""
         return self.issuer == self.subject
 
 
@@ -95,7 +95,7 @@ def date_of(time_s: float) -> str:
 
 
 def _content(data: bytes, at: int, stop: int, tag: int) -> tuple[int, int]:
-    """Where the content of the element at ``at`` begins and ends (X.690, 8.1)."""
+    """Return where the content of the element at ``at`` begins and ends (X.690, 8.1)."""
     if data[at] != tag:
         raise ValueError(f"tag {data[at]:#04x} at byte {at}, expected {tag:#04x}")
     length, begin = data[at + 1], at + 2

@@ -1,4 +1,4 @@
-"""What went wrong between a client and a balancer's TLS, in one line with what to do about it."""
+"""Errors between a client and a balancer's TLS, in one line with what to do about each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def tls_error_in(error: BaseException) -> ssl.SSLError | None:
 
 
 def seen_certificate(address: BalancerAddress, timeout_s: float = LOOK_S) -> Certificate:
-    """What a service shows to any client; nothing is sent to it. It blocks.
+    """Return the certificate that a service shows to any client; nothing is sent to it. This
+    blocks.
 
     Errors:
       OSError, ssl.SSLError: no connection, or no TLS.

@@ -1,4 +1,4 @@
-"""How clients of a balancer verify it over TLS: authorities, or one pinned certificate.
+"""Verification of a balancer by its clients over TLS: by authorities, or by one pinned certificate.
 
 A pin is compared at the end of the handshake, by the very sockets that the context makes: no code
 that sends something can forget it.
@@ -11,17 +11,19 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import attrs
 import certifi
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.tls.certificate import Certificate, MalformedCertificateError
+from paddler_trio.setting import Setting
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 """Of authorities, certificates and keys; a bundle of all public authorities has a quarter of it."""
 
+_PANEL: Final = "TLS, for an address with https://"
 _FINGERPRINT = re.compile(r"[0-9a-f]{64}")
 
 
@@ -49,9 +51,15 @@ class DistrustedError(ssl.SSLError):
         self.seen = seen
 
 
+def _parsed_pin(text: str | None) -> str | None:
+    return None if text is None else parse_fingerprint(text)
+
+
 @attrs.frozen
 class ClientTls:
     """Without anything, the machine's authorities and certifi's decide.
+
+    ConfigurationError names the flag that is wrong.
 
     Args:
       ca_file: authorities that decide instead of those; PEM.
@@ -62,31 +70,56 @@ class ClientTls:
       ca_flag: the flag that gave ``ca_file``, for errors.
     """
 
-    ca_file: Path | None = None
-    fingerprint: str | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = attrs.field(default=None)
+    ca_file: Annotated[
+        Path | None,
+        Setting(
+            "PEM file with the authorities that may vouch for the balancer.",
+            flag="--tls-ca",
+            variable="PADDLER_TRIO_TLS_CA",
+            panel=_PANEL,
+            unset="those of this machine",
+        ),
+    ] = None
+    fingerprint: Annotated[
+        str | None,
+        Setting(
+            "SHA-256 of the balancer's own certificate; then no authority and no name counts.",
+            flag="--tls-fingerprint",
+            variable="PADDLER_TRIO_TLS_FINGERPRINT",
+            panel=_PANEL,
+            metavar="SHA256HEX",
+        ),
+    ] = attrs.field(default=None, converter=_parsed_pin)
+    cert_file: Annotated[
+        Path | None,
+        Setting(
+            "PEM file with the certificate to show, if the balancer asks for one.",
+            flag="--tls-client-cert",
+            variable="PADDLER_TRIO_TLS_CLIENT_CERT",
+            panel=_PANEL,
+        ),
+    ] = None
+    key_file: Annotated[
+        Path | None,
+        Setting(
+            "PEM file with its key.",
+            flag="--tls-client-key",
+            variable="PADDLER_TRIO_TLS_CLIENT_KEY",
+            panel=_PANEL,
+            unset="in the file of the certificate",
+        ),
+    ] = None
     ca_flag: str = "--tls-ca"
 
-    @classmethod
-    def of(
-        cls,
-        ca_file: Path | None,
-        fingerprint: str | None,
-        cert_file: Path | None,
-        key_file: Path | None,
-    ) -> ClientTls:
-        """From the flags ``--tls-*``; ConfigurationError names the one that is wrong."""
-        if key_file is not None and cert_file is None:
+    def __attrs_post_init__(self) -> None:
+        if self.key_file is not None and self.cert_file is None:
             raise ConfigurationError(
-                f"--tls-client-key {key_file} needs --tls-client-cert FILE, its certificate"
+                f"--tls-client-key {self.key_file} needs --tls-client-cert FILE, its certificate"
             )
-        pin = None if fingerprint is None else parse_fingerprint(fingerprint)
-        return cls(ca_file, pin, cert_file, key_file)
 
     @property
     def is_given(self) -> bool:
-        """Whether something was asked for that needs TLS."""
+        """Return whether something was asked for that needs TLS."""
         return self != ClientTls()
 
     def context(self) -> ssl.SSLContext:
@@ -152,7 +185,7 @@ SYSTEM_TRUST: Final = ClientTls()
 
 
 def unverified_context() -> ssl.SSLContext:
-    """To look at a certificate, never to send anything."""
+    """Return a context with which to look at a certificate, never to send anything."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -213,7 +246,9 @@ class _PinnedObject(ssl.SSLObject):
 
 
 class _PinningContext(ssl.SSLContext):
-    """Its connections break off unless the peer's certificate has the hash ``pin``, if any."""
+    """A context whose connections break off unless the peer's certificate has the hash ``pin``, if
+    there is one.
+    """
 
     pin: str | None = None
 

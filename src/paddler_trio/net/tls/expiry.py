@@ -1,4 +1,4 @@
-"""When to warn that a certificate expires: 30, 7 and 1 days before, and when it has."""
+"""The days on which to warn that a certificate expires: 30, 7 and 1 before, and the last."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ renewed every few hours."""
 
 
 def warning_due(certificate: Certificate, now_s: float) -> int | None:
-    """Of how many days before the end a warning is due; 0 once it has expired, None if it is far
-    off."""
+    """Return for how many days before the end a warning is due: 0 once it has expired, None while
+    it is far off.
+    """
     left_s = certificate.not_after_s - now_s
     if left_s <= 0:
         return 0

@@ -89,7 +89,9 @@ def new_certificate(
 
 
 def alternative_names(hosts: Sequence[str]) -> str:
-    """In OpenSSL's syntax: ``DNS:llm.example.org,IP:192.0.2.7``; ConfigurationError."""
+    """Return the names in OpenSSL's syntax, such as ``DNS:llm.example.org,IP:192.0.2.7``;
+    ConfigurationError if one is unfit.
+    """
     if not 1 <= len(hosts) <= MAX_NAMES:
         raise ConfigurationError(f"give 1 to {MAX_NAMES} names or addresses, not {len(hosts)}")
     found = []

@@ -28,7 +28,7 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 
 
 class ClientAuth(StrEnum):
-    """Whether clients show certificates: never, if they have one, or always."""
+    """The policy for certificates of clients: never asked for, used if shown, or required."""
 
     OFF = "off"
     OPTIONAL = "optional"
@@ -57,8 +57,10 @@ class TlsFiles:
         *,
         flags: str = "--tls",
     ) -> TlsFiles | None:
-        """From the flags that begin with ``flags``; None without any. ConfigurationError for some
-        that do not go together. A ``client_ca`` alone means that certificates are required."""
+        """Return the files of the flags that begin with ``flags``, or None without any;
+        ConfigurationError for some that do not go together. A ``client_ca`` alone means that
+        certificates are required.
+        """
         if cert is None and key is None:
             for flag, given in (("ca", client_ca), ("auth", client_auth)):
                 if given is not None and given != ClientAuth.OFF:
@@ -237,7 +239,7 @@ def _pair_problem(error: ssl.SSLError, files: TlsFiles, *, is_encrypted: bool) -
 
 
 def _served_certificate(context: ssl.SSLContext, files: TlsFiles) -> bytes:
-    """What a client that trusts everything gets to see, in DER."""
+    """Return the certificate in DER that a client that trusts everything gets to see."""
     trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     trusting.check_hostname = False
     trusting.verify_mode = ssl.CERT_NONE

@@ -86,7 +86,7 @@ class ServerTls:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the next handshake."""
+        """Return the context of the next handshake."""
         return self._current.context
 
     @property
@@ -102,12 +102,12 @@ class ServerTls:
 
     @property
     def chain(self) -> tuple[Certificate, ...]:
-        """What the ports show, the server's own certificate first."""
+        """Return the certificates that the ports show, the server's own first."""
         return self._current.chain
 
     @property
     def not_after_s(self) -> float:
-        """When the server's certificate expires, in seconds since 1970."""
+        """Return when the server's certificate expires, in seconds since 1970."""
         return self._current.own.not_after_s
 
     @property
@@ -159,7 +159,7 @@ class ServerTls:
 
 
 def server_tls(config: BalancerConfig) -> ServerTls | None:
-    """As the flags say; None for none. ConfigurationError."""
+    """Return the TLS that the flags ask for, or None; ConfigurationError if it cannot be."""
     files = TlsFiles.of(
         config.tls_cert, config.tls_key, config.tls_client_ca, config.tls_client_auth
     )
@@ -171,8 +171,9 @@ def server_tls(config: BalancerConfig) -> ServerTls | None:
 
 
 def signature(paths: Iterable[Path]) -> Signature:
-    """What differs when a file was written, replaced or given to another owner; None for one that
-    is not there."""
+    """Return a value that differs when a file was written, replaced or given to another owner; None
+    stands for a file that is not there.
+    """
     found: list[tuple[int, int, int, int] | None] = []
     for path in paths:
         try:

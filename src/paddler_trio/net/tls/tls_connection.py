@@ -88,14 +88,16 @@ class TlsConnection(HttpConnection):
         self._passage.cut()
 
     async def run(self) -> None:
-        """As without TLS."""
+        """Run the connection as one without TLS runs."""
         try:
             await super().run()
         finally:
             self._passage.close()
 
     def write_now(self, data: bytes) -> bool:
-        """As without TLS; nothing is encrypted that may not be written."""
+        """Write at once as a connection without TLS does; nothing is encrypted that may not be
+        written.
+        """
         records = self._records
         if records is None or self._gone or self._is_write_pending:
             return super().write_now(data)
@@ -199,7 +201,7 @@ class TlsConnection(HttpConnection):
         self._records = None  # what still arrives is only discarded
 
     def _say_goodbye(self) -> None:
-        """At the end of what was written, if all of it was."""
+        """Send TLS's goodbye if everything was written."""
         is_cut = self._gone or self._write_turn.locked() or self._unsent
         if self._records is not None and not is_cut:
             goodbye = self._records.goodbye()

@@ -38,7 +38,9 @@ class TlsPassage:
         return f"<TlsPassage {state}>"
 
     def descriptor(self) -> int:
-        """Of the far end, made at the first call. HttpProblem: 503, there are no descriptors."""
+        """Return the descriptor of the far end, made at the first call; HttpProblem (503) if none
+        is left.
+        """
         if self._far is None:
             try:
                 self._near, self._far = socket.socketpair()

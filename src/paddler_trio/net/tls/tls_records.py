@@ -85,13 +85,13 @@ class TlsRecords:
         return True
 
     def output(self) -> bytes:
-        """What is to be sent now, without more to encrypt."""
+        """Return the bytes to be sent now, without more to encrypt."""
         kept, self._kept = self._kept, b""
         return kept + self._outgoing.read()
 
     @property
     def output_bytes(self) -> int:
-        """How much `output` would return."""
+        """Return how many bytes `output` would return."""
         return len(self._kept) + self._outgoing.pending
 
     def put_back(self, data: bytes) -> None:
@@ -110,15 +110,16 @@ class TlsRecords:
         return self.output()
 
     def feed(self, data: bytes) -> None:
-        """What has arrived, once nothing is held any more; empty at the end of it."""
+        """Take bytes that have arrived once nothing is held any more; empty bytes are the end."""
         assert not self._raw, "fed before the last was decrypted"
         self._raw = memoryview(data)
         self._has_ended = self._has_ended or not data
 
     def decrypt(self, max_bytes: int) -> bytes | None:
-        """At most ``max_bytes`` of what has arrived, empty at the end. None if nothing came of it:
-        then more has to arrive, or, while bytes are held, another call does more. An end without
-        the peer's goodbye is an end too: HTTP's own framing shows what is missing. TlsError."""
+        """Return at most ``max_bytes`` of the text that arrived, empty bytes at its end, or None if
+        more has to arrive or another call is needed while bytes are held. An end without the peer's
+        goodbye is an end too: HTTP's own framing shows what is missing. TlsError.
+        """
         self._take_records()
         size_bytes = 0
         room_bytes = min(max_bytes, SCRATCH_BYTES)
@@ -172,7 +173,9 @@ class TlsRecords:
 
 
 def _read_into(tls: ssl.SSLObject, max_bytes: int, buffer: memoryview) -> int:
-    """How much was read: the type hints of the library know no buffers but bytearrays."""
+    """Read into ``buffer`` and return how much was read: the library's type hints know no buffers
+    but bytearrays.
+    """
     read: Callable[[int, memoryview], int] = tls.read  # type: ignore[assignment]
     return read(max_bytes, buffer)
 

@@ -1,4 +1,4 @@
-"""When a WebSocket's peer last sent something, to distinguish its silence from our own stall."""
+"""The time of a WebSocket's last arrival, which tells the peer's silence from our own stall."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Arrivals:
 
     @property
     def last_s(self) -> float:
-        """When the latest piece of a message was read, on Trio's clock; pongs are none."""
+        """Return when the last piece of a message was read, on Trio's clock; pongs do not count."""
         return self._socket.last_arrival_s
 
     def has_unread(self) -> bool:
-        """Whether more has arrived since and waits to be read."""
+        """Return whether more has arrived since and waits to be read."""
         return self._reader.has_unread()

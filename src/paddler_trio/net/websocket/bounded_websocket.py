@@ -82,7 +82,7 @@ class TextSink(Protocol):
         """`take` would not wait for anything."""
 
     def take(self, texts: Sequence[str]) -> Awaitable[None] | None:
-        """What it returns, if anything, is awaited before more is read."""
+        """Take texts; an awaitable that this returns is awaited before more is read."""
 
 
 class SocketWire(Protocol):

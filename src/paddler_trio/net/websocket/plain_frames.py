@@ -75,8 +75,9 @@ class PlainFrames:
 
 
 def _payload_of(data: bytes, at: int) -> tuple[int, int] | None:
-    """Where the payload of the frame at ``at`` begins and how long it is; None if that is not
-    known yet."""
+    """Return where the payload of the frame at ``at`` begins and how long it is, or None if that is
+    not known yet.
+    """
     if len(data) - at < 2:
         return None
     second = data[at + 1]

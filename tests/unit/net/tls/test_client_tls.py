@@ -249,9 +249,9 @@ def test_an_encrypted_key(authority: Authority, tmp_path: Path) -> None:
 
 def test_flags_that_do_not_go_together(pair: Pair) -> None:
     with pytest.raises(ConfigurationError, match="needs --tls-client-cert FILE"):
-        ClientTls.of(None, None, None, pair.key)
-    assert not ClientTls.of(None, None, None, None).is_given
-    assert ClientTls.of(None, "A" * 64, None, None).is_given
+        ClientTls(key_file=pair.key)
+    assert not ClientTls().is_given
+    assert ClientTls(fingerprint="A" * 64).is_given
 
 
 def test_fingerprints() -> None:
