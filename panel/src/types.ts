@@ -7,7 +7,9 @@ export type Topic =
   | "requests"
   | "rollouts"
   | "metrics"
-  | "logs";
+  | "logs"
+  | "problems"
+  | "gone";
 
 /** One event of `GET api/v2/events`. */
 export interface FeedEvent {
@@ -109,6 +111,36 @@ export interface AgentRates {
   cached_ratio: number | null;
 }
 
+/** What is true of something, as the balancer says it: no page derives it by itself. */
+export interface Truth extends StateWords {
+  sentence: string;
+  /** What clients notice of it. */
+  follows: string;
+  todo: string;
+}
+
+/** One thing that is wrong, anywhere. */
+export interface ProblemEntry {
+  id: string;
+  subject: string;
+  severity: Severity;
+  sentence: string;
+  follows: string;
+  todo: string;
+  page: string;
+}
+
+/** An agent that was here. */
+export interface GoneAgent {
+  name: string;
+  deployments: string[];
+  slots: number;
+  /** RFC 3339. */
+  since: string;
+  last_words: string;
+  state: Truth;
+}
+
 export interface Agent {
   key: number;
   label: string;
@@ -121,7 +153,10 @@ export interface Agent {
   is_accepting: boolean;
   is_drained: boolean;
   usable_slots: number;
+  state: Truth;
   phase: string | null;
+  /** The revision that brought what it serves. */
+  revision: number | null;
   wanted_state: string | null;
   served_state: string | null;
   progress: number | null;
@@ -151,11 +186,17 @@ export interface Agent {
 export interface Deployment {
   aliases: string[];
   phase: string;
+  state: Truth;
+  /** What a request that comes now meets. */
+  meets: "slot" | "queue" | "hold" | "nobody";
   waiting: number;
   oldest_wait_ms: number | null;
   running: number;
+  /** Of the agents that answer. */
   slots: number;
+  /** Agents that answer. */
   serving: number;
+  offline: number;
   held: { reason: string; until_ms: number | null } | null;
   target: string | null;
 }

@@ -221,6 +221,12 @@ class Dispatcher:
         return attrs.evolve(self.pools.statistics(), slots_total=reported)
 
     @property
+    def capacity(self) -> int:
+        """The slots that requests may get now: not those of agents that are drained, ejected, or
+        have nothing to serve."""
+        return sum(agent.usable_slots for agent in self.agents.values() if agent.is_accepting)
+
+    @property
     def all_slots_are_drained(self) -> bool:
         """Agents have slots, and an operator has drained every one of these agents."""
         having = [agent for agent in self.agents.values() if agent.status.slots_total > 0]

@@ -113,8 +113,8 @@ class PlacementRecord:
     Args:
       lane: the lowest number that no other request on this agent had.
       why: the agent got it, in words.
-      ending: ``done``, ``refused``, ``stopped``, or ``failed``, ``lost`` or ``handed back`` with the
-        reason.
+      ending: ``done``, ``refused``, ``stopped``, or ``failed``, ``lost`` or ``handed back`` with
+        the reason.
       preemptions: how often the engine gave its cells to others for a while.
       preempted_s: when it did, the first of them, if the agent reports it.
     """
@@ -243,8 +243,10 @@ class RequestRecord:
                 text = description[:MAX_TEXT_CHARS]
                 return EndingFacts(ended="failure", code=code, text=text)
             case Completed():
-                code, text = self.refusal or (None, "")
-                return EndingFacts(ended="completed", code=code, text=text, finish=self.finish)
+                if self.refusal is None:
+                    return EndingFacts(ended="completed", finish=self.finish)
+                status, text = self.refusal
+                return EndingFacts(ended="completed", code=status, text=text)
             case _:
                 return EndingFacts(ended="stopped")
 

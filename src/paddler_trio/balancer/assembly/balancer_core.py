@@ -19,10 +19,14 @@ from paddler_trio.balancer.assembly.store_assembly import model_store_child
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress, no_rollouts
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
+from paddler_trio.balancer.fleet.state_database import state_file
 from paddler_trio.balancer.keys.audit_log import AuditLog
 from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.balancer.status.known_agents import SUFFIX, KnownAgents
+from paddler_trio.balancer.status.problem_list import ProblemList
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -52,6 +56,7 @@ class BalancerCore:
     measures: BalancerMeasures
     audit: AuditLog
     statsd: StatsdExporter | None
+    problems: ProblemList
     goodbye: trio.Event = attrs.field(factory=trio.Event)
     """Set when sockets shall end."""
     moving: trio.Event = attrs.field(factory=trio.Event)
@@ -102,6 +107,19 @@ class BalancerCore:
         activity.then = measures.observer
         measures.store = store = model_store_child(config, states)
         rollouts = FleetRollouts(fleet)
+        state = state_file(config.state_database)
+        known = KnownAgents(
+            dispatcher, None if state is None else state.with_name(state.name + SUFFIX)
+        )
+        progress = AgentsProgress(
+            dispatcher, rolling=rollouts.facts, offline=known.offline, rollouts=no_rollouts
+        )
+        audit = AuditLog.of(config.audit_log)
+        problems = ProblemList(
+            dispatcher, lambda: states.current.state.deployments, progress, known, lag
+        )
+        if (audit_file := audit.file) is not None:
+            problems.audit_problem = lambda: audit_file.problem or ""
         shown = dict(addresses)
         if config.statsd_addr is not None:
             shown["statsd"] = [config.statsd_addr]
@@ -116,6 +134,7 @@ class BalancerCore:
                 **addresses,
                 **({} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}),
             },
+            problems,
             captures=config.capture_prompts,
         )
         return cls(
@@ -130,8 +149,9 @@ class BalancerCore:
             budget,
             lag,
             measures,
-            AuditLog.of(config.audit_log),
+            audit,
             StatsdExporter.of(config, dispatcher.statistics),
+            problems,
         )
 
     def services(self) -> dict[str, Run]:
@@ -152,6 +172,7 @@ class BalancerCore:
         """What of it only one balancer may run."""
         return {
             "fleet": self.fleet.run,
+            "known agents": self.problems.known.run,
             **({} if self.statsd is None else {"statsd": self.statsd.run}),
             **(
                 {}

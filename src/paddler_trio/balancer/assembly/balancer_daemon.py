@@ -35,7 +35,6 @@ from paddler_trio.balancer.assembly.port_guards import PortGuards
 from paddler_trio.balancer.assembly.request_watch import RequestWatch
 from paddler_trio.balancer.assembly.upstream_assembly import REVERSE_PROXY, Upstreams
 from paddler_trio.balancer.fleet.deployments import Deployments
-from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.front.cors import Cors
 from paddler_trio.balancer.front.exposure import check_exposure
 from paddler_trio.balancer.front.hub_routes import HubRoutes
@@ -54,6 +53,7 @@ from paddler_trio.balancer.keys.key_routes import KeyRoutes
 from paddler_trio.balancer.panel.panel_site import below
 from paddler_trio.balancer.reverse_proxy.slot_paths import SLOT_PATHS
 from paddler_trio.balancer.reverse_proxy.tunnel_route import TunnelRoute, is_tunnel_path
+from paddler_trio.balancer.status.status_routes import StatusRoutes
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.networks import parse_networks
 from paddler_trio.net.server.allowed_hosts import own_names
@@ -229,6 +229,7 @@ def balancer_parts(
     core = BalancerCore.of(config, addresses, keys)
     if tls is not None:
         core.measures.certificate_left_s = lambda: tls.expires_in_s
+        core.problems.certificate_left_s = lambda: tls.expires_in_s
     watch = RequestWatch.of(config, core, addresses["inference"])
     quotas = KeyQuotas.of(config, keys, core)
     guards = PortGuards.of(config, keys, host_names)
@@ -307,7 +308,8 @@ def port_apps(
         states.find,
         lambda: states.current.state.deployments,
     )
-    agents = joining.guard(config, guards.manage)
+    agents = joining.guard(config, guards.manage, core.problems.refused)
+    core.problems.suspicious = joining.registry.suspicious
     inference = InferenceRoutes(dispatcher, states, core.goodbye, deployments, moved=core.moved)
     native = inference.routes()
     api, exact_api = api_routers(config, dispatcher, states, deployments)
@@ -416,7 +418,7 @@ def management_routes(
         core.goodbye,
         keys,
         core.rollouts,
-        AgentsProgress(core.dispatcher, core.rollouts.of),
+        attrs.evolve(core.problems.progress, rollouts=core.rollouts.of),
         more=(
             EventRoutes(core.feed, core.moving),
             RequestRoutes(core.activity),
@@ -427,6 +429,7 @@ def management_routes(
             joining.exchange,
             joining.tokens,
             AuditRoutes(core.audit),
+            StatusRoutes(core.problems, core.problems.known),
             KeyRoutes(keys, accounts.used),
             PaddlerV1Routes(PaddlerV1Agents(core.dispatcher), core.goodbye),
         ),

@@ -63,6 +63,10 @@ MOVING: Final = frozenset(
     {RolloutPhase.CANARY, RolloutPhase.ROLLING, RolloutPhase.ROLLING_BACK, RolloutPhase.ABORTED}
 )
 """Phases in which hosts go over."""
+FAILING: Final = frozenset(
+    {RolloutPhase.PAUSED, RolloutPhase.ROLLING_BACK, RolloutPhase.ROLLED_BACK}
+)
+"""Phases that nobody ordered: somebody is to know of them."""
 WENT_BACK: Final = frozenset({RolloutPhase.ROLLED_BACK, RolloutPhase.ABORTED})
 """Phases in which what failed is not to be desired any more."""
 
@@ -407,7 +411,8 @@ class FleetController:
             return
 
     def _log(self, rollout: Rollout) -> None:
-        log.info(
+        has_failed = rollout.phase in FAILING and not is_ordered(rollout)
+        (log.warning if has_failed else log.info)(
             "rollout",
             deployment=rollout.deployment,
             phase=rollout.phase.value,

@@ -306,6 +306,10 @@ class AgentRegistry:
             self._links.cut(credential.id)
         return credential
 
+    def suspicious(self) -> list[str]:
+        """The agents whose credentials may have been copied."""
+        return [e.name for e in self._stored.credentials.values() if e.suspicious is not None]
+
     @contextmanager
     def link(self, credential_id: str, process: str, address: str) -> Iterator[AgentLink]:
         """Around a connection: it is cancelled when the credential is revoked."""
