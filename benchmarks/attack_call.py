@@ -16,8 +16,11 @@ from typing import Literal, TypeAlias
 import attrs
 import trio
 
-Port: TypeAlias = Literal["inference", "management", "guarded", "proxied", "deployments"]
-"""``proxied`` and ``deployments``: for servers behind agents, of every path and by their model."""
+Port: TypeAlias = Literal[
+    "inference", "management", "guarded", "guarded_management", "proxied", "deployments"
+]
+"""``guarded``: of the balancer that asks for keys, and has a model store. ``proxied`` and
+``deployments``: for servers behind agents, of every path and by their model."""
 Ending: TypeAlias = Literal["answered", "closed", "left", "late", "refused"]
 READ_BYTES = 1 << 18
 SLOW_READ_BYTES = 1 << 12

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from attack_processes import Watchdog, descendants, is_alive, is_engine
 from attack_server import SLOTS as SERVER_SLOTS
 from attack_server import AttackServer
 
+from paddler_trio.balancer.joining.stored_agents import StoredAgents, StoredCredential
+from paddler_trio.net.joining.agent_credential import AgentCredential
+from paddler_trio.net.joining.join_token import digest_of
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -39,6 +43,26 @@ _LOSSES = ("agent left", "agent ejected: too many failures")
 SMALL_CACHES = ("--prefix-cache-ram=32", "--image-cache-ram=16")
 """MiB: what an agent is meant to keep would hide what it should not."""
 _BOUNDED = Path(__file__).with_name("attack_bounded.py")
+
+
+CREDENTIAL = AgentCredential("0" * 12, "s" * 43)
+"""Of an agent that joined the balancer with keys; no deployment of it names a model."""
+
+
+def joined() -> bytes:
+    """The file of agents of that balancer."""
+    now = datetime.now(UTC)
+    known = StoredCredential(
+        id=CREDENTIAL.id,
+        name="joined",
+        token="0" * 12,
+        digest=digest_of(CREDENTIAL.secret),
+        created=now,
+        rotated=now,
+        address="127.0.0.1",
+        labels={},
+    )
+    return StoredAgents(guarded=True, credentials={known.id: known}).render()
 
 
 class FleetError(Exception):
@@ -171,18 +195,26 @@ class AttackedFleet:
         self._server = AttackServer.start(SERVERS)
         keys = self.folder / "keys"
         if not keys.exists():
-            subprocess.run(
-                [sys.executable, "-m", "paddler_trio", "key", "new", "one", "--file", str(keys)],
-                check=True,
-                capture_output=True,
-            )
-        self._start("guarded", "balancer", *listeners, f"--api-key-file={keys}")
+            for new in (["one"], ["ops", "--scope", "management"]):
+                subprocess.run(
+                    [sys.executable, "-m", "paddler_trio", "key", "new", *new, f"--file={keys}"],
+                    check=True,
+                    capture_output=True,
+                )
+            (self.folder / "agents").write_bytes(joined())
+        self._start(
+            *("guarded", "balancer", *listeners, f"--api-key-file={keys}"),
+            *(f"--agents-file={self.folder / 'agents'}", "--model-store-size=1GB"),
+            f"--model-store={self.folder / 'store'}",
+        )
         up = self._record("balancer", "balancer up")
         proxied = self._record("proxied", "balancer up")
+        guarded = self._record("guarded", "balancer up")
         self.addresses = {
             "inference": up["inference"][0],
             "management": up["management"][0],
-            "guarded": self._record("guarded", "balancer up")["inference"][0],
+            "guarded": guarded["inference"][0],
+            "guarded_management": guarded["management"][0],
             "proxied": proxied["reverse_proxy"][0],
             "deployments": proxied["inference"][0],
         }

@@ -35,7 +35,7 @@ from attack_generation import (
 )
 from attack_grammars import characters, different
 from attack_links import client_floods, client_frames, liars
-from attack_operators import hosts, origins, paths, states
+from attack_operators import hosts, origins, paths, reach, states
 from attack_pictures import addresses, drawings, pictures
 from attack_proxied import (
     abandoned_requests,
@@ -69,6 +69,7 @@ KINDS: Mapping[str, Sequence[Generator]] = {
     "unfinished": (unfinished,),
     "hosts": (hosts,),
     "origins": (origins,),
+    "reach": (reach,),
     "pictures": (pictures, pictures, addresses),
     "tokens": (tokens,),
     "agents": (liars,),

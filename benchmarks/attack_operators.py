@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 from typing import Any
 
 from attack_call import Call, Pause, head, request
+from attack_fleet import CREDENTIAL
 from attack_value import Attack, ask, whole
 
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
@@ -125,6 +127,37 @@ def origins(dice: random.Random, scale: float) -> Attack:
         head("DELETE", "/api/v2/agents/a1/drain", headers | {"Content-Length": "0"}),
     ]
     return refused(f"a drain with {', '.join(headers)}", [dice.choice(texts)])
+
+
+def reach(dice: random.Random, scale: float) -> Attack:
+    """An agent's credential asks the model store for what nobody desires: addresses of the machine,
+    of its network and of its cloud, repositories, the list of all."""
+    port = dice.choice([1, 22, 80, 6379, 8060, 34463, 99999])
+    host = dice.choice(
+        ["127.0.0.1", "localhost", "[::1]", "169.254.169.254", "[64:ff9b::a9fe:a9fe]", "2852039166"]
+    )
+    url = base64.urlsafe_b64encode(f"http://{host}:{port}/m.gguf".encode()).decode().rstrip("=")
+    path = dice.choice(
+        [
+            *(f"url/{url}",) * 6,
+            "hf/org/repo/resolve/main/m.gguf",
+            "hf/api/models/org/repo/revision/main",
+            "blobs/sha256/" + "0" * 64,
+            "manifests/sha256/" + "0" * 64,
+            "",
+        ]
+    )
+    headers = {"Authorization": f"Bearer {CREDENTIAL.render()}"}
+    text = head("GET", f"/api/v2/store/{path}", headers)
+
+    def calls() -> list[Call]:
+        expects = frozenset({403})
+        return [Call(port="guarded_management", steps=[text], expects=expects)]
+
+    def honest() -> list[Call]:
+        return [Call(port="management", steps=[request("/api/v1/agents", method="GET")])]
+
+    return Attack(name=f"store: {host}:{port} {path[:16]}", calls=calls, honest=honest)
 
 
 def put(name: str, body: object, *, path: str = STATE, then_asks: bool = False) -> Attack:

@@ -27,13 +27,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shell"))
 
 from dispatch_world import DONE, WORK, World
 
+from paddler_trio.balancer.activity.measures.agent_measures import AgentMeasures
 from paddler_trio.balancer.activity.measures.balancer_measures import BalancerMeasures
+from paddler_trio.balancer.activity.measures.request_measures import RequestMeasures
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.telemetry.exposition import Exposition
@@ -83,21 +86,25 @@ def main() -> int:
 
 def measures_of(dispatcher: Dispatcher, activity: RequestActivity) -> BalancerMeasures:
     keeper = FleetKeeper(open_fleet_database("memory://"), dispatcher)
+    requests = RequestMeasures(
+        activity.finished, dispatcher.pools.serves, AgentMeasures(lambda: dispatcher.agents)
+    )
     measures = BalancerMeasures(
         dispatcher,
         FleetController(keeper, dispatcher),
-        activity.finished,
+        requests,
         InputBudget(),
         LoopLag(),
     )
-    activity.then = measures.observer
+    dispatcher.observers = Observers((activity, requests))
     return measures
 
 
 async def one_round(is_measured: bool, requests: int, steps: int) -> tuple[float, float]:
     """Microseconds for a request without its steps, and for a step."""
     dispatcher = Dispatcher(DispatchLimits(max_buffered=SLOTS))
-    dispatcher.observer = activity = RequestActivity()
+    activity = RequestActivity()
+    dispatcher.observers = Observers((activity,))
     if is_measured:
         measures_of(dispatcher, activity)
     requests_s = steps_s = 0.0
@@ -141,7 +148,7 @@ def reported() -> Report:
 async def one_scrape(openmetrics: bool) -> float:
     """The longest piece in milliseconds."""
     dispatcher = Dispatcher(DispatchLimits())
-    dispatcher.observer = activity = RequestActivity()
+    activity = RequestActivity()
     measures = measures_of(dispatcher, activity)
     async with trio.open_nursery() as nursery:
         dispatcher.open(agents=nursery, requests=nursery)

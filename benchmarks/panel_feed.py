@@ -51,8 +51,10 @@ from paddler_trio.net.server.server import HttpServer
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import TRIO
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import Request, Results
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.system.heap import freeze_heap
 from paddler_trio.system.logs.logs import configure_logs
@@ -332,8 +334,7 @@ async def run(options: argparse.Namespace) -> int:
     activity = RequestActivity()
     metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
     observer = MetricsObserver(metrics, activity.finished)
-    activity.then = observer
-    dispatcher.observer = activity
+    dispatcher.observers = Observers((activity, observer))
     keeper = FleetKeeper(open_fleet_database("memory://"), dispatcher)
     feed = event_feed(dispatcher, activity, keeper, LoopLag(), NoRollouts(), metrics, {})
     router = Router()

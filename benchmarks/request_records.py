@@ -27,15 +27,10 @@ from dispatch_world import DONE, WORK, World
 
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import (
-    Buffered,
-    Completed,
-    Ended,
-    Leased,
-    Phase,
-    Streaming,
-)
+from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Phase, Streaming
+from paddler_trio.nursery_tree.request_endings import Completed
 
 SLOTS = 16
 BATCH = 50
@@ -96,7 +91,7 @@ async def one_round(is_recorded: bool, requests: int, steps: int) -> tuple[float
     """Microseconds for a request without its steps, and for a step."""
     dispatcher = Dispatcher(DispatchLimits(max_buffered=SLOTS))
     if is_recorded:
-        dispatcher.observer = RequestActivity()
+        dispatcher.observers = Observers((RequestActivity(),))
     requests_s = steps_s = 0.0
     async with trio.open_nursery() as nursery:
         dispatcher.open(agents=nursery, requests=nursery)

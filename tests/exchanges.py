@@ -35,15 +35,6 @@ def exchange_for(
     return made
 
 
-def asgi_app(app: AsgiCall) -> App:
-    """Return an application of exchanges that answers as ``app`` does, which speaks ASGI."""
-
-    async def answer(exchange: Exchange) -> None:
-        await app(exchange.scope, exchange.receive, exchange.send)
-
-    return answer
-
-
 def called(app: App) -> AsgiCall:
     """Return ``app`` as an ASGI application, for clients that speak it."""
 

@@ -177,6 +177,7 @@ def move_home(root: Path, version: str) -> None:
         "-m",
         "compileall",
         "-q",
+        "-f",  # what ran above has left some that are checked by time
         "--invalidation-mode=unchecked-hash",
         "-s",
         root,

@@ -224,6 +224,22 @@ every Tab, so it stays right when the program changes.
     "chat": """\
 The model's reasoning goes to standard error. Ctrl-C closes the connection, which stops the request
 on the agent.
+
+Without a `PROMPT`, on a terminal, a conversation begins. Ctrl-C stops an answer and keeps the
+conversation, with what came of the answer; Ctrl-D ends it. The arrow keys bring back what was
+typed, also in earlier conversations: it is kept in `$XDG_STATE_HOME/paddler-trio/chat_history`,
+readable by its owner alone. `/help` lists the commands:
+
+| command | |
+|---|---|
+| `/set system TEXT` | a system message; without `TEXT`, none |
+| `/set parameter NAME VALUE` | `stop`, `max_tokens` or one of [`sampling`](api_v2.md) |
+| `/set parameter NAME` | as the fleet has it |
+| `/set think`, `/set nothink` | whether the model reasons first |
+| `/load MODEL` | answer with another deployment; without `MODEL`, list them |
+| `/attach FILE` | send an image or a text file with the next message |
+| `/show`, `/clear`, `/bye` | show what is set; forget what was said; end |
+| `\"\"\"` | begins and ends a message of several lines |
 """,
     "top": """\
 Two tables: the agents with their slots, and the requests that wait or run. Above them stand the

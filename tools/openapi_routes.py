@@ -8,11 +8,12 @@ from typing import Any, TypeAlias, cast
 import attrs
 import trio
 
+from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.apis.api_routes import api_routers
 from paddler_trio.balancer.assembly.balancer_core import BalancerCore
-from paddler_trio.balancer.assembly.balancer_daemon import management_routes
 from paddler_trio.balancer.assembly.joining_assembly import Joining
 from paddler_trio.balancer.assembly.key_quotas import KeyQuotas
+from paddler_trio.balancer.assembly.port_apps import management_routes
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.front.inference_routes import InferenceRoutes
 from paddler_trio.balancer.front.management_routes import ManagementRoutes
@@ -50,14 +51,14 @@ def balancer_routes() -> BalancerRoutes:
 def management_of(config: BalancerConfig, core: BalancerCore, keys: KeyRing) -> ManagementRoutes:
     """The management port of a balancer that asks for no key."""
     joining = Joining.of(config, keys, None, AdvertisedAddress([], False, []))
-    accounts = KeyQuotas.of(config, keys, core).accounts
+    accounts = KeyQuotas.of(config, keys, core.activity.finished).accounts
     return management_routes(config, core, keys, accounts, joining)
 
 
 async def _read() -> BalancerRoutes:
     config = BalancerConfig()
     keys = KeyRing.read(None)
-    core = BalancerCore.of(config, {}, keys)
+    core = BalancerCore.of(config, {}, keys, RequestActivity())
     deployments = Deployments(core.dispatcher, core.states)
     inference = InferenceRoutes(core.dispatcher, core.states, core.goodbye, deployments)
     api, _ = api_routers(config, core.dispatcher, core.states, deployments)
@@ -72,7 +73,7 @@ async def _read() -> BalancerRoutes:
     return BalancerRoutes(
         native=tuple(inference.routes().routes()),
         apis=tuple(same),
-        management=tuple(management.routes()),
+        management=tuple(management.app().routes()),
         store=tuple(_of_the_store()),
         same=same,
         refused=frozenset(refused),

@@ -29,6 +29,7 @@ class Kind(Enum):
     NETWORKS = auto()
     PROXIES = auto()
     HOST_NAMES = auto()
+    ALIASES = auto()
     OPENAI_LIMITS = auto()
     COLLECTOR = auto()
     TENSOR_SPLIT = auto()

@@ -20,7 +20,8 @@ import trio_websocket
 from paddler_agent import PaddlerAgent, serving_agent
 
 from no_tls import NO_TLS
-from paddler_trio.balancer.assembly.balancer_daemon import BoundBalancer, serve_balancer
+from paddler_trio.balancer.assembly.balancer_daemon import serve_balancer
+from paddler_trio.balancer.assembly.bound_balancer import BoundBalancer
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -474,11 +475,53 @@ def test_a_front_end_for_role_play_is_answered_and_told_what_is_missing(
     answer = http.post("/completion", json=body)
     assert answer.status_code == 200, answer.text
     told = answer.headers["x-paddler-ignored-fields"].split(", ")
-    assert {*told} == {"tfs_z", "adaptive_target", "samplers.tfs_z", "samplers.adaptive_p"}
+    assert {*told} == {"tfs_z", "samplers.tfs_z"}
     settings = answer.json()["generation_settings"]
-    assert settings["samplers"] == ["penalties", "top_k", "typ_p", "temperature"]
+    assert settings["samplers"] == ["penalties", "top_k", "typ_p", "temperature", "adaptive_p"]
     assert (settings["temperature"], settings["repeat_last_n"]) == (4, 64)
     assert http.post("/completion", json={**body, "samplers": []}).status_code == 200
+
+
+def test_probabilities_behind_the_samplers(http: httpx.Client) -> None:
+    asked: Any = {"prompt": "I", "n_predict": 4, "n_probs": 8, "post_sampling_probs": True}
+    chain: Any = {"top_k": 4, "top_p": 1, "min_p": 0, "temperature": 1.5, "seed": 3}
+    body = post(http, "/completion", **asked, **chain)
+    *told, _ = events(http, "/completion", **asked, **chain)
+    entries = body["completion_probabilities"]
+    assert entries == [each["completion_probabilities"][0] for each in told]
+    for entry in entries:
+        shares = [each["prob"] for each in entry["top_probs"]]
+        assert len(shares) == 4
+        assert shares == sorted(shares, reverse=True)
+        assert sum(shares) == pytest.approx(1, abs=1e-4)
+        assert entry["prob"] in shares
+        assert "logprob" not in entry
+    (sure,) = post(http, "/completion", **{**asked, "n_predict": 1}, temperature=0)[
+        "completion_probabilities"
+    ]
+    assert [each["prob"] for each in sure["top_probs"]] == [sure["prob"]] == [1.0]
+    bound = post(http, "/completion", **asked, **chain, grammar='root ::= "I" | "am"')
+    assert all(each["top_probs"] for each in bound["completion_probabilities"])
+
+
+def test_the_adaptive_sampler_keeps_near_its_target(http: httpx.Client) -> None:
+    asked: Any = {"prompt": "I", "n_predict": 24, "n_probs": 1, "temperature": 1, "seed": 5}
+    free: Any = {"top_k": 0, "top_p": 1, "min_p": 0, "ignore_eos": True}
+    means = []
+    for target in (0.05, 0.9):
+        wishes: Any = {"adaptive_target": target, "samplers": ["adaptive_p"]}
+        body = post(http, "/completion", **asked, **free, **wishes)
+        assert body["generation_settings"]["samplers"] == ["adaptive_p"]
+        assert body == post(http, "/completion", **asked, **free, **wishes) | {
+            name: body[name] for name in ("timings", "tokens_cached")
+        }
+        chances = [math.exp(each["logprob"]) for each in body["completion_probabilities"]]
+        means.append(sum(chances) / len(chances))
+    assert means[0] + 0.2 < means[1]
+    usual = post(http, "/completion", **asked, **free)
+    assert usual == post(http, "/completion", **asked, **free, adaptive_target=0.05) | {
+        name: usual[name] for name in ("timings", "tokens_cached", "generation_settings")
+    }
 
 
 def test_an_empty_prompt_begins_a_text(http: httpx.Client) -> None:

@@ -24,9 +24,8 @@ from answer_cases import CASES, TOOLS
 
 from paddler_trio.language.answers.automaton import Automaton, TokenClass
 from paddler_trio.language.answers.format_detection import known_format
-from paddler_trio.language.answers.literals import parse_literal
+from paddler_trio.language.answers.literals import parse_json, parse_literal
 from paddler_trio.language.answers.model_format import ModelFormat
-from paddler_trio.language.answers.strict_json import parse_json
 from paddler_trio.language.answers.tool_calls import ToolCallReader, ToolSet
 from paddler_trio.language.answers.typed_values import ANY, json_of
 from paddler_trio.language.answers.whole_answer import AnswerReader

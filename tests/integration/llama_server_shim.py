@@ -13,7 +13,6 @@ one server that was started before, which takes seconds instead of an hour. What
 * files of slots, context shift, routing of models, sleeping, metrics on this port, the web pages
   and tools of the server are not what a fleet has (501 or 404, by name);
 * ``/slots`` is always there, a fleet's seed is not, and a fleet's keys are files;
-* ``post_sampling_probs`` is reported as ignored: probabilities are those of the model;
 * a page is refused by its origin unless the operator lists it; there, any may read;
 * files of the server's disk are no images;
 * ``prompt`` of an answer is the text that was sent, without what the model puts before it;

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import forked_processes
 import pytest
+from fleet import Fleet
+
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 COMPLETE = """
 eval "$(paddler-trio completion bash)"
@@ -53,6 +56,43 @@ def test_bash_completes_with_the_printed_script(tmp_path: Path) -> None:
     assert registered == "complete -o default -F _paddler_trio_completion paddler-trio"
     words = {line: " ".join(found.split()) for line, _, found in (x.partition(": ") for x in shown)}
     assert words == COMPLETED
+
+
+def completed(*words: str) -> list[str]:
+    """Return what bash offers for the last word."""
+    environment = {
+        "_PADDLER_TRIO_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(("paddler-trio", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    ended = forked_processes.run(env=environment, timeout_s=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout.split()
+
+
+def test_names_are_those_that_the_balancer_knows(shared_fleet: Fleet) -> None:
+    there = ("--management-addr", shared_fleet.management)
+    assert completed("agent", "drain", *there, "") == ["a1"]
+    assert completed("requests", *there, "--agent", "") == ["a1"]
+    assert completed("requests", *there, "--agent", "b") == []
+    assert completed("requests", *there, "--deployment", "d") == ["default"]
+    assert completed("rollout", "pause", *there, "") == ["default"]
+    assert completed("model", "fit", *there, "x", "--agent", "a") == ["a1"]
+
+
+def test_models_are_those_that_are_kept(tmp_path: Path) -> None:
+    options = ("--model-store", str(tmp_path), "--model-store-size=1GB")
+    with Fleet.start(agents=0, balancer_options=options) as fleet:
+        there = ("--management-addr", fleet.management)
+        pushed = forked_processes.run("model", "push", str(BUNDLED_MODEL), *there, timeout_s=60)
+        assert pushed.returncode == 0, pushed.stderr
+        (source,) = completed("model", "pin", *there, "")
+        assert BUNDLED_MODEL.name in source
+
+
+def test_where_no_balancer_is_nothing_is_offered_and_nothing_said() -> None:
+    assert completed("agent", "drain", "--management-addr", "127.0.0.1:1", "") == []
+    assert completed("agent", "drain", "--management-addr", "nonsense", "") == []
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -247,7 +248,7 @@ def test_what_operators_see_and_what_is_refused(tmp_path: Path) -> None:
         assert "no join token on standard input" in here.join("", "x", code=1)
 
 
-def test_a_credential_reads_from_the_model_store_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_credential_reads_what_is_desired_and_writes_nothing(tmp_path: Path) -> None:
     store = (f"--model-store={tmp_path / 'store'}", "--model-store-size=1GB")
     with place(tmp_path, *store) as here:
         here.join(here.token(), "one", "--name=gpu")
@@ -256,7 +257,19 @@ def test_a_credential_reads_from_the_model_store_and_writes_nothing(tmp_path: Pa
         base = f"http://{here.address}/api/v2/store"
         here.balancer.wait_for_log("model store up")
         with httpx.Client(headers=headers, trust_env=False, timeout=PATIENCE_S) as client:
-            assert client.get(base).status_code == 200
+            sources = [f"http://127.0.0.1:1/{name}.gguf".encode() for name in "ab"]
+            wanted, other = (f"{base}/url/{urlsafe_b64encode(each).decode()}" for each in sources)
+            refusals = {client.get(url).text for url in (base, wanted, other)}
+            assert len(refusals) == 1, "it tells nothing apart"
+            manager = {"Authorization": f"Bearer {(tmp_path / 'key').read_text().strip()}"}
+            state_url = f"http://{here.address}/api/v1/balancer_desired_state"
+            state = client.get(state_url, headers=manager).json()
+            state["model"] = {"Url": {"url": "http://127.0.0.1:1/a.gguf"}}
+            assert client.put(state_url, headers=manager, json=state).is_success
+            answers = [client.get(url) for url in (base, wanted, other)]
+            assert [answer.status_code for answer in answers] == [403, 504, 403]
+            assert "port" not in answers[1].text
+            assert client.get(base, headers=manager).status_code == 200
             assert client.put(f"{base}/blobs/sha256/{'0' * 64}", content=b"x").status_code == 403
             assert client.delete(f"{base}/pins/a").status_code == 403
             here.run("agents", "revoke", "gpu")

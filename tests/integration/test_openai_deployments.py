@@ -12,6 +12,7 @@ import openai
 import pytest
 from fleet import BUNDLED_MODEL, Fleet
 
+from llama_source import template_text
 from paddler_trio.balancer.keys.api_keys import (
     KeyFile,
     KeyScope,
@@ -145,3 +146,35 @@ def test_a_model_on_demand_is_loaded_by_its_first_request(models: Models) -> Non
     assert [len(each.embedding) > 0 for each in answer.data] == [True, True]
     assert models.status()["embedder"] == "loaded"
     assert chat(client, "coder").model == "coder", "the others go on"
+
+
+def test_the_operator_gives_the_one_model_other_names() -> None:
+    options = ["--model-alias=house-model", "--model-alias=gpt-4o", "--strict-model-names"]
+    with (
+        Fleet.start(agents=1, slots=1, model=None, balancer_options=options) as fleet,
+        httpx.Client(base_url=fleet.inference_url, trust_env=False, timeout=60) as http,
+    ):
+        one = {
+            "name": "default",
+            "model": MODEL,
+            "parameters": PARAMETERS,
+            "template": template_text("meta-llama-Llama-3.1-8B-Instruct.jinja"),
+        }
+        state = {"state": {"deployments": [one]}, "note": "one"}
+        url = f"{fleet.management_url}/api/v2/fleet"
+        httpx.put(url, json=state, trust_env=False, timeout=60).raise_for_status()
+        fleet.wait_serving()
+        (listed,) = http.get("/v1/models").json()["data"]
+        assert listed["id"] == "house-model"
+        assert listed["aliases"] == [f"{own_name()}.gguf", own_name(), "gpt-4o"]
+        for asked in (None, "house-model", "gpt-4o", own_name(), "default"):
+            body = {"prompt": "a", "max_tokens": 1, "model": asked}
+            answer = http.post("/v1/completions", json=body)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["model"] == (asked or "house-model")
+        refused = http.post("/v1/completions", json={"prompt": "a", "model": "gpt-5"})
+        assert refused.json()["error"]["code"] == "model_not_found"
+        assert http.get("/v1/models/gpt-4o").json()["id"] == "house-model"
+        abilities = http.get("/props").json()["chat_template_caps"]  # its template takes one call
+        assert abilities["supports_tool_calls"] is True
+        assert abilities["supports_parallel_tool_calls"] is False

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from paddler_trio.balancer.assembly.balancer_daemon import SOCKET_NAMES, addresses_in
+from paddler_trio.balancer.assembly.bound_balancer import SOCKET_NAMES, addresses_in
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 
 UNITS = Path(__file__).resolve().parent.parent.parent / "systemd"

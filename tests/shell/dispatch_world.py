@@ -18,8 +18,9 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import TRIO, AgentKind, Feature
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import Failure, RawResult, Request
+from paddler_trio.nursery_tree.request import Lease, Request
+from paddler_trio.nursery_tree.request_endings import Failure
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.paddler.messages import (

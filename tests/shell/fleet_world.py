@@ -23,7 +23,8 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import TRIO, Feature
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import Failure, Request
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.fleet.fleet_values import Host, RolloutPhase
 from paddler_trio.wire.codec import loads, unstructure

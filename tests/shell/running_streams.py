@@ -13,7 +13,7 @@ import attrs
 import trio
 from fleet_world import FleetWorld
 
-from paddler_trio.nursery_tree.request import Failure
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 LOOK_S = 0.05

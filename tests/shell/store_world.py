@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -25,6 +25,8 @@ from paddler_trio.balancer.fleet.model_store_child import (
 from paddler_trio.balancer.front.model_store_routes import ModelStoreRoutes
 from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.http_client import Timeouts
+from paddler_trio.net.joining.agent_identity import AgentIdentity
+from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.router import Router, by_path
 from paddler_trio.processes.model_store.arrival import Arrivals
 from paddler_trio.processes.model_store.hub_metadata import HubMetadata
@@ -39,6 +41,7 @@ from paddler_trio.processes.model_store.store_messages import (
 )
 from paddler_trio.processes.model_store.store_process import StoreLink, StoreServing, prepared
 from paddler_trio.processes.model_store.store_routes import store_routes
+from paddler_trio.wire.paddler.desired_state import DesiredModel
 
 PATIENCE_S = 60
 
@@ -162,6 +165,10 @@ class ChildInThisProcess:
     """So many requests are not taken."""
     seen: list[PassedRequest] = attrs.field(factory=list)
 
+    @property
+    def layout(self) -> StoreLayout:
+        return self.world.store.layout
+
     async def pass_on(
         self, request: PassedRequest, descriptor: int, on_end: OnEnd = nobody
     ) -> None:
@@ -174,10 +181,18 @@ class ChildInThisProcess:
 
 
 @asynccontextmanager
-async def served_over_http(world: StoreWorld) -> AsyncIterator[tuple[str, ChildInThisProcess]]:
-    """The address of the store on a port, as a balancer serves it."""
+async def served_over_http(
+    world: StoreWorld, agent: AgentIdentity | None = None, readable: Sequence[DesiredModel] = ()
+) -> AsyncIterator[tuple[str, ChildInThisProcess]]:
+    """The address of the store on a port, as a balancer serves it; to ``agent`` only the files of
+    the models that are ``readable``."""
     child = ChildInThisProcess(world)
-    routes = ModelStoreRoutes(cast("ModelStoreChild", child))
-    app = by_path(is_store_path, routes, otherwise=Router())
+    routes = ModelStoreRoutes(cast("ModelStoreChild", child), lambda agent: readable)
+
+    async def known(exchange: Exchange) -> None:
+        exchange.identity.agent = agent
+        await routes(exchange)
+
+    app = by_path(is_store_path, known, otherwise=Router())
     async with serving(app, passes=is_store_path) as served:
         yield f"http://{served.address}{PREFIX}", child

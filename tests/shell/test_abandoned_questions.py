@@ -16,10 +16,10 @@ from trio.testing import wait_all_tasks_blocked
 
 from exchanges import exchange_for
 from paddler_trio.balancer.agents.ask_model import MAX_ASKED
+from paddler_trio.balancer.apis.answers.kept_logprobs import MANY_NUMBERS
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.api_router import ApiRouter
 from paddler_trio.balancer.apis.api_routes import api_routers
-from paddler_trio.balancer.apis.kept_logprobs import MANY_NUMBERS
 from paddler_trio.balancer.apis.llama_server.model_routes import PIECES_AT_ONCE
 from paddler_trio.balancer.apis.prompts import MAX_TEXTS_AMONG_IDS
 from paddler_trio.balancer.apis.responses.responses_request import Item, ResponsesRequest
@@ -33,7 +33,7 @@ from paddler_trio.nursery_tree.agent_connection import (
     QUESTIONS_AT_ONCE,
     AgentConnection,
 )
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.wire.codec import dumps, loads, unstructure
 from paddler_trio.wire.paddler.messages import StopRespondingTo

@@ -14,16 +14,10 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.joining import agent_registry
+from paddler_trio.balancer.joining import join_rules
 from paddler_trio.balancer.joining.agent_links import OVERLAP_S
-from paddler_trio.balancer.joining.agent_registry import (
-    GRACE_S,
-    KEPT_S,
-    SAVE_S,
-    AgentRegistry,
-    JoinConflictError,
-    JoinRefusedError,
-)
+from paddler_trio.balancer.joining.agent_registry import GRACE_S, KEPT_S, SAVE_S, AgentRegistry
+from paddler_trio.balancer.joining.join_rules import JoinConflictError, JoinRefusedError
 from paddler_trio.balancer.joining.stored_agents import UNUSED_LIFE, StoredCredential
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.agent_credential import AgentCredential
@@ -315,8 +309,8 @@ async def test_what_cannot_be_written_has_not_happened(tmp_path: Path) -> None:
 
 
 async def test_there_are_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_registry, "MAX_TOKENS", 2)
-    monkeypatch.setattr(agent_registry, "MAX_CREDENTIALS", 1)
+    monkeypatch.setattr(join_rules, "MAX_TOKENS", 2)
+    monkeypatch.setattr(join_rules, "MAX_CREDENTIALS", 1)
     token = await world.token(uses=2)
     await world.token()
     with pytest.raises(JoinConflictError, match="2 join tokens, the limit is 2"):

@@ -14,13 +14,13 @@ import trio_websocket
 from http_world import Served, serving, until
 
 from paddler_trio.agent.link.agent_status import AgentStatus
+from paddler_trio.balancer.agents.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
-from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import PoolSettings

@@ -24,7 +24,7 @@ from paddler_trio.net.server.exchange import App
 from paddler_trio.net.server.input_budget import InputBudget, Reservation
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.pool import PoolSettings
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState, InferenceParameters

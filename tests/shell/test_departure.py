@@ -21,9 +21,9 @@ from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.slot_shares import SlotShare, SlotShares
 from paddler_trio.nursery_tree.agent_kinds import PADDLER, Feature
 from paddler_trio.nursery_tree.departure import FOLLOW_S, Departure
-from paddler_trio.nursery_tree.dispatch_failures import MOVED
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request_endings import MOVED
 from paddler_trio.wire.paddler.messages import AgentRequest, StopRespondingTo
 from paddler_trio.wire.trio.trio_link import Leaving, Start
 

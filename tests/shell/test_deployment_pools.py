@@ -11,7 +11,8 @@ from dispatch_world import LIMITS, WORK, Peer, World, heard, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.nursery_tree.pool import Demand, Hold, PoolSettings
-from paddler_trio.nursery_tree.request import Buffered, Failure, Request, RevisionPin
+from paddler_trio.nursery_tree.request import Buffered, Request, RevisionPin
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.wire.trio.trio_link import Report
 
 DEFAULT = PoolSettings(name="default", admissible=frozenset({"d1"}))

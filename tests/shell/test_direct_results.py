@@ -14,7 +14,9 @@ from paddler_trio.balancer.agents.direct_results import DirectResults, send_dire
 from paddler_trio.balancer.agents.ready_steps import StepReader
 from paddler_trio.balancer.agents.work_encoding import encode_work
 from paddler_trio.net.server.asgi import ClientGoneError
-from paddler_trio.nursery_tree.request import NOTHING, Completed, Request, Results
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request_endings import Completed
+from paddler_trio.nursery_tree.step_results import NOTHING, Results
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 

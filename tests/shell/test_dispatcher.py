@@ -16,7 +16,8 @@ from dispatch_world import LIMITS, World, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.nursery_tree.agent_kinds import PADDLER, TRIO
-from paddler_trio.nursery_tree.request import OUTBOX_STEPS, Failure, Request
+from paddler_trio.nursery_tree.request import OUTBOX_STEPS, Request
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.wire.trio.trio_link import Report, Start
 
 # ------------------------------------------------------------------------ the plain way

@@ -9,7 +9,8 @@ from dispatch_world import Peer, World, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.nursery_tree.agent_kinds import PADDLER
-from paddler_trio.nursery_tree.request import Failure, Request
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.wire.trio.trio_link import Start
 
 KILLED = "engines, agents or servers died while they worked on this request"

@@ -20,8 +20,8 @@ from paddler_trio.nursery_tree import request as request_module
 from paddler_trio.nursery_tree.agent_kinds import PADDLER, TRIO
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import RawResult, Request
+from paddler_trio.nursery_tree.request import Lease, Request
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.wire.paddler.messages import AgentRequest, StopRespondingTo
 from paddler_trio.wire.trio.trio_link import Start

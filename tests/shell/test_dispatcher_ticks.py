@@ -9,7 +9,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.nursery_tree.agent_kinds import PADDLER
 from paddler_trio.nursery_tree.dispatcher import REST_S
-from paddler_trio.nursery_tree.request import Buffered, Failure
+from paddler_trio.nursery_tree.request import Buffered
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.wire.trio.trio_link import Start
 
 CUT_OFF = Failure(502, "Response channel closed before terminator")

@@ -8,6 +8,7 @@ from dispatch_world import world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from exchanges import exchange_for
+from paddler_trio.balancer.agents.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.balancer.fleet.shared_view import (
     LONGEST_PAUSE_S,
     WATCHERS_BYTES_A_SECOND,
@@ -18,7 +19,6 @@ from paddler_trio.balancer.front.event_stream import KEEP_ALIVE_S, event_stream
 from paddler_trio.net.server.asgi import Message
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import TRIO
-from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.scheduler.dispatch.health import HealthTracker

@@ -14,8 +14,8 @@ from paddler_trio.balancer.agents.ask_model import ask_model
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.agent_kinds import PADDLER, Feature
-from paddler_trio.nursery_tree.dispatch_failures import OLD_FOR_INFILL
 from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request_endings import OLD_FOR_INFILL
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.messages import AgentRequest
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams

@@ -19,8 +19,9 @@ from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_lanes import RequestLanes
 from paddler_trio.balancer.activity.requests_topic import ENDED_S, TOKENS_S, RequestsTopic
-from paddler_trio.nursery_tree.agent_snapshot import snapshot_v2
+from paddler_trio.balancer.agents.agent_snapshot import snapshot_v2
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.trio_link import Report
@@ -60,11 +61,13 @@ class Watched:
     here: World
     activity: RequestActivity = attrs.field(init=False)
     metrics: MetricsHistory = attrs.field(init=False)
+    recorder: MetricsObserver = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.activity = self.here.dispatcher.observer = RequestActivity()
+        self.activity = RequestActivity()
         self.metrics = MetricsHistory(lambda: self.here.dispatcher.statistics().slots_total)
-        self.activity.then = MetricsObserver(self.metrics, self.activity.finished)
+        self.recorder = MetricsObserver(self.metrics, self.activity.finished)
+        self.here.dispatcher.observers = Observers((self.activity, self.recorder))
 
     def row(self) -> dict[str, Any]:
         return dict(zip(FIELDS, self.metrics.current(), strict=True))
@@ -125,7 +128,7 @@ async def test_what_is_shown_is_what_there_is_whatever_happens(
         assert watched.row()["requests"] + sum(row[1] for row in watched.metrics._rows) == len(
             requests
         )
-        assert not watched.activity.then._last_s  # type: ignore[attr-defined]
+        assert not watched.recorder._last_s
         lanes_held = lanes.topic.lanes  # type: ignore[attr-defined]
         assert not lanes_held._agents
         assert not lanes_held._places

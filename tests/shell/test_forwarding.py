@@ -22,12 +22,13 @@ from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools
 from paddler_trio.errors import LinkError
 from paddler_trio.net.server.asgi import Message
 from paddler_trio.net.server.exchange import App, Exchange, refuse_in_plain_text
+from paddler_trio.net.tunnels import DIAL_S, Tunnel, Tunnels
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import UPSTREAM
 from paddler_trio.nursery_tree.departure import Departure
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
-from paddler_trio.nursery_tree.request import Request, Stopped
-from paddler_trio.nursery_tree.tunnels import DIAL_S, Tunnel, Tunnels
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request_endings import Stopped
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.trio.trio_link import TAG, parse_extension

@@ -197,6 +197,15 @@ async def test_a_kept_connection_is_used_again_and_replaced_when_it_was_closed()
         ("[fe80::1]", "fe80::1 is link-local"),
         ("2852039166", "169.254.169.254 is link-local"),  # the same in one number
         ("named.example", "169.254.7.7 is link-local"),
+        ("[64:ff9b::a9fe:a9fe]", "is link-local"),  # NAT64
+        ("[64:ff9b:1:a9fe:a9:fe00::]", "is link-local"),  # NAT64 with a prefix of the network's own
+        ("[64:ff9b:1::a9fe:a9fe]", "is link-local"),
+        ("[2002:a9fe:a9fe::1]", "is link-local"),  # 6to4
+        ("[::a9fe:a9fe]", "is link-local"),  # IPv4-compatible
+        ("[2001:db8::200:5efe:a9fe:a9fe]", "is link-local"),  # ISATAP
+        ("[2001:0:a9fe:a9fe::1]", "is link-local"),  # Teredo
+        ("[fd00:ec2::254]", "is a cloud's own"),
+        ("[::ffff:100.100.100.200]", "is a cloud's own"),
         ("127.0.0.1:99999", "its port is 99999, the last is 65535"),
     ],
 )
@@ -204,6 +213,26 @@ async def test_what_is_never_dialled(host: str, problem: str) -> None:
     trio.socket.set_custom_hostname_resolver(_Names())
     with pytest.raises(NoAnswerError, match=problem):
         await get(f"http://{host}/latest/meta-data")
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "2852039166", "0xa9.254.0xa9fe", "[fe80::1]"])
+async def test_a_proxy_is_asked_for_no_address_that_is_never_dialled(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+
+    async def handle(stream: trio.abc.Stream) -> None:
+        asked.append(await head(stream))
+        await stream.send_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    async with served(handle) as port:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("no_proxy", "")
+        with pytest.raises(NoAnswerError, match="is link-local"):
+            await get(f"http://{host}/latest/meta-data")
+        assert asked == []
+        await get("http://named.example/")  # whose name it looks up, and judges
+    assert asked[0].startswith(b"GET http://named.example:80/ ")
 
 
 class _Names(trio.abc.HostnameResolver):

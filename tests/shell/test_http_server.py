@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -12,28 +13,27 @@ import pytest
 import trio
 import trio.testing
 from http_world import LARGE, PATIENCE_S, Waiter, hello, serving, until
-from quart import websocket as quart_websocket
-from quart_trio import QuartTrio
 from trio_websocket import CloseReason, ConnectionClosed, ConnectionRejected
 from wsproto.frame_protocol import FrameProtocol
 
-from exchanges import asgi_app
+from exchanges import exchange_for
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.networks import parse_networks
 from paddler_trio.net.server import protocol as http_protocol
 from paddler_trio.net.server.asgi import (
     ClientGoneError,
+    HttpProblem,
     Message,
-    Receive,
-    Scope,
-    Send,
+    send_json,
     send_text,
 )
 from paddler_trio.net.server.connection import HttpConnection
 from paddler_trio.net.server.connection_limits import HttpLimits
-from paddler_trio.net.server.exchange import App, DirectBody, Exchange
+from paddler_trio.net.server.exchange import App, DirectBody, Exchange, Params
+from paddler_trio.net.server.json_body import json_body
 from paddler_trio.net.server.listening import listen
-from paddler_trio.net.server.quart_adapter import fix_disconnects
+from paddler_trio.net.server.quart_adapter import QuartRouter
+from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.server import ACCEPT_RETRY_S, ACCEPTED_AT_ONCE, HttpServer
 from paddler_trio.net.websocket.bounded_websocket import FREE_FRAGMENTS
 from paddler_trio.system.ready_sockets import run_ready_sockets
@@ -174,18 +174,20 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 
 def quart_hello() -> App:
-    app = QuartTrio(__name__)
+    async def root(exchange: Exchange, params: Params) -> None:
+        await hello(exchange)
 
-    @app.route("/")
-    async def root() -> str:
-        return "hello /"
+    async def echo(exchange: Exchange, params: Params) -> None:
+        await exchange.receive()
+        await exchange.send({"type": "websocket.accept"})
+        text = (await exchange.receive())["text"]
+        await exchange.send({"type": "websocket.send", "text": text})
+        await exchange.send({"type": "websocket.close", "code": 1000})
 
-    @app.websocket("/socket")
-    async def echo() -> None:
-        await quart_websocket.send(await quart_websocket.receive())
-
-    # the same call, typed more narrowly
-    return asgi_app(fix_disconnects(app))  # type: ignore[arg-type]
+    router = QuartRouter()
+    router.http("GET", "/", root)
+    router.websocket("/socket", echo)
+    return router
 
 
 @pytest.mark.parametrize("make_app", [lambda: hello, quart_hello])
@@ -599,26 +601,6 @@ async def test_a_bug_in_parsing_ends_its_connection_only(
     assert "UnicodeDecodeError" in caplog.text
 
 
-async def test_a_tamed_application_is_not_told_of_its_own_end_but_of_its_clients() -> None:
-    told: list[str] = []
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/ends":
-            await send(END)
-        with trio.move_on_after(0):
-            told.append((await receive())["type"])
-
-    async def disconnected() -> Message:
-        return {"type": "http.disconnect"}
-
-    async def discard(message: Message) -> None:
-        await trio.lowlevel.checkpoint()
-
-    for path in ("/ends", "/leaves"):
-        await fix_disconnects(app)({"type": "http", "path": path}, disconnected, discard)
-    assert told == ["http.disconnect"]
-
-
 # ---------------------------------------------------------------------------------- direct chunks
 
 
@@ -1026,6 +1008,81 @@ async def test_quart_serves_websockets_beside_its_routes() -> None:
         async with served.websocket("/socket") as sock:
             await sock.send_message("echo")
             assert await sock.get_message() == "echo"
-        with pytest.RaisesGroup(ConnectionRejected, allow_unwrapped=True, flatten_subgroups=True):
-            async with served.websocket("/nowhere"):
-                pass
+        for path, status in (("/nowhere", 403), ("/", 426)):
+            with pytest.RaisesGroup(
+                pytest.RaisesExc(ConnectionRejected, match=str(status)),
+                allow_unwrapped=True,
+                flatten_subgroups=True,
+            ):
+                async with served.websocket(path):
+                    pass
+
+
+async def test_quart_answers_ordinary_routes_as_the_router_answers_its_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fails(exchange: Exchange, params: Params) -> None:
+        if params["how"] == "bug":
+            raise KeyError("bug")
+        raise HttpProblem(409, f"it is {params['how']}", [(b"retry-after", b"5")])
+
+    def numbers(value: object) -> list[int]:
+        assert isinstance(value, list)
+        return value
+
+    async def sums(exchange: Exchange, params: Params) -> None:
+        await send_json(exchange.send, 200, sum(await json_body(exchange, numbers)))
+
+    async def pieces(exchange: Exchange, params: Params) -> None:
+        await exchange.send(START)
+        await exchange.send({"type": "http.response.body", "body": b"one", "more_body": True})
+        await exchange.send(END)
+
+    requests = (
+        ("GET", "/fails/taken%20now", b""),
+        ("GET", "/fails/bug", b""),
+        ("GET", "/fails/", b""),
+        ("GET", "/fails/a/b", b""),
+        ("POST", "/fails/bug", b""),
+        ("POST", "/sums", b"[1, 2, 39]"),
+        ("POST", "/sums", b"[1, 2"),
+        ("GET", "/sums", b""),
+        ("DELETE", "/sums", b""),
+        ("GET", "/sums/", b""),
+        ("GET", "//sums", b""),
+        ("HEAD", "/fails/bug", b""),
+        ("GET", "/nowhere", b""),
+    )
+    answers: list[list[bytes]] = []
+    for router in (QuartRouter(), Router()):
+        router.http("GET", "/fails/{how}", fails)
+        router.http("POST", "/sums", sums)
+        router.stream("GET", "/sums", pieces)
+        answers.append([])
+        async with serving(router) as served:
+            for method, target, body in requests:
+                client = await served.connect()
+                lines = [f"{method} {target} HTTP/1.1", "Host: x", "Connection: close"]
+                if body:
+                    lines += [f"Content-Length: {len(body)}", "Content-Type: application/json"]
+                await client.stream.send_all("\r\n".join([*lines, "", ""]).encode() + body)
+                answer = await client.read_to_end()
+                answers[-1].append(re.sub(rb"date: [^\r]+\r\n", b"", answer))
+    by_quart, by_router = answers
+    assert by_quart == by_router
+    statuses = [int(answer.split()[1]) for answer in by_quart]
+    assert statuses == [409, 500, 404, 404, 404, 200, 400, 200, 404, 404, 404, 404, 404]
+    assert by_quart[0].endswith(b"it is taken now")
+    assert b"retry-after: 5\r\n" in by_quart[0]
+    assert by_quart[5].endswith(b"\r\n\r\n42")
+    assert caplog.text.count("GET /fails/bug failed") == 2
+
+
+async def test_quart_answers_nothing_to_a_client_that_has_left() -> None:
+    async def gone(exchange: Exchange, params: Params) -> None:
+        raise ClientGoneError("it has left")
+
+    router = QuartRouter()
+    router.http("GET", "/gone", gone)
+    scope = {"path": "/gone", "raw_path": b"/gone", "root_path": "", "scheme": "http"}
+    await router(exchange_for({**scope, "http_version": "1.1"}))  # whose send would fail

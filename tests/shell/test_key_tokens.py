@@ -19,7 +19,7 @@ from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.keys.key_tokens import KeyTokens
 from paddler_trio.balancer.keys.key_usage_file import KeyUsageFile
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
-from paddler_trio.nursery_tree.dispatch_observer import NoObserver
+from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 
@@ -47,8 +47,7 @@ def accounts_of(folder: Path, days: Days) -> KeyAccounts:
 
 def charged(here: World, accounts: KeyAccounts) -> None:
     activity = RequestActivity()
-    activity.then = KeyTokens(accounts, activity.finished, NoObserver())
-    here.dispatcher.observer = activity
+    here.dispatcher.observers = Observers((activity, KeyTokens(accounts, activity.finished)))
 
 
 def submit(here: World, name: str, account: str = "alice") -> Request:

@@ -10,10 +10,13 @@ import trio
 from dispatch_world import LIMITS, WORK, Peer, World, heard, status_of, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from paddler_trio.balancer.activity.measures.agent_measures import REMEMBERED_S
+from paddler_trio.balancer.activity.measures.agent_measures import REMEMBERED_S, AgentMeasures
 from paddler_trio.balancer.activity.measures.balancer_measures import BalancerMeasures
 from paddler_trio.balancer.activity.measures.endings import request_outcome
-from paddler_trio.balancer.activity.measures.request_measures import INFERENCE_ROUTES
+from paddler_trio.balancer.activity.measures.request_measures import (
+    INFERENCE_ROUTES,
+    RequestMeasures,
+)
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.apis.api_routes import api_routers
 from paddler_trio.balancer.fleet.deployments import Deployments
@@ -24,6 +27,7 @@ from paddler_trio.balancer.front.inference_routes import InferenceRoutes
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.net.server.router import WEBSOCKET
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.scheduler.fleet.fleet_values import (
     Host,
@@ -61,16 +65,19 @@ def autojump_clock() -> MockClock:
 
 def measured(here: World) -> BalancerMeasures:
     dispatcher = here.dispatcher
-    dispatcher.observer = activity = RequestActivity()
+    activity = RequestActivity()
     keeper = FleetKeeper(open_fleet_database("memory://"), dispatcher)
+    requests = RequestMeasures(
+        activity.finished, dispatcher.pools.serves, AgentMeasures(lambda: dispatcher.agents)
+    )
     measures = BalancerMeasures(
         dispatcher,
         FleetController(keeper, dispatcher),
-        activity.finished,
+        requests,
         InputBudget(),
         LoopLag(),
     )
-    activity.then = measures.observer
+    dispatcher.observers = Observers((activity, requests))
     return measures
 
 

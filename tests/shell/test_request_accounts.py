@@ -26,7 +26,7 @@ from paddler_trio.net.server.exchange import App, Exchange
 from paddler_trio.net.server.router import HttpProblem, refuse_upgrade, refuse_websocket
 from paddler_trio.nursery_tree.agent_kinds import Feature
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
-from paddler_trio.nursery_tree.dispatch_observer import NoObserver
+from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.telemetry.trace_context import (
     Sampling,
@@ -96,10 +96,10 @@ class Desk:
 @asynccontextmanager
 async def desk(sampling: Sampling = ALL, limits: DispatchLimits = LIMITS) -> AsyncIterator[Desk]:
     async with world(limits) as here:
-        activity = here.dispatcher.observer = RequestActivity()
+        activity = RequestActivity()
         done: list[RequestAccount] = []
-        keeper = AccountKeeper(activity.in_flight, NoObserver(), [done.append])
-        activity.then = keeper
+        keeper = AccountKeeper(activity.in_flight, [done.append])
+        here.dispatcher.observers = Observers((activity, keeper))
         yield Desk(here, keeper, done, Entrance(sampling, keeper))
 
 

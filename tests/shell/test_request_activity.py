@@ -27,8 +27,10 @@ from paddler_trio.balancer.agents.agent_frames import take_step
 from paddler_trio.net.server.asgi import Message
 from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.pool import Hold
-from paddler_trio.nursery_tree.request import Ended, Failure, Request
+from paddler_trio.nursery_tree.request import Ended, Request
+from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trio.prompt_stages import PromptStages, bounded_count
 
@@ -42,7 +44,8 @@ def autojump_clock() -> MockClock:
 
 
 def watched(here: World, captures: Captures | None = None) -> RequestActivity:
-    activity = here.dispatcher.observer = RequestActivity(captures)
+    activity = RequestActivity(captures)
+    here.dispatcher.observers = Observers((activity,))
     return activity
 
 

@@ -18,11 +18,11 @@ from dispatch_world import DONE, Peer, World, world
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from exchanges import exchange_for
+from paddler_trio.balancer.apis.answers.run_requests import Step, gather, stream
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.api_exchange import PORTION_BYTES, ApiExchange
 from paddler_trio.balancer.apis.backend import ApiSettings, Backend
 from paddler_trio.balancer.apis.limits import ApiLimits
-from paddler_trio.balancer.apis.run_requests import Step, gather, stream
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.net.server import sse

@@ -8,9 +8,8 @@ import trio
 from trio.testing import MockClock
 
 from paddler_trio.errors import ChildGaveUpError
-from paddler_trio.nursery_tree.supervise import Child, supervise
 from paddler_trio.system.printed_tree import running_tree
-from paddler_trio.system.restart_budget import RestartBudget
+from paddler_trio.system.supervise import Child, RestartBudget, supervise
 
 
 @attrs.define

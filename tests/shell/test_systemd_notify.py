@@ -14,8 +14,7 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from paddler_trio.nursery_tree.drain_status import show_drain
-from paddler_trio.system.systemd_notify import SystemdNotifier
+from paddler_trio.system.systemd_notify import SystemdNotifier, show_drain
 
 
 class Listener:

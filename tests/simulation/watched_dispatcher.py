@@ -15,12 +15,11 @@ from sim_wire import CURRENT, Wire
 from world import SLACK_S, Story, World, prompt_in
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_failures import DISPLACED
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.lease import SLOW_READER, Lease
 from paddler_trio.nursery_tree.pool import Pool
-from paddler_trio.nursery_tree.request import Buffered, Failure, Phase, Request, Stopping
+from paddler_trio.nursery_tree.request import SLOW_READER, Buffered, Lease, Phase, Request, Stopping
+from paddler_trio.nursery_tree.request_endings import DISPLACED, Failure
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import Granted
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey

@@ -20,11 +20,12 @@ from paddler_trio.balancer.activity.feed_document import MAX_DIFF_KEYS, MAX_DIFF
 from paddler_trio.balancer.activity.finished_requests import MAX_FINISHED
 from paddler_trio.balancer.activity.request_record import MAX_MARKS
 from paddler_trio.balancer.agents import ask_model, embedding_fan_out
-from paddler_trio.balancer.apis import answer, api_exchange, kept_logprobs
+from paddler_trio.balancer.apis import api_exchange
+from paddler_trio.balancer.apis.answers import answer, kept_logprobs
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server import rerank
 from paddler_trio.balancer.apis.openai import completion_request, embeddings
-from paddler_trio.balancer.apis.responses import responses_response
+from paddler_trio.balancer.apis.responses import response_output
 from paddler_trio.balancer.fleet import model_store_child, shared_view
 from paddler_trio.balancer.fleet.fleet_database import MAX_FLEET_FILE_BYTES
 from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY
@@ -349,7 +350,7 @@ def test_the_outgoing_side_says_what_the_constants_say() -> None:
     limits = ApiLimits()
     most = limits.max_answer_bytes
     number, item = kept_logprobs.NUMBER_BYTES, ask_model.ITEM_BYTES
-    repeated = number + responses_response.REPEATED_BYTES
+    repeated = number + response_output.REPEATED_BYTES
     page = " ".join(OUTGOING.split())
     rows = [line for line in OUTGOING.splitlines() if line.startswith("| ")][1:]
     told = {row.split("|")[1].strip(): row.split("|")[3].strip() for row in rows}

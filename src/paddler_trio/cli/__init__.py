@@ -53,7 +53,8 @@ def _run() -> None:
 
 
 def _arguments_today(given: list[str]) -> list[str]:
-    """What a command line means now, if it is one of Paddler before 2.0; that is said."""
+    """Return what a command line means now; one of Paddler before 2.0 is translated, which is
+    said."""
     translation = translate(given)
     if translation is None:
         return given

@@ -19,7 +19,7 @@ def lines_of(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 async def async_lines_of(pieces: AsyncIterable[bytes]) -> AsyncGenerator[str]:
-    """As ``lines_of``, of pieces that are waited for."""
+    """Yield the same lines as ``lines_of``, of pieces that are waited for."""
     lines = _Lines()
     async for piece in pieces:
         for line in lines.ended_by(piece):

@@ -8,8 +8,9 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Self
 
+import attrs
 import httpx
 
 from paddler_trio.cli.client_flags import InferenceFlags, ManagementFlags, checked_address
@@ -74,10 +75,24 @@ def http_settings(
     return {
         "headers": key,
         "base_url": address.url,
-        "timeout": httpx.Timeout(answer_s, connect=CONNECT_S),
+        "timeout": httpx.Timeout(answer_s, connect=min(answer_s, CONNECT_S)),
         "trust_env": False,
         "verify": tls.context() if address.is_tls else unused,
     }
+
+
+@attrs.frozen(eq=False)
+class BalancerClient:
+    """A conversation with one service; use it as a context manager."""
+
+    address: str
+    _http: httpx.Client
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
 
 
 @contextmanager
@@ -108,7 +123,7 @@ def _refuse_tls(error: Exception, address: str) -> None:
 
 
 def read_json(text: str) -> object:
-    """What a balancer answered; ValueError for what is no JSON, or is nested too deeply."""
+    """Return the JSON of an answer; ValueError for what is none, or is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:

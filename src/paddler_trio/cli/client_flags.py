@@ -1,4 +1,4 @@
-"""How client commands reach a balancer: its address, the key that is shown to it, what verifies it.
+"""Flags for reaching a balancer: its address, the key that is shown to it, what verifies it.
 
 A class of flags for each service, so that all commands which ask the same service have the same.
 """
@@ -23,7 +23,7 @@ INFERENCE_FLAG: Final = "--inference-addr"
 
 @attrs.frozen
 class Trust:
-    """What a client shows to a balancer, and what it verifies it with."""
+    """The key that a client shows to a balancer, and what it verifies the balancer with."""
 
     key_file: Annotated[
         Path | None,

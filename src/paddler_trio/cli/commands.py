@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "dashboard": "live.top",
     "requests": "live.requests_command",
     "explain": "live.explain",
-    "chat": "chat",
+    "chat": "chat.chat_command",
     "bench": "bench.bench_command",
     "tree": "live.tree",
     "audit": "live.audit",

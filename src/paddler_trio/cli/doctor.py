@@ -71,7 +71,7 @@ class Finding:
 
 
 def judge_proof(proof: Proof, model: Path) -> Finding:
-    """Whether a prompt was decoded with ``model``."""
+    """Judge whether a prompt was decoded with ``model``."""
     if proof.ok:
         seen = f"{proof.tokens} tokens of {model.name} in {proof.seconds:.2f} s"
         return Finding("llama.cpp runs", "ok", seen)
@@ -84,7 +84,7 @@ def judge_proof(proof: Proof, model: Path) -> Finding:
 
 
 def judge_devices(proof: Proof) -> list[Finding]:
-    """What models can be computed on, and how to get what this build lacks."""
+    """Judge what models can be computed on, and how to get what this build lacks."""
     if not proof.ok:
         return []
     accelerators = [device for device in proof.devices if not device.startswith("CPU")]
@@ -101,7 +101,8 @@ def judge_devices(proof: Proof) -> list[Finding]:
 
 
 def judge_version(installed: str | None, requirements: Iterable[str]) -> Finding:
-    """Whether the llama-cpp-python that is installed is the one this package was written for."""
+    """Judge whether the llama-cpp-python that is installed is the one this package was written
+    for."""
     pinned = next(
         (
             match["version"]
@@ -148,7 +149,7 @@ def judge_cpu(proof: Proof, flags: frozenset[str], marker: Marker | None) -> Fin
 
 
 def _rebuild(proof: Proof, marker: Marker | None) -> str:
-    """What builds llama.cpp anew for the devices that it computes on now.
+    """Return the command that builds llama.cpp anew for the devices that it computes on now.
 
     A build of somebody's own CMAKE_ARGS stays until another one is asked for in so many words.
     """
@@ -205,7 +206,7 @@ def look_at_version() -> Finding:
 
 
 def look_at_marker() -> Marker | None:
-    """What set-up remembers of the build that is installed; None if it is not about that one."""
+    """Look at what set-up remembers of the installed build; None if it is not about that one."""
     try:
         environment = Environment.here()
     except SetupError:
@@ -229,7 +230,8 @@ def look_at_bundled_model(path: Path = BUNDLED_MODEL) -> Finding:
 
 
 def look_at_address(service: str, option: str, address: str) -> Finding:
-    """Whether ``address`` (``host:port``, ``[v6]:port``) can be bound, or who has it already."""
+    """Look whether ``address`` (``host:port``, ``[v6]:port``) can be bound, or who has it
+    already."""
     try:
         host, port = split_address(address)
     except ConfigurationError as error:
@@ -274,7 +276,7 @@ def _ask_who_answers(address: str) -> str | None:
 
 
 def look_at_systemd(booted: Path = Path("/run/systemd/system")) -> Finding:
-    """For information: the units in ``systemd/`` need it, nothing else does."""
+    """Look at systemd, for information: the units in ``systemd/`` need it, nothing else does."""
     here = "runs this machine" if booted.is_dir() else "not here: start the daemons by hand"
     return Finding("systemd", "ok", here)
 

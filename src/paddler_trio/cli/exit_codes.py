@@ -1,4 +1,4 @@
-"""What the exit code of a command says."""
+"""The exit codes of commands, and what they say."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def duration(ms: float | None) -> str:
 
 
 def exact(ms: float) -> str:
-    """The same with one more digit where seconds are few."""
+    """Return a duration with one more digit where seconds are few."""
     return f"{ms / 1000:.2f} s" if 1000 <= ms < 9995 else duration(ms)
 
 
@@ -58,7 +58,7 @@ def share(part: float | None) -> str:
 
 
 def part_of(part: int | None, whole: int | None) -> str:
-    """How much of ``whole`` is ``part``; a dash where that is not known."""
+    """Return how much of ``whole`` is ``part``; a dash where that is not known."""
     return share(part / whole) if part is not None and whole else NOTHING
 
 

@@ -60,7 +60,7 @@ class _Group:
 
 
 class Given(Generic[C]):
-    """What was given for the flags of a class, as it was given."""
+    """The values that were given for the flags of a class, as they were given."""
 
     def __init__(self, form: type[C], values: Mapping[str, object]) -> None:
         self._form = form

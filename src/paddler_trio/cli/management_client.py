@@ -1,4 +1,4 @@
-"""What the client commands ask of a balancer's management service.
+"""Questions and orders of client commands to a balancer's management service.
 
 Views hold what is shown and ignore what a newer balancer may add; ``raw`` is the whole answer,
 for ``--json``.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -19,6 +18,8 @@ from cattrs.errors import BaseValidationError
 
 from paddler_trio.cli.answer_lines import lines_of
 from paddler_trio.cli.balancer_http import (
+    ANSWER_S,
+    BalancerClient,
     BalancerRefusedError,
     BalancerUnreachableError,
     BalancerVersionError,
@@ -102,7 +103,7 @@ class AgentView:
 
     @property
     def address(self) -> str | None:
-        """Of the server that it stands in front of."""
+        """The address of the server that it stands in front of."""
         address = (self.upstream or {}).get("address")
         return address if isinstance(address, str) else None
 
@@ -146,37 +147,24 @@ CONVERTER.register_structure_hook_func(lambda shape: shape is object, lambda val
 
 
 @attrs.frozen(eq=False)
-class ManagementClient:
+class ManagementClient(BalancerClient):
     """A conversation with one balancer; use it as a context manager.
 
     Every method raises BalancerUnreachableError or BalancerRefusedError.
     """
 
-    address: str
-    _http: httpx.Client
-
     @classmethod
-    def open(cls, management: ManagementFlags) -> ManagementClient:
+    def open(cls, management: ManagementFlags, *, answer_s: float = ANSWER_S) -> ManagementClient:
         """Return a client that has sent nothing yet; errors are those of `http_settings`."""
-        return cls(management.address, open_http(management))
-
-    def __enter__(self) -> ManagementClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._http.close()
+        return cls(management.address, open_http(management, answer_s=answer_s))
 
     def desired_state(self) -> Json:
         """The stored desired state, as plain JSON."""
         return self._get(STATE_PATH)
 
     def extended_state(self) -> tuple[Json, Json | None]:
-        """The same and the extras beside it, which are None from a balancer that knows of none."""
+        """Return that and the extras beside it, which are None from a balancer that knows of
+        none."""
         try:
             both = self._get(EXTENDED_STATE_PATH)
         except BalancerRefusedError as error:
@@ -259,10 +247,14 @@ class ManagementClient:
         return self._object(answer.text, path) if answer.content else {}
 
     def command_caches(
-        self, command: str | None, fields: Mapping[str, object] | None = None
+        self,
+        command: str | None,
+        fields: Mapping[str, object] | None = None,
+        *,
+        silence_s: float = SILENCE_S,
     ) -> Iterator[Json]:
-        """What agents report about a command on their caches, line by line: ``pull``, ``verify``,
-        ``prune``, or None to list what they have.
+        """Yield what agents report about a command on their caches, line by line: ``pull``,
+        ``verify``, ``prune``, or None to list what they have.
 
         The command ends when this iterator is closed. BalancerUnreachableError when the balancer is
         silent for too long.
@@ -274,7 +266,7 @@ class ManagementClient:
         with (
             clear_errors(self.address),
             self._http.stream(
-                "GET" if command is None else "POST", path, timeout=SILENCE_S, **asked
+                "GET" if command is None else "POST", path, timeout=silence_s, **asked
             ) as answer,
         ):
             if answer.status_code == 404 and not answer.read():

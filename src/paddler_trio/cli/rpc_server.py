@@ -130,7 +130,8 @@ def _check_free(host: str, port: int) -> None:
 
 
 def _keep_answers_apart() -> TextIO:
-    """What standard output was. From now on libraries that print there print to standard error."""
+    """Return what standard output was. Libraries that print there print to standard error from now
+    on."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     sys.stdout.flush()
     os.dup2(2, 1)
@@ -138,7 +139,7 @@ def _keep_answers_apart() -> TextIO:
 
 
 def _set_environment() -> None:
-    """What llama.cpp's threads and its aborts go by, unless the operator's environment says it."""
+    """Set what llama.cpp's threads and aborts go by, unless the operator's environment says it."""
     from paddler_trio.agent.children.engine_process import THREAD_WAITING
 
     if not os.environ.keys() & THREAD_WAITING.keys():

@@ -11,8 +11,8 @@ import sys
 
 
 def open_missing_streams() -> None:
-    """What is read from a missing one has ended, what is written to a missing output fails, and
-    errors that nobody can see are dropped. To be called before anything else is opened."""
+    """Open what is missing: a missing input has ended, what is written to a missing output fails,
+    and errors that nobody can see are dropped. To be called before anything else is opened."""
     for descriptor, flags in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""How client commands talk to people: plain text unless a terminal listens, and one line an error.
+"""Output of client commands: plain text unless a terminal listens, and one line an error.
 
 Answers go to standard output, everything about them (progress, warnings, errors) to standard
 error, so that a pipe carries answers only. Text from models and agents is not ours: its control
@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from paddler_trio.errors import PaddlerError
 
@@ -39,12 +40,12 @@ _CONTROLS = {
 
 
 def stdout() -> Console:
-    """For answers."""
+    """Return the console for answers."""
     return _console(stderr=False)
 
 
 def stderr() -> Console:
-    """For progress and warnings."""
+    """Return the console for progress and warnings."""
     return _console(stderr=True)
 
 
@@ -60,6 +61,19 @@ def printable(text: str) -> str:
     every character that turns the direction of writing and every half of a surrogate pair made
     visible and harmless."""
     return text.translate(_CONTROLS)
+
+
+def shown_width(*, wide: bool) -> int | None:
+    """Return the columns that tables on standard output have; None for as many as they need."""
+    console = stdout()
+    return None if wide or not console.is_terminal else console.width
+
+
+def print_lines(lines: Iterable[Text]) -> None:
+    """Print lines of a table to standard output, each as it is."""
+    console = stdout()
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def print_json(value: object) -> None:

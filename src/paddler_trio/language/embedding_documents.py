@@ -140,7 +140,7 @@ def _prepare(
 
 
 def _taken_apart(whole: list[int], bare: list[int]) -> tuple[list[int], list[int], list[int]]:
-    """What the vocabulary puts before a text, the text itself, and what it puts behind."""
+    """Return what the vocabulary puts before a text, the text itself, and what it puts behind."""
     for start in range(len(whole) - len(bare) + 1):
         end = start + len(bare)
         if whole[start:end] == bare:
@@ -149,15 +149,15 @@ def _taken_apart(whole: list[int], bare: list[int]) -> tuple[list[int], list[int
 
 
 def _even_chunks(tokens: list[int], room: int) -> list[list[int]]:
-    """As few as possible, and as equal: a short last chunk would weigh little and mean little."""
+    """Cut as few chunks as possible, and as equal: a short last one would mean little."""
     count = -(-len(tokens) // room)
     bounds = [len(tokens) * place // count for place in range(count + 1)]
     return [tokens[start:end] for start, end in pairwise(bounds)]
 
 
 def _filled(template: str, texts: Mapping[str, str]) -> str:
-    """What the texts themselves spell is no place for another one: a query full of ``{document}``
-    would be a thousand documents long."""
+    """Fill a template in; what the texts themselves spell is no place for another one: a query
+    full of ``{document}`` would be a thousand documents long."""
     return _PLACES.sub(lambda place: texts[place[0]], template)
 
 

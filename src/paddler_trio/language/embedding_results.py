@@ -1,4 +1,4 @@
-"""What an engine computed of documents, on its way to the client.
+"""Vectors that an engine computed of documents become results for the client.
 
 vectors -> average -> norm -> result. Pure, and blocking where it computes: that belongs into worker
 threads. Vectors come in any order and go on in the order of their documents.
@@ -61,7 +61,7 @@ class PreparedDocument:
 
 @attrs.frozen
 class Form:
-    """How the vectors of one request become results.
+    """A form says how the vectors of one request become results.
 
     Args:
       pooling: what the engine does.

@@ -99,7 +99,7 @@ class Others:
 def infill_tokens_of(
     prompt: InfillPrompt, vocabulary: Vocabulary, *, slot_cells: int, n_batch: int
 ) -> list[int]:
-    """What the engine is given; raises Refusal."""
+    """Return what the engine is given; raises Refusal."""
     markers = vocabulary.infill_tokens
     if markers.missing:
         raise Refusal("InfillNotSupported", _missing(markers.missing))
@@ -149,7 +149,7 @@ def near(prompt: InfillPrompt, most_chars: int) -> InfillPrompt:
 
 
 def _nameless(other: OtherText) -> OtherText:
-    """For a model that is told no names."""
+    """Return the text for a model that is told no names."""
     return attrs.evolve(other, filename="")
 
 

@@ -1,4 +1,4 @@
-"""What the language of a model is read from: all that an agent needs of it.
+"""The language of a model is read from a source: all that an agent needs of it.
 
 Reading it is the work of a preparation process, which imports what that takes.
 """
@@ -13,7 +13,7 @@ from paddler_trio.wire.trio.desired_state_extras import Markers
 
 @attrs.frozen(kw_only=True)
 class LanguageSource:
-    """What a language is read from.
+    """A source is what a language is read from.
 
     Args:
       paths: the model file first, then what the engine uses beside it; the fingerprint covers all.

@@ -36,7 +36,7 @@ def templates_of(
 
     Args:
       default: source of the default template.
-      is_override: the operator set it: it takes the place of every template of the file (W8).
+      is_override: the operator set it: it takes the place of every template of the file.
       trusts_messages: control tokens that messages spell become control tokens.
 
     Raises:

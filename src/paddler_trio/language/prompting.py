@@ -1,9 +1,9 @@
-"""From a request to tokens: everything about language that happens before the engine.
+"""A request becomes tokens: everything about language that happens before the engine is here.
 
     prompt -> rendering -> tokens; constraint -> grammar; overrides -> sampling; the answer's reader
 
 Paddler's two requests are converted to the extended one, which covers both. Runs in a preparation
-process, off the event loop and off the decode path (W22). What cannot be prompted is a
+process, off the event loop and off the decode path. What cannot be prompted is a
 :class:`Refusal` that carries the ending result its client gets.
 """
 
@@ -64,7 +64,7 @@ MAX_SALT_CHARS = 1024
 
 @attrs.frozen(kw_only=True)
 class Prompted:
-    """What the engine is sent, and the object that reads its answer.
+    """The engine is sent ``start``, and ``output`` reads its answer.
 
     Each of the images has one ``IMAGE_TOKEN`` among the tokens.
     """
@@ -97,17 +97,9 @@ def prompt_of(
         engine decides alone.
     """
     is_extended = isinstance(work, Generate)
-    request = work if isinstance(work, Generate) else _generate_of(work)
-    if is_extended:
-        _check(request)
+    request = _checked_request(work) if isinstance(work, Generate) else _generate_of(work)
     if slot_cells:
-        too_long = length_problem(request.prompt, language.vocabulary, slot_cells)
-        if too_long is not None:
-            raise (
-                bad_request("prompt", too_long)
-                if is_extended
-                else Refusal("SamplerError", too_long)
-            )
+        _check_length(request.prompt, language.vocabulary, slot_cells, is_extended=is_extended)
     rendering = rendering_of(
         request.prompt,
         language,
@@ -116,23 +108,10 @@ def prompt_of(
         has_form=request.constraint is not None,
     )
     tokens = tokens_of(request.prompt, rendering, language, slot_cells=slot_cells)
-    if is_extended and not tokens and isinstance(request.prompt, TextPrompt):
-        tokens = _beginning(language.vocabulary)
     if is_extended and not tokens:
-        raise bad_request("prompt", "the prompt is empty: there is nothing to continue")
-    output = OutputProcessor(
-        rendering.classifier,
-        call_reader(request.prompt, rendering.start.form, seed=seed),
-        StopTexts(request.stop) if request.stop else None,
-        is_extended,
-        without_layout_from=_without_layout_from(request.prompt) if is_extended else None,
-        reasoning_is_content=isinstance(request.prompt, ConversationPrompt)
-        and request.prompt.raw_reasoning,
-    )
-    try:
-        output.replay(language.vocabulary.token_bytes(token, special=True) for token in sampled)
-    except TokenizationError as error:
-        raise Refusal("SamplerError", f"cannot continue: {error}") from error
+        tokens = _beginning(request.prompt, language.vocabulary)
+    output = _output_of(request, rendering, seed=seed, is_extended=is_extended)
+    _replay(sampled, output, language.vocabulary)
     start = StartSequence(
         key=key,
         tokens=tokens,
@@ -153,6 +132,38 @@ def prompt_of(
         hides_controls=is_extended and _hides_controls(request, language.vocabulary),
     )
     return Prompted(start=start, output=output)
+
+
+def _check_length(
+    prompt: Prompt, vocabulary: Vocabulary, slot_cells: int, *, is_extended: bool
+) -> None:
+    """Refuse a prompt that cannot fit a slot."""
+    too_long = length_problem(prompt, vocabulary, slot_cells)
+    if too_long is not None:
+        raise bad_request("prompt", too_long) if is_extended else Refusal("SamplerError", too_long)
+
+
+def _output_of(
+    request: Generate, rendering: Rendering, *, seed: int, is_extended: bool
+) -> OutputProcessor:
+    """Return the object that reads the answer to a request."""
+    prompt = request.prompt
+    return OutputProcessor(
+        rendering.classifier,
+        call_reader(prompt, rendering.start.form, seed=seed),
+        StopTexts(request.stop) if request.stop else None,
+        is_extended,
+        without_layout_from=_without_layout_from(prompt) if is_extended else None,
+        reasoning_is_content=isinstance(prompt, ConversationPrompt) and prompt.raw_reasoning,
+    )
+
+
+def _replay(sampled: Sequence[int], output: OutputProcessor, vocabulary: Vocabulary) -> None:
+    """Let the reader of an answer know what another agent has produced of it."""
+    try:
+        output.replay(vocabulary.token_bytes(token, special=True) for token in sampled)
+    except TokenizationError as error:
+        raise Refusal("SamplerError", f"cannot continue: {error}") from error
 
 
 def length_problem(prompt: Prompt, vocabulary: Vocabulary, slot_cells: int) -> str | None:
@@ -213,7 +224,7 @@ def rendering_of(
 def tokens_of(
     prompt: Prompt, rendering: Rendering, language: Language, *, slot_cells: int = 0
 ) -> list[int]:
-    """What the engine is given; raises Refusal. ``slot_cells``: what an infill is cut to."""
+    """Return what the engine is given; raises Refusal. ``slot_cells``: what an infill is cut to."""
     vocabulary = language.vocabulary
     if isinstance(prompt, InfillPrompt):
         n_batch = language.parameters.n_batch
@@ -290,8 +301,8 @@ def _generate_of(params: PaddlerWork) -> Generate:
     )
 
 
-def _check(request: Generate) -> None:
-    """Refuse what is wrong with any model."""
+def _checked_request(request: Generate) -> Generate:
+    """Return the request; refuse what is wrong with any model."""
     if request.max_tokens is not None and request.max_tokens < 1:
         raise bad_request("max_tokens", f"max_tokens is {request.max_tokens}, must be at least 1")
     if len(request.stop) > MAX_STOP_TEXTS:
@@ -311,6 +322,7 @@ def _check(request: Generate) -> None:
             "cache_salt",
             f"cache_salt: {len(request.cache_salt)} characters, the limit is {MAX_SALT_CHARS}",
         )
+    return request
 
 
 def _tokens_with_images(text: str, vocabulary: Vocabulary) -> list[int]:
@@ -325,18 +337,21 @@ def _tokens_with_images(text: str, vocabulary: Vocabulary) -> list[int]:
 
 
 def _hides_controls(request: Generate, vocabulary: Vocabulary) -> bool:
-    """In a text that is continued nothing reads control tokens, but for what asks for their text:
-    a stop text, or a constraint."""
+    """Return whether control tokens have no text: in a text that is continued nothing reads
+    them, but for what asks for their text: a stop text, or a constraint."""
     if isinstance(request.prompt, ConversationPrompt) or request.constraint is not None:
         return False
     return not any(mark in text for text in request.stop for mark in vocabulary.control_texts)
 
 
-def _beginning(vocabulary: Vocabulary) -> list[int]:
-    """What every text comes after, as the model was trained: the end of another if there is no
-    mark of a beginning; empty without either."""
+def _beginning(prompt: Prompt, vocabulary: Vocabulary) -> list[int]:
+    """Return what every text comes after, as the model was trained: the end of another if there is
+    no mark of a beginning. Only a plain text may be empty."""
     marks = (vocabulary.bos_token, vocabulary.eos_token)
-    return [mark for mark in marks if mark is not None][:1]
+    found = [mark for mark in marks if mark is not None][:1]
+    if not found or not isinstance(prompt, TextPrompt):
+        raise bad_request("prompt", "the prompt is empty: there is nothing to continue")
+    return found
 
 
 def _checked(tokens: Sequence[int], vocabulary: Vocabulary) -> list[int]:
@@ -354,7 +369,7 @@ def _checked(tokens: Sequence[int], vocabulary: Vocabulary) -> list[int]:
 def _grammar(
     request: Generate, rendering: Rendering, language: Language, *, binds_calls: bool
 ) -> Grammar | None:
-    """What every token must fit.
+    """Return what every token must fit.
 
     Paddler's requests are bound by their grammar alone; in ours tool calls are bound too, unless
     they are wanted as the model writes them.

@@ -94,7 +94,7 @@ def render(
 
 @lru_cache(maxsize=16)  # the templates in force
 def paddler_form_of(form: ModelFormat) -> ModelFormat:
-    """The same where a call that is opened within reasoning is one."""
+    """Return the form in which a call that is opened within reasoning is one."""
     return attrs.evolve(form, calls_end_reasoning=True)
 
 

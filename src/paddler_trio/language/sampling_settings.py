@@ -55,6 +55,7 @@ def sampling_of(
         seed=seed if overrides.seed is None else overrides.seed,
         penalize_prompt=overrides.penalize_prompt,
         ignore_eos=overrides.ignore_eos,
+        post_sampling_probs=overrides.post_sampling_probs,
     )
     changes: dict[str, Any] = {}  # of several types
     for name, parameter in PARAMETERS.items():
@@ -106,7 +107,7 @@ def _breakers(texts: Sequence[str]) -> list[str]:
 
 
 def _logit_bias(biases: Sequence[LogitBias], vocabulary: Vocabulary) -> dict[int, float]:
-    """Where a token is named twice, the later bias counts."""
+    """Collect the biases; where a token is named twice, the later one counts."""
     by_token: dict[int, float] = {}
     for place, bias in enumerate(biases):
         field = f"sampling.logit_bias[{place}]"

@@ -1,4 +1,4 @@
-"""Whether the arguments of a tool call are what the tool's JSON Schema allows.
+"""The arguments of a tool call are held to the tool's JSON Schema.
 
 Tools are untrusted input, and arguments are validated in the agent's event loop, so validation is
 bounded: schemas in size, and each validation in the references it follows and the comparisons it
@@ -90,7 +90,8 @@ class ToolSchema:
             raise ToolSchemaError(tool, "schema is nested too deeply") from error
 
     def findings(self, arguments: Mapping[str, object]) -> list[str]:
-        """What is wrong with ``arguments``, at most ``MAX_FINDINGS`` messages; empty means fine."""
+        """Return what is wrong with ``arguments``, at most ``MAX_FINDINGS`` messages; empty
+        means fine."""
         findings: list[str] = []
         before = _WORK.set(_Work())
         try:
@@ -118,7 +119,7 @@ class ToolSchema:
 
 @attrs.define
 class _Work:
-    """What one validation has done so far."""
+    """A validation has done so much so far."""
 
     references: int = 0
     comparisons: int = 0
@@ -189,7 +190,8 @@ def _size(value: object) -> int:
 
 
 def _compared(keyword: str, value: object, instance: object) -> int:
-    """How many values, at any depth, a keyword that compares whole values compares at most."""
+    """Return how many values, at any depth, a keyword that compares whole values compares at
+    most."""
     if keyword == "uniqueItems":
         weight = _weight(instance)
         return weight + (_size(instance) * weight // 2 if _are_few(instance, weight) else 0)
@@ -205,12 +207,12 @@ def _compared(keyword: str, value: object, instance: object) -> int:
 
 
 def _are_few(items: object, weight: int) -> bool:
-    """Whether each item may be compared with every other."""
+    """Return whether each item may be compared with every other."""
     return _size(items) <= MAX_UNIQUE_ITEMS and weight <= MAX_UNIQUE_VALUES
 
 
 def _weight(value: object) -> int:
-    """How many values there are inside, at any depth, a long text as several."""
+    """Return how many values there are inside, at any depth, a long text as several."""
     total, waiting = 0, [value]
     while waiting:
         each = waiting.pop()

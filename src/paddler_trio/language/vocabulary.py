@@ -50,8 +50,8 @@ class TokenizationError(PaddlerError):
 
 @attrs.frozen
 class InfillTokens:
-    """What models are told a gap with; llama.cpp knows them by their numbers in the file, else by
-    the names that families of models give them. None: this vocabulary has no such token."""
+    """Models are told a gap with these; llama.cpp knows them by their numbers in the file, else
+    by the names that families of models give them. None: this vocabulary has none."""
 
     prefix: int | None
     suffix: int | None
@@ -276,7 +276,7 @@ class Vocabulary:
             return _piece_of(vocab, token, special)
 
     def is_end_of_generation(self, token: int) -> bool:
-        """Whether the model ends its answer with this token."""
+        """Return whether the model ends its answer with this token."""
         with self.open_handle() as vocab:
             self._check(token)
             return bool(lib.llama_vocab_is_eog(vocab, token))

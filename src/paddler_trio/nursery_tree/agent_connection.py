@@ -8,27 +8,34 @@ a client's id never leaves the balancer.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import attrs
 import structlog
 import trio
 
 from paddler_trio.errors import LinkError, PaddlerError
+from paddler_trio.net.tunnels import Tunnels
 from paddler_trio.nursery_tree.agent_kinds import AgentKind, Feature, Readiness
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
-from paddler_trio.nursery_tree.tunnels import Tunnels
+from paddler_trio.nursery_tree.request import Lease
+from paddler_trio.nursery_tree.step_results import ResultSink
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.system.fair_places import FairPlaces
 from paddler_trio.system.synchronization import Future
 from paddler_trio.wire.codec import dumps
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState, applicable_state
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
+    DesiredModel,
+    applicable_state,
+)
 from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, render
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
-from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
+from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest, Pull
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
 from paddler_trio.wire.trio.trio_link import (
@@ -43,10 +50,6 @@ from paddler_trio.wire.trio.trio_link import (
     render_extension,
 )
 from paddler_trio.wire.trio.upstream_messages import Upstream
-
-if TYPE_CHECKING:
-    from paddler_trio.nursery_tree.lease import Lease
-    from paddler_trio.nursery_tree.request import ResultSink
 
 log = structlog.get_logger("agents")
 
@@ -151,6 +154,8 @@ class AgentConnection:
     _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
     _progress: dict[str, Callable[[CacheProgress], None]] = attrs.field(factory=dict, init=False)
     """Of the queries that report it; by the same ids."""
+    asked_models: Counter[DesiredModel] = attrs.field(factory=Counter, init=False)
+    """Models that it was just told to fetch, or to judge, whatever is desired."""
     _num_queries: int = attrs.field(default=0, init=False)
     _asking: FairPlaces = attrs.field(
         factory=lambda: FairPlaces(QUESTIONS_AT_ONCE, share=QUESTIONS_OF_ONE_CLIENT), init=False
@@ -245,7 +250,7 @@ class AgentConnection:
     # ------------------------------------------------------------- requests
 
     def start(self, lease: Lease) -> None:
-        """Send the request; its route is open before the agent can answer."""
+        """Send the request, as in ``SlotOwner``."""
         self._leases[lease.wire_id] = lease
         self.idle_since_s = None
         request = lease.request
@@ -370,7 +375,16 @@ class AgentConnection:
         beside = Feature.BESIDE in self.features
         asked = AskFit(wire_id, state, question.extras, question.slots, beside=beside)
         frame = render_extension(asked)
-        return self._answer_in(await self._asked(wire_id, frame))
+        with self._asking_about(state.model, state.multimodal_projection):
+            return self._answer_in(await self._asked(wire_id, frame))
+
+    @contextmanager
+    def _asking_about(self, *models: DesiredModel) -> Iterator[None]:
+        self.asked_models.update(models)
+        try:
+            yield
+        finally:
+            self.asked_models -= Counter(models)
 
     async def command_cache(
         self, request: CacheRequest, on_progress: Callable[[CacheProgress], None]
@@ -396,8 +410,10 @@ class AgentConnection:
                 on_progress(progress)
 
             self._progress[wire_id] = progressed
+            models = request.models if isinstance(request, Pull) else ()
             try:
-                answer = await self._asked(wire_id, render_extension(Cache(wire_id, request)))
+                with self._asking_about(*models):
+                    answer = await self._asked(wire_id, render_extension(Cache(wire_id, request)))
             finally:
                 del self._progress[wire_id]
             return self._answer_in(answer)

@@ -26,12 +26,11 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.nursery_tree.drain_status import show_drain
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, run_instance
 from paddler_trio.system.heap_trim import run_heap_trim
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.ready_sockets import run_ready_sockets
-from paddler_trio.system.systemd_notify import SystemdNotifier
+from paddler_trio.system.systemd_notify import SystemdNotifier, show_drain
 
 log = structlog.get_logger("agent")
 

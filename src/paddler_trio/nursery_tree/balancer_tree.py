@@ -43,7 +43,6 @@ import structlog
 import trio
 
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.drain_status import show_drain
 from paddler_trio.nursery_tree.handing_over import (
     Bequest,
     Predecessor,
@@ -56,7 +55,7 @@ from paddler_trio.nursery_tree.state_owner import Run, StateOwner
 from paddler_trio.system.heap_trim import run_heap_trim
 from paddler_trio.system.signals import watch_hangups
 from paddler_trio.system.synchronization import wait_any
-from paddler_trio.system.systemd_notify import SystemdNotifier
+from paddler_trio.system.systemd_notify import SystemdNotifier, show_drain
 
 log = structlog.get_logger("balancer")
 

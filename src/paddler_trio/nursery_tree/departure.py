@@ -19,10 +19,10 @@ import trio
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import Feature
-from paddler_trio.nursery_tree.dispatch_failures import MOVED
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import Buffered
+from paddler_trio.nursery_tree.request_endings import MOVED
 from paddler_trio.scheduler.dispatch.slots_kept import slots_kept
 
 log = structlog.get_logger("handover")

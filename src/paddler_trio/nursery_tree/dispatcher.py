@@ -18,40 +18,41 @@ import trio
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import INFILL_OFFERS, TRIO_OFFERS
-from paddler_trio.nursery_tree.dispatch_failures import (
+from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import Observers
+from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
+from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
+from paddler_trio.nursery_tree.pools import Pools
+from paddler_trio.nursery_tree.request import (
+    Buffered,
+    Ended,
+    Lease,
+    Leased,
+    Phase,
+    Request,
+    RevisionPin,
+    SlotOwner,
+    Stopping,
+    Streaming,
+    client_digest,
+)
+from paddler_trio.nursery_tree.request_endings import (
     BUFFERED_TOO_LONG,
     CUT_OFF,
     DISPLACED,
     OLD_FOR_INFILL,
     OVERFLOW,
     SHUTTING_DOWN,
+    Completed,
+    Failure,
     hopeless,
     no_such_deployment,
     other_kind,
+    revision_gone,
     silent_server,
     stranded,
     token_timeout,
     too_long,
-)
-from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
-from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
-from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
-from paddler_trio.nursery_tree.handover import run_in
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
-from paddler_trio.nursery_tree.pools import Pools
-from paddler_trio.nursery_tree.request import (
-    Buffered,
-    Completed,
-    Ended,
-    Failure,
-    Leased,
-    Phase,
-    Request,
-    RevisionPin,
-    Stopping,
-    Streaming,
-    client_digest,
 )
 from paddler_trio.nursery_tree.request_log import log_end, shown
 from paddler_trio.scheduler.dispatch.continuation import Loss, refusal
@@ -60,7 +61,7 @@ from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Granted, Queued
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics, Priority, RequestKey
 from paddler_trio.system.printed_tree import explain_this_task
-from paddler_trio.system.synchronization import ChangedItems, Changes
+from paddler_trio.system.synchronization import ChangedItems, Changes, run_in
 from paddler_trio.wire.trace_parent import TraceContext
 from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
@@ -79,6 +80,8 @@ class Dispatcher:
     """
 
     limits: DispatchLimits
+    observers: Observers = attrs.field(factory=Observers)
+    """They see every request."""
     agents: dict[AgentKey, AgentConnection] = attrs.field(factory=dict, init=False)
     agents_changed: Changes = attrs.field(factory=Changes, init=False)
     fleet_changed: Changes = attrs.field(factory=Changes, init=False)
@@ -86,8 +89,6 @@ class Dispatcher:
     buffer_changed: Changes = attrs.field(factory=Changes, init=False)
     pools_changed: Changes = attrs.field(factory=Changes, init=False)
     """A queue is empty, or not empty any more."""
-    observer: DispatchObserver = attrs.field(factory=NoObserver, init=False)
-    """Sees every request; set before the first one."""
     health: HealthTracker = attrs.field(factory=HealthTracker, init=False)
     is_draining: bool = attrs.field(default=False, init=False)
     pools: Pools = attrs.field(init=False)
@@ -148,8 +149,8 @@ class Dispatcher:
             is_repeatable=is_repeatable,
             buffered_timeout_s=self.limits.buffered_timeout_s,
         )
-        request.observer = self.observer
-        self.observer.arrived(request)
+        request.observer = self.observers
+        self.observers.arrived(request)
         if self.is_draining or self._requests_nursery is None:
             return self._refused(request, SHUTTING_DOWN)
         if work.excess is not None:
@@ -191,7 +192,7 @@ class Dispatcher:
         """It never was in a queue."""
         left = request.phase
         request.end(failure)
-        self.observer.moved(request, left)
+        self.observers.moved(request, left)
         return request
 
     def drain(self) -> None:
@@ -232,19 +233,11 @@ class Dispatcher:
         having = [agent for agent in self.agents.values() if agent.status.slots_total > 0]
         return bool(having) and all(agent.is_drained for agent in having)
 
-    def suspend(self, agent: AgentConnection) -> None:
+    def suspend(self, owner: SlotOwner) -> None:
         """The server behind this agent did not answer: no work until the agent's next report, which
         says how it is."""
-        agent.is_suspended = True
-        if agent.key in self.agents and agent.refresh_readiness():
-            self.update(agent)
-
-    def _rest(self, agent: AgentConnection) -> None:
-        """It cannot do what it says: it lacks memory or descriptors, and has the most free slots
-        for it."""
-        agent.rests_until_s = trio.current_time() + REST_S
-        if agent.key in self.agents and agent.refresh_readiness():
-            self.update(agent)
+        owner.is_suspended = True
+        self._look_again(owner)
 
     def agents_with_models(self) -> list[AgentConnection]:
         """Those that load what is desired; not those in front of a server."""
@@ -297,7 +290,7 @@ class Dispatcher:
 
     async def run_agent(self, run: Callable[[], Awaitable[None]], *, name: str) -> None:
         """Run the task of one agent's connection among the agents, until it ends; see
-        :func:`~paddler_trio.nursery_tree.handover.run_in`."""
+        :func:`~paddler_trio.system.synchronization.run_in`."""
         assert self._agents_nursery is not None, "an agent dialled in before the tree was built"
         await run_in(self._agents_nursery, run, name=name)
 
@@ -334,7 +327,7 @@ class Dispatcher:
 
     def update(self, agent: AgentConnection) -> None:
         """The agent's slots or readiness may have changed."""
-        self.observer.agent_changed(agent, is_here=True)
+        self.observers.agent_changed(agent, is_here=True)
         pool = self.pools.of(agent)
         self._note_serving(pool, agent.key, serves=agent.gets_work_by_right)
         self._apply(pool, pool.record(agent))
@@ -351,7 +344,7 @@ class Dispatcher:
         if self.agents.pop(agent.key, None) is None:
             return
         self._ids.discard(agent.id)
-        self.observer.agent_changed(agent, is_here=False)
+        self.observers.agent_changed(agent, is_here=False)
         self.health.left(agent.label, trio.current_time(), gracefully=agent.said_goodbye)
         suspects = {} if agent.said_goodbye else agent.suspects()
         how = "lost: the agent left" if agent.said_goodbye else "lost: the agent's connection broke"
@@ -389,7 +382,9 @@ class Dispatcher:
             suspects=suspects,
         )
         if not suspects and request.agents[-2:] == [lease.agent.label] * 2:
-            self._rest(lease.agent)
+            # it cannot do what it says: it lacks memory or descriptors, and has the most free slots
+            lease.agent.rests_until_s = trio.current_time() + REST_S
+            self._look_again(lease.agent)
         pool = self.pools.of(request)
         self._apply(pool, pool.ledger.give_back(request.key))
         self._lose_slot(request, suspects, f"handed back: {reason}")
@@ -436,7 +431,7 @@ class Dispatcher:
 
         ``suspects``: how many may be the cause, this one among them; 0 if this one is not.
         """
-        self.observer.lost(request, how)
+        self.observers.lost(request, how)
         if isinstance(request.phase, Stopping):
             request.end(request.phase.ending)
             return
@@ -497,8 +492,11 @@ class Dispatcher:
                 waited_s = trio.current_time() - since_s
                 if request.pin is not None and not request.tokens:
                     request.pin.is_lost = True
+                    request.end(revision_gone(request.pin.revision or "", waited_s))
+                    return
                 agents = self.pools.of(request).agents.values()
-                request.end(stranded(request, waited_s, agents))
+                ready = [agent.kind for agent in agents if agent.is_accepting]
+                request.end(stranded(len(request.tokens), waited_s, ready))
             case Leased(lease) | Streaming(lease) if lease.silent_from_s > trio.current_time():
                 request.wait_until(lease.silent_from_s)
             case Leased(lease) | Streaming(lease) if isinstance(request.work, ForwardedWork):
@@ -512,7 +510,7 @@ class Dispatcher:
 
     def _moved(self, request: Request, left: Phase) -> None:
         """A request has entered a phase: what that means for its agent, its slot, its deadline."""
-        self.observer.moved(request, left)
+        self.observers.moved(request, left)
         now_s = trio.current_time()
         held = left.lease if isinstance(left, Leased | Streaming | Stopping) else None
         match request.phase:
@@ -555,12 +553,17 @@ class Dispatcher:
             return request.work.response_timeout_s
         return self.limits.item_timeout_s
 
-    def _count_failure(self, agent: AgentConnection) -> None:
-        ejection_s = self.health.failed(agent.label, trio.current_time())
+    def _count_failure(self, owner: SlotOwner) -> None:
+        ejection_s = self.health.failed(owner.label, trio.current_time())
         if ejection_s is not None:
-            log.error("agent ejected: too many failures", agent=agent.label, for_s=ejection_s)
-            if agent.key in self.agents and agent.refresh_readiness():
-                self.update(agent)
+            log.error("agent ejected: too many failures", agent=owner.label, for_s=ejection_s)
+            self._look_again(owner)
+
+    def _look_again(self, owner: SlotOwner) -> None:
+        """Something beside its reports has changed whether it gets work."""
+        agent = self.agents.get(owner.key)
+        if agent is not None and agent.refresh_readiness():
+            self.update(agent)
 
     def _apply(self, pool: Pool, decisions: Iterable[Granted | Queued]) -> None:
         for decision in decisions:

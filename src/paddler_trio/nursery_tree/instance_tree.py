@@ -29,8 +29,7 @@ import attrs
 import trio
 
 from paddler_trio.errors import EngineError, PreparationError
-from paddler_trio.nursery_tree.supervise import Child, supervise
-from paddler_trio.system.restart_budget import RestartBudget
+from paddler_trio.system.supervise import Child, RestartBudget, supervise
 from paddler_trio.system.synchronization import wait_any
 
 ENGINE_RESTARTS = 12

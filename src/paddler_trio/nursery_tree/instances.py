@@ -24,8 +24,7 @@ import structlog
 import trio
 
 from paddler_trio.nursery_tree.instance_tree import InstanceParts, run_instance
-from paddler_trio.nursery_tree.supervise import Child, supervise
-from paddler_trio.system.restart_budget import RestartBudget
+from paddler_trio.system.supervise import Child, RestartBudget, supervise
 from paddler_trio.system.synchronization import Changes
 
 log = structlog.get_logger("agent")

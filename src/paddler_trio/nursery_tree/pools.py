@@ -10,9 +10,9 @@ import attrs
 import trio
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_failures import no_such_deployment
 from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
 from paddler_trio.nursery_tree.request import Buffered, Request
+from paddler_trio.nursery_tree.request_endings import no_such_deployment
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
@@ -161,6 +161,11 @@ class Pools:
         """Why it waits, if its pool is held."""
         pool = self._by_name.get(request.deployment)
         return None if pool is None else pool.held
+
+    def serves(self, deployment: str) -> bool:
+        """Return whether an agent of this deployment has slots and gets work."""
+        pool = self.find(deployment)
+        return pool is not None and pool.serves
 
     def obstacle(self, deployment: str) -> str:
         """Why its requests wait, if they do not only wait for their turn; else empty."""

@@ -1,4 +1,4 @@
-"""One request as the balancer sees it, from its first byte to its last.
+"""One request as the balancer sees it, from its first byte to its last, and the slots that it has.
 
 A request is in exactly one phase, and nothing beside the phase describes its state::
 
@@ -16,6 +16,10 @@ means for slots, agents and deadlines in the same step.
 
 One task at a time emits into a request, and one consumer reads its outbox. An outbox that is full
 has a consumer that is too slow; then this request alone is stopped.
+
+A lease is a request in a slot of an agent: from the grant until the agent is done with it. The
+agent's reader delivers into it synchronously, and no task waits in between. So a token costs one
+task switch: that of the consumer that writes it out.
 """
 
 from __future__ import annotations
@@ -23,50 +27,40 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import attrs
 import trio
 
-from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
+from paddler_trio.net.tunnels import Tunnels
+from paddler_trio.nursery_tree.agent_kinds import AgentKind
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
+from paddler_trio.nursery_tree.request_endings import Completed, Ending, Failure, Stopped
+from paddler_trio.nursery_tree.step_results import (
+    FORWARDED,
+    NOTHING,
+    RawResult,
+    Results,
+    ResultSink,
+)
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trace_parent import TraceContext
+from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork
+from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
-if TYPE_CHECKING:
-    from paddler_trio.nursery_tree.lease import Lease
-
 MAX_LOG_ID_CHARS = 128
-FORWARDED: Final = "Forwarded"
-"""The family of what a server answers: nothing of it is read here."""
+MAX_MOMENTS: Final = 32
+SLOW_READER: Final = Failure(
+    503, "The client reads too slowly; the request was stopped to protect others"
+)
 OUTBOX_STEPS = 512
 """Steps a client may lag behind on top of the kernel's buffers: ten seconds at 50 tokens/s."""
-
-RawResult: TypeAlias = "Mapping[str, object] | str"
-"""A generation or embedding result as it came off the wire, e.g. ``{"ContentToken": "hi"}``."""
-
-
-@attrs.frozen
-class Results:
-    """What one step of an agent produced for this request, in order."""
-
-    generated_by: str | None
-    family: str
-    """``GeneratedToken`` or ``Embedding``: the tag around each result."""
-    results: list[RawResult]
-    tokens: Sequence[int] = ()
-    """The tokens sampled in this step; empty if the agent does not report them."""
-    num_tokens: int = 0
-    """Tokens or embeddings: as many as are reported, or else as there are results that end
-    nothing."""
-
-
-NOTHING: Final = Results(None, "GeneratedToken", [])
-"""A step without results."""
 
 
 @attrs.define(eq=False)
@@ -79,29 +73,6 @@ class RevisionPin:
 
     revision: str | None = None
     is_lost: bool = False
-
-
-@attrs.frozen
-class Completed:
-    """The agent sent the ending result, and it was passed on."""
-
-
-@attrs.frozen
-class Failure:
-    """An ending that no agent produced; ``code`` mirrors HTTP status numbers."""
-
-    code: int
-    description: str
-    blames_agent: bool = attrs.field(default=False, eq=False)
-    """It counts against the health of the agent that held the request."""
-
-
-@attrs.frozen
-class Stopped:
-    """The client is gone or asked to stop; nothing more is sent to it."""
-
-
-Ending: TypeAlias = Completed | Failure | Stopped
 
 
 @attrs.define(eq=False)
@@ -158,17 +129,47 @@ TRANSITIONS: Mapping[type[Phase], frozenset[type[Phase]]] = {
 }
 
 
-class ResultSink(Protocol):
-    """Sends results to the client in the step in which the agent delivers them."""
+class SlotOwner(Protocol):
+    """An agent, as the requests in its slots know it; see ``agent_connection.py``."""
 
-    def take(self, results: Results) -> bool:
-        """Whether it will send them, with the next ``flush``; if not, they go to the outbox, and
-        so do all until the consumer has read it empty. Never raises."""
+    key: AgentKey
+    id: str
+    name: str | None
+    deployment: str
+    kind: AgentKind
+    tunnels: Tunnels | None
+    touched: dict[ResultSink, None]
+    is_suspended: bool
+    rests_until_s: float
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def model(self) -> str | None: ...
+
+    @property
+    def slots_processing(self) -> int: ...
+
+    def start(self, lease: Lease) -> None:
+        """Send the request; its route is open before the agent can answer."""
         ...
 
-    def flush(self) -> None:
-        """Send what was taken, without waiting; a second time there is nothing to send."""
+    def stop(self, lease: Lease) -> None:
+        """Ask the agent to end it; the agent answers with an ending result, or hands it back."""
         ...
+
+    def forget(self, lease: Lease) -> None:
+        """Drop its results from now on."""
+        ...
+
+
+class DeliveryObserver(Protocol):
+    """Sees what agents send; see ``dispatch_observer.py``."""
+
+    def delivered(self, request: Request, results: Results, now_s: float) -> None: ...
+
+    def prepared(self, lease: Lease) -> None: ...
 
 
 _NO_OUTBOX: Final = trio.open_memory_channel[Results](0)
@@ -222,7 +223,7 @@ class Request:
     """Who waits here goes on when ``timer`` no longer counts because the phase changed."""
     on_move: Callable[[Request, Phase], None] = attrs.field(default=_ignore_move, init=False)
     """Called within each transition, with the phase that was left."""
-    observer: DispatchObserver = attrs.field(factory=NoObserver, init=False)
+    observer: DeliveryObserver | None = attrs.field(default=None, init=False)
     sink: ResultSink | None = attrs.field(default=None, init=False)
     """Takes results past the outbox, as long as it can; its consumer sets it."""
     left_queue: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -371,7 +372,8 @@ class Request:
         self.num_results += len(results.results)
         if isinstance(self.phase, Leased):
             self._enter(Streaming(self.phase.lease))
-        self.observer.delivered(self, results, now_s)
+        if self.observer is not None:
+            self.observer.delivered(self, results, now_s)
         return True
 
     def begin_stream(self, now_s: float) -> None:
@@ -381,7 +383,8 @@ class Request:
         self.is_continuable = False
         self.num_results += 1
         self._enter(Streaming(lease))
-        self.observer.delivered(self, Results(lease.agent.name, FORWARDED, []), now_s)
+        if self.observer is not None:
+            self.observer.delivered(self, Results(lease.agent.name, FORWARDED, []), now_s)
 
     async def left_phase(self, phase: type[Phase]) -> None:
         """Until it is in another phase."""
@@ -430,6 +433,164 @@ class Request:
             self.timer = trio.CancelScope()
             self.moved.unpark_all()
         self.on_move(self, left)
+
+
+@attrs.define(eq=False, repr=False)
+class Lease:
+    """One request in one slot of one agent. ``wire_id`` is ours, unique on the connection;
+    ``isolated``: what the request may have killed, as the agent was informed, see
+    :class:`~paddler_trio.wire.trio.trio_link.Start`; None for nothing."""
+
+    request: Request
+    agent: SlotOwner
+    wire_id: str
+    item_timeout_s: float
+    isolated: str | None = None
+    choice: Choice | None = None
+    """Why this agent has it."""
+    prepared_s: float | None = attrs.field(default=None, init=False)
+    """When the agent reported that it has prepared it."""
+    model: str | None = attrs.field(default=None, init=False)
+    """Fingerprint of the model that answers it, once the agent has reported that: another one may
+    be in force on the agent by now."""
+    prompt: PromptStages | None = attrs.field(default=None, init=False)
+    """How the agent computed the prompt, once it has reported that."""
+    preemptions: int = attrs.field(default=0, init=False)
+    """How often the engine preempted it for others, as far as the agent has reported."""
+    preempted_s: list[float] = attrs.field(factory=list, init=False)
+    """When it did; only the first ``MAX_MOMENTS``. Agents from before this report no moments."""
+    num_deliveries: int = attrs.field(default=0, init=False)
+    """How many messages of the agent were about it."""
+    heard_s: float = attrs.field(factory=trio.current_time, init=False)
+    """When the last of them came, or it was granted."""
+
+    @property
+    def silent_from_s(self) -> float:
+        """When its agent will have been silent about it for too long, unless it is heard."""
+        return self.heard_s + self.item_timeout_s
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.wire_id} of {self.request} on {self.agent.label}>"
+
+    def deliver(
+        self,
+        family: str,
+        results: list[RawResult],
+        *,
+        ends: bool,
+        tokens: list[int] | None = None,
+        now_s: float | None = None,
+    ) -> None:
+        """The agent produced these; called by its reader, never blocks.
+
+        Args:
+          tokens: what the results were made of; None if the agent does not report them. Without
+            knowing the model that sampled them, no other agent can go on after them.
+          now_s: Trio's time, from who has just asked for it.
+        """
+        self.num_deliveries += 1
+        request = self.request
+        if request.lease is not self:
+            return  # it has lost its slot meanwhile
+        if isinstance(request.phase, Stopping):
+            if ends:
+                request.end(request.phase.ending)
+            return
+        now_s = self.heard_s = trio.current_time() if now_s is None else now_s
+        model = self.model or self.agent.model
+        if tokens is None or model is None:
+            request.is_continuable = False
+        else:
+            request.tokens += tokens
+            request.model = model
+        if not results and not tokens and not ends:
+            if not self.is_being_prepared and self.prepared_s is None:
+                self.prepared_s = trio.current_time()
+                self._show()
+            return  # only a sign of life
+        if request.sink is not None:
+            self.agent.touched[request.sink] = None
+        num_tokens = self._num_tokens(family, results, tokens)
+        step = Results(self.agent.name, family, results, tokens or (), num_tokens)
+        if not request.emit(step, now_s):
+            (request.end if ends else request.abort)(SLOW_READER)
+        elif ends:
+            request.end(Completed())
+
+    def _num_tokens(self, family: str, results: list[RawResult], tokens: list[int] | None) -> int:
+        """Count results where no tokens are reported; where they are, what comes without any is an
+        ending, or progress."""
+        if tokens is not None or (self.agent.kind.reports_tokens and family == "GeneratedToken"):
+            return len(tokens or ())
+        return sum([type(result) is dict and "Done" not in result for result in results])
+
+    def confirm_stop(self) -> None:
+        """The agent has nothing of it. No effect unless it is to be stopped; safe to repeat."""
+        request = self.request
+        if request.lease is self and isinstance(request.phase, Stopping):
+            request.end(request.phase.ending)
+
+    def bind(self, model: str) -> None:
+        """The agent reported that this model answers it."""
+        self.model = model
+
+    def progressed(self) -> None:
+        """The server that answers has sent something; its answer is forwarded past the outbox."""
+        self.num_deliveries += 1
+        request, now_s = self.request, trio.current_time()
+        self.heard_s = now_s
+        if isinstance(request.phase, Leased):
+            request.begin_stream(now_s)
+
+    def trace(self) -> RequestTrace | None:
+        """As it is sent to an agent: the span of this placement is the parent of the agent's."""
+        trace = self.request.trace
+        if trace is None:
+            return None
+        return RequestTrace(trace.traceparent(self.span_id), self.request.log_id, trace.state)
+
+    @property
+    def span_id(self) -> str | None:
+        """Of this placement, if spans of it are exported here."""
+        trace = self.request.trace
+        return trace.span_below(self.wire_id) if trace and trace.is_exported else None
+
+    def report_prompt(self, prompt: PromptStages) -> None:
+        """The agent computed the prompt; it reports that with the first results."""
+        self.prompt = prompt
+        if self.request.lease is self:
+            self._show()
+
+    def report_preemptions(self, count: int, *, is_now: bool) -> None:
+        """So many in all; ``is_now``: the last one has just happened."""
+        if is_now and count > self.preemptions and len(self.preempted_s) < MAX_MOMENTS:
+            self.preempted_s.append(trio.current_time())
+        self.preemptions = count
+        if self.request.lease is self:
+            self._show()
+
+    def _show(self) -> None:
+        """Show observers what the agent has reported."""
+        if self.request.observer is not None:
+            self.request.observer.prepared(self)
+
+    def broken_frame(self, detail: str) -> None:
+        """The agent sent something that is not a result; ``detail`` names what."""
+        if self.request.lease is not self:
+            return
+        self.request.abort(
+            Failure(502, f"The agent sent a malformed frame: {detail}", blames_agent=True)
+        )
+
+    @property
+    def is_announced(self) -> bool:
+        """The agent reports when it begins to prepare it."""
+        return self.isolated == "agent"
+
+    @property
+    def is_being_prepared(self) -> bool:
+        """As far as is known: an agent of ours reports when it has prepared a request."""
+        return self.num_deliveries == (1 if self.is_announced else 0)
 
 
 def client_digest(client: str) -> str:

@@ -5,16 +5,8 @@ from __future__ import annotations
 import structlog
 import trio
 
-from paddler_trio.nursery_tree.request import (
-    Buffered,
-    Ended,
-    Failure,
-    Leased,
-    Request,
-    Stopped,
-    Stopping,
-    Streaming,
-)
+from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Request, Stopping, Streaming
+from paddler_trio.nursery_tree.request_endings import Failure, Stopped
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 log = structlog.get_logger("dispatch")

@@ -18,9 +18,8 @@ import attrs
 import trio
 
 from paddler_trio.errors import ModelStoreError
-from paddler_trio.nursery_tree.supervise import Child, supervise
 from paddler_trio.system.printed_tree import explain_this_task
-from paddler_trio.system.restart_budget import RestartBudget
+from paddler_trio.system.supervise import Child, RestartBudget, supervise
 
 Run: TypeAlias = Callable[[], Awaitable[None]]
 """A task that runs until it is cancelled."""

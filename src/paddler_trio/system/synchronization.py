@@ -1,4 +1,4 @@
-"""Ways for one task to inform another, and to wait for the first of several.
+"""Ways for one task to inform another, to wait for the first of several, and to be waited for.
 
 To inform is synchronous.
 """
@@ -120,3 +120,47 @@ async def wait_first(*waits: Callable[[], Awaitable[object]]) -> None:
 
         for wait in waits:
             nursery.start_soon(watch, wait, name="watch")
+
+
+async def run_in(nursery: trio.Nursery, run: Callable[[], Awaitable[None]], *, name: str) -> None:
+    """Run ``run()`` as a child of a nursery elsewhere in the tree, and wait for it.
+
+    A connection that turns out to be an agent's belongs among the agents, and its end must still be
+    the end of the connection: cancelling either of the two tasks ends both.
+
+    Args:
+      name: of the child in the printed tree.
+
+    Raises:
+      Whatever ``run`` raised. The nursery is not concerned by it.
+
+    Cancellation: the child is cancelled, too, and waited for.
+    """
+    has_ended = trio.Event()
+    scope = trio.CancelScope()
+    raised: list[Exception] = []
+
+    async def child() -> None:
+        try:
+            with scope:
+                await run()
+        except Exception as error:  # noqa: BLE001  # raised again in the task that waits
+            raised.append(error)
+        except BaseExceptionGroup as group:  # an error, and the cancellation of this nursery
+            errors, cancelled = group.split(Exception)
+            if errors is not None:
+                raised.append(errors)
+            if cancelled is not None:
+                raise cancelled from None
+        finally:
+            has_ended.set()
+
+    nursery.start_soon(child, name=name)
+    try:
+        await has_ended.wait()
+    finally:
+        scope.cancel(reason="the task that waits for it is cancelled")
+        with trio.CancelScope(shield=True):  # as a nursery waits for the children it cancelled
+            await has_ended.wait()
+    if raised:
+        raise raised[0]

@@ -20,12 +20,17 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from typing import Final
 
 import structlog
 import trio
 
 log = structlog.get_logger("systemd_notify")
+
+PAUSE_S: Final = 1.0
+EXTENSION_S: Final = 10.0
+"""How long systemd waits for the next word: an event loop that is stuck is killed after it."""
 
 
 class SystemdNotifier:
@@ -167,3 +172,16 @@ def _parse_interval_s(text: str) -> float | None:
     if text:
         log.warning("no watchdog: not a number of microseconds", WATCHDOG_USEC=text)
     return None
+
+
+async def show_drain(notifier: SystemdNotifier, num_left: Callable[[], int]) -> None:
+    """Show how far a drain is, once a second until cancelled.
+
+    A unit's ``TimeoutStopSec`` is for services that hang. One that drains says so again and again,
+    and its own drain timeout is what ends it.
+    """
+    while True:
+        left = num_left()
+        words = f"draining: {left} request{'' if left == 1 else 's'} left"
+        notifier.extend_timeout(EXTENSION_S, words)
+        await trio.sleep(PAUSE_S)

@@ -75,8 +75,8 @@ class Exposition:
 
     def add_to(self, routes: Router) -> None:
         """Answer ``GET`` and ``HEAD`` on ``/metrics``."""
-        routes.http("GET", "/metrics", self._answer)
-        routes.http("HEAD", "/metrics", self._answer_head)
+        routes.stream("GET", "/metrics", self._answer)
+        routes.stream("HEAD", "/metrics", self._answer_head)
 
     async def text(self, *, openmetrics: bool = False) -> bytes:
         """Return the text as it was at most a second ago.

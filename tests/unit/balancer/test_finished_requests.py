@@ -23,7 +23,8 @@ from paddler_trio.balancer.activity.request_record import (
     Stay,
 )
 from paddler_trio.balancer.activity.request_words import explanation
-from paddler_trio.nursery_tree.request import Completed, Failure, Results, Stopped
+from paddler_trio.nursery_tree.request_endings import Completed, Failure, Stopped
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork
 

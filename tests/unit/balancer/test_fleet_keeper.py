@@ -12,9 +12,9 @@ from trio.testing import MockClock
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import (
     FleetKeeper,
-    NoEarlierRevisionError,
     RevisionConflictError,
 )
+from paddler_trio.balancer.fleet.fleet_undo import NoEarlierRevisionError
 from paddler_trio.balancer.fleet.stored_fleet import (
     ROLLOUT,
     GoodRevision,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from rich.console import Console
 
 from paddler_trio.cli.live.agents import EngineRates, agents_table, phase_text
 from paddler_trio.cli.management_client import AgentView
@@ -37,10 +36,7 @@ def agent(sampled: float | None, number: str = "a", **stats: float) -> AgentView
 
 
 def shown(*agents: AgentView, rates: EngineRates | None) -> str:
-    console = Console(width=200, no_color=True)
-    with console.capture() as capture:
-        console.print(agents_table(agents, rates))
-    return capture.get()
+    return "\n".join(line.plain for line in agents_table(agents, rates))
 
 
 def cells_of(table: str, row: int) -> dict[str, str]:

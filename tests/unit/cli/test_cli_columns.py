@@ -12,6 +12,7 @@ from paddler_trio.cli.live.columns import (
     header_line,
     plain_table,
     row_line,
+    table,
     text_order,
 )
 
@@ -61,3 +62,41 @@ def test_in_a_pipe_nothing_is_cut() -> None:
         "a name that is long  x       12",
         "b                            12",
     ]
+
+
+MODELS: list[Column[Row]] = [
+    Column("model", 10, lambda row: row[0], keeps_end=True),
+    Column("id", 0, lambda row: row[1], importance=2),
+    Column("state", 0, lambda row: "whole", importance=1),
+]
+
+
+def lines(width: int | None) -> list[str]:
+    return [line.plain for line in table(MODELS, [("/srv/models/tiny.gguf", "1234")], width)]
+
+
+def test_a_table_without_a_limit_is_whole() -> None:
+    assert lines(None) == [
+        "model                  id    state",
+        "/srv/models/tiny.gguf  1234  whole",
+    ]
+    assert lines(34) == lines(None)
+
+
+def test_a_table_keeps_the_end_of_a_path_and_says_what_it_leaves_out() -> None:
+    assert lines(33) == [
+        "model                 id    state",
+        "…rv/models/tiny.gguf  1234  whole",
+    ]
+    assert lines(20) == [
+        "model          state",
+        "…ls/tiny.gguf  whole",
+        "not shown: id; see --wide",
+    ]
+    assert lines(12)[0] == "model"
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.integers(min_value=10, max_value=60))
+def test_no_line_of_a_table_is_wider_than_the_terminal(path: str, name: str, width: int) -> None:
+    shown = table(MODELS, [(path, name)], width)
+    assert all(cell_len(line.plain) <= width for line in shown[:2])

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[3] / "src" / "paddler_trio"
-ROOMS = ("agent", "models", "net", "processes", "scheduler", "system", "telemetry", "wire")
+ROOMS = (
+    *("agent", "balancer", "cli", "models", "net", "processes"),
+    *("scheduler", "system", "telemetry", "wire"),
+    *("language/answers", "language/images", "language/templates"),
+)
 FRAGMENT = re.compile(
     r"(As|At|By|For|From|How|In|Its|Of|To|What|When|Where|Whether|Which|Who|Whose|With|The same)\b"
 )

@@ -17,6 +17,7 @@ from openapi_spec_validator import validate
 
 from documented_blocks import DOCS, ROOT
 from exchanges import exchange_for
+from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.fleet.fleet_routes import FleetOrder
 from paddler_trio.balancer.keys.key_ring import KeyRing
@@ -164,7 +165,7 @@ def test_the_files_are_what_the_routers_and_types_say_today() -> None:
 async def test_what_needs_no_parameter_is_answered_as_described() -> None:
     """Status and media type; a stream is left when it has begun."""
     config, keys = BalancerConfig(), KeyRing()
-    core = BalancerCore.of(config, {}, keys)
+    core = BalancerCore.of(config, {}, keys, RequestActivity())
     await core.states.load()
     app = management_of(config, core, keys).app()
     asked = 0

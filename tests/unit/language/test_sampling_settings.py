@@ -42,10 +42,13 @@ GOOD: dict[str, Any] = {
     "dry_allowed_length": 3,
     "dry_penalty_last_n": 64,
     "dry_sequence_breakers": ("\n", "."),
+    "adaptive_target": 0.5,
+    "adaptive_decay": 0.75,
     "min_keep": 2,
     "samplers": tuple(reversed(STAGES)),
     "penalize_prompt": True,
     "ignore_eos": True,
+    "post_sampling_probs": True,
 }
 BULKY = tuple(chr(ord("a") + number) * 64 for number in range(5))
 """Few enough, and more bytes than all together may have."""

@@ -74,6 +74,34 @@ def test_what_a_stranger_says_is_cut_and_writes_no_lines_of_its_own(as_json: boo
         assert theirs["event"].startswith("theirs first\nsecond")
 
 
+JOURNAL = """
+import logging, os, structlog
+from paddler_trio.system.logs.logs import configure_logs
+
+found = os.fstat(2)
+os.environ["JOURNAL_STREAM"] = f"{found.st_dev}:{found.st_ino}"
+configure_logs(level="debug")
+structlog.get_logger("a").info("balancer up", port=1)
+logging.getLogger("b").warning("theirs")
+try:
+    raise ValueError("no")
+except ValueError:
+    structlog.get_logger("a").exception("it failed")
+"""
+
+
+def test_lines_for_the_journal_have_a_priority_and_no_time() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", JOURNAL], capture_output=True, text=True, timeout=60, check=True
+    )
+    first, second, *rest = ended.stderr.splitlines()
+    assert first == "<6>[info] balancer up [a] port=1"
+    assert second == "<4>[warning] theirs [b]"
+    assert rest[0] == "<3>[error] it failed [a]"
+    assert rest[-1] == "<3>ValueError: no"
+    assert all(line.startswith("<3>") for line in rest), "each line of a traceback is one message"
+
+
 def test_a_name_is_new_once_and_names_end_somewhere() -> None:
     names = FirstTimes()
     assert [names.is_first(name) for name in ("a", "b", "a")] == [True, True, False]

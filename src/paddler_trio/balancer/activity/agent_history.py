@@ -1,4 +1,5 @@
-"""When agents came, left, and did what: for a timeline that shows swaps and dead agents."""
+"""Remember when agents came, left, and did what: for a timeline that shows swaps and dead
+agents."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class AgentHistory:
             self._add(agent, now_s, "phase", phase)
 
     def since(self, moment_s: float) -> Iterator[AgentEvent]:
-        """Events from this moment on, oldest first."""
+        """Return events from this moment on, oldest first."""
         return (event for event in self._events if event.at_s >= moment_s)
 
     def _add(self, agent: AgentConnection, now_s: float, event: str, phase: str | None) -> None:

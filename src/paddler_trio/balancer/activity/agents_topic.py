@@ -14,8 +14,8 @@ import attrs
 from paddler_trio.balancer.activity.feed_document import Change
 from paddler_trio.balancer.activity.feed_topic import shown
 from paddler_trio.balancer.activity.moments import ms
+from paddler_trio.balancer.agents.agent_snapshot import snapshot_v2
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.agent_snapshot import snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.telemetry.engine_rates import EngineRates
@@ -113,7 +113,8 @@ class AgentsTopic:
 
 
 def _same(looks: tuple[object, ...], others: tuple[object, ...]) -> bool:
-    """The same objects and numbers; not only equal ones, which would have to be compared."""
+    """Return whether these are the same objects and numbers; not only equal ones, which would have
+    to be compared."""
     return all(
         one is other or (isinstance(one, int) and one == other)
         for one, other in zip(looks, others, strict=True)

@@ -30,7 +30,7 @@ class BalancerStatus:
     started: str = attrs.field(factory=utc_ms, init=False)
 
     def values(self, now_s: float) -> Mapping[str, object]:
-        """By key."""
+        """Return the values by key."""
         counts, limits = self.dispatcher.statistics(), self.dispatcher.limits
         status = {
             "version": __version__,

@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 
 from paddler_trio.balancer.activity.request_record import Capture, RequestRecord
-from paddler_trio.nursery_tree.request import Results
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
 MAX_BYTES: Final = 4096
@@ -51,5 +51,5 @@ class Captures:
                         capture.answer += text[:room].encode(errors="replace")[:room]
 
     def of(self, key: int) -> Capture | None:
-        """That of the request with this key, unless it was forgotten."""
+        """Return that of the request with this key, unless it was forgotten."""
         return self._captures.get(key)

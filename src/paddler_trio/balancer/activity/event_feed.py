@@ -84,7 +84,7 @@ class EventFeed:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all topics."""
+        """Return the names of all topics."""
         return tuple(self._topics)
 
     # ----------------------------------------------------------- for watchers
@@ -108,11 +108,11 @@ class EventFeed:
             self._watching.subtract(shown)
 
     def has_begun(self, topics: Sequence[str]) -> bool:
-        """Whether all of these are up to date."""
+        """Return whether all of these are up to date."""
         return self._open.keys() >= set(topics)
 
     def event(self, seq: int | None, topics: Sequence[str]) -> bytes | None:
-        """The event that leads from ``seq`` to now; a full one for None.
+        """Return the event that leads from ``seq`` to now; a full one for None.
 
         None if there is none: only a full one will do. Empty if nothing differs.
         """
@@ -189,7 +189,8 @@ class EventFeed:
         return num_bytes, total_s
 
     async def _look(self, topic: Topic) -> tuple[dict[str, Entry | None], float]:
-        """What differs from what is shown, and the processor time that it took to see that."""
+        """Return what differs from what is shown, and the processor time that it took to see
+        that."""
         shown = self.document.entries(topic.name)
         changes: dict[str, Entry | None] = {}
         looking_s = -thread_time()
@@ -239,7 +240,7 @@ class Watcher:
             self.seq = int(seq)
 
     async def next(self) -> bytes:
-        """The next event that has something new; a full one if there is no other way.
+        """Return the next event that has something new; a full one if there is no other way.
 
         The first one comes in any case: who resumes hears at once that it did.
         """

@@ -39,7 +39,7 @@ class EventRoutes:
 
     def add_to(self, routes: Router) -> None:
         """Answer this path too."""
-        routes.http("GET", "/api/v2/events", self._events)
+        routes.stream("GET", "/api/v2/events", self._events)
 
     async def _events(self, exchange: Exchange, params: Params) -> None:
         topics = _wanted(exchange, self.feed.names)
@@ -65,7 +65,7 @@ class EventRoutes:
 
 
 async def _write_events(watcher: Watcher, write: BodyWriter) -> None:
-    """Events and comments until cancelled."""
+    """Write events and comments until cancelled."""
     await write(_KEEP_ALIVE)  # the first look may take a moment
     while True:
         event = _KEEP_ALIVE
@@ -76,7 +76,7 @@ async def _write_events(watcher: Watcher, write: BodyWriter) -> None:
 
 
 def _wanted(exchange: Exchange, names: Sequence[str]) -> Sequence[str]:
-    """The topics of the query, all without one; HttpProblem 400."""
+    """Return the topics of the query, all without one; HttpProblem 400."""
     query = parse_qs(exchange.query.decode("latin-1"), keep_blank_values=True)
     texts = query.pop("topics", None)
     if query:

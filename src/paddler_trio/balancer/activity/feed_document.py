@@ -1,4 +1,4 @@
-"""What watchers of the feed are shown: texts by topic and key, and which keys changed when.
+"""Hold what watchers of the feed are shown: texts by topic and key, and which keys changed when.
 
 A change makes a *sequence number* and is remembered as the keys that it touched, not as texts. So a
 watcher who has missed any number of changes is sent one event: the newest text of each key that
@@ -32,7 +32,7 @@ Head: TypeAlias = Callable[[], Mapping[str, object]]
 
 
 def entry(key: str, text: bytes) -> Entry:
-    """As it stands in an event."""
+    """Return the entry as it stands in an event."""
     if key.isalnum() and key.isascii():
         return b'"%b":%b' % (key.encode(), text)
     return dumps(key) + b":" + text
@@ -89,12 +89,13 @@ class FeedDocument:
         self._topics.pop(topic, None)
 
     def entries(self, topic: str) -> Mapping[str, Entry]:
-        """The newest ones by key; none of a topic that is not kept up to date."""
+        """Return the newest ones by key; none of a topic that is not kept up to date."""
         known = self._topics.get(topic)
         return {} if known is None else known.entries
 
     def commit(self, changes: Mapping[str, Mapping[str, Entry | None]]) -> bool:
-        """What became of keys, by topic, None for those that are gone; False if that is nothing."""
+        """Note what became of keys, by topic, None for those that are gone; False if that is
+        nothing."""
         keys = {topic: tuple(changed) for topic, changed in changes.items() if changed}
         if not keys:
             return False
@@ -117,16 +118,16 @@ class FeedDocument:
     # -------------------------------------------------------------- reading
 
     def full(self, topics: Iterable[str]) -> bytes:
-        """An event that shows these topics whole; all of them have begun."""
+        """Return an event that shows these topics whole; all of them have begun."""
         entries = {name: self._topics[name].entries.values() for name in topics}
         return self._event(entries, {}, is_full=True)
 
     def nothing(self) -> bytes:
-        """An event without a change."""
+        """Return an event without a change."""
         return self._event({}, {}, is_full=False)
 
     def since(self, seq: int, topics: Sequence[str]) -> bytes | None:
-        """What leads from ``seq`` to now; empty if these topics are the same as then.
+        """Return what leads from ``seq`` to now; empty if these topics are the same as then.
 
         None: only :meth:`full` does.
         """
@@ -161,7 +162,7 @@ class FeedDocument:
         *,
         is_full: bool,
     ) -> bytes:
-        """As server-sent event, with its id."""
+        """Return a server-sent event, with its id."""
         head = {"epoch": self.epoch, "seq": self.seq, "full": is_full, **self.head()}
         pieces = [
             b"id: %b.%d\ndata: " % (self.epoch.encode(), self.seq),

@@ -14,7 +14,7 @@ from paddler_trio.wire.codec import dumps
 
 
 def shown(value: object) -> bytes:
-    """The JSON of a value.
+    """Return the JSON of a value.
 
     An agent may say half a surrogate pair, which UTF-8 does not have: then all but ASCII is
     escaped, since what one agent says must not end the feed.

@@ -24,7 +24,7 @@ from paddler_trio.balancer.activity.request_record import (
     RequestRecord,
     Stay,
 )
-from paddler_trio.nursery_tree.request import Completed, Ending, Failure, Stopped
+from paddler_trio.nursery_tree.request_endings import Completed, Ending, Failure, Stopped
 from paddler_trio.system.heap import MAPPED_BYTES
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 
@@ -89,18 +89,18 @@ class FinishedRequests:
         self._packed.append((key, name, self._shelf, start, self._filled))
 
     def packed(self) -> list[PackedRecord]:
-        """All of them, now."""
+        """Return all of them, as they are now."""
         return list(self._packed)
 
     def find(self, name: str, key: int | None) -> RequestRecord | None:
-        """The one with this key or this id, the newest of several."""
+        """Return the one with this key or this id, the newest of several."""
         for packed in reversed(self._packed):
             if packed[0] == key or packed[1] == name:
                 return self.unpack(packed)
         return None
 
     def unpack(self, packed: PackedRecord) -> RequestRecord:
-        """The record again, with what was captured of it."""
+        """Return the record again, with what was captured of it."""
         record = unpack(packed)
         if self.captures is not None:
             record.capture = self.captures.of(record.key)
@@ -137,7 +137,7 @@ def pack(record: RequestRecord) -> PackedRecord:
 
 
 def unpack(packed: PackedRecord) -> RequestRecord:
-    """What ``pack`` was given, of a request that has ended."""
+    """Return what ``pack`` was given, of a request that has ended."""
     key, name, shelf, start, stop = packed
     with memoryview(shelf)[start:stop] as block:
         fields: PackedFields = marshal.loads(block)  # noqa: S302  # a block that pack() made

@@ -35,7 +35,7 @@ class LatencyHistogram:
         return sum(self._counts)
 
     def add(self, value_s: float, times: int = 1) -> None:
-        """One more latency, or several of the same length."""
+        """Count one more latency, or several of the same length."""
         place = int(BUCKETS_PER_OCTAVE * log2(value_s) + _OFFSET) if value_s > LEAST_S else 0
         try:
             self._counts[place] += times
@@ -43,7 +43,7 @@ class LatencyHistogram:
             self._counts[-1] += times
 
     def quantile(self, share: float) -> float | None:
-        """The smallest latency that at least this share of all does not exceed, in seconds.
+        """Return the smallest latency that at least this share of all does not exceed, in seconds.
 
         None if there is no latency. ``share`` is above 0, at most 1.
         """

@@ -33,7 +33,8 @@ class LogRoutes:
 
 
 def after_of(exchange: Exchange) -> int:
-    """The number of an entry in the query, 0 without it; HttpProblem 400 for anything else."""
+    """Return the number of an entry in the query, 0 without it; HttpProblem 400 for anything
+    else."""
     query = parse_qs(exchange.query.decode("latin-1"), keep_blank_values=True)
     given = query.pop("after", ["0"])
     if query:

@@ -142,7 +142,7 @@ class MetricsHistory:
         self._waiting_max, self._busy_max = self.waiting, self.busy
 
     def current(self) -> Row:
-        """The row of the open bucket, as far as it goes."""
+        """Return the row of the open bucket, as far as it goes."""
         return (
             ms(self._start_s),
             self.requests,
@@ -162,7 +162,7 @@ class MetricsHistory:
         )
 
     def view(self, now_s: float) -> Mapping[str, object]:
-        """The document of ``GET /api/v2/metrics/history``; the newest row may still grow."""
+        """Return the document of ``GET /api/v2/metrics/history``; the newest row may still grow."""
         return {
             "now_ms": ms(now_s),
             "time": utc_ms(),

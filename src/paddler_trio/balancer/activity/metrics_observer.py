@@ -1,4 +1,4 @@
-"""What happens to requests, recorded in the figures of the last hour: an observer.
+"""Record what happens to requests in the figures of the last hour: an observer.
 
 Every delivered step passes here: what it costs, each token costs.
 """
@@ -12,17 +12,9 @@ import attrs
 from paddler_trio.balancer.activity.finished_requests import FinishedRequests
 from paddler_trio.balancer.activity.measures.endings import request_outcome
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
-from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import (
-    Buffered,
-    Ended,
-    Leased,
-    Phase,
-    Request,
-    Results,
-    Stopping,
-)
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
+from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Phase, Request, Stopping
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 
 FAULTLESS: Final = frozenset({"completed", "stopped", "cancelled", "refused"})
@@ -30,8 +22,8 @@ FAULTLESS: Final = frozenset({"completed", "stopped", "cancelled", "refused"})
 
 
 @attrs.define(eq=False)
-class MetricsObserver:
-    """A ``DispatchObserver``.
+class MetricsObserver(DispatchObserver):
+    """See the module docstring.
 
     Args:
       finished: the records of requests that ended; the newest is there before this is called.
@@ -67,9 +59,6 @@ class MetricsObserver:
                 if placement.prompt_tokens is not None:
                     metrics.prompt(placement.prompt_tokens, placement.cached_tokens or 0)
 
-    def lost(self, request: Request, how: str) -> None:
-        """Its phase shows it."""
-
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
         if results.family != "GeneratedToken":
             return
@@ -82,9 +71,3 @@ class MetricsObserver:
             self.metrics.first_result(now_s - request.arrived_s, tokens)
         else:
             self.metrics.step(now_s - last_s, tokens)
-
-    def prepared(self, lease: Lease) -> None:
-        """The record has it."""
-
-    def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
-        """Slots are counted when a row is made."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def ms(seconds: float) -> int:
-    """A moment or a duration in whole milliseconds."""
+    """Return a moment or a duration in whole milliseconds."""
     return round(seconds * 1000)
 
 

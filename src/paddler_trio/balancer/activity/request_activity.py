@@ -29,19 +29,18 @@ from paddler_trio.balancer.activity.request_record import (
 )
 from paddler_trio.balancer.apis.api_errors import from_result
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
-from paddler_trio.nursery_tree.lease import Lease
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.request import (
-    FORWARDED,
     Buffered,
     Ended,
+    Lease,
     Leased,
     Phase,
     Request,
-    Results,
     Stopping,
     Streaming,
 )
+from paddler_trio.nursery_tree.step_results import FORWARDED, Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.truth.request_truth import finish_of
@@ -73,14 +72,14 @@ class Touched:
         self._records[record.key] = record
 
     def take(self) -> list[RequestRecord]:
-        """Each of them once."""
+        """Take each of them once."""
         records, self._records = self._records, {}
         return list(records.values())
 
 
 @attrs.define
 class _Lanes:
-    """Of one agent."""
+    """Hold the requests of one agent."""
 
     free: list[int] = attrs.field(factory=list)
     used: int = 0
@@ -99,16 +98,14 @@ class _Lanes:
 
 
 @attrs.define(eq=False, repr=False)
-class RequestActivity:
-    """See the module docstring; a ``DispatchObserver``.
+class RequestActivity(DispatchObserver):
+    """See the module docstring.
 
     Args:
       captures: keeps the beginnings of prompts and answers; None keeps none.
-      then: another observer, which sees the same after this one.
     """
 
     captures: Captures | None = None
-    then: DispatchObserver = attrs.field(factory=NoObserver)
     agents: AgentHistory = attrs.field(factory=AgentHistory, init=False)
     in_flight: dict[RequestKey, RequestRecord] = attrs.field(factory=dict, init=False)
     finished: FinishedRequests = attrs.field(init=False)
@@ -129,7 +126,7 @@ class RequestActivity:
 
     @contextmanager
     def subscribe(self) -> Iterator[Touched]:
-        """What changes within this block."""
+        """Report what changes within this block."""
         touched = Touched()
         self._subscribers.append(touched)
         try:
@@ -138,7 +135,7 @@ class RequestActivity:
             self._subscribers.remove(touched)
 
     def find(self, name: str) -> RequestRecord | None:
-        """The record with this key or id, the newest of several."""
+        """Return the record with this key or id, the newest of several."""
         key = int(name) if name.isascii() and name.isdigit() and len(name) < 20 else None
         if key is not None and key in self.in_flight:
             return self.in_flight[RequestKey(key)]
@@ -148,7 +145,7 @@ class RequestActivity:
         return self.finished.find(name, key)
 
     def request(self, key: int) -> Request | None:
-        """The request itself, if it has not ended."""
+        """Return the request itself, if it has not ended."""
         return self._requests.get(RequestKey(key))
 
     # ----------------------------------------------------------- observing
@@ -161,7 +158,6 @@ class RequestActivity:
         self.in_flight[request.key] = record
         self._requests[request.key] = self._waiting[request.key] = request
         self._touch(record)
-        self.then.arrived(request)
 
     def moved(self, request: Request, left: Phase) -> None:
         record = self.in_flight[request.key]
@@ -188,11 +184,9 @@ class RequestActivity:
             del self.in_flight[request.key], self._requests[request.key]
             self.finished.add(record)
         self._touch(record)
-        self.then.moved(request, left)
 
     def lost(self, request: Request, how: str) -> None:
         self._lost = how[:MAX_TEXT_CHARS]
-        self.then.lost(request, how)
 
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
         record = self.in_flight.get(request.key)
@@ -212,7 +206,6 @@ class RequestActivity:
             _note_results(request, record, placement, results)
         if self.captures is not None:
             self.captures.take(record, results)
-        self.then.delivered(request, results, now_s)
 
     def prepared(self, lease: Lease) -> None:
         record = self.in_flight.get(lease.request.key)
@@ -225,11 +218,9 @@ class RequestActivity:
                 placement.prompt_tokens = lease.prompt.tokens
                 placement.cached_tokens = lease.prompt.cached
             self._touch(record)
-        self.then.prepared(lease)
 
     def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
         self.agents.note(agent, trio.current_time(), is_here=is_here)
-        self.then.agent_changed(agent, is_here=is_here)
 
     async def run(self, position: Position, obstacle: Obstacle) -> None:
         """Note positions in the queue until cancelled, those that were not noted for longest first.
@@ -293,7 +284,7 @@ class RequestActivity:
 def _note_results(
     request: Request, record: RequestRecord, placement: PlacementRecord, results: Results
 ) -> None:
-    """What a step has beside pieces of text: calls of tools, figures, the end, a refusal."""
+    """Note what a step has beside pieces of text: calls of tools, figures, the end, a refusal."""
     last = results.results[-1]
     if results.family == "Embedding":
         if type(last) is dict:
@@ -319,7 +310,7 @@ def _note_results(
 
 
 def _note_usage(placement: PlacementRecord, done: object) -> None:
-    """Counts of the prompt in the last result, which Paddler's agents send, too."""
+    """Note the counts of the prompt in the last result, which Paddler's agents send, too."""
     usage = done.get("usage") if isinstance(done, Mapping) else None
     if not isinstance(usage, Mapping):
         return

@@ -1,4 +1,5 @@
-"""What happened to one request, in times only: stays in the queue, placements, speed, ending.
+"""Record what happened to one request, in times only: stays in the queue, placements, speed,
+ending.
 
 All lists are bounded: marks of progress and positions are thinned out when they are too many, and a
 request has no more placements than continuations. Times are seconds of Trio's clock; in the view
@@ -16,17 +17,8 @@ import attrs
 from paddler_trio.balancer.activity.measures.endings import refused_with
 from paddler_trio.balancer.activity.moments import ms
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
-from paddler_trio.nursery_tree.request import (
-    Buffered,
-    Completed,
-    Ended,
-    Ending,
-    Failure,
-    Leased,
-    Request,
-    Stopping,
-    Streaming,
-)
+from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Request, Stopping, Streaming
+from paddler_trio.nursery_tree.request_endings import Completed, Ending, Failure
 from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.scheduler.truth.request_truth import EndingFacts, truth_of_ending, truth_of_flight
 from paddler_trio.scheduler.truth.truths import Truth
@@ -61,7 +53,7 @@ class Marks:
     """Moment, number, moment, number and so on."""
 
     def add(self, now_s: float, number: int) -> None:
-        """At this moment the number was this."""
+        """Note that at this moment the number was this."""
         flat = self._flat
         if flat and now_s - flat[-2] < self.pause_s:
             return
@@ -73,18 +65,18 @@ class Marks:
         flat += (now_s, number)
 
     def all(self) -> list[Mark]:
-        """In the order of time."""
+        """Return all of them in the order of time."""
         flat = self._flat
         pairs = zip(flat[::2], flat[1::2], strict=True)
         return [(moment_s, int(number)) for moment_s, number in pairs]
 
     def pack(self) -> bytes:
-        """One small block; see ``finished_requests.py``."""
+        """Return one small block; see ``finished_requests.py``."""
         return array("d", self._flat).tobytes()
 
     @classmethod
     def unpack(cls, block: bytes) -> Marks:
-        """What ``pack`` made."""
+        """Return what ``pack`` made, as a record again."""
         return cls(flat=array("d", block).tolist())
 
     def view(self) -> list[list[int]]:
@@ -207,7 +199,7 @@ class RequestRecord:
 
     @classmethod
     def of(cls, request: Request) -> RequestRecord:
-        """A request that has just arrived."""
+        """Return the record of a request that has just arrived."""
         return cls(
             request.key,
             request.id[:MAX_TEXT_CHARS],
@@ -224,7 +216,7 @@ class RequestRecord:
 
     @property
     def agents(self) -> list[str]:
-        """Those that it was given to, in order."""
+        """Return those that it was given to, in order."""
         return [placement.agent for placement in self.placements]
 
     @property
@@ -235,7 +227,7 @@ class RequestRecord:
 
     @property
     def ending_facts(self) -> EndingFacts | None:
-        """How it ended, refusals of its agent included; None as long as it goes on."""
+        """Return how it ended, refusals of its agent included; None as long as it goes on."""
         match self.ending:
             case None:
                 return None
@@ -252,7 +244,7 @@ class RequestRecord:
 
     @property
     def truth(self) -> Truth:
-        """Where it is, or how it ended, in words."""
+        """Return where it is, or how it ended, in words."""
         facts = self.ending_facts
         if facts is None:
             return truth_of_flight(self.phase, self.position)
@@ -273,7 +265,8 @@ class RequestRecord:
             self.progress.add(now_s, self.tokens)
 
     def view(self, now_s: float, *, brief: bool = False) -> dict[str, object]:
-        """As JSON; ``brief``: without what only a look at this one request needs."""
+        """Return the record as JSON; ``brief``: without what only a look at this one request
+        needs."""
         ending, truth = self.ending_facts, self.truth
         return {
             "key": self.key,
@@ -351,7 +344,7 @@ def _why(
 
 
 def kind_of(work: EncodedWork | ForwardedWork) -> Kind:
-    """From the tag that its JSON begins with."""
+    """Read the kind from the tag that its JSON begins with."""
     if isinstance(work, ForwardedWork):
         return "forwarded"
     tag = work.body[:40].partition(b'"')[2].partition(b'"')[0]
@@ -361,7 +354,7 @@ def kind_of(work: EncodedWork | ForwardedWork) -> Kind:
 
 
 def slot_ending(request: Request) -> str:
-    """How a slot ended that was not lost."""
+    """Return how a slot ended that was not lost."""
     match request.ending:
         case Completed():
             return "done" if refused_with(request.answered_with) is None else "refused"

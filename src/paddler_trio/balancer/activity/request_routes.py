@@ -37,8 +37,8 @@ from paddler_trio.net.server.asgi import (
 )
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
-from paddler_trio.nursery_tree.dispatch_failures import CANCELLED
 from paddler_trio.nursery_tree.request import MAX_LOG_ID_CHARS
+from paddler_trio.nursery_tree.request_endings import CANCELLED
 from paddler_trio.scheduler.truth.request_truth import ENDINGS
 from paddler_trio.wire.codec import dumps
 
@@ -84,7 +84,7 @@ COLUMNS: Final = (
 
 @attrs.frozen(kw_only=True)
 class Filter:
-    """Which records a list has; None: any."""
+    """Say which records a list has; None: any."""
 
     state: str = "all"
     limit: int = 100
@@ -98,7 +98,7 @@ class Filter:
 
     @classmethod
     def read(cls, exchange: Exchange) -> Filter:
-        """From the query; HttpProblem 400 names what is wrong with it."""
+        """Read the filter from the query; HttpProblem 400 names what is wrong with it."""
         query = {name: values[-1] for name, values in _query(exchange).items()}
         unknown = sorted(set(query) - _PARAMETERS)
         if unknown:
@@ -140,10 +140,10 @@ class RequestRoutes:
 
     def add_to(self, routes: Router) -> None:
         """Answer these paths too."""
-        routes.http("GET", "/api/v2/requests", self._list)
+        routes.stream("GET", "/api/v2/requests", self._list)
         routes.http("GET", "/api/v2/requests/{name}", self._show)
         routes.http("DELETE", "/api/v2/requests/{name}", self._cancel)
-        routes.http("GET", "/api/v2/agents/history", self._history)
+        routes.stream("GET", "/api/v2/agents/history", self._history)
 
     async def _list(self, exchange: Exchange, params: Params) -> None:
         wanted = Filter.read(exchange)
@@ -205,7 +205,7 @@ class RequestRoutes:
         return record
 
     async def _found(self, wanted: Filter) -> list[RequestRecord]:
-        """The newest that are wanted, by the time of their arrival."""
+        """Return the newest that are wanted, by the time of their arrival."""
         activity = self.activity
         flying = list(reversed(activity.in_flight.values())) if wanted.state != "finished" else []
         ended = activity.finished.packed() if wanted.state != "in_flight" else []

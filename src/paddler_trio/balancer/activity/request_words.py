@@ -9,7 +9,7 @@ from paddler_trio.scheduler.truth.request_truth import truth_of_ending
 
 
 def explanation(record: RequestRecord, now_s: float) -> list[str]:
-    """In the order in which it happened."""
+    """Explain the request in the order in which it happened."""
     return list(_sentences(record, now_s))
 
 

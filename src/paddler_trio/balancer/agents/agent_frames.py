@@ -11,8 +11,8 @@ import trio
 
 from paddler_trio.errors import WireError
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.request import Lease
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.wire.json_limits import UNCOUNTED_BYTES, check_count
 from paddler_trio.wire.json_text import beginning_of, dumps
 from paddler_trio.wire.paddler.messages import AgentResponse, parse_balancer_message
@@ -40,7 +40,8 @@ _DECODER: Final = json.JSONDecoder(parse_constant=lambda name: None, parse_float
 
 @attrs.frozen
 class AgentFrame:
-    """What stands in a frame: a message, the body of an extension, or what is wrong with it."""
+    """Hold what stands in a frame: a message, the body of an extension, or what is wrong with
+    it."""
 
     message: object
     is_extension: bool = False
@@ -66,13 +67,14 @@ def decode(text: str, *, is_extended: bool) -> AgentFrame:
 
 
 def _value_of(text: str) -> Any:
-    """As ``json.loads``, without its search for blanks around the value where there are none."""
+    """Read JSON as ``json.loads`` does, without its search for blanks around the value where there
+    are none."""
     value, end = _DECODER.raw_decode(text)
     return value if end == len(text) else _DECODER.decode(text)
 
 
 def take_step(agent: AgentConnection, entries: object, *, is_escaped: bool = False) -> None:
-    """The hot path: everything one engine pass produced, no converter involved. WireError.
+    """Take everything one engine pass produced: the hot path, no converter involved. WireError.
 
     ``is_escaped``: as of the frame. Half a pair would fail where it is rendered: on a WebSocket,
     with all other requests of its client.
@@ -103,7 +105,7 @@ def take_step(agent: AgentConnection, entries: object, *, is_escaped: bool = Fal
 
 
 def _fields_of(entry: object) -> tuple[str, list[int], list[RawResult]]:
-    """What each entry of a step has; WireError."""
+    """Return what each entry of a step has; WireError."""
     if type(entry) is dict:
         wire_id, tokens, results = entry.get("id"), entry.get("tokens"), entry.get("results")
         if type(wire_id) is str and type(tokens) is list and type(results) is list:
@@ -112,7 +114,7 @@ def _fields_of(entry: object) -> tuple[str, list[int], list[RawResult]]:
 
 
 def fingerprint_in(value: object) -> str:
-    """Of the model that answers; WireError."""
+    """Read the fingerprint of the model that answers; WireError."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_FINGERPRINT_CHARS:
         shown = beginning_of(value, SHOWN_CHARS)
         raise WireError(
@@ -131,9 +133,9 @@ def deliver(
     extended: bool,
     now_s: float | None = None,
 ) -> None:
-    """Pass results on, up to the first that ends the request; WireError, and nothing passed, if
-    one is no result: clients could not read it either. ``extended``: the agent is ours; ``now_s``
-    as of :meth:`Lease.deliver`."""
+    """Pass results on, up to the first that ends the request; WireError, and nothing passed,
+    if one is no result: clients could not read it either. ``extended``: the agent is ours;
+    ``now_s`` as of :meth:`Lease.deliver`."""
     for place, result in enumerate(results):
         if family == "GeneratedToken" and is_text(result):
             continue

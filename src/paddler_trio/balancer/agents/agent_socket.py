@@ -53,8 +53,8 @@ from paddler_trio.nursery_tree.agent_kinds import (
     features_in,
 )
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.request import Lease
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.system.logs.logs import FirstTimes
 from paddler_trio.wire.paddler.messages import (
@@ -110,7 +110,7 @@ class AgentSocket:
     _connections: int = attrs.field(default=0, init=False)
 
     async def serve(self, exchange: Exchange, agent_id: str) -> None:
-        """One agent, from the upgrade to the end of its connection."""
+        """Serve one agent, from the upgrade to the end of its connection."""
         connecting = await exchange.receive()
         assert connecting["type"] == "websocket.connect"
         is_ours = SUBPROTOCOL in exchange.subprotocols
@@ -202,7 +202,8 @@ class _Link:
         send_text: Callable[[bytes], Awaitable[None]],
         arrivals: Arrivals | None,
     ) -> None:
-        """From the first frame to the last; the agent has left the dispatcher when this returns.
+        """Serve the agent from the first frame to the last; it has left the dispatcher when this
+        returns.
 
         Raises:
           WireError, in a group: what the agent sent is not the protocol.
@@ -243,11 +244,11 @@ class _Link:
 
     @property
     def _label(self) -> str:
-        """Its name in logs; its id until it has registered."""
+        """Return its name in logs; its id until it has registered."""
         return self.agent_id if self.agent is None else self.agent.label
 
     def takes_now(self, text: str) -> bool:
-        """As in ``TextSink``."""
+        """Take results now, as in ``TextSink``."""
         return self._has_begun.is_set() and len(text) <= INLINE_BYTES
 
     def take(self, texts: Sequence[str]) -> Awaitable[None] | None:
@@ -367,7 +368,7 @@ class _Link:
     # ------------------------------------------------------------- messages
 
     def _handle(self, frame: AgentFrame) -> bool:
-        """One frame; False ends the connection in an orderly way.
+        """Handle one frame; False ends the connection in an orderly way.
 
         A frame that is not one raises WireError, after its request, if it names one, has failed.
         """
@@ -571,5 +572,5 @@ def _upstream_problem(dispatcher: Dispatcher, agent: AgentConnection) -> str | N
 
 
 def _visible(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatusSnapshot:
-    """What of a status is visible; the slot count shown is the balancer's own."""
+    """Return what of a status is visible; the slot count shown is the balancer's own."""
     return attrs.evolve(status, version=0, slots_processing=0)

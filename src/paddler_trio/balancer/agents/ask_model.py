@@ -17,10 +17,10 @@ import trio
 from paddler_trio.errors import LinkError
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
-from paddler_trio.nursery_tree.dispatch_failures import MOVED, OLD_FOR_INFILL
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import client_digest
+from paddler_trio.nursery_tree.request_endings import MOVED, OLD_FOR_INFILL
 from paddler_trio.wire.codec import dumps, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.model_questions import (
@@ -55,7 +55,7 @@ async def ask_model(
     client: str = "",
     deployment: str = DEFAULT_DEPLOYMENT,
 ) -> object:
-    """An agent's answer as JSON; see ``wire/trio/trio_link.py`` for its shape.
+    """Return an agent's answer as JSON; see ``wire/trio/trio_link.py`` for its shape.
 
     ``client`` is the client whose turns it takes on the agent. Cancellation: the agent is sent a
     stop.
@@ -89,7 +89,8 @@ async def ask_model(
 
 
 def held_by(answer: object) -> int:
-    """How many bytes an agent's answer takes: texts, or a number or a short text for each token."""
+    """Return how many bytes an agent's answer takes: texts, or a number or a short text for each
+    token."""
     assert isinstance(answer, Mapping), "agents answer with objects"
     return sum(
         sys.getsizeof(value) if isinstance(value, str) else ITEM_BYTES * len(value)
@@ -99,8 +100,8 @@ def held_by(answer: object) -> int:
 
 
 async def _written(question: Question) -> bytes:
-    """In a thread, if it may be large. There are no more of these than connections, each waits for
-    its own, and one thread at a time writes."""
+    """Write the answer in a thread, if it may be large. There are no more of these than
+    connections, each waits for its own, and one thread at a time writes."""
     if not _is_large(question):
         return dumps(unstructure(question, Question))
     return await trio.to_thread.run_sync(
@@ -149,8 +150,8 @@ def _writing_thread() -> trio.CapacityLimiter:
 async def _serving_agent(
     dispatcher: Dispatcher, deployment: str, began_s: float, *, is_infill: bool
 ) -> AgentConnection:
-    """An agent of ours that serves the deployment and understands the question, the least busy
-    one."""
+    """Return an agent of ours that serves the deployment and understands the question, the least
+    busy one."""
     pool = dispatcher.pools.find(deployment)
     if pool is None:
         raise HttpProblem(404, f"there is no deployment {deployment[:80]!r}")
@@ -168,13 +169,13 @@ async def _serving_agent(
 
 
 def _deadline_s(dispatcher: Dispatcher, pool: Pool, began_s: float) -> float:
-    """As for a request that waits in the buffer."""
+    """Return the deadline, as for a request that waits in the buffer."""
     held_s = began_s if pool.held is None else max(began_s, pool.held.until_s)
     return held_s + dispatcher.limits.buffered_timeout_s
 
 
 def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> AgentConnection | None:
-    """HttpProblem if it is no use to wait for one."""
+    """Raise HttpProblem if it is no use to wait for one."""
     if dispatcher.is_draining:
         raise HttpProblem(503, "balancer is shutting down")
     if not pool.is_known:

@@ -18,7 +18,8 @@ import attrs
 from paddler_trio.net.server.asgi import ClientGoneError
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.streaming import WritesNow
-from paddler_trio.nursery_tree.request import Request, Results
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.step_results import Results
 
 
 @attrs.define(eq=False, repr=False)
@@ -51,7 +52,7 @@ class DirectResults:
         self.flush()
 
     def take(self, results: Results) -> bool:
-        """As in ``ResultSink``."""
+        """Take a result, as in ``ResultSink``."""
         if not self._is_idle:
             return False
         try:
@@ -66,7 +67,7 @@ class DirectResults:
         return True
 
     def flush(self) -> None:
-        """As in ``ResultSink``."""
+        """Flush, as in ``ResultSink``."""
         if not self._pieces:
             return
         data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)

@@ -144,7 +144,7 @@ class EmbeddingFanOut:
         room: Reservation,
         attempt: trio.CancelScope,
     ) -> None:
-        """The lines of one sub-batch, without its own ``Done``; or the end of the attempt."""
+        """Copy the lines of one sub-batch, without its own ``Done``; or the end of the attempt."""
         try:
             async for step in request.outbox:
                 for result in step.results:

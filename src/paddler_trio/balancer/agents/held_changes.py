@@ -25,7 +25,7 @@ HELD: Final = "another process takes over from this balancer: send it again in a
 
 @attrs.define(eq=False)
 class HeldChanges:
-    """In front of what operators and joining agents ask for."""
+    """Hold back what operators and joining agents ask for while another balancer takes over."""
 
     _is_held: bool = attrs.field(default=False, init=False)
     _running: int = attrs.field(default=0, init=False)
@@ -34,7 +34,7 @@ class HeldChanges:
     _none_runs: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def before(self, app: App, may_change: Callable[[Exchange], bool]) -> App:
-        """The application, without its changes while they are held.
+        """Return the application, without its changes while they are held.
 
         Args:
           may_change: whether a request that is not a GET changes anything.

@@ -1,4 +1,5 @@
-"""What a credential means on the link that was opened with it: a name, labels, another secret."""
+"""Say what a credential means on the link that was opened with it: a name, labels, another
+secret."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class LinkCredential:
     _is_rotating: bool = attrs.field(default=False, init=False)
 
     def name(self, claimed: str | None) -> str | None:
-        """What an agent is called that registers under this name."""
+        """Return what an agent is called that registers under this name."""
         return claimed or (None if self.identity is None else self.identity.name)
 
     def name_problem(self, claimed: str | None, placement: Placement | None) -> str | None:
@@ -39,7 +40,7 @@ class LinkCredential:
         return None if self.identity is None else self.identity.name_problem(claimed, deployment)
 
     def labels(self, claimed: Mapping[str, str]) -> Mapping[str, str]:
-        """Its labels."""
+        """Return its labels."""
         return claimed if self.identity is None else self.identity.labels_with(claimed)
 
     def rotate(

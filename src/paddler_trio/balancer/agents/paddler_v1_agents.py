@@ -29,7 +29,7 @@ UNREACHABLE: Final = "unreachable"
 def shown_agent(
     agent: AgentConnection, slots_processing: int, wall_time: Callable[[float], float]
 ) -> Mapping[str, object]:
-    """One agent as plain JSON.
+    """Return one agent as plain JSON.
 
     Args:
       slots_processing: requests of this balancer in its slots.
@@ -65,7 +65,7 @@ def _error(agent: AgentConnection) -> str | None:
 
 
 def _is_authorized(agent: AgentConnection) -> bool | None:
-    """None while nobody knows: the server cannot be reached."""
+    """Return None while nobody knows: the server cannot be reached."""
     if agent.upstream is None:
         return True
     if agent.upstream.phase == UNREACHABLE:
@@ -74,7 +74,7 @@ def _is_authorized(agent: AgentConnection) -> bool | None:
 
 
 def _system_time(seconds: float) -> Mapping[str, int]:
-    """As Rust's serde writes one."""
+    """Return a time as Rust's serde writes one."""
     nanos = max(0, round(seconds * 1e9))
     return {"secs_since_epoch": nanos // 10**9, "nanos_since_epoch": nanos % 10**9}
 
@@ -92,18 +92,19 @@ class PaddlerV1Agents:
     """The number of changes that the text shows."""
 
     def current(self) -> bytes:
-        """The text as it is now; one that is younger than half a second if nothing changed."""
+        """Return the text as it is now; one that is younger than half a second if nothing
+        changed."""
         now_s, changes = trio.current_time(), self.dispatcher.agents_changed.ordinal
         if changes != self._seen or now_s >= self._text_s + LEAST_S:
             self._text, self._text_s, self._seen = self._rendered(now_s), now_s, changes
         return self._text
 
     def begin(self) -> bytes:
-        """The first text for a new watcher."""
+        """Return the first text for a new watcher."""
         return self.current()
 
     async def next(self, last: bytes) -> bytes:
-        """The text after ``last``. A waiter that stops and asks again loses no time."""
+        """Return the text after ``last``. A waiter that stops and asks again loses no time."""
         if self._text == last:  # nobody else has had it made anew since
             with trio.move_on_at(self._text_s + LONGEST_S):
                 await self.dispatcher.agents_changed.wait_beyond(self._seen)

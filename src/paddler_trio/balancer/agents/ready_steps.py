@@ -8,13 +8,14 @@ import attrs
 import trio
 
 from paddler_trio.balancer.agents.direct_results import DirectResults
-from paddler_trio.nursery_tree.request import Request, Results
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.step_results import Results
 
 MAX_STEPS_PER_WRITE = 64
 
 
 def ready_steps(request: Request, *, after: int = 0) -> Iterator[Results]:
-    """The steps that have arrived and were not read, without waiting.
+    """Return the steps that have arrived and were not read, without waiting.
 
     A client that lags thus costs fewer writes, not more. ``after``: steps that the write carries
     already; at most ``MAX_STEPS_PER_WRITE`` are in one.

@@ -16,7 +16,8 @@ import attrs
 
 from paddler_trio.errors import PaddlerError
 from paddler_trio.net.server.asgi import Header, HttpProblem
-from paddler_trio.nursery_tree.request import Failure, RawResult
+from paddler_trio.nursery_tree.request_endings import Failure
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.scheduler.truth.request_truth import CANCELLED_CODE
 from paddler_trio.wire.engine.sampler_stages import PARAMETERS
 from paddler_trio.wire.paddler.raw_results import result_tag
@@ -139,7 +140,7 @@ class ApiError(PaddlerError):
 
 
 def invalid(message: str, param: str | None, *, code: str = "invalid_value") -> ApiError:
-    """A 400 for the field ``param``."""
+    """Return ApiError 400 for the field ``param``."""
     return ApiError(400, message, param=param, code=code)
 
 
@@ -159,25 +160,26 @@ def naming_fields(*, prompt: str, constraint: str | None) -> Iterator[None]:
 
 
 def renamed(sentence: str, native: str, own: str) -> str:
-    """An agent's ``sentence`` about its field ``native``, about the client's ``own`` instead."""
+    """Return an agent's ``sentence`` about its field ``native``, about the client's ``own``
+    instead."""
     rest = sentence.removeprefix(native)
     return f"{own}: {sentence}" if rest == sentence else own + rest
 
 
 def unsupported(param: str, reason: str) -> ApiError:
-    """A known field that this server cannot honour."""
+    """Return the error for a known field that this server cannot honour."""
     return ApiError(
         400, f"{param} is not supported: {reason}", param=param, code="unsupported_parameter"
     )
 
 
 def from_problem(problem: HttpProblem) -> ApiError:
-    """A refusal by a shared part of the balancer."""
+    """Return the error for a refusal by a shared part of the balancer."""
     return ApiError(problem.status, problem.text or "refused", headers=problem.headers)
 
 
 def from_failure(failure: Failure, *, retry_after_s: int) -> ApiError:
-    """A request that no agent ended.
+    """Return the error for a request that no agent ended.
 
     ``retry_after_s`` goes into statuses that clients retry. What an operator cancelled is not to be
     sent again: the libraries of OpenAI and Anthropic read the second field, others the status.
@@ -191,7 +193,10 @@ def from_failure(failure: Failure, *, retry_after_s: int) -> ApiError:
 def prompt_too_long(
     num_prompt_tokens: int, num_cells: int, *, param: str = "messages", is_least: bool = False
 ) -> ApiError:
-    """A prompt does not fit a slot of ``num_cells``. ``is_least``: it has at least these tokens."""
+    """Return the error for a prompt that does not fit a slot of ``num_cells``.
+
+    ``is_least``: it has at least these tokens.
+    """
     least = "at least " if is_least else ""
     return ApiError(
         400,
@@ -206,7 +211,7 @@ def prompt_too_long(
 
 
 def from_result(result: RawResult) -> ApiError | None:
-    """The error of an ending result; None for ``Done`` and for results that end nothing."""
+    """Return the error of an ending result; None for ``Done`` and for results that end nothing."""
     tag = result_tag(result)
     meaning = _MEANINGS.get(tag)
     if meaning is None:
@@ -233,13 +238,14 @@ def from_result(result: RawResult) -> ApiError | None:
 
 
 def _field_at_fault(text: str) -> str | None:
-    """The field that a message begins with, such as ``messages[1].role: …``; None if none."""
+    """Return the field that a message begins with, such as ``messages[1].role: …``; None if
+    none."""
     match = _PATH.match(text)
     return _own_name(match[0].removesuffix(":")) if match is not None and match[2] else None
 
 
 def _own_name(field: str) -> str:
-    """A native field's path, under the name that it has in the APIs."""
+    """Return a native field's path, under the name that it has in the APIs."""
     for prefix in ("prompt.", "sampling."):
         field = field.removeprefix(prefix)
     match = _PATH.match(field)

@@ -106,26 +106,26 @@ class ApiExchange:
 
     @property
     def room(self) -> Reservation:
-        """What this request holds of the budget of all inputs."""
+        """Return what this request holds of the budget of all inputs."""
         return input_of(self.http)
 
     @property
     def is_large(self) -> bool:
-        """Whether work on it belongs into a thread, so that the event loop does not wait."""
+        """Return whether work on it belongs into a thread, so that the event loop does not wait."""
         return self.has_stored_items or self.room.used_bytes > INLINE_BYTES
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of ``work``, computed off the event loop if the request is large."""
+        """Return the result of ``work``, computed off the event loop if the request is large."""
         return await self.run_long(work, is_long=False)
 
     async def run_long(self, work: Callable[[], T], *, is_long: bool) -> T:
-        """The same; ``is_long``: it takes long even if the request is small."""
+        """Run as :meth:`run` does; ``is_long``: it takes long even if the request is small."""
         return await self.room.off_loop(work) if is_long or self.is_large else work()
 
     async def read(
         self, limits: ApiLimits, read: Callable[[dict[str, object], ApiLimits, IgnoredFields], T]
     ) -> T:
-        """The value that ``read`` returns for the body, which must be one JSON object.
+        """Return the value that ``read`` returns for the body, which must be one JSON object.
 
         ``read`` may run in a thread.
 
@@ -177,7 +177,7 @@ class ApiExchange:
     async def read_record(
         self, limits: ApiLimits, record: Callable[[ApiLimits], Record]
     ) -> dict[str, object]:
-        """The values of a body that ``record`` describes; the errors of ``read``."""
+        """Return the values of a body that ``record`` describes; the errors of ``read``."""
         return await self.read(
             limits, lambda body, limits, ignored: record(limits).read(body, "", ignored)
         )
@@ -215,7 +215,7 @@ class ApiExchange:
     async def send_json(
         self, status: int, value: object, *, headers: Iterable[Header] = ()
     ) -> None:
-        """The whole response as one JSON document; a large one as :meth:`send_pieces` does."""
+        """Send the whole response as one JSON document; a large one as :meth:`send_pieces` does."""
         if self.is_large or is_long(value):
             await self.send_pieces(status, runs_of(value), headers=headers)
         else:
@@ -229,9 +229,9 @@ class ApiExchange:
         headers: Iterable[Header] = (),
         is_long: bool = True,
     ) -> None:
-        """The same of a document in pieces: a short one at once, else portion by portion as the
-        client reads, for the text is held by no budget. ``is_long``: it is made off the event loop,
-        as that of a large request is. ClientGoneError."""
+        """Send a document in pieces: a short one at once, else portion by portion as the client
+        reads, for the text is held by no budget. ``is_long``: it is made off the event loop, as
+        that of a large request is. ClientGoneError."""
 
         def portion() -> bytes:
             written = bytearray()
@@ -261,7 +261,7 @@ class ApiExchange:
     async def send_written(
         self, status: int, body: bytes, *, headers: Iterable[Header] = ()
     ) -> None:
-        """The same of a document that is written already."""
+        """Send a document that is written already."""
         await send_json(self.send, status, body, headers=[*headers, *self._own_headers()])
 
     async def begin(self, status: int, headers: Iterable[Header]) -> None:
@@ -282,7 +282,8 @@ class ApiExchange:
 
 
 def check_nesting(body: dict[str, object], limit: int) -> None:
-    """ApiError 400 that names the field if containers in ``body`` nest more than ``limit`` deep."""
+    """Raise ApiError 400 that names the field if containers in ``body`` nest more than ``limit``
+    deep."""
     for name, value in body.items():
         if is_deeper(value, limit):
             raise invalid(f"{name} is nested deeper than max_nesting ({limit})", name)

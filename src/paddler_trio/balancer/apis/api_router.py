@@ -50,7 +50,7 @@ CORS_RULES: Final = CorsRules(
 
 @attrs.frozen
 class Dialect:
-    """What every answer of an API has, whatever the path.
+    """A dialect has what every answer of an API has, whatever the path.
 
     Args:
       envelope: its errors.
@@ -91,7 +91,7 @@ class ApiRouter:
     is_exact: bool = False
 
     def serves(self, path: str) -> bool:
-        """Whether ``path`` is one of an API, if only to answer that nothing is there."""
+        """Return whether ``path`` is one of an API, if only to answer that nothing is there."""
         return path.startswith("/v1/") or self.routes_http(path)
 
     def routes_http(self, path: str) -> bool:
@@ -144,7 +144,7 @@ class ApiRouter:
         await _send(answer, from_problem(problem), dialect)
 
     def dialect(self, exchange: Exchange) -> Dialect:
-        """That of the API that the sender means."""
+        """Return that of the API that the sender means."""
         return next((each for each in self.dialects if each.is_of(exchange)), OPENAI)
 
 
@@ -166,7 +166,7 @@ def _unknown(method: str, path: str, allowed: list[str]) -> ApiError:
 
 
 def _error_of(error: Exception, request: str) -> ApiError | None:
-    """The error to answer with; None when the client has left."""
+    """Return the error to answer with; None when the client has left."""
     match cause_of(error, request, (ApiError, HttpProblem, WireError)):
         case None:
             return None

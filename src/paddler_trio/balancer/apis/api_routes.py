@@ -1,4 +1,4 @@
-"""Which endpoint answers which path of which API."""
+"""The table of which endpoint answers which path of which API."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def api_routers(
     states: FleetKeeper,
     deployments: Deployments,
 ) -> tuple[ApiRouter, ApiRouter]:
-    """All APIs, for the inference port and for the port of ``--compat-openai-addr``.
+    """Return all APIs, for the inference port and for the port of ``--compat-openai-addr``.
 
     Errors:
       ConfigurationError: a limit that does not exist, or cannot have its value.
@@ -125,7 +125,7 @@ def _add_anthropic(routes: ApiRoutes) -> None:
 
 
 def _add_llama_server(routes: ApiRoutes) -> None:
-    """Its paths without the version, where OpenAI's schemas are not meant."""
+    """Add llama-server's paths without the version, where OpenAI's schemas are not meant."""
     routes.add("GET", "/v1/health", health)
     for path in ("/completion", "/completions"):
         routes.add("POST", path, llama_completion)
@@ -144,7 +144,7 @@ def _add_llama_server(routes: ApiRoutes) -> None:
 
 
 async def health(backend: Backend, exchange: ApiExchange) -> None:
-    """Liveness, in llama-server's words."""
+    """Answer liveness, in llama-server's words."""
     await exchange.send_json(200, {"status": "ok"})
 
 

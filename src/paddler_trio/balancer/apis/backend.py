@@ -1,5 +1,5 @@
-"""What the endpoints of all APIs share: the dispatcher, the desired state, the settings, and the
-deployment that answers a request."""
+"""A backend has what the endpoints of all APIs share: the dispatcher, the desired state, the
+settings, and the deployment that answers a request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from paddler_trio.wire.codec import unstructure
 
 @attrs.frozen(kw_only=True)
 class ApiSettings:
-    """What the operator decided.
+    """Hold what the operator decided.
 
     Attributes:
       image_hosts: ``host`` or ``host:port`` from which images may be fetched; none by default.
@@ -68,17 +68,17 @@ class Backend:
 
     @property
     def deployment(self) -> Deployment:
-        """The one that answers; ``default`` for a request that is not routed."""
+        """Return the one that answers; ``default`` for a request that is not routed."""
         return self.deployments.default if self.routed_to is None else self.routed_to
 
     @property
     def agents(self) -> list[AgentConnection]:
-        """Those of the deployment."""
+        """Return those of the deployment."""
         pool = self.dispatcher.pools.find(self.deployment.name)
         return [] if pool is None else list(pool.agents.values())
 
     def routed(self, exchange: ApiExchange, asked: str | None) -> Backend:
-        """For a request that names ``asked`` as its model.
+        """Choose the deployment for a request that names ``asked`` as its model.
 
         Errors:
           ApiError: 404 if its key has no access to the model, or if names are taken strictly and
@@ -103,12 +103,13 @@ def no_such_model(error: NoSuchModelError) -> ApiError:
 
 
 def model_name(backend: Backend, asked: str | None) -> str:
-    """The name to answer under: the one that was asked for, else the served model's."""
+    """Return the name to answer under: the one that was asked for, else the served model's."""
     return backend.deployment.id if asked is None else asked
 
 
 def cluster_parameters(backend: Backend) -> Mapping[str, object]:
-    """What requests leave to the deployment, as wire JSON; empty while nothing is desired."""
+    """Return what requests leave to the deployment, as wire JSON; empty while nothing is
+    desired."""
     state = backend.deployment.state
     if state is None:
         return {}
@@ -123,7 +124,7 @@ def fingerprint(backend: Backend) -> str:
 
 
 def must_generate(backend: Backend) -> None:
-    """ApiError 501 if the cluster makes embeddings and only agents of ours could do both."""
+    """Raise ApiError 501 if the cluster makes embeddings and only agents of ours could do both."""
     if not backend.deployment.generates_tokens and not any(
         agent.kind.generates_beside_embeddings for agent in backend.agents
     ):
@@ -135,7 +136,7 @@ def must_generate(backend: Backend) -> None:
 
 
 def cells_at_most(backend: Backend) -> int | None:
-    """No slot of any agent holds more tokens than this; None while no agent reports it."""
+    """Return what no slot of any agent holds more tokens than; None while no agent reports it."""
     state = backend.deployment.state
     if state is None:
         return None

@@ -78,7 +78,7 @@ def refused(name: str, why: str, *, neutral: tuple[object, ...] = ()) -> Field:
 
 
 def required(name: str, shape: Shape, note: str, *, aliases: tuple[str, ...] = ()) -> Field:
-    """A field that must be there."""
+    """Return a field that must be there."""
     return Field(name, shape, note, is_required=True, aliases=aliases)
 
 
@@ -102,7 +102,7 @@ class Record:
         return names
 
     def value_of(self, name: str) -> str:
-        """The only value that the member ``name`` may have."""
+        """Return the only value that the member ``name`` may have."""
         shape = self._by_name[name].shape
         assert isinstance(shape, OneOf)
         (value,) = shape.choices
@@ -112,7 +112,8 @@ class Record:
         return iter(self.fields)
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> dict[str, object]:
-        """The values of the fields that are honoured or accepted, under the fields' own names.
+        """Return the values of the fields that are honoured or accepted, under the fields' own
+        names.
 
         Errors:
           ApiError: 400 with the path of the first member that is wrong or missing, or is ignored
@@ -172,7 +173,7 @@ class Record:
 
 
 def record(name: str, *fields: Field, note: str = "") -> Record:
-    """A :class:`Record` of these fields."""
+    """Return a :class:`Record` of these fields."""
     return Record(name, fields, note)
 
 
@@ -183,7 +184,7 @@ def tagged(
     ignores_others: bool = False,
     reads_others_as: str | None = None,
 ) -> Tagged:
-    """One of these records, chosen by the member ``by``; ``default`` where it is missing."""
+    """Return one of these records, chosen by the member ``by``; ``default`` where it is missing."""
     by_value = {each.value_of(by): each for each in records}
     return Tagged(by, by_value, default, ignores_others, reads_others_as)
 
@@ -205,17 +206,17 @@ class Parts:
 
 
 def parts_of(*records: Record) -> Parts:
-    """A list of parts, each one of these records."""
+    """Return a list of parts, each one of these records."""
     return Parts(tagged(*records, ignores_others=True))
 
 
 def text_or_parts(*records: Record) -> Either:
-    """A text, or a list of parts, each one of these records."""
+    """Return a text, or a list of parts, each one of these records."""
     return Either((Text(), parts_of(*records)))
 
 
 def attachment(kind: str, *members: str, name: str = "filename") -> Record:
-    """A part that nobody here can read; the model is told that it was there (`unread`)."""
+    """Return a part that nobody here can read; the model is told that it was there (`unread`)."""
     why = "what is attached is not read; the model is told that there was something"
     return record(
         f"{kind} part",
@@ -226,28 +227,29 @@ def attachment(kind: str, *members: str, name: str = "filename") -> Record:
 
 
 def unread(part: Mapping[str, object], name: str = "filename") -> str:
-    """What the model is told of an :func:`attachment`."""
+    """Return what the model is told of an :func:`attachment`."""
     called = f" {part[name]!r}" if part.get(name) else ""
     kind = str(part["type"]).removeprefix("input_")
     return f"[{kind}{called}: attached here, but not readable]"
 
 
 def object_in(values: Mapping[str, object], name: str) -> Mapping[str, object]:
-    """The object that a table has read under ``name``; empty if it is absent."""
+    """Return the object that a table has read under ``name``; empty if it is absent."""
     value = values.get(name, {})
     assert isinstance(value, Mapping)
     return value
 
 
 def list_in(values: Mapping[str, object], name: str) -> list[Any]:
-    """The list that a table has read under ``name``, its items as the table has them; or empty."""
+    """Return the list that a table has read under ``name``, its items as the table has them; or
+    empty."""
     value = values.get(name, [])
     assert isinstance(value, list)
     return value
 
 
 def text_in(values: Mapping[str, object], name: str) -> str | None:
-    """The text that a table has read under ``name``; None if it is absent or empty."""
+    """Return the text that a table has read under ``name``; None if it is absent or empty."""
     value = values.get(name)
     return str(value) if value else None
 
@@ -269,7 +271,7 @@ def _described(field: Field, name: str) -> dict[str, object]:
 
 
 def _is_neutral(value: object, neutral: tuple[object, ...]) -> bool:
-    """Whether ``value`` is one of these; ``True`` is not 1 here, and 1.0 is."""
+    """Return whether ``value`` is one of these; ``True`` is not 1 here, and 1.0 is."""
     return any(
         value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral
     )

@@ -26,7 +26,7 @@ _MAX_HEAD_PIECES = 64
 
 
 def function_of(name: object, description: object, form: object) -> Json:
-    """The function that stands for a tool of free text.
+    """Return the function that stands for a tool of free text.
 
     ``form`` is the tool's ``format``: of a grammar the model is told, since it is not held to it.
     """
@@ -41,7 +41,7 @@ def function_of(name: object, description: object, form: object) -> Json:
 
 
 def arguments_of(text: object) -> str:
-    """The arguments, as JSON text, of a call that was made with ``text``."""
+    """Return the arguments, as JSON text, of a call that was made with ``text``."""
     return json.dumps({INPUT: text}, ensure_ascii=False)
 
 
@@ -61,11 +61,12 @@ class FreeText:
 
     @property
     def text(self) -> str:
-        """All that was told so far."""
+        """Return all that was told so far."""
         return "".join(self._told)
 
     def feed(self, arguments: str) -> str:
-        """The next piece of JSON; returns the next piece of the text, empty while it is unknown."""
+        """Take the next piece of JSON; return the next piece of the text, empty while it is
+        unknown."""
         if self._has_ended:
             return ""
         if not self._is_inside:
@@ -85,7 +86,8 @@ class FreeText:
         return self._tell(_plain(piece))
 
     def end(self) -> str:
-        """The rest of the text: all of it where the arguments are others than were asked for."""
+        """Return the rest of the text: all of it where the arguments are others than were asked
+        for."""
         if self._is_inside:
             return ""
         return self._tell(_text_of("".join(self._before)))
@@ -97,7 +99,7 @@ class FreeText:
 
 
 def _plain(inside: str) -> str:
-    """What stands inside the quotes of a JSON string; as it is where an escape is none."""
+    """Return what stands inside the quotes of a JSON string; as it is where an escape is none."""
     try:
         return str(json.loads(f'"{inside}"', strict=False))
     except ValueError:

@@ -22,7 +22,6 @@ from paddler_trio.balancer.apis.shapes import (
     Number,
     Shape,
     Text,
-    texts,
 )
 from paddler_trio.balancer.front.end_user import MAX_USER_CHARS
 from paddler_trio.wire.codec import dumps
@@ -60,7 +59,7 @@ MODEL = Field(
 
 
 def ending_fields(limits: ApiLimits) -> tuple[Field, ...]:
-    """When an answer ends."""
+    """Return when an answer ends."""
     stop_text = Text(limits.max_stop_chars, "max_stop_chars")
     return (
         Field(
@@ -82,7 +81,7 @@ def ending_fields(limits: ApiLimits) -> tuple[Field, ...]:
 
 
 def constraint_fields(limits: ApiLimits) -> tuple[Field, ...]:
-    """What the answer must look like; at most one of these and ``response_format``."""
+    """Return what the answer must look like; at most one of these and ``response_format``."""
     schema = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     text = Text(limits.max_grammar_bytes, "max_grammar_bytes", least_chars=1)
     choices = ListOf(Text(4096, least_chars=1), 1, 1024)
@@ -157,10 +156,8 @@ def refused_fields() -> tuple[Field, ...]:
         hint("n_cache_reuse", "only common prefixes are reused", neutral=(0,)),
         hint("t_max_predict_ms", "max_tokens bounds an answer", neutral=(0, -1)),
         hint("t_max_prompt_ms", "a prompt is cut to its slot, not to a time", neutral=(0, -1)),
-        hint("post_sampling_probs", "probabilities are those of the model", neutral=(False,)),
+        hint("post_sampling_probs", "use /completion", neutral=(False,)),
         hint("backend_sampling", "the engine decides where it samples", neutral=(False,)),
-        hint("adaptive_target", "there is no adaptive sampler; use mirostat", neutral=(-1,)),
-        hint("adaptive_decay", "it counts only with adaptive_target"),
         # without the adapters that it names, it is the answer of another model
         refused("lora", "adapters are not chosen by a request", neutral=([],)),
         # a grammar that holds too early leaves no room for what is to come before it
@@ -198,7 +195,8 @@ def generate_of(
     stop: Iterable[str] = (),
     logprobs: int | None = None,
 ) -> Generate:
-    """The native request, with the sampling and the use of the cache that ``values`` ask for."""
+    """Return the native request, with the sampling and the use of the cache that ``values`` ask
+    for."""
     return Generate(
         prompt=prompt,
         max_tokens=max_tokens,
@@ -212,7 +210,7 @@ def generate_of(
 
 
 def max_tokens_of(values: Mapping[str, object], ignored: IgnoredFields) -> int | None:
-    """None for as many as fit. 0 is 1, and reported: llama-server samples one, too."""
+    """Return None for as many as fit. 0 is 1, and reported: llama-server samples one, too."""
     most = values.get("max_tokens")
     if most == 0:
         if ignored.is_strict:
@@ -222,13 +220,13 @@ def max_tokens_of(values: Mapping[str, object], ignored: IgnoredFields) -> int |
 
 
 def stop_of(values: Mapping[str, object]) -> Sequence[str]:
-    return [text for text in texts(values.get("stop", [])) if text]
+    return [text for text in _texts(values.get("stop", [])) if text]
 
 
 def constraint_of(
     values: Mapping[str, object], others: Mapping[str, Constraint]
 ) -> tuple[str | None, Constraint | None]:
-    """The field that asks for the one constraint, and the constraint; or None twice.
+    """Return the field that asks for the one constraint, and the constraint; or None twice.
 
     Args:
       others: constraints that come from elsewhere, by the field that asks for them.
@@ -281,10 +279,18 @@ _CONSTRAINTS: Mapping[str, Callable[[object], Constraint]] = {
     "json_schema": _schema,
     "guided_json": _schema,
     "guided_regex": _regex,
-    "guided_choice": lambda choices: ChoiceGrammar(tuple(texts(choices))),
+    "guided_choice": lambda choices: ChoiceGrammar(tuple(_texts(choices))),
     "guided_grammar": _gbnf,
     "regex": _regex,
     "ebnf": _gbnf,
     "structured_outputs": _structured,
 }
 """Of the fields that constrain an answer."""
+
+
+def _texts(value: object) -> Sequence[str]:
+    """Return a string or a list of strings, as a list."""
+    if isinstance(value, str):
+        return (value,)
+    assert isinstance(value, list)
+    return [str(text) for text in value]

@@ -12,7 +12,7 @@ import attrs
 
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.wire.codec import unstructure
-from paddler_trio.wire.engine.sampler_stages import DRY_BREAKERS, PARAMETERS, STAGES
+from paddler_trio.wire.engine.sampler_stages import DRY_BREAKERS, PARAMETERS, USUAL_STAGES
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.paddler.request_params import GbnfGrammar
 from paddler_trio.wire.trio.work import Generate, LogitBias, SamplingOverrides
@@ -43,29 +43,30 @@ _SHOWN = (
     "mirostat",
     "mirostat_tau",
     "mirostat_eta",
+    "adaptive_target",
+    "adaptive_decay",
     "min_keep",
     "samplers",
     "ignore_eos",
+    "post_sampling_probs",
 )
 """In llama-server's order."""
 _DEFAULTS: Mapping[str, object] = {
     **{parameter.name: parameter.default for parameter in PARAMETERS.values()},
     **attrs.asdict(InferenceParameters()),
     "dry_sequence_breakers": list(DRY_BREAKERS),
-    "samplers": list(STAGES),
+    "samplers": list(USUAL_STAGES),
     "ignore_eos": False,
+    "post_sampling_probs": False,
 }
 """The settings where neither request nor cluster has one."""
 
 _UNSUPPORTED: Mapping[str, object] = {
-    "adaptive_target": -1.0,
-    "adaptive_decay": 0.9,
     "n_keep": 0,
     "n_discard": 0,
     "grammar_lazy": False,
     "grammar_triggers": [],
     "preserved_tokens": [],
-    "post_sampling_probs": False,
     "backend_sampling": False,
     "lora": [],
 }
@@ -73,7 +74,7 @@ _UNSUPPORTED: Mapping[str, object] = {
 
 
 def sampling_settings(parameters: Mapping[str, object], sampling: SamplingOverrides) -> Json:
-    """How tokens are sampled.
+    """Return how tokens are sampled.
 
     Args:
       parameters: the cluster's ``InferenceParameters`` as wire JSON.
@@ -95,7 +96,7 @@ def generation_settings(
     with_timings: bool = False,
     end_tokens: Iterable[int] = (),
 ) -> Json:
-    """All settings of one request.
+    """Return all settings of one request.
 
     Args:
       end_tokens: the tokens that end an answer; with ``ignore_eos`` they are never sampled, which

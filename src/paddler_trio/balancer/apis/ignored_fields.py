@@ -39,7 +39,7 @@ class IgnoredFields:
     """There may be others, which are not kept."""
 
     def unknown(self, path: str, name: str) -> None:
-        """A member ``name`` of the object at ``path`` that no table has.
+        """Note a member ``name`` of the object at ``path`` that no table has.
 
         Errors:
           ApiError: 400 if they are refused.
@@ -63,7 +63,7 @@ class IgnoredFields:
             self.names.append(plain)
 
     def header(self) -> bytes | None:
-        """The value of the response's header; None if nothing was ignored."""
+        """Return the value of the response's header; None if nothing was ignored."""
         if not self.names:
             return None
         shown, size_bytes = list[str](), 0
@@ -88,13 +88,14 @@ def member(path: str, name: str) -> str:
 
 @attrs.define
 class IgnoredFieldsLog:
-    """Which names were logged: each once in the life of the process, ``max_names`` at most."""
+    """Remember which names were logged: each once in the life of the process, ``max_names`` at
+    most."""
 
     max_names: int = 256
     _names: set[str] = attrs.field(factory=set, init=False)
 
     def unlogged(self, ignored: IgnoredFields) -> list[str]:
-        """Those to log now; they count as logged from here on."""
+        """Return those to log now; they count as logged from here on."""
         fresh = [name for name in ignored.names if name not in self._names]
         fresh = fresh[: self.max_names - len(self._names)]
         self._names.update(fresh)

@@ -34,7 +34,7 @@ _HEADERS = {"accept": "image/*", "accept-encoding": "identity"}
 async def fetch_images(
     works: Sequence[Generate], settings: ApiSettings, room: Reservation, exchange: Exchange
 ) -> Sequence[Generate]:
-    """The same works with every image as a data URI; the messages of all are the same.
+    """Return the same works with every image as a data URI; the messages of all are the same.
 
     Args:
       exchange: its body was read: nothing is fetched for a client that left.
@@ -78,7 +78,7 @@ async def _fetch_all(
 
 
 def _images(messages: Sequence[Mapping[str, object]]) -> list[tuple[str, Json, str]]:
-    """Every image with its path and its URL; they are our own copies and may be changed."""
+    """Return every image with its path and its URL; they are our own copies and may be changed."""
     found: list[tuple[str, Json, str]] = []
     for index, message in enumerate(messages):
         content = message.get("content")

@@ -34,7 +34,7 @@ LIMIT_HEADERS: Final = (
 
 
 def api_limit_headers(path: str, left: Sequence[Left], unix_s: float) -> list[Header]:
-    """Those of the API that ``path`` belongs to."""
+    """Return those of the API that ``path`` belongs to."""
     is_anthropic = path == ANTHROPIC or path.startswith(f"{ANTHROPIC}/")
     pairs = _anthropic(left, unix_s) if is_anthropic else _openai(left)
     return [(name.encode(), value.encode()) for name, value in pairs]

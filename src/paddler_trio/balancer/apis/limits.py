@@ -66,7 +66,7 @@ class ApiLimits:
 
     @classmethod
     def parse(cls, settings: Iterable[str]) -> ApiLimits:
-        """From ``name=value`` each; ConfigurationError for one that is wrong."""
+        """Read ``name=value`` each; ConfigurationError for one that is wrong."""
         types = {field.name: type(field.default) for field in attrs.fields(cls)}
         values: dict[str, int | float] = {}
         for setting in settings:

@@ -86,8 +86,34 @@ def _custom_call() -> Record:
     )
 
 
+def _message(role: str, *fields: Field) -> Record:
+    who = required("role", OneOf((role,)), "Who speaks.")
+    return record(f"{role} message", who, *fields)
+
+
+def _assistant_message(content: Field) -> Record:
+    calls = tagged(_tool_call(), _custom_call(), default="function")
+    return _message(
+        "assistant",
+        content,
+        _NAME,
+        Field("tool_calls", ListOf(calls, 0, 256), "Calls it made."),
+        Field(
+            "reasoning_content",
+            Text(),
+            "What it thought; templates decide whether to show it.",
+            aliases=("reasoning",),
+        ),
+        Field("refusal", Text(), "A refusal it gave; its content if there is no other."),
+        hint("audio", "the model hears and says nothing"),
+        Field("function_call", _called_function(), "A call, as it was before tool_calls."),
+        accepted("annotations", ListOf(Anything()), "Part of our own answers, without meaning."),
+        accepted("reasoning_details", ListOf(Anything()), "reasoning_content is what is read."),
+    )
+
+
 def message_shape() -> Shape:
-    """One message of a conversation, of any role."""
+    """Return one message of a conversation, of any role."""
     text = record(
         "text part",
         tag("text", "A part that is text."),
@@ -106,12 +132,6 @@ def message_shape() -> Shape:
         attachment("input_audio", "input_audio"),
         attachment("video_url", "video_url"),
     )
-    calls = tagged(_tool_call(), _custom_call(), default="function")
-
-    def message(role: str, *fields: Field) -> Record:
-        who = required("role", OneOf((role,)), "Who speaks.")
-        return record(f"{role} message", who, *fields)
-
     others = [
         record(f"{kind} part", tag(kind, "A text, as Responses call it."), *text.fields[1:])
         for kind in RESPONSES_TEXTS
@@ -122,32 +142,14 @@ def message_shape() -> Shape:
         return Field("content", text_or_parts(*parts, *others), note)
 
     return tagged(
-        message("system", content(text), _NAME),
-        message("developer", content(text), _NAME),
-        message("user", content(text, _image_part(), *attached), _NAME),
-        message(
-            "assistant",
-            content(text, refusal),
-            _NAME,
-            Field("tool_calls", ListOf(calls, 0, 256), "Calls it made."),
-            Field(
-                "reasoning_content",
-                Text(),
-                "What it thought; templates decide whether to show it.",
-                aliases=("reasoning",),
-            ),
-            Field("refusal", Text(), "A refusal it gave; its content if there is no other."),
-            hint("audio", "the model hears and says nothing"),
-            Field("function_call", _called_function(), "A call, as it was before tool_calls."),
-            accepted(
-                "annotations", ListOf(Anything()), "Part of our own answers, without meaning."
-            ),
-            accepted("reasoning_details", ListOf(Anything()), "reasoning_content is what is read."),
-        ),
-        message(
+        _message("system", content(text), _NAME),
+        _message("developer", content(text), _NAME),
+        _message("user", content(text, _image_part(), *attached), _NAME),
+        _assistant_message(content(text, refusal)),
+        _message(
             "tool", content(text), Field("tool_call_id", Text(256), "The call this answers."), _NAME
         ),
-        message(
+        _message(
             "function", content(text), required("name", Text(256), "The function this answers.")
         ),
         by="role",
@@ -206,7 +208,7 @@ def tool_choice_shape() -> Shape:
 
 
 def allowed_tools_fields(*named: Record) -> tuple[Field, ...]:
-    """A choice among some of the tools, each one of ``named``."""
+    """Return a choice among some of the tools, each one of ``named``."""
     tools = ListOf(tagged(*named, ignores_others=True), 1, 256)
     return (
         Field("mode", OneOf(("auto", "required")), "Whether one must be called."),
@@ -245,6 +247,6 @@ class _JsonSchema:
 
 
 def schema_shape(limits: ApiLimits, *, is_form: bool = False) -> Shape:
-    """A JSON Schema; ``is_form``: of an answer."""
+    """Return a JSON Schema; ``is_form``: of an answer."""
     given = FreeObject(most_bytes=limits.max_schema_bytes, limit="max_schema_bytes")
     return _JsonSchema(given, is_form)

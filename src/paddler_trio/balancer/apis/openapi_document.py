@@ -34,7 +34,7 @@ ERROR_STATUSES = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 499, 500, 50
 
 
 def records(limits: ApiLimits) -> dict[tuple[str, str], Record]:
-    """The body of every route that takes one, by path and a sentence on what it is for."""
+    """Return the body of every route that takes one, by path and a sentence on what it is for."""
     return {
         ("/v1/chat/completions", "Answer a conversation"): chat_record(limits),
         ("/v1/chat/completions/input_tokens", "Count a conversation's tokens"): chat_record(limits),
@@ -69,7 +69,8 @@ GETS = {
 
 @lru_cache(maxsize=8)
 def openapi(limits: ApiLimits, *, is_strict: bool = False) -> Json:
-    """The whole document, OpenAPI 3.1; ``is_strict``: fields that are not described are refused."""
+    """Return the whole document, OpenAPI 3.1; ``is_strict``: fields that are not described are
+    refused."""
     schemas: Json = {**_ERRORS}
     paths: Json = {}
     for (path, summary), record in records(limits).items():
@@ -95,7 +96,7 @@ def openapi(limits: ApiLimits, *, is_strict: bool = False) -> Json:
 
 
 def closed(schema: object) -> object:
-    """A JSON Schema whose objects have no other members than those described."""
+    """Return a JSON Schema whose objects have no other members than those described."""
     match schema:
         case dict():
             inner = {name: closed(each) for name, each in schema.items()}
@@ -142,7 +143,7 @@ def _operation(path: str, summary: str, record: Record | None) -> Json:
 
 
 def _object(**properties: object) -> Json:
-    """The schema of an object that has all of these."""
+    """Return the schema of an object that has all of these."""
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 

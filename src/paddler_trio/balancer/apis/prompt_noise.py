@@ -1,4 +1,5 @@
-"""What programs write at the beginning of a prompt, anew with each request, and mean nothing by.
+"""Normalise what programs write at the beginning of a prompt, anew with each request, and mean
+nothing by.
 
 A prefix is found by its tokens: a stamp in the first line makes every request compute its whole
 prompt. Here is the one table of such noise; it is looked for in the texts of the system that stand
@@ -20,7 +21,7 @@ MAX_CHARS = 65_536
 
 @attrs.frozen
 class Noise:
-    """What ``pattern`` finds is written as ``instead``, a template of :mod:`re`."""
+    """Write what ``pattern`` finds as ``instead``, a template of :mod:`re`."""
 
     name: str
     pattern: re.Pattern[str]
@@ -53,7 +54,8 @@ def without_noise(text: str) -> str:
 
 
 def normalised(prompt: Prompt) -> Prompt:
-    """A conversation without noise in the system's texts at its beginning; others as they are."""
+    """Return a conversation without noise in the system's texts at its beginning; others as they
+    are."""
     if not isinstance(prompt, ConversationPrompt):
         return prompt
     messages: list[Mapping[str, object]] = []
@@ -83,7 +85,7 @@ def _content(content: object) -> object:
 
 
 def normalised_work(work: Work) -> Work:
-    """The same of what a request asks for."""
+    """Normalise what a request asks for."""
     if not isinstance(work, Generate):
         return work
     prompt = normalised(work.prompt)

@@ -28,7 +28,7 @@ Prompt: TypeAlias = "str | list[int | str]"
 
 @attrs.frozen
 class PromptShape(Anything):
-    """What ``/v1/completions`` takes as ``prompt`` and ``/v1/embeddings`` as ``input``."""
+    """Name what ``/v1/completions`` takes as ``prompt`` and ``/v1/embeddings`` as ``input``."""
 
     def schema(self) -> dict[str, object]:
         text: dict[str, object] = {"type": "string"}
@@ -59,7 +59,7 @@ class Prompts:
 
 
 def read_prompts(value: object, limits: ApiLimits, *, param: str = "prompt") -> Prompts:
-    """The prompts of a request; inputs of an embeddings request have the same forms.
+    """Return the prompts of a request; inputs of an embeddings request have the same forms.
 
     Errors:
       ApiError: 400 with the path of what is no prompt.
@@ -92,7 +92,7 @@ def read_prompts(value: object, limits: ApiLimits, *, param: str = "prompt") -> 
 
 
 def is_ids(prompt: Sequence[int | str]) -> TypeIs[Sequence[int]]:
-    """Whether it is token ids alone; quick for a million of them."""
+    """Return whether it is token ids alone; quick for a million of them."""
     return str not in {*map(type, prompt)}
 
 

@@ -29,7 +29,7 @@ from paddler_trio.wire.trio.work import ConversationPrompt, Generate, Prompt
 async def ask(
     backend: Backend, question: Question, exchange: ApiExchange | None = None
 ) -> Mapping[str, object]:
-    """The answer of a serving agent; with an ``exchange``, only as long as its client waits.
+    """Return the answer of a serving agent; with an ``exchange``, only as long as its client waits.
 
     Errors:
       ApiError: the agent refuses the question.
@@ -71,7 +71,8 @@ async def text_of(backend: Backend, tokens: Sequence[int], exchange: ApiExchange
 
 
 async def rendered(backend: Backend, exchange: ApiExchange, prompt: Prompt) -> Mapping[str, object]:
-    """What the engine would be given for ``prompt``: its text ``prompt``, and ``num_tokens``."""
+    """Return what the engine would be given for ``prompt``: its text ``prompt``, and
+    ``num_tokens``."""
     if backend.settings.normalises_prompts:
         prompt = normalised(prompt)
     return await ask(backend, RenderPrompt(prompt=prompt), exchange)
@@ -80,7 +81,7 @@ async def rendered(backend: Backend, exchange: ApiExchange, prompt: Prompt) -> M
 async def count_tokens(
     backend: Backend, exchange: ApiExchange, conversation: ConversationPrompt
 ) -> int:
-    """Of the rendered prompt.
+    """Count the tokens of the rendered prompt.
 
     Errors:
       ApiError: 400 the template refuses it, 503 no agent serves a model, 504 none answered in time.
@@ -91,8 +92,8 @@ async def count_tokens(
 
 
 async def end_tokens(backend: Backend, exchange: ApiExchange, generate: Generate) -> list[int]:
-    """The tokens that ``ignore_eos`` keeps from being sampled; empty without it, or if the agent
-    does not report them."""
+    """Return the tokens that ``ignore_eos`` keeps from being sampled; empty without it, or if the
+    agent does not report them."""
     if not generate.sampling.ignore_eos:
         return []
     tokens = (await ask(backend, DescribeModel(), exchange)).get("end_tokens", [])

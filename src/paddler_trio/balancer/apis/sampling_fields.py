@@ -126,7 +126,8 @@ class Breakers:
 
 
 def _listed(value: object) -> object:
-    """A list that was written as JSON text, with or without brackets; or a text as the only one."""
+    """Return a list that was written as JSON text, with or without brackets; or a text as the only
+    one."""
     if not isinstance(value, str):
         return value
     if len(value) > MAX_LISTED_CHARS:
@@ -142,7 +143,7 @@ def _listed(value: object) -> object:
 
 
 def sampling_fields() -> tuple[Field, ...]:
-    """How tokens are sampled; the cluster's parameters stand in for absent fields."""
+    """Return how tokens are sampled; the cluster's parameters stand in for absent fields."""
     return (
         _number("temperature", "0 always samples the most likely token."),
         _number("top_p", "Sample among the most likely tokens that have this share."),
@@ -157,6 +158,32 @@ def sampling_fields() -> tuple[Field, ...]:
         _number("mirostat", "0 off, 1 or 2 for that version."),
         _number("mirostat_tau", "The surprise mirostat aims at."),
         _number("mirostat_eta", "How fast mirostat learns."),
+        *_repetition_fields(),
+        _number(
+            "adaptive_target",
+            "Sample tokens near this probability, with adaptive_p among the samplers; -1 is off.",
+        ),
+        _number("adaptive_decay", "How long adaptive_p remembers what it sampled."),
+        _number("min_keep", "Samplers leave at least so many tokens."),
+        Field(
+            "samplers",
+            Stages(),
+            "The stages and their order, by llama.cpp's names or letters. Unknown ones are left "
+            "out and reported; none: the usual ones.",
+        ),
+        Field(
+            "seed",
+            Integer(-(2**63), 2**64 - 1, clamps=True),
+            "Equal seeds sample equally; taken modulo 2^32; -1 for a random one. Choice i samples "
+            "with seed + i.",
+        ),
+        Field("ignore_eos", Flag(), "Never sample the tokens that end an answer."),
+    )
+
+
+def _repetition_fields() -> tuple[Field, ...]:
+    """What is said of tokens that occurred before."""
+    return (
         _number(
             "repeat_penalty",
             "Divides the logits of tokens that occurred; 1 is off.",
@@ -184,20 +211,6 @@ def sampling_fields() -> tuple[Field, ...]:
             Breakers(),
             "Texts that DRY does not look across; 16 and 256 bytes together.",
         ),
-        _number("min_keep", "Samplers leave at least so many tokens."),
-        Field(
-            "samplers",
-            Stages(),
-            "The stages and their order, by llama.cpp's names or letters. Unknown ones are left "
-            "out and reported; none: the usual ones.",
-        ),
-        Field(
-            "seed",
-            Integer(-(2**63), 2**64 - 1, clamps=True),
-            "Equal seeds sample equally; taken modulo 2^32; -1 for a random one. Choice i samples "
-            "with seed + i.",
-        ),
-        Field("ignore_eos", Flag(), "Never sample the tokens that end an answer."),
     )
 
 
@@ -209,7 +222,7 @@ def _number(name: str, note: str, *, aliases: tuple[str, ...] = ()) -> Field:
 
 
 def bias_field(limits: ApiLimits) -> Field:
-    """What is added to the logits of some tokens."""
+    """Return what is added to the logits of some tokens."""
     bias = Either((Number(-1e6, 1e6, clamps=True), Flag()))
     token = Either((Integer(0, MAX_INT32), Text(256, least_chars=1)))
     most, name = limits.max_logit_biases, "max_logit_biases"
@@ -221,13 +234,14 @@ def bias_field(limits: ApiLimits) -> Field:
 
 
 def sampling_of(values: Mapping[str, object]) -> SamplingOverrides:
-    """The settings of the request; all others are None."""
+    """Return the settings of the request; all others are None."""
     # of as many types as there are fields: the table has read each
     sampling: dict[str, Any] = {
         parameter.name: values[name] for name, parameter in _PARAMETERS.items() if name in values
     }
-    if "ignore_eos" in values:
-        sampling["ignore_eos"] = values["ignore_eos"]
+    for name in ("ignore_eos", "post_sampling_probs"):
+        if name in values:
+            sampling[name] = values[name] is True
     if sampling.get("top_k") == -1:
         sampling["top_k"] = 0
     for name in ("dry_sequence_breakers", "samplers"):
@@ -260,7 +274,7 @@ def _penalties(values: Mapping[str, object]) -> dict[str, Any]:  # of two types
 
 
 def _is_token(name: str) -> bool:
-    """Whether it is the id of a token. Python reads no number of thousands of digits."""
+    """Return whether it is the id of a token. Python reads no number of thousands of digits."""
     return len(name) <= MAX_DIGITS and name.isdecimal() and int(name) <= MAX_INT32
 
 

@@ -10,7 +10,7 @@ Bodies of the native routes have no shapes here: their classes travel on agent l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar, Protocol, TypeAlias
 
 import attrs
@@ -31,34 +31,34 @@ class Shape(Protocol):
 
     @property
     def expected(self) -> str:
-        """A description that completes "must be"."""
+        """Return a description that completes "must be"."""
         ...
 
     def read(self, value: object, path: str, ignored: IgnoredFields = STRICT) -> object:
-        """The value; ApiError 400 with ``param`` if it has another shape.
+        """Return the value; ApiError 400 with ``param`` if it has another shape.
 
         ``ignored`` collects the members that are left out.
         """
         ...
 
     def schema(self) -> Json:
-        """The same as JSON Schema."""
+        """Return this shape as JSON Schema."""
         ...
 
 
 def shown(value: object) -> str:
-    """A value for an error message: JSON, cut short."""
+    """Return a value for an error message: JSON, cut short."""
     text = beginning_of(value, SHOWN_CHARS + 1)
     return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
 
 
 def wrong(shape: Shape, value: object, path: str) -> ApiError:
-    """The error for a value of another shape."""
+    """Return the error for a value of another shape."""
     return invalid(f"{path} is {shown(value)}, must be {shape.expected}", path, code="invalid_type")
 
 
 def _beyond(limit: str, most: int, size: str, path: str) -> ApiError:
-    """The error for a value whose size is over ``most``; ``limit`` is its name, if it has one."""
+    """Return the error for a value whose size is over ``most``; ``limit`` names it, if any."""
     return invalid(f"{path} {size}, the limit{limit and ' ' + limit} is {most}", path)
 
 
@@ -106,7 +106,7 @@ class _Ranged:
         return {"type": self.kind} | _bounds("minimum", self.least, "maximum", self.most)
 
     def _within(self, value: float, path: str, ignored: IgnoredFields) -> float:
-        """The value, or the nearest bound if values are clamped; ApiError 400 otherwise."""
+        """Return the value, or the nearest bound if values are clamped; ApiError 400 otherwise."""
         low = value if self.least is None else max(value, self.least)
         nearest = low if self.most is None else min(low, self.most)
         if nearest != value:
@@ -349,7 +349,7 @@ class Tagged:
         return f"an object with {self.tag}"
 
     def is_other(self, value: object) -> bool:
-        """Whether ``value`` was read as one that is ignored."""
+        """Return whether ``value`` was read as one that is ignored."""
         assert isinstance(value, Mapping), "it was read"
         return value.get(self.tag, self.default) not in self.records
 
@@ -357,15 +357,12 @@ class Tagged:
         if not isinstance(value, dict):
             raise wrong(self, value, path)
         known = ", ".join(f'"{tag}"' for tag in self.records)
+        where = f"{path}.{self.tag}"
         given = value.get(self.tag)
         given = self.default if given is None else given
         if given is None:
-            raise ApiError(
-                400,
-                f"{path}.{self.tag} is missing, must be one of {known}",
-                param=f"{path}.{self.tag}",
-                code="missing_required_parameter",
-            )
+            text = f"{where} is missing, must be one of {known}"
+            raise ApiError(400, text, param=where, code="missing_required_parameter")
         if not isinstance(given, str) or given not in self.records:
             if isinstance(given, str) and not ignored.is_strict:
                 if self.ignores_others:
@@ -376,9 +373,7 @@ class Tagged:
                     return self.records[known_tag].read(
                         {**value, self.tag: known_tag}, path, ignored
                     )
-            raise invalid(
-                f"{path}.{self.tag} is {shown(given)}, must be one of {known}", f"{path}.{self.tag}"
-            )
+            raise invalid(f"{where} is {shown(given)}, must be one of {known}", where)
         return self.records[given].read(value, path, ignored)
 
     def schema(self) -> Json:
@@ -399,11 +394,3 @@ class Tagged:
 def _bounds(least_name: str, least: float | None, most_name: str, most: float | None) -> Json:
     bounds = ((least_name, least), (most_name, most))
     return {name: value for name, value in bounds if value is not None}
-
-
-def texts(value: object) -> Sequence[str]:
-    """A string or a list of strings, as a list."""
-    if isinstance(value, str):
-        return (value,)
-    assert isinstance(value, list)
-    return [str(text) for text in value]

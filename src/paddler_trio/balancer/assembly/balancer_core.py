@@ -1,16 +1,17 @@
-"""What all ports of a balancer stand on: dispatcher, fleet, and what is kept of requests."""
+"""Make what all ports of a balancer stand on: dispatcher, fleet, and what is kept of requests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
 import trio
 
-from paddler_trio.balancer.activity.captures import Captures
 from paddler_trio.balancer.activity.event_feed import EventFeed
+from paddler_trio.balancer.activity.measures.agent_measures import AgentMeasures
 from paddler_trio.balancer.activity.measures.balancer_measures import BalancerMeasures
+from paddler_trio.balancer.activity.measures.request_measures import RequestMeasures
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
@@ -19,7 +20,7 @@ from paddler_trio.balancer.assembly.store_assembly import model_store_child
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress, no_rollouts
+from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
 from paddler_trio.balancer.fleet.state_database import state_file
@@ -29,6 +30,7 @@ from paddler_trio.balancer.status.known_agents import SUFFIX, KnownAgents
 from paddler_trio.balancer.status.problem_list import ProblemList
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, Observers
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.state_owner import Run, keep_model_store
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
@@ -70,24 +72,25 @@ class BalancerCore:
         config: BalancerConfig,
         addresses: Mapping[str, Sequence[str]],
         keys: KeyRing,
+        activity: RequestActivity,
+        observers: Sequence[DispatchObserver] = (),
     ) -> BalancerCore:
-        """ConfigurationError for a bad state database URL, limit or folder.
+        """Make the core; ConfigurationError for a bad state database URL, limit or folder.
 
         Args:
           addresses: where each service listens, as the feed shows them.
+          activity: sees every request first.
+          observers: see it next.
         """
-        dispatcher = Dispatcher(
-            DispatchLimits(
-                max_buffered=config.max_buffered_requests,
-                buffered_timeout_s=config.buffered_request_timeout_s,
-                item_timeout_s=config.inference_item_timeout_s,
-                continuation=ContinuationLimits(max_continuations=config.max_continuations),
-                continuation_wait_s=config.continuation_wait_s,
-            )
+        requests = RequestMeasures(
+            activity.finished,
+            lambda deployment: dispatcher.pools.serves(deployment),
+            AgentMeasures(lambda: dispatcher.agents),
         )
-        activity = RequestActivity(Captures() if config.capture_prompts else None)
-        dispatcher.observer = activity
         metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
+        recorder = MetricsObserver(metrics, activity.finished)
+        all_observers = Observers((activity, *observers, requests, recorder))
+        dispatcher = Dispatcher(_limits(config), all_observers)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
             dispatcher,
@@ -95,48 +98,13 @@ class BalancerCore:
         )
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
-        measures = BalancerMeasures(
-            dispatcher,
-            fleet,
-            activity.finished,
-            budget,
-            lag,
-            keys,
-            then=MetricsObserver(metrics, activity.finished),
-        )
-        activity.then = measures.observer
+        measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)
         measures.store = store = model_store_child(config, states)
         rollouts = FleetRollouts(fleet)
-        state = state_file(config.state_database)
-        known = KnownAgents(
-            dispatcher, None if state is None else state.with_name(state.name + SUFFIX)
-        )
-        progress = AgentsProgress(
-            dispatcher, rolling=rollouts.facts, offline=known.offline, rollouts=no_rollouts
-        )
-        audit = AuditLog.of(config.audit_log)
-        problems = ProblemList(
-            dispatcher, lambda: states.current.state.deployments, progress, known, lag
-        )
-        if (audit_file := audit.file) is not None:
-            problems.audit_problem = lambda: audit_file.problem or ""
-        shown = dict(addresses)
-        if config.statsd_addr is not None:
-            shown["statsd"] = [config.statsd_addr]
-        feed = event_feed(
-            dispatcher,
-            activity,
-            states,
-            lag,
-            rollouts,
-            metrics,
-            {
-                **addresses,
-                **({} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}),
-            },
-            problems,
-            captures=config.capture_prompts,
-        )
+        statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
+        problems = _problems(config, dispatcher, states, rollouts, lag)
+        shown = {**addresses, **statsd}
+        feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(
             dispatcher,
             activity,
@@ -149,13 +117,17 @@ class BalancerCore:
             budget,
             lag,
             measures,
-            audit,
+            problems.audit,
             StatsdExporter.of(config, dispatcher.statistics),
             problems,
         )
 
+    def watch_certificate(self, left_s: Callable[[], float]) -> None:
+        """Show how long the certificate of the ports is still good."""
+        self.measures.certificate_left_s = self.problems.certificate_left_s = left_s
+
     def services(self) -> dict[str, Run]:
-        """What of it runs beside everything else, by the names of the tasks."""
+        """Return what of it runs beside everything else, by the names of the tasks."""
         dispatcher = self.dispatcher
         return {
             **({} if self.audit.file is None else {"audit log": self.audit.file.run}),
@@ -169,7 +141,7 @@ class BalancerCore:
         }
 
     def owned(self) -> dict[str, Run]:
-        """What of it only one balancer may run."""
+        """Return what of it only one balancer may run."""
         return {
             "fleet": self.fleet.run,
             "known agents": self.problems.known.run,
@@ -180,3 +152,32 @@ class BalancerCore:
                 else {"model store": partial(keep_model_store, self.store.run)}
             ),
         }
+
+
+def _limits(config: BalancerConfig) -> DispatchLimits:
+    return DispatchLimits(
+        max_buffered=config.max_buffered_requests,
+        buffered_timeout_s=config.buffered_request_timeout_s,
+        item_timeout_s=config.inference_item_timeout_s,
+        continuation=ContinuationLimits(max_continuations=config.max_continuations),
+        continuation_wait_s=config.continuation_wait_s,
+    )
+
+
+def _problems(
+    config: BalancerConfig,
+    dispatcher: Dispatcher,
+    states: FleetKeeper,
+    rollouts: FleetRollouts,
+    lag: LoopLag,
+) -> ProblemList:
+    state = state_file(config.state_database)
+    known = KnownAgents(dispatcher, None if state is None else state.with_name(state.name + SUFFIX))
+    return ProblemList(
+        dispatcher,
+        lambda: states.current.state.deployments,
+        AgentsProgress(dispatcher, rolling=rollouts.facts, offline=known.offline),
+        known,
+        lag,
+        AuditLog.of(config.audit_log),
+    )

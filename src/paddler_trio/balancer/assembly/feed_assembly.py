@@ -21,33 +21,27 @@ from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.rollout_routes import RolloutControl
 from paddler_trio.balancer.status.problem_list import ProblemList
 from paddler_trio.net.server.listening import bound_address
-from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.logs.log_ring import RECENT
-from paddler_trio.system.loop_lag import LoopLag
 
 _SHOWN: Final = {"compat openai": "openai", "web admin panel": "panel"}
 """Names of services in the feed, where they have another one."""
 
 
 def event_feed(
-    dispatcher: Dispatcher,
     activity: RequestActivity,
     states: FleetKeeper,
-    lag: LoopLag,
     rollouts: RolloutControl,
     metrics: MetricsHistory,
     addresses: Mapping[str, Sequence[str]],
     problems: ProblemList,
-    *,
-    captures: bool = False,
 ) -> EventFeed:
-    """All topics, in the order in which events have them.
+    """Return all topics, in the order in which events have them.
 
     Args:
       addresses: where each service listens.
-      captures: the beginnings of prompts and answers are kept.
     """
-    status = BalancerStatus(dispatcher, states, lag, addresses, captures)
+    dispatcher, captures = problems.dispatcher, activity.captures is not None
+    status = BalancerStatus(dispatcher, states, problems.lag, addresses, captures)
 
     def rollouts_now(now_s: float) -> Mapping[str, object]:
         entries = rollouts.view()["rollouts"]
@@ -83,7 +77,7 @@ def event_feed(
 
 
 def addresses_of(listeners: Mapping[str, Sequence[socket.socket]]) -> Mapping[str, Sequence[str]]:
-    """Where the sockets of each service listen, ``host:port`` each."""
+    """Return where the sockets of each service listen, ``host:port`` each."""
     return {
         _SHOWN.get(name, name): [bound_address(each) for each in bound]
         for name, bound in listeners.items()

@@ -1,4 +1,4 @@
-"""How a balancer takes over from another one, and lets one take over: put together."""
+"""Put together how a balancer takes over from another one, and lets one take over."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SUFFIX: Final = ".handover"
 
 
 def handover_path(config: BalancerConfig) -> Path | None:
-    """Where a balancer is asked to hand over; None without a state file: what it desires would be
-    lost. ConfigurationError for a bad state database URL."""
+    """Return where a balancer is asked to hand over; None without a state file: what it desires
+    would be lost. ConfigurationError for a bad state database URL."""
     state = state_file(config.state_database)
     if state is None:
         return None
@@ -37,7 +37,8 @@ def handover_path(config: BalancerConfig) -> Path | None:
 
 
 async def inheritance_of(config: BalancerConfig) -> Inheritance | None:
-    """What the balancer that runs hands over, if that is wanted and one runs. HandoverError."""
+    """Return what the balancer that runs hands over, if that is wanted and one runs.
+    HandoverError."""
     path = handover_path(config)
     if not config.takes_over:
         return None
@@ -49,7 +50,7 @@ async def inheritance_of(config: BalancerConfig) -> Inheritance | None:
 
 @attrs.frozen(eq=False)
 class HotRestart:
-    """What lets another process take over from a balancer.
+    """Let another process take over from a balancer.
 
     Args:
       addresses: of each service as it was configured.
@@ -62,7 +63,7 @@ class HotRestart:
     locks: Mapping[str, StateLock]
 
     def bequest(self, dispatcher: Dispatcher) -> Bequest:
-        """For the tree."""
+        """Return the bequest for the tree."""
         return Bequest(
             handover_path(self.config),
             {
@@ -79,7 +80,7 @@ class HotRestart:
         )
 
     def own_successor(self, given: trio.Event) -> OwnSuccessor:
-        """What SIGUSR2 does; ``given`` is the bequest's."""
+        """Do what SIGUSR2 asks for; ``given`` is the bequest's."""
         problem = None
         if handover_path(self.config) is None:
             problem = "the state is in memory only: give --state-database file:///absolute/path"

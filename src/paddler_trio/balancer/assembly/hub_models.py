@@ -38,7 +38,7 @@ class AnsweredHubModels:
 
 
 def document(repo_id: str, revision: str, found: RepositoryModels) -> bytes:
-    """The answer as JSON."""
+    """Return the answer as JSON."""
     return dumps(
         {
             "repo": repo_id,

@@ -1,4 +1,4 @@
-"""Who may dial in, put together: the registry of agents, its guard, its routes and its task."""
+"""Put together who may dial in: the registry of agents, its guard, its routes and its task."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ SUFFIX: Final = ".agents.json"
 
 
 def agents_path(config: BalancerConfig) -> Path | None:
-    """The file of join tokens and credentials; None without a place for it. ConfigurationError."""
+    """Return the file of join tokens and credentials; None without a place for it.
+    ConfigurationError."""
     if config.agents_file is not None:
         return config.agents_file.absolute()
     state = state_file(config.state_database)
@@ -52,7 +53,7 @@ class Joining:
         tls: ServerTls | None,
         address: AdvertisedAddress,
     ) -> Joining:
-        """ConfigurationError for a file that cannot be used. Blocks while it is read."""
+        """Read the file; ConfigurationError for one that cannot be used. It blocks."""
         registry = AgentRegistry.read(agents_path(config))
 
         def certificates() -> Sequence[str]:
@@ -69,12 +70,13 @@ class Joining:
     def guard(
         self, config: BalancerConfig, manage: Authentication, refused: RefusedAgents
     ) -> AgentGuard:
-        """Of the management port; ConfigurationError for a network that is none."""
+        """Return the guard of the management port; ConfigurationError for a network that is
+        none."""
         return AgentGuard(
             self.registry, manage, _is_agents_path, legacy_networks(config.legacy_agents), refused
         )
 
 
 def _is_agents_path(path: str) -> bool:
-    """What a credential opens beside the socket, for reading."""
+    """Return whether this is a path that a credential opens beside the socket, for reading."""
     return is_store_path(path) or is_tunnel_path(path)

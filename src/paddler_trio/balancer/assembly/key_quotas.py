@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import attrs
 
+from paddler_trio.balancer.activity.finished_requests import FinishedRequests
 from paddler_trio.balancer.apis.api_router import ApiRouter
 from paddler_trio.balancer.apis.limit_headers import api_limit_headers
-from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.fleet.state_database import state_file
 from paddler_trio.balancer.keys.key_accounts import KeyAccounts
 from paddler_trio.balancer.keys.key_limiter import KeyLimiter
@@ -16,34 +16,37 @@ from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.keys.key_tokens import KeyTokens
 from paddler_trio.balancer.keys.key_usage_file import SUFFIX, KeyUsageFile
 from paddler_trio.net.server.exchange import App
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 
 
 @attrs.frozen(eq=False)
 class KeyQuotas:
-    """``services`` are its tasks, by their names."""
+    """``observers`` charge what requests used; ``services`` are its tasks, by their names."""
 
     accounts: KeyAccounts
     limiter: KeyLimiter
+    observers: Sequence[DispatchObserver]
     services: Mapping[str, Run]
 
     @classmethod
-    def of(cls, config: BalancerConfig, keys: KeyRing, core: BalancerCore) -> KeyQuotas:
-        """Observes the requests of ``core`` from now on; what was used today is read from the file
-        beside the state."""
+    def of(cls, config: BalancerConfig, keys: KeyRing, finished: FinishedRequests) -> KeyQuotas:
+        """Read what was used today from the file beside the state.
+
+        Args:
+          finished: the records of requests that ended.
+        """
         accounts = KeyAccounts(keys)
         services: dict[str, Run] = {}
-        if keys.path is not None:
-            activity = core.activity
-            activity.then = KeyTokens(accounts, activity.finished, activity.then)
+        observers = () if keys.path is None else (KeyTokens(accounts, finished),)
         state = state_file(config.state_database)
         if state is not None and keys.path is not None:
             file = KeyUsageFile(state.with_name(state.name + SUFFIX), accounts)
             file.load()
             services["key usage"] = file.run
-        return cls(accounts, KeyLimiter(accounts), services)
+        return cls(accounts, KeyLimiter(accounts), observers, services)
 
     def limited(self, api: ApiRouter) -> App:
-        """The application of the APIs, within limits, with the headers of each API."""
+        """Return the application of the APIs, within limits, with the headers of each API."""
         return self.limiter(api, refuse=api.refuse, fields=api_limit_headers)

@@ -52,7 +52,7 @@ class PortGuards:
     def hosts(
         self, listener: Sequence[socket.socket], keys: Authentication | AgentGuard
     ) -> AllowedHosts:
-        """What checks the Host header of requests to these sockets."""
+        """Return what checks the Host header of requests to these sockets."""
         return AllowedHosts(
             self.names,
             is_loopback=not beyond_loopback(listener),

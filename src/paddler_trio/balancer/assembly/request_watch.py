@@ -11,7 +11,8 @@ from paddler_trio.balancer.activity.accounts.account_keeper import AccountKeeper
 from paddler_trio.balancer.activity.accounts.account_spans import spans_of
 from paddler_trio.balancer.activity.accounts.entrance import Entrance
 from paddler_trio.balancer.activity.accounts.request_account import RequestAccount
-from paddler_trio.balancer.assembly.balancer_core import BalancerCore
+from paddler_trio.balancer.activity.request_activity import RequestActivity
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.telemetry.line_writer import LineWriter
@@ -22,16 +23,17 @@ from paddler_trio.telemetry.trace_context import Sampling
 
 @attrs.frozen(eq=False)
 class RequestWatch:
-    """``entrance`` goes in front of what answers clients of inference; ``services`` and ``reloads``
-    are as in ``BalancerParts``."""
+    """``entrance`` goes in front of what answers clients of inference; ``observers`` see the
+    requests that become of theirs; ``services`` and ``reloads`` are as in ``BalancerParts``."""
 
     entrance: Entrance
+    observers: Sequence[DispatchObserver]
     services: dict[str, Run]
     reloads: Sequence[Run]
 
     @classmethod
     def of(
-        cls, config: BalancerConfig, core: BalancerCore, addresses: Sequence[str]
+        cls, config: BalancerConfig, activity: RequestActivity, addresses: Sequence[str]
     ) -> RequestWatch:
         """Nothing observes a request if neither traces nor an access log are wanted.
 
@@ -62,11 +64,9 @@ class RequestWatch:
                 reloads.append(writer.reopen)
         sampling = Sampling(config.otlp_endpoint is not None, config.trace_sample_ratio)
         if not takers:
-            return cls(Entrance(sampling), services, reloads)
-        activity = core.activity
-        keeper = AccountKeeper(activity.in_flight, activity.then, takers)
-        activity.then = keeper
-        return cls(Entrance(sampling, keeper), services, reloads)
+            return cls(Entrance(sampling), (), services, reloads)
+        keeper = AccountKeeper(activity.in_flight, takers)
+        return cls(Entrance(sampling, keeper), (keeper,), services, reloads)
 
 
 def _export(export: SpanExport, account: RequestAccount) -> None:

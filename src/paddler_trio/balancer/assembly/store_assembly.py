@@ -12,6 +12,8 @@ import structlog
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.joining.agent_identity import AgentIdentity
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.processes.model_store.store_messages import MAX_MESSAGE_BYTES
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.wire.codec import dumps, unstructure
@@ -28,7 +30,8 @@ MAX_DESIRED_BYTES: Final = MAX_MESSAGE_BYTES * 3 // 4
 
 
 def model_store_child(config: BalancerConfig, states: FleetKeeper) -> ModelStoreChild | None:
-    """The store's process, not started yet; ConfigurationError for a folder that cannot be used."""
+    """Return the store's process, not started yet; ConfigurationError for a folder that cannot be
+    used."""
     if config.model_store is None:
         return None
     folder = Path(os.path.abspath(config.model_store))  # noqa: PTH100  # links stay as they are
@@ -50,8 +53,18 @@ def model_store_child(config: BalancerConfig, states: FleetKeeper) -> ModelStore
     )
 
 
+def readable_models(
+    states: FleetKeeper, dispatcher: Dispatcher, agent: AgentIdentity
+) -> tuple[DesiredModel, ...]:
+    """The models whose files an agent's credential opens: what is desired of deployments that it
+    may serve, and what agents were just told to fetch or to judge."""
+    asked = [model for each in dispatcher.agents.values() for model in each.asked_models]
+    return (*states.wanted_models(lambda spec: agent.may_meet(spec.where)), *asked)
+
+
 def desired_models(models: Sequence[DesiredModel]) -> tuple[bytes, ...]:
-    """The JSON of those models that agents fetch; as many as one message to the store holds."""
+    """Return the JSON of those models that agents fetch; as many as one message to the store
+    holds."""
     texts: list[bytes] = []
     left_bytes = MAX_DESIRED_BYTES
     for model in models:

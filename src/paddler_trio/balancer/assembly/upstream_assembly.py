@@ -1,4 +1,5 @@
-"""What forwards requests to servers behind agents: a port of its own, and a part of inference."""
+"""Put together what forwards requests to servers behind agents: a port of its own, and a part of
+inference."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class Upstreams:
         guards: PortGuards,
         deployments: Deployments,
     ) -> Upstreams:
-        """With a port for them, requests may wait before the first server is there."""
+        """Make the forwarding; with a port for them, requests may wait before the first server is
+        there."""
         if config.reverseproxy_addr is not None:
             core.dispatcher.pools.open_upstream(DEFAULT_UPSTREAM)
         forwarding = Forwarding(
@@ -51,7 +53,8 @@ class Upstreams:
         return cls(forwarding, ServerPools(core.dispatcher), deployments, config.slots_endpoint)
 
     def proxy(self) -> App:
-        """The application of the port. It refuses more than the queue takes as Paddler 1.x did."""
+        """Return the application of the port. It refuses more than the queue takes as Paddler 1.x
+        did."""
         forwarding = attrs.evolve(self.forwarding, overflow_status=PADDLER_V1_OVERFLOW)
         return ReverseProxy(forwarding, self.pools, self.shows_slots)
 

@@ -55,7 +55,7 @@ class Specification(Protocol):
 
 
 class DefaultState(Protocol):
-    """What ``default`` serves."""
+    """Say what ``default`` serves."""
 
     @property
     def applicable(self) -> AgentDesiredState | None: ...
@@ -132,6 +132,7 @@ class Deployments:
       is_strict: a name that is none is refused.
       specification: of the deployment of this name, which is not ``default``.
       desired: all deployments that are desired now.
+      default_aliases: of ``default``, before those that the fleet's state has for it.
     """
 
     dispatcher: Dispatcher
@@ -139,17 +140,18 @@ class Deployments:
     is_strict: bool = False
     specification: Callable[[str], Specification | None] = _no_specification
     desired: Callable[[], Sequence[Specification]] = _none_desired
+    default_aliases: tuple[str, ...] = ()
 
     @property
     def default(self) -> Deployment:
-        """The one that Paddler's requests go to."""
+        """Return the one that Paddler's requests go to."""
         pool = self.dispatcher.pools.find(DEFAULT_DEPLOYMENT)
         assert pool is not None, "there always is a default"
         return self._of(pool)
 
     def visible(self, allowed: frozenset[str] | None = None) -> list[Deployment]:
-        """Those with a model or a server, of those that a key is allowed to use; None: it may use
-        all."""
+        """Return those with a model or a server, of those that a key is allowed to use; None: it
+        may use all."""
         return [
             deployment
             for deployment in self._all()
@@ -157,7 +159,7 @@ class Deployments:
         ]
 
     def route(self, asked: str | None, allowed: frozenset[str] | None = None) -> Deployment:
-        """Where a request goes that names ``asked`` as its model.
+        """Return where a request goes that names ``asked`` as its model.
 
         Errors:
           NoSuchModelError: there is none of this name, or the key may not use it.
@@ -172,7 +174,7 @@ class Deployments:
         return found
 
     def named(self, name: str, allowed: frozenset[str] | None = None) -> Deployment:
-        """The one of exactly this name or alias; NoSuchModelError."""
+        """Return the one of exactly this name or alias; NoSuchModelError."""
         for deployment in self.visible(allowed):
             if deployment.is_called(name):
                 return deployment
@@ -197,15 +199,15 @@ class Deployments:
         return "unloaded", "failed" in phases
 
     def is_answered(self, deployment: Deployment) -> bool:
-        """An agent answers now, with its model or with the one before."""
+        """Return whether an agent answers now, with its model or with the one before."""
         pool = self.dispatcher.pools.find(deployment.name)
         return pool is not None and pool.serves
 
     # ------------------------------------------------------------- private
 
     def _called(self, name: str) -> Deployment | None:
-        """The one that has this name, before any that has it as an alias; the names of a file come
-        last."""
+        """Return the one that has this name, before any that has it as an alias; the names of a
+        file come last."""
         pools = self._pools()
         for pool in pools:
             if pool.name == name:
@@ -223,7 +225,7 @@ class Deployments:
                 yield self._of(pool)
 
     def _pools(self) -> list[Pool]:
-        """Of all deployments that there are."""
+        """Return the pools of all deployments that there are."""
         for each in self.desired():
             if self.dispatcher.pools.find(each.name) is None:
                 settings = PoolSettings(
@@ -239,8 +241,9 @@ class Deployments:
         if pool.name == DEFAULT_DEPLOYMENT:
             state = self.states.applicable
             own, others = (pool.name, ()) if state is None else names_of(state.model)
-            shown_as = next(iter(pool.settings.aliases), own)
-            names = dict.fromkeys((*others, own, *pool.settings.aliases))
+            aliases = (*self.default_aliases, *pool.settings.aliases)
+            shown_as = next(iter(aliases), own)
+            names = dict.fromkeys((*others, own, *aliases))
             return Deployment(
                 name=pool.name,
                 id=shown_as,
@@ -268,7 +271,7 @@ def _serves(agent: AgentConnection, deployment: Deployment) -> bool:
 
 
 def names_of(model: DesiredModel) -> tuple[str, tuple[str, ...]]:
-    """The name of ``default`` that has this model, and the other names of it."""
+    """Return the name of ``default`` that has this model, and the other names of it."""
     match model:
         case NoModel():
             return "none", ()

@@ -21,13 +21,25 @@ from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper, RevisionConfli
 from paddler_trio.balancer.fleet.fleet_observation import FleetObservation, fetched_models
 from paddler_trio.balancer.fleet.host_knowledge import HostKnowledge
 from paddler_trio.balancer.fleet.host_questions import HostQuestions
-from paddler_trio.balancer.fleet.placed_hosts import NOTHING, PlacedHost, PlacedHosts, State
-from paddler_trio.balancer.fleet.rollout_store import restored, stored
-from paddler_trio.balancer.fleet.stored_fleet import MAX_LOAD_MS, PAUSED_BY, ROLLOUT, GoodRevision
+from paddler_trio.balancer.fleet.placed_hosts import PlacedHost, PlacedHosts
+from paddler_trio.balancer.fleet.placed_instance import NOTHING, State
+from paddler_trio.balancer.fleet.rollout_facts import (
+    fetches_again_s,
+    idle_look_s,
+    kept_load_s,
+    log_phase,
+    phases_of,
+    pool_settings,
+    restored,
+    stored,
+    targets_of,
+    with_fetches_due,
+    with_repaired_resumed,
+)
+from paddler_trio.balancer.fleet.stored_fleet import ROLLOUT, GoodRevision
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Hold, PoolSettings
-from paddler_trio.scheduler.fleet.admissible import aim_of
 from paddler_trio.scheduler.fleet.fleet_plan import plan
 from paddler_trio.scheduler.fleet.fleet_values import (
     Assign,
@@ -39,8 +51,6 @@ from paddler_trio.scheduler.fleet.fleet_values import (
     Step,
     Unload,
 )
-from paddler_trio.scheduler.fleet.rollout_orders import GOING_ON, resumed
-from paddler_trio.scheduler.fleet.rollout_phases import fetch_again_s
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec, FleetState
 
@@ -50,23 +60,8 @@ SHARE: Final = 0.1
 """Of the event loop's time, at most, for looks."""
 SETTLE_S: Final = 5.0
 """How long after the start agents may be on their way back: nothing that serves is given up."""
-"""Begins the reason of a rollout that an operator paused."""
-IDLE_LOOKS: Final = 10
-"""In the time after which something idle is unloaded."""
-LEAST_IDLE_PAUSE_S: Final = 1.0
 KEEP_AGAIN_S: Final = 5.0
 """What could not be stored is stored after this time."""
-UNCHANGED_PLAN: Final = Plan()
-NOTABLE: Final = 0.25
-"""A load time that differs by more than this part of it is another one."""
-MOVING: Final = frozenset(
-    {RolloutPhase.CANARY, RolloutPhase.ROLLING, RolloutPhase.ROLLING_BACK, RolloutPhase.ABORTED}
-)
-"""Phases in which hosts go over."""
-FAILING: Final = frozenset(
-    {RolloutPhase.PAUSED, RolloutPhase.ROLLING_BACK, RolloutPhase.ROLLED_BACK}
-)
-"""Phases that nobody ordered: somebody is to know of them."""
 WENT_BACK: Final = frozenset({RolloutPhase.ROLLED_BACK, RolloutPhase.ABORTED})
 """Phases in which what failed is not to be desired any more."""
 
@@ -85,7 +80,7 @@ class FleetController:
     hosts: PlacedHosts = attrs.field(init=False)
     knowledge: HostKnowledge = attrs.field(factory=HostKnowledge, init=False)
     rollouts: Mapping[str, Rollout] = attrs.field(factory=dict, init=False)
-    last: Plan = attrs.field(default=UNCHANGED_PLAN, init=False)
+    last: Plan = attrs.field(factory=Plan, init=False)
     view: FleetView | None = attrs.field(default=None, init=False)
     """What the newest plan was made from; without hosts that change nothing in it."""
     changed: Changes = attrs.field(factory=Changes, init=False)
@@ -227,7 +222,7 @@ class FleetController:
         return min((each for each in times if each is not None), default=None)
 
     def _end_fetches(self, wanted: frozenset[str]) -> None:
-        """Of what was wanted, and is no longer."""
+        """End the fetches of what was wanted, and is no longer."""
         if not self._fetched <= wanted:
             self.knowledge.end_fetches(but=wanted)
         self._fetched = wanted
@@ -240,12 +235,13 @@ class FleetController:
     def _published(self) -> None:
         """Another revision is in force: no request meets an agent before that has heard of it."""
         self.look()
-        kept = {digest for _, digest in self._specs} | self.keeper.kept_digests
-        self.knowledge.forget_states(but=kept)
+        in_use = {digest for _, digest in self._specs}
+        self.knowledge.forget_states(but=in_use | self.keeper.kept_digests)
         self._look.notify()
 
     def _adopt(self, hosts: Iterable[PlacedHost]) -> None:
-        """What an agent was sent by the balancer before this one is what it is on the way to."""
+        """Adopt what an agent was sent by the balancer before this one: it is on the way to
+        that."""
         for host in hosts:
             for placed in host.instances.values():
                 wanted = placed.found_state
@@ -277,16 +273,7 @@ class FleetController:
 
     def _open_pools(self, made: Plan) -> None:
         specs = self.keeper.current.state.deployments
-        settings = [
-            PoolSettings(
-                name=spec.name,
-                aliases=spec.aliases,
-                admissible=made.admissible.get(spec.name, frozenset({spec.digest})),
-                coming=coming_of(made.rollouts.get(spec.name)),
-                empty=spec.is_empty,
-            )
-            for spec in specs
-        ]
+        settings = pool_settings(specs, made)
         if settings != self._pools:
             self._pools = settings
             self.dispatcher.set_deployments(settings)
@@ -308,18 +295,15 @@ class FleetController:
             case Unload(deployment=deployment):
                 host.unload(deployment)
             case Assign(deployment=deployment, digest=digest):
-                spec = self._spec(deployment, digest)
+                spec = self._specs[deployment, digest]
                 host.assign(deployment, State.of(spec.agent_state, spec.extras, spec.slots))
             case Prefetch(deployment=deployment, digest=digest):
-                spec = self._spec(deployment, digest)
+                spec = self._specs[deployment, digest]
                 self.knowledge.prefetch(host.connections[0], digest, fetched_models(spec))
 
-    def _spec(self, deployment: str, digest: str) -> DeploymentSpec:
-        return self._specs[deployment, digest]
-
     def _remember_specs(self) -> None:
-        """Those that a plan may name: what is desired, and what rollouts come from and go to. Many
-        revisions in the middle of a rollout drop the older ones from the history."""
+        """Remember those that a plan may name: what is desired, and what rollouts come from and go
+        to. Many revisions in the middle of a rollout drop the older ones from the history."""
         wanted = {(spec.name, spec.digest): spec for spec in self.keeper.current.state.deployments}
         for name, rollout in self.rollouts.items():
             for digest in (rollout.good, rollout.target, *rollout.others):
@@ -351,7 +335,7 @@ class FleetController:
         for name, phase in self._logged.items():
             rollout = rollouts[name]
             if logged.get(name) != phase:
-                self._log(rollout)
+                log_phase(rollout)
             if phases_of(before).get(name) == phase:
                 continue
             if rollout.phase not in WENT_BACK:
@@ -360,7 +344,7 @@ class FleetController:
                 revision = self.keeper.revision_of(name, rollout.good)
                 good[name] = GoodRevision(
                     revision=self.keeper.current.revision if revision is None else revision,
-                    spec=self._spec(name, rollout.good),
+                    spec=self._specs[name, rollout.good],
                 )
             elif rollout.phase in WENT_BACK:
                 self._went_back.setdefault(name, failed.get(name))
@@ -382,8 +366,8 @@ class FleetController:
         return True
 
     async def _desire_good(self, name: str, failed: DeploymentSpec | None) -> None:
-        """What was gone back to is what is desired now, as a revision of its own, unless something
-        else than ``failed`` is desired by then. StateDatabaseError."""
+        """Desire what was gone back to, as a revision of its own, unless something else than
+        ``failed`` is desired by then. StateDatabaseError."""
         while True:
             rollout, current = self.rollouts.get(name), self.keeper.current
             if rollout is None or rollout.good is None:
@@ -409,98 +393,3 @@ class FleetController:
                     continue
                 log.error("what was gone back to cannot be desired", reason=str(error))
             return
-
-    def _log(self, rollout: Rollout) -> None:
-        has_failed = rollout.phase in FAILING and not is_ordered(rollout)
-        (log.warning if has_failed else log.info)(
-            "rollout",
-            deployment=rollout.deployment,
-            phase=rollout.phase.value,
-            target=rollout.target[:12],
-            reason=rollout.reason,
-        )
-
-
-def is_ordered(rollout: Rollout) -> bool:
-    """An operator paused it."""
-    return (rollout.reason or "").startswith(PAUSED_BY)
-
-
-def kept_load_s(kept: Mapping[str, float], view: FleetView | None) -> Mapping[str, float]:
-    """What loads took, by digest, with what hosts measured of goals since. A file is not written
-    for a few hundredths: a figure is replaced by one that differs by more than a quarter."""
-    if view is None:
-        return kept
-    measured = dict(kept)
-    for goal in view.goals:
-        found = [h.load_s[goal.target] for h in view.hosts if goal.target in h.load_s]
-        if not found:
-            continue
-        shortest_s = round(min(*found, MAX_LOAD_MS / 1000), 3)
-        before_s = measured.get(goal.target)
-        if before_s is None or abs(shortest_s - before_s) > NOTABLE * before_s:
-            measured[goal.target] = shortest_s
-    return measured
-
-
-def coming_of(rollout: Rollout | None) -> str | None:
-    """The digest that more and more hosts are to serve, while a rollout moves."""
-    if rollout is None or rollout.phase not in MOVING:
-        return None
-    return aim_of(rollout)
-
-
-def with_repaired_resumed(view: FleetView) -> Mapping[str, Rollout]:
-    """A rollout that paused by itself goes on when all agents that failed serve after all: agents
-    try again by themselves, so a file that was missing only needs to appear."""
-    rollouts = dict(view.rollouts)
-    for name, rollout in view.rollouts.items():
-        if rollout.phase is not RolloutPhase.PAUSED or is_ordered(rollout):
-            continue
-        placed = (host.instances.get(name) for host in view.hosts)
-        sent = [each for each in placed if each and each.assigned == rollout.target]
-        if sent and all(each.serving == rollout.target for each in sent):
-            rollouts[name] = resumed(rollout, now_s=view.now_s) or rollout
-    return rollouts
-
-
-def fetches_again_s(view: FleetView) -> Mapping[str, float]:
-    """By deployment, when a rollout that paused by itself asks for its files again."""
-    goals = {goal.deployment: goal for goal in view.goals}
-    times_s = {
-        name: fetch_again_s(rollout, goals[name], view.hosts)
-        for name, rollout in view.rollouts.items()
-        if name in goals and not is_ordered(rollout)
-    }
-    return {name: time_s for name, time_s in times_s.items() if time_s is not None}
-
-
-def with_fetches_due(view: FleetView) -> Mapping[str, Rollout]:
-    """Those rollouts that ask for their files again now."""
-    due = {name for name, time_s in fetches_again_s(view).items() if view.now_s >= time_s}
-    again = {name: resumed(view.rollouts[name], now_s=view.now_s) for name in due}
-    return {name: rollout for name, rollout in again.items() if rollout is not None}
-
-
-def targets_of(rollouts: Mapping[str, Rollout]) -> frozenset[str]:
-    """The digests whose files are wanted."""
-    return frozenset(each.target for each in rollouts.values() if each.phase in GOING_ON)
-
-
-def phases_of(rollouts: Mapping[str, Rollout]) -> dict[str, tuple[str, RolloutPhase]]:
-    """What changes a few times in a rollout, and not with each report of an agent."""
-    return {name: (each.target, each.phase) for name, each in rollouts.items()}
-
-
-def idle_look_s(view: FleetView) -> float | None:
-    """When to look whether a deployment that is unloaded when it is idle has become so: requests
-    that end are no change of the fleet."""
-    ttls_s = {
-        goal.deployment: goal.idle_ttl_s for goal in view.goals if goal.idle_ttl_s is not None
-    }
-    pauses_s = [
-        max(LEAST_IDLE_PAUSE_S, ttls_s[name] / IDLE_LOOKS)
-        for host in view.hosts
-        for name in ttls_s.keys() & host.instances.keys()
-    ]
-    return view.now_s + min(pauses_s) if pauses_s else None

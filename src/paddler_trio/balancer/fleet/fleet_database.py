@@ -24,8 +24,12 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.fleet.fleet_migrations import VERSION, NewerVersionError, migrated
-from paddler_trio.balancer.fleet.old_extras import OldExtrasFile
+from paddler_trio.balancer.fleet.fleet_migrations import (
+    VERSION,
+    NewerVersionError,
+    OldExtrasFile,
+    migrated,
+)
 from paddler_trio.balancer.fleet.state_database import (
     StateFile,
     content,
@@ -64,7 +68,7 @@ class FleetDatabase(Protocol):
     """All raise StateDatabaseError and then have changed nothing."""
 
     async def read(self) -> StoredFleet:
-        """What is stored, and before all writes."""
+        """Read what is stored, before all writes."""
         ...
 
     async def write(self, stored: StoredFleet) -> StoredFleet:
@@ -203,7 +207,7 @@ class FileDatabase:
         )
 
     def _read_fleet(self, desired: BalancerDesiredState) -> tuple[StoredFleet, bool]:
-        """What the fleet's file holds beside Paddler's state; False if it is to be written."""
+        """Read what the fleet's file holds beside Paddler's state; False if it is to be written."""
         text = content(self.fleet_path, limit_bytes=MAX_FLEET_FILE_BYTES)
         if not text.strip():
             return attrs.evolve(StoredFleet.new(self.now()), desired=desired), True

@@ -1,4 +1,4 @@
-"""What a new fleet state changes, and what that costs the agents. Pure.
+"""Tell what a new fleet state changes, and what that costs the agents. Pure.
 
 A change is of the dearest class that any of its fields has:
 
@@ -51,7 +51,7 @@ class DeploymentChange:
 
 
 def changes_between(before: FleetState, after: FleetState) -> tuple[DeploymentChange, ...]:
-    """Every deployment that differs: in the order of ``after``, then those that are gone."""
+    """Return every deployment that differs: in the order of ``after``, then those that are gone."""
     old, new = before.by_name, after.by_name
     found: list[DeploymentChange] = []
     for name, spec in new.items():
@@ -66,8 +66,8 @@ def changes_between(before: FleetState, after: FleetState) -> tuple[DeploymentCh
 
 
 def change_between(before: DeploymentSpec, after: DeploymentSpec) -> Change:
-    """What it costs an agent with ``before`` to serve ``after``; NONE only if their digests are
-    equal, since that is what agents compare."""
+    """Return what it costs an agent with ``before`` to serve ``after``; NONE only if their digests
+    are equal, since that is what agents compare."""
     classes = [_class_of(field, before, after) for field in different_fields(before, after)]
     classes.append(Change.NONE if before.digest == after.digest else Change.IN_PLACE)
     return max(classes, key=_CLASSES.index)
@@ -86,7 +86,7 @@ def different_fields(before: DeploymentSpec, after: DeploymentSpec) -> Iterator[
 
 
 def _different(name: str, old: object, new: object) -> Iterator[str]:
-    """The names of the members that differ, in objects; of the whole, in anything else."""
+    """Return the names of the members that differ, in objects; of the whole, in anything else."""
     before = {} if old is None else old
     after = {} if new is None else new
     if not (isinstance(before, dict) and isinstance(after, dict)):

@@ -15,8 +15,8 @@ import structlog
 import trio
 
 from paddler_trio.balancer.fleet.fleet_database import FleetDatabase, utc_now
+from paddler_trio.balancer.fleet.fleet_undo import earlier_revision
 from paddler_trio.balancer.fleet.stored_fleet import (
-    ROLLOUT,
     GoodRevision,
     StoredFleet,
     StoredRollout,
@@ -55,10 +55,6 @@ WRITE_S: Final = 30.0
 
 class RevisionConflictError(PaddlerError):
     """Another revision is in force than the one that a change was made for."""
-
-
-class NoEarlierRevisionError(PaddlerError):
-    """There is no such revision to go back to."""
 
 
 @attrs.define(eq=False)
@@ -122,16 +118,16 @@ class FleetKeeper:
 
     @property
     def current(self) -> FleetRevision:
-        """The revision in force; 0 of a new balancer."""
+        """Return the revision in force; 0 of a new balancer."""
         return self._stored.current
 
     @property
     def history(self) -> tuple[FleetRevision, ...]:
-        """The newest first, that is the one in force."""
+        """Return the newest first, that is the one in force."""
         return self._stored.history
 
     def find(self, deployment: str) -> DeploymentSpec | None:
-        """What is desired of a deployment; None if there is none of this name."""
+        """Return what is desired of a deployment; None if there is none of this name."""
         return self._specs.get(deployment)
 
     async def apply(
@@ -165,7 +161,7 @@ class FleetKeeper:
         note: str = "",
         expected_revision: int | None = None,
     ) -> FleetRevision:
-        """The state of an earlier revision as a new one.
+        """Return the state of an earlier revision as a new one.
 
         Args:
           to: that revision; None for the one before the one in force, past those that failed, and
@@ -179,7 +175,7 @@ class FleetKeeper:
         """
         async with self._writing:
             self._expect(expected_revision)
-            earlier = self._earlier(to)
+            earlier = earlier_revision(self._stored, to)
             self._expect_free_names(earlier.state)
             await self._store(
                 earlier.state,
@@ -195,7 +191,7 @@ class FleetKeeper:
 
     @property
     def kept_digests(self) -> frozenset[str]:
-        """Of all states that an operator or a rollout may go back to."""
+        """Return the digests of all states that an operator or a rollout may go back to."""
         specs = [spec for revision in self.history for spec in revision.state.deployments]
         specs += [good.spec for good in self.good.values()]
         return frozenset(spec.digest for spec in specs)
@@ -203,7 +199,7 @@ class FleetKeeper:
     def revision_of(
         self, deployment: str, digest: str, *, earlier_than: int | None = None
     ) -> int | None:
-        """The revision that last brought ``digest``; None if that is not known any more."""
+        """Return the revision that last brought ``digest``; None if that is not known any more."""
         found = None
         for revision in self.history:
             if earlier_than is not None and revision.revision >= earlier_than:
@@ -223,17 +219,17 @@ class FleetKeeper:
 
     @property
     def good(self) -> Mapping[str, GoodRevision]:
-        """By deployment: the last state that was served."""
+        """Return, by deployment, the last state that was served."""
         return self._stored.good
 
     @property
     def rollouts(self) -> Mapping[str, StoredRollout]:
-        """By deployment: what is to be continued after a restart."""
+        """Return, by deployment, what is to be continued after a restart."""
         return self._stored.rollouts
 
     @property
     def load_s(self) -> Mapping[str, float]:
-        """By digest: what the last load took that was measured, in seconds."""
+        """Return, by digest, what the last load took that was measured, in seconds."""
         return self._stored.load_s
 
     async def store_rollouts(
@@ -263,12 +259,16 @@ class FleetKeeper:
                 self._stored = await _written(self.database.write_progress, stored)
                 self.published.notify()
 
-    def wanted_models(self) -> tuple[DesiredModel, ...]:
-        """What agents may fetch: the models of all deployments, those of ``default`` first; and
-        while one is rolled out, what it goes back to if that fails."""
+    def wanted_models(
+        self, may_serve: Callable[[DeploymentSpec], bool] = lambda spec: True
+    ) -> tuple[DesiredModel, ...]:
+        """Return what agents may fetch: the models of all deployments that ``may_serve`` holds for,
+        those of ``default`` first; and while one is rolled out, what it goes back to if that fails.
+        """
         specs = sorted(self.current.state.deployments, key=lambda spec: spec.name != DEFAULT)
         specs += [self.good[name].spec for name in self.rollouts if name in self.good]
-        models = (model for spec in specs for model in (spec.model, spec.projection))
+        may = filter(may_serve, specs)
+        models = (model for spec in may for model in (spec.model, spec.projection))
         return tuple(dict.fromkeys(each for each in models if not isinstance(each, NoModel)))
 
     # ------------------------------------------------ Paddler's desired state
@@ -305,18 +305,18 @@ class FleetKeeper:
 
     @property
     def extras(self) -> Extras:
-        """The settings beside Paddler's state."""
+        """Return the settings beside Paddler's state."""
         spec = self.find(DEFAULT)
         return NO_EXTRAS if spec is None else spec.extras
 
     @property
     def applicable(self) -> AgentDesiredState | None:
-        """What agents of ``default`` are sent."""
+        """Return what agents of ``default`` are sent."""
         return self._applicable
 
     @property
     def digest(self) -> str:
-        """Of what agents of ``default`` are sent."""
+        """Return the digest of what agents of ``default`` are sent."""
         return self._digest
 
     @property
@@ -350,52 +350,6 @@ class FleetKeeper:
                     f"{deployment.name!r} is the deployment of servers behind agents (--upstream): "
                     "choose another name for the models"
                 )
-
-    def _earlier(self, revision: int | None) -> FleetRevision:
-        if revision is None:
-            if len(self.history) < 2:
-                raise NoEarlierRevisionError(
-                    f"no revision before {self.current.revision} is kept: there is nothing to undo"
-                )
-            current, before = self.history[:2]
-            if current.author == ROLLOUT:  # what it went back from is what failed
-                raise NoEarlierRevisionError(
-                    f"revision {before.revision} is undone already by revision {current.revision} "
-                    f"({current.note}): say which revision to go back to (`paddler-trio fleet undo "
-                    "--to-revision`)"
-                )
-            worked = [each for each in self.history[1:] if not each.failed]
-            earlier = next(filter(self._is_as_served, worked), next(iter(worked), None))
-            if earlier is None:
-                raise NoEarlierRevisionError(
-                    f"every revision before {current.revision} that is kept has failed: there is "
-                    "nothing to undo"
-                )
-            if earlier.state.serves_the_same(current.state):
-                raise NoEarlierRevisionError(
-                    f"revision {before.revision} failed ({', '.join(before.failed)}) and is undone "
-                    f"already by revision {current.revision}: say which revision to go back to "
-                    "(`paddler-trio fleet undo --to-revision`)"
-                )
-            return earlier
-        found = next((each for each in self.history if each.revision == revision), None)
-        if found is None:
-            raise NoEarlierRevisionError(
-                f"revision {revision} is not kept: there are {self.history[-1].revision} to "
-                f"{self.current.revision}"
-            )
-        return found
-
-    def _is_as_served(self, earlier: FleetRevision) -> bool:
-        """Whether it has what was last served, of each deployment whose present state was not. Of
-        one that never was served nothing is known."""
-        for spec in self.current.state.deployments:
-            good, before = self.good.get(spec.name), earlier.state.find(spec.name)
-            if good is None or good.digest == spec.digest:
-                continue
-            if before is None or before.digest != good.digest:
-                return False
-        return True
 
     async def _store(
         self, state: FleetState, desired: BalancerDesiredState, author: str, note: str
@@ -435,7 +389,8 @@ class FleetKeeper:
 async def _written(
     write: Callable[[StoredFleet], Awaitable[StoredFleet]], stored: StoredFleet
 ) -> StoredFleet:
-    """What is in the database now; StateDatabaseError. A write that has begun is waited for."""
+    """Return what is in the database now; StateDatabaseError. A write that has begun is waited
+    for."""
     with trio.CancelScope(shield=True, deadline=trio.current_time() + WRITE_S):
         return await write(stored)
     raise StateDatabaseError(

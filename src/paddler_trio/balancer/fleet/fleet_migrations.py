@@ -1,4 +1,4 @@
-"""Versions of the fleet's file: what older ones hold, as this version writes it. Pure.
+"""Versions of the fleet's file: what older ones hold, as this version writes it.
 
 A version is a whole number, written as a text. A migration takes the JSON of one version and makes
 that of the next; those of all versions are chained. A file of a newer version is refused: it may
@@ -8,15 +8,24 @@ hold what this one would lose.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import attrs
+import structlog
 
-from paddler_trio.errors import StateDatabaseError
-from paddler_trio.wire.shape import ShapeError
+from paddler_trio.balancer.fleet.state_database import MAX_FILE_BYTES, content, digest_of
+from paddler_trio.errors import StateDatabaseError, WireError
+from paddler_trio.wire.codec import loads, structure
+from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
+from paddler_trio.wire.shape import OMITTED, ShapeError
+from paddler_trio.wire.trio.desired_state_extras import Extras
 
 Document: TypeAlias = Mapping[str, object]
 Migration: TypeAlias = Callable[[Document], Document]
+
+log = structlog.get_logger("state")
 
 MAX_SHOWN_CHARS: Final = 80
 
@@ -47,7 +56,8 @@ def with_proofs_and_loads(document: Document) -> Document:
 
 
 def _with_proof(entry: object) -> object:
-    """What is no rollout is left as it is, and refused when it is read."""
+    """Add whether the canaries of a rollout had passed. What is no rollout is left as it is, and
+    refused when it is read."""
     rollout = entry.get("rollout") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(rollout, dict):
         return entry
@@ -70,7 +80,8 @@ def with_failed(document: Document) -> Document:
 
 
 def _with_author(entry: object) -> object:
-    """What is no revision is left as it is. A key may have had the name, but not with this note."""
+    """Add the author. What is no revision is left as it is. A key may have had the name, but not
+    with this note."""
     if not isinstance(entry, dict):
         return entry
     author, note = entry.get("author"), entry.get("note")
@@ -90,7 +101,7 @@ VERSION: Final = 1 + len(MIGRATIONS)
 
 
 def migrated(document: object, migrations: Sequence[Migration] = MIGRATIONS) -> Migrated:
-    """The document in the newest version.
+    """Return the document in the newest version.
 
     Errors:
       NewerVersionError: it is of a version after that.
@@ -122,3 +133,61 @@ def _version_of(document: Document) -> int:
     if int(text) < 1:
         raise ShapeError(f"{text!r} is no version", "version")
     return int(text)
+
+
+# ------------------------------------------------------------ before there was a fleet
+
+
+class _Version(StrEnum):
+    V2 = "2"
+
+
+@attrs.frozen
+class _Document:
+    """``replaced``: the extras of any other state than the one with the digest ``state``."""
+
+    extras: Extras
+    version: _Version = _Version.V2
+    state: str | None = attrs.field(default=None, metadata=OMITTED)
+    replaced: Extras | None = attrs.field(default=None, metadata=OMITTED)
+
+
+@attrs.frozen
+class OldExtrasFile:
+    """``PATH.v2.json``: where the extras were kept before there was a fleet. Blocking.
+
+    It is read once: what it holds becomes that of the deployment ``default``, and the file is
+    renamed to ``PATH.v2.json.migrated``. A balancer of an older version writes it anew.
+    """
+
+    state: Path
+
+    @property
+    def path(self) -> Path:
+        return self.state.with_name(f"{self.state.name}.v2.json")
+
+    def read(self, desired: BalancerDesiredState) -> Extras | None:
+        """Read the extras that belong to Paddler's state; None if there is no file.
+        StateDatabaseError: it is none, and was left as it is."""
+        text = content(self.path, limit_bytes=MAX_FILE_BYTES)
+        if not text.strip():
+            return None
+        try:
+            document = structure(loads(text), _Document)
+        except WireError as error:
+            raise StateDatabaseError(
+                f"{self.path} holds no valid extras: {error}; it was left as it is. "
+                "Repair it, or move it away to go on without what it holds"
+            ) from error
+        if document.replaced is not None and document.state != digest_of(desired):
+            return document.replaced
+        return document.extras
+
+    def put_away(self) -> None:
+        """Rename it: what it held is kept elsewhere now."""
+        try:
+            self.path.replace(f"{self.path}.migrated")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.warning("a file of extras is read again", path=str(self.path), reason=str(error))

@@ -1,4 +1,4 @@
-"""What the planner looks at: goals, hosts, instances and queues, as they are now."""
+"""Observe what the planner looks at: goals, hosts, instances and queues, as they are now."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FleetObservation:
         *,
         is_settling: bool,
     ) -> FleetView:
-        """As it is now; synchronous, with no change in between.
+        """Return the fleet as it is now; synchronous, with no change in between.
 
         Args:
           known: by deployment and digest, also what rollouts come from.
@@ -115,7 +115,8 @@ class FleetObservation:
     def _hosts(
         self, goals: Sequence[Goal], rollouts: Mapping[str, Rollout], asked: Iterable[Digest]
     ) -> tuple[Host, ...]:
-        """Those to plan with. ``asked``: the states whose fit is to be known on each host."""
+        """Return those to plan with. ``asked``: the states whose fit is to be known on each
+        host."""
         if not is_at_rest(goals, rollouts):
             self._settled_in = None
             self.hosts.unsettle_all()
@@ -137,7 +138,7 @@ class FleetObservation:
         return without_settled(unsettled, self._settled_loads.shortest())
 
     def _fits_are_known(self, host: PlacedHost, asked: Iterable[Digest]) -> bool:
-        """No question is due to it."""
+        """Return whether no question is due to it."""
         if host.first is None or not host.first.kind.answers_questions:
             return True
         needs = self.knowledge.needs
@@ -176,7 +177,7 @@ class FleetObservation:
         )
 
     def read(self, host: PlacedHost, aims: Mapping[str, str] = MappingProxyType({})) -> Host:
-        """One host as it is now.
+        """Return one host as it is now.
 
         Args:
           aims: by deployment, the state that a rollout brings to its instances.
@@ -215,6 +216,6 @@ class FleetObservation:
 
 
 def fetched_models(spec: DeploymentSpec) -> tuple[DesiredModel, ...]:
-    """Those of its files that can be fetched ahead."""
+    """Return those of its files that can be fetched ahead."""
     models = (spec.model, spec.projection)
     return tuple(model for model in models if isinstance(model, UrlModel | HuggingFaceModel))

@@ -1,4 +1,4 @@
-"""How far a deployment is carried out, as its agents report it."""
+"""Tell how far a deployment is carried out, as its agents report it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Protocol
 import attrs
 import trio
 
+from paddler_trio.balancer.agents.agent_snapshot import phase_of
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.agent_snapshot import phase_of
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.scheduler.truth.agent_truth import MOVING
 from paddler_trio.scheduler.truth.deployment_truth import (
@@ -24,7 +24,7 @@ from paddler_trio.wire.trio.fleet_state import AGENT_KEY, DEFAULT, DeploymentSpe
 
 
 class FleetProgress(Protocol):
-    """What is known of the way to the desired fleet."""
+    """Hold what is known of the way to the desired fleet."""
 
     def progress(self, specs: Sequence[DeploymentSpec]) -> Iterator[Mapping[str, object]]:
         """Yield plain JSON of each deployment: ``phase``, ``replicas`` (``wanted`` and ``serving``
@@ -69,7 +69,7 @@ class AgentsProgress:
     """How many agents of a deployment were lost and have not come back."""
 
     def facts(self, specs: Sequence[DeploymentSpec]) -> Iterator[DeploymentFacts]:
-        """What is said of each deployment follows from these."""
+        """Yield the facts from which follows what is said of each deployment."""
         hosts = [agent for agent in self.dispatcher.agents_with_models() if agent.host == agent.id]
         counted: dict[tuple[bool, tuple[str, ...]], int] = {}
         now_s = trio.current_time()
@@ -153,7 +153,7 @@ def counts_of(agents: Iterable[AgentConnection], spec: DeploymentSpec) -> AgentC
 
 
 def _may_serve(agent: AgentConnection, spec: DeploymentSpec) -> bool:
-    """Whether a deployment may run on the host of this first connection."""
+    """Return whether a deployment may run on the host of this first connection."""
     is_able = agent.kind.runs_instances or spec.name == DEFAULT
     return is_able and all(_meets(agent, condition) for condition in spec.where)
 

@@ -26,10 +26,10 @@ from paddler_trio.balancer.fleet.fleet_diff import changes_between
 from paddler_trio.balancer.fleet.fleet_keeper import (
     ANONYMOUS,
     FleetKeeper,
-    NoEarlierRevisionError,
     RevisionConflictError,
 )
 from paddler_trio.balancer.fleet.fleet_progress import FleetProgress
+from paddler_trio.balancer.fleet.fleet_undo import NoEarlierRevisionError
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.net.server.asgi import HttpProblem, Send, send_json
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 def author_of(exchange: Exchange) -> str:
-    """The name of the key of a request, which is the author of what it stores."""
+    """Return the name of the key of a request, which is the author of what it stores."""
     return exchange.identity.key_name or ANONYMOUS
 
 
@@ -185,7 +185,7 @@ class _Texts:
 
 
 def _rendered(history: Sequence[FleetRevision]) -> tuple[bytes, bytes]:
-    """The newest revision, and as many as one answer has room for."""
+    """Return the newest revision, and as many as one answer has room for."""
     texts: list[bytes] = []
     left_bytes = MAX_HISTORY_BYTES
     for revision in history:
@@ -198,7 +198,7 @@ def _rendered(history: Sequence[FleetRevision]) -> tuple[bytes, bytes]:
 
 
 def _changed(before: FleetState, after: FleetState) -> str:
-    """The names of the deployments that are others now."""
+    """Return the names of the deployments that are others now."""
     old = {spec.name: spec.digest for spec in before.deployments}
     new = {spec.name: spec.digest for spec in after.deployments}
     return ", ".join(sorted(name for name in old | new if old.get(name) != new.get(name)))
@@ -233,7 +233,7 @@ async def _send_revision(send: Send, revision: FleetRevision) -> None:
 
 
 async def _answered(change: Callable[[], Awaitable[T]]) -> T:
-    """What ``change`` returns; its errors as answers."""
+    """Return what ``change`` returns, and its errors as answers."""
     try:
         return await change()
     except (RevisionConflictError, NoEarlierRevisionError) as error:

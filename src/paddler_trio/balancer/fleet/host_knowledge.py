@@ -1,4 +1,4 @@
-"""What is learned about hosts by asking them: does a deployment fit, are its files there.
+"""Keep what is learned about hosts by asking them: does a deployment fit, are its files there.
 
 Every question is a task, a few at a time. An answer is kept until the host leaves; one that failed
 is asked for again after a pause, as long as it is still wanted.
@@ -55,7 +55,7 @@ class BesideAnswer:
 
 @attrs.define(eq=False)
 class KnownHost:
-    """Of one host, by the digests of states.
+    """Hold what is known of one host, by the digests of states.
 
     ``memory``: what models may take, all instances together.
     ``fetching``: how far each download is, and ``fetches`` what ends it. ``fetch_failed``: why
@@ -81,8 +81,8 @@ class KnownHost:
         return None if answer is None or answer.digest != digest else answer.is_so
 
     def asks_beside_s(self, deployment: str, digest: Digest) -> float | None:
-        """When this may be asked (again): memory is taken and freed. None while a question is on
-        its way, whose answer is heard of."""
+        """Return when this may be asked (again): memory is taken and freed. None while a question
+        is on its way, whose answer is heard of."""
         if self.asking:
             return None
         answer = self.beside.get(deployment)
@@ -116,7 +116,7 @@ class HostKnowledge:
         self._nursery = nursery
 
     def of(self, host: HostId) -> KnownHost:
-        """What is known of it, little at first."""
+        """Return what is known of it, little at first."""
         return self._hosts.setdefault(host, KnownHost())
 
     def forget(self, host: HostId) -> None:
@@ -128,7 +128,7 @@ class HostKnowledge:
                 del self.needs[digest]
 
     def forget_states(self, *, but: Container[Digest]) -> None:
-        """Those that nobody can want again but by desiring them anew."""
+        """Forget those that nobody can want again but by desiring them anew."""
         for known in self._hosts.values():
             known.on_disk = {each for each in known.on_disk if each in but}
             known.fetch_failed = _of(known.fetch_failed, but)
@@ -149,7 +149,8 @@ class HostKnowledge:
     # ------------------------------------------------------------------- fit
 
     def fit_questions(self, host: HostId, digests: Iterable[Digest]) -> list[Digest]:
-        """Those states of which it is not known what they need there, and may be asked now."""
+        """Return those states of which it is not known what they need there, and may be asked
+        now."""
         known, now_s = self.of(host), trio.current_time()
         if known.asking:
             return []
@@ -265,7 +266,8 @@ class HostKnowledge:
         )
 
     def end_fetches(self, *, but: Container[Digest]) -> None:
-        """Those of other states: something else is desired by now. What is here of a file stays."""
+        """End those of other states: something else is desired by now. What is here of a file
+        stays."""
         for known in self._hosts.values():
             for digest, scope in known.fetches.items():
                 if digest not in but:

@@ -1,4 +1,5 @@
-"""What hosts are asked, and when: would a model fit, and would they go on serving while they load.
+"""Decide what hosts are asked, and when: would a model fit, and would they go on serving while they
+load.
 
 Their answers become part of what is known of them (``host_knowledge.py``), and so of the next plan.
 """
@@ -115,7 +116,7 @@ def fits_to_ask(specs: Iterable[DeploymentSpec]) -> dict[Digest, DeploymentSpec]
 
 
 def desired_state(spec: DeploymentSpec) -> BalancerDesiredState:
-    """A deployment in the shape of Paddler's desired state."""
+    """Return a deployment in the shape of Paddler's desired state."""
     template = None if spec.template is None else ChatTemplate(spec.template)
     return BalancerDesiredState(
         chat_template_override=template,

@@ -21,6 +21,7 @@ import structlog
 import trio
 
 from paddler_trio.errors import ModelStoreError, WireError
+from paddler_trio.processes.model_store.store_layout import StoreLayout
 from paddler_trio.processes.model_store.store_messages import (
     MAX_MESSAGE_BYTES,
     Configure,
@@ -53,7 +54,7 @@ OnEnd: TypeAlias = Callable[[RequestEnded], None]
 
 
 def nobody(ended: RequestEnded) -> None:
-    """Hears of the end of a connection that nobody wants to hear of."""
+    """Hear of the end of a connection that nobody wants to hear of."""
 
 
 class NotPassedError(ModelStoreError):
@@ -92,19 +93,24 @@ class ModelStoreChild:
         return f"<ModelStoreChild {state}: {len(self._passed)} connections>"
 
     @property
+    def layout(self) -> StoreLayout:
+        """Return where its files are."""
+        return StoreLayout(self.folder)
+
+    @property
     def is_up(self) -> bool:
-        """Whether connections can be passed."""
+        """Return whether connections can be passed."""
         return self._control is not None
 
     @property
     def pid(self) -> int:
-        """Of the process of this life; there must be one."""
+        """Return the pid of the process of this life; there must be one."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def num_passed(self) -> int:
-        """How many connections the store has."""
+        """Return how many connections the store has."""
         return len(self._passed)
 
     async def pass_on(
@@ -144,7 +150,7 @@ class ModelStoreChild:
             raise
 
     async def run(self) -> None:
-        """One life, until cancelled; ModelStoreError if it ends by itself.
+        """Run one life, until cancelled; ModelStoreError if it ends by itself.
 
         Cancellation: the process ends at once; downloads and uploads keep what is on the disk.
         """
@@ -252,8 +258,8 @@ class ModelStoreChild:
             await self.desired_changes.wait_beyond(ordinal)
 
     async def _send(self, message: bytes, descriptor: int | None) -> None:
-        """What is desired, if the store has not got it yet, and then ``message``; OSError. So a
-        request for what was just desired never comes first."""
+        """Send what is desired, if the store has not got it yet, and then ``message``; OSError. So
+        a request for what was just desired never comes first."""
         async with self._turn:
             control = self._control
             if control is None:
@@ -272,7 +278,7 @@ def _not_started(error: OSError) -> ModelStoreError:
 
 
 async def _log(process: trio.Process) -> None:
-    """The store's records as ours; anything else that it prints as it is."""
+    """Log the store's records as ours; anything else that it prints as it is."""
     assert process.stderr is not None
     rest = b""
     async for data in process.stderr:

@@ -1,4 +1,4 @@
-"""What operators see of rollouts, and what they may order: pause, resume, abort, undo."""
+"""Show operators rollouts, and take what they may order: pause, resume, abort, undo."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class FleetRollouts:
 
     @property
     def changes(self) -> Changes:
-        """When :meth:`view` may return something else."""
+        """Return what tells when :meth:`view` may return something else."""
         return self.fleet.changed
 
     def view(self) -> Mapping[str, object]:
-        """The document of ``GET /api/v2/rollout``."""
+        """Return the document of ``GET /api/v2/rollout``."""
         return rollouts_document(self.fleet)
 
     def of(self, deployment: str) -> Mapping[str, object] | None:
-        """One rollout of that document; None if there is none."""
+        """Return one rollout of that document; None if there is none."""
         rollout = self.fleet.rollouts.get(deployment)
         return None if rollout is None else rollout_document(self.fleet, rollout)
 
     def facts(self, deployment: str) -> RolloutFacts | None:
-        """What is said of a rollout follows from this; None if there is none."""
+        """Return the facts from which follows what is said of a rollout; None if there is none."""
         rollout = self.fleet.rollouts.get(deployment)
         if rollout is None:
             return None
@@ -128,7 +128,8 @@ class FleetRollouts:
     def _ordered(
         self, deployment: str, done: str, order: Callable[[Rollout, float], Rollout | None]
     ) -> Rollout:
-        """The rollout after an order; RolloutRefusedError if there is none, or not at this time."""
+        """Return the rollout after an order; RolloutRefusedError if there is none, or not at this
+        time."""
         rollout = self.fleet.rollouts.get(deployment)
         if rollout is None:
             raise RolloutRefusedError(404, f"there is no rollout of {deployment[:80]!r}")

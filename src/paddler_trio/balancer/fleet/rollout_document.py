@@ -11,7 +11,7 @@ import trio
 
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.placed_hosts import PlacedHost
-from paddler_trio.balancer.fleet.rollout_store import utc_of
+from paddler_trio.balancer.fleet.rollout_facts import utc_of
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.scheduler.fleet.fleet_values import Host, Instance, Rollout
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
@@ -24,12 +24,12 @@ _FINDING = frozenset({"resolving", "downloading"})
 
 
 def rollouts_document(fleet: FleetController) -> Mapping[str, object]:
-    """All rollouts of deployments that are desired, those that are over among them."""
+    """Return all rollouts of deployments that are desired, those that are over among them."""
     return {"rollouts": [rollout_document(fleet, each) for each in fleet.rollouts.values()]}
 
 
 def rollout_document(fleet: FleetController, rollout: Rollout) -> Mapping[str, object]:
-    """One rollout, with every host that has an instance of its deployment."""
+    """Return one rollout, with every host that has an instance of its deployment."""
     hosts = fleet.observation.seen
     name, now_s = rollout.deployment, trio.current_time()
     expected = fleet.last.expected.get(name)
@@ -89,7 +89,7 @@ def _download(fetched: CacheProgress) -> Mapping[str, object]:
 
 
 def download_under_way(agent: AgentConnection) -> CacheProgress | None:
-    """How far the agent is with what it fetches to serve it; None if it fetches nothing."""
+    """Return how far the agent is with what it fetches to serve it; None if it fetches nothing."""
     status, report = agent.status, agent.report
     if report is None or report.phase != "downloading" or report.download is None:
         return None
@@ -109,7 +109,7 @@ def download_under_way(agent: AgentConnection) -> CacheProgress | None:
 
 
 def phase_of(rollout: Rollout, host: Host, instance: Instance) -> str:
-    """What an instance is doing for a rollout."""
+    """Return what an instance is doing for a rollout."""
     target = rollout.target
     if rollout.phase in GOING_BACK and instance.serving == rollout.good:
         return "rolled_back" if instance.assigned == rollout.good else "waiting"

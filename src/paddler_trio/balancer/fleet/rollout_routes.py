@@ -40,11 +40,11 @@ class RolloutControl(Protocol):
 
     @property
     def changes(self) -> Changes:
-        """When :meth:`view` returns something else."""
+        """Return what tells when :meth:`view` returns something else."""
         ...
 
     def view(self) -> Mapping[str, object]:
-        """The document of ``GET /api/v2/rollout``, as plain JSON."""
+        """Return the document of ``GET /api/v2/rollout``, as plain JSON."""
         ...
 
     async def pause(self, deployment: str, *, author: str) -> None:
@@ -109,7 +109,8 @@ class RolloutRoutes:
     def add_to(self, routes: Router) -> None:
         """Answer these paths too."""
         routes.http("GET", "/api/v2/rollout", self._show)
-        routes.http("GET", "/api/v2/rollout/stream", event_stream(self._view, goodbye=self.goodbye))
+        stream = event_stream(self._view, goodbye=self.goodbye)
+        routes.stream("GET", "/api/v2/rollout/stream", stream)
         control = self.control
         for name, order in (
             ("pause", control.pause),

@@ -47,19 +47,19 @@ class SharedView:
     _pause_ends_s: float = attrs.field(default=0.0, init=False)
 
     def current(self) -> bytes:
-        """The text as it is now."""
+        """Return the text as it is now."""
         if self._rendered != self.changes.ordinal:
             self._rendered = self.changes.ordinal
             self._text = self.render()
         return self._text
 
     def begin(self) -> bytes:
-        """The first text for a new watcher; :meth:`next` has the others."""
+        """Return the first text for a new watcher; :meth:`next` has the others."""
         self._refresh()
         return self._sent
 
     async def next(self, last: bytes) -> bytes:
-        """The next text that is not ``last``."""
+        """Return the next text that is not ``last``."""
         while True:
             has_news = self._sent_changes != self.changes.ordinal
             if has_news and trio.current_time() >= self._pause_ends_s:

@@ -38,12 +38,12 @@ class StateFile:
     """As it was read; the versions that Paddler writes differ."""
 
     def is_empty(self) -> bool:
-        """Whether it is there, and nothing is in it."""
+        """Return whether it is there, and nothing is in it."""
         text = content(self.path, limit_bytes=MAX_FILE_BYTES)
         return not text.strip() and self.path.exists()
 
     def read(self) -> BalancerDesiredState:
-        """A missing or empty file becomes that of a new balancer."""
+        """Read the file; a missing or empty one is that of a new balancer."""
         text = content(self.path, limit_bytes=MAX_FILE_BYTES)
         if not text.strip():
             state = BalancerDesiredState.default()
@@ -78,12 +78,12 @@ class StateFile:
 
 
 def digest_of(state: BalancerDesiredState) -> str:
-    """Of everything in it, a template that is not in use included."""
+    """Return the digest of everything in it, a template that is not in use included."""
     return hashlib.sha256(dumps(unstructure(state))).hexdigest()
 
 
 def content(path: Path, *, limit_bytes: int) -> bytes:
-    """The content of a file; empty if there is none. StateDatabaseError."""
+    """Return the content of a file; empty if there is none. StateDatabaseError."""
     try:
         _check_kind(path, path.lstat().st_mode)
         # should it be another file by now, this neither follows a link nor waits for a writer
@@ -142,7 +142,7 @@ def replace(path: Path, text: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was renamed in it survives a power cut; OSError."""
+    """Let what was renamed in it survive a power cut; OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -151,7 +151,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def state_file(url: str) -> Path | None:
-    """As :func:`state_path`; ConfigurationError also if the file could not be made there."""
+    """Return the path as :func:`state_path` does; ConfigurationError also if the file could not be
+    made there."""
     path = state_path(url)
     if path is not None and not path.parent.is_dir():
         raise ConfigurationError(
@@ -161,7 +162,7 @@ def state_file(url: str) -> Path | None:
 
 
 def state_path(url: str) -> Path | None:
-    """The path in a state database's URL, None for ``memory://``; ConfigurationError."""
+    """Return the path in a state database's URL, None for ``memory://``; ConfigurationError."""
     if url in ("memory://", "memory"):
         return None
     if url.startswith("file://"):

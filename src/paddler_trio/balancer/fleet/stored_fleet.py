@@ -1,4 +1,4 @@
-"""What the state database keeps of the fleet, and its JSON. Pure.
+"""Keep the fleet in the state database, and read its JSON. Pure.
 
 ``PATH.fleet.json`` holds all revisions, newest first. A deployment that is the same in several of
 them is written once: revisions and good states name it by its place in ``specs``.
@@ -81,14 +81,15 @@ class StoredRollout:
 
     @property
     def has_failed(self) -> bool:
-        """Its target did not serve as it should; what an operator paused or aborted may be good."""
+        """Return whether its target did not serve as it should; what an operator paused or aborted
+        may be good."""
         if self.phase == "paused":
             return not (self.reason or PAUSED_BY).startswith(PAUSED_BY)
         return self.phase in _IN_VAIN
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """All that it names; what it may go back to comes first."""
+        """Return all that it names; what it may go back to comes first."""
         return tuple(each for each in (self.good, self.target, *self.others) if each is not None)
 
 
@@ -114,31 +115,31 @@ class StoredFleet:
 
     @classmethod
     def new(cls, now: str) -> StoredFleet:
-        """Of a new balancer: revision 0, without a deployment."""
+        """Return what a new balancer stores: revision 0, without a deployment."""
         nothing = FleetRevision(revision=0, author="", time=now, note="", state=FleetState())
         return cls(desired=BalancerDesiredState.default(), history=(nothing,))
 
     @property
     def current(self) -> FleetRevision:
-        """The revision in force."""
+        """Return the revision in force."""
         return self.history[0]
 
     def spec(self, deployment: str, digest: str) -> DeploymentSpec | None:
-        """A deployment as it was when agents were sent ``digest``, the newest of several; None if
-        that is not kept."""
+        """Return a deployment as it was when agents were sent ``digest``, the newest of several;
+        None if that is not kept."""
         named = (spec for spec in self._specs() if spec.name == deployment)
         return next((spec for spec in named if spec.digest == digest), None)
 
     def _specs(self) -> Iterator[DeploymentSpec]:
-        """All that are kept, the newest first."""
+        """Return all that are kept, the newest first."""
         for revision in self.history:
             yield from revision.state.deployments
         yield from (each.spec for each in self.good.values())
         yield from self.named
 
     def with_history(self, history: tuple[FleetRevision, ...]) -> StoredFleet:
-        """With other revisions, at least one, and without what is kept of deployments that the
-        newest does not have."""
+        """Return it with other revisions, at least one, and without what is kept of deployments
+        that the newest does not have."""
         return attrs.evolve(
             attrs.evolve(self, named=self._named(self.rollouts)), history=history
         ).without_leftovers()
@@ -165,8 +166,9 @@ class StoredFleet:
         return attrs.evolve(self.with_history(history), desired=desired)
 
     def _with_failed(self) -> Iterator[FleetRevision]:
-        """The history as the current revision is replaced: what has failed of it failed in the
-        revisions before as well that came during the same rollout, and changed something else."""
+        """Return the history as the current revision is replaced: what has failed of it failed in
+        the revisions before as well that came during the same rollout, and changed something else.
+        """
         failed = {
             spec.name: spec.digest
             for spec in self.current.state.deployments
@@ -272,7 +274,7 @@ class _Document:
 
 
 def rendered_fleet(stored: StoredFleet, pending: Pending | None) -> bytes:
-    """The text of the file; every deployment is rendered once in its life."""
+    """Return the text of the file; every deployment is rendered once in its life."""
     places: dict[int, int] = {}
     specs: list[bytes] = []
 
@@ -324,7 +326,7 @@ def rendered_fleet(stored: StoredFleet, pending: Pending | None) -> bytes:
 def stored_in(
     document: Document, desired: BalancerDesiredState
 ) -> tuple[StoredFleet, Pending | None]:
-    """What a document of the newest version holds, beside Paddler's state; WireError."""
+    """Return what a document of the newest version holds, beside Paddler's state; WireError."""
     read = structure(document, _Document)
     if not read.history:
         raise ShapeError("no revision", "history")

@@ -83,7 +83,7 @@ class ApiV2:
         return handle
 
     def _routed(self, exchange: Exchange, model: str | None) -> str:
-        """The name of the deployment; HttpProblem 404."""
+        """Return the name of the deployment; HttpProblem 404."""
         try:
             return self.deployments.route(model, exchange.identity.deployments).name
         except NoSuchModelError as error:
@@ -113,7 +113,8 @@ class ApiV2:
 
 
 def _with_model(value: object, read: Callable[[object], T]) -> tuple[str | None, T]:
-    """The member ``model`` of a body, and what ``read`` makes of the others; HttpProblem 400."""
+    """Return the member ``model`` of a body, and what ``read`` makes of the others; HttpProblem
+    400."""
     if not isinstance(value, dict) or "model" not in value:
         return None, read(value)
     rest = dict(value)

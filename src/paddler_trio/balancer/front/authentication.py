@@ -48,7 +48,7 @@ class Authentication:
 
     @property
     def requires_key(self) -> bool:
-        """Whether requests need a key now; probes never do."""
+        """Return whether requests need a key now; probes never do."""
         return not self.is_waived and self.scope in self.keys.guarded
 
     def __call__(
@@ -92,7 +92,7 @@ class Authentication:
         return answer
 
     def _check(self, exchange: Exchange) -> tuple[StoredKey | None, HttpProblem | None]:
-        """The key of the request, if it is known, and the refusal, if there is one."""
+        """Return the key of the request, if it is known, and the refusal, if there is one."""
         key, expired, is_sent = None, None, False
         for secret in _secrets(exchange):
             is_sent = True
@@ -132,7 +132,7 @@ def is_probe(exchange: Exchange) -> bool:
 
 
 def _secrets(exchange: Exchange) -> Iterator[bytes]:
-    """The keys of the request, two at most: clients of several services send both headers.
+    """Return the keys of the request, two at most: clients of several services send both headers.
 
     Of several headers of one name the first counts, which bounds the hashing for one request.
     """

@@ -76,10 +76,10 @@ class CacheRoutes:
 
     def add_to(self, routes: Router) -> None:
         """Answer these paths too."""
-        routes.http("GET", "/api/v2/models", self._list)
-        routes.http("POST", "/api/v2/models/pull", self._commands(Pull))
-        routes.http("POST", "/api/v2/models/verify", self._commands(Verify))
-        routes.http("POST", "/api/v2/models/prune", self._commands(Prune))
+        routes.stream("GET", "/api/v2/models", self._list)
+        routes.stream("POST", "/api/v2/models/pull", self._commands(Pull))
+        routes.stream("POST", "/api/v2/models/verify", self._commands(Verify))
+        routes.stream("POST", "/api/v2/models/prune", self._commands(Prune))
 
     async def _list(self, exchange: Exchange, params: Params) -> None:
         query = parse_qs(exchange.query.decode("latin-1"))
@@ -107,7 +107,7 @@ class CacheRoutes:
     # ----------------------------------------------------------------- the agents
 
     def _named(self, names: object) -> list[AgentConnection]:
-        """The agents of these ids or names, all for None; HttpProblem for anything else."""
+        """Return the agents of these ids or names, all for None; HttpProblem for anything else."""
         agents = self.dispatcher.agents_with_models()
         if names is None:
             return agents
@@ -175,7 +175,7 @@ class _Lines:
             self._written_s = trio.current_time()
 
     async def keep_alive(self) -> None:
-        """An empty line after each silence, until cancelled."""
+        """Write an empty line after each silence, until cancelled."""
         while True:
             await trio.sleep_until(self._written_s + KEEP_ALIVE_S)
             if trio.current_time() >= self._written_s + KEEP_ALIVE_S:
@@ -197,7 +197,7 @@ class _Newest:
 async def _serve(
     agent: AgentConnection, request: CacheRequest, lines: _Lines, limit: trio.CapacityLimiter
 ) -> None:
-    """One agent: its progress, then its answer or its problem."""
+    """Serve one agent: its progress, then its answer or its problem."""
     about: dict[str, object] = {"agent": agent.id, "name": agent.name}
     async with limit:
         if not agent.kind.answers_questions:

@@ -33,7 +33,7 @@ VARY: Final[Header] = (
 
 @attrs.frozen(kw_only=True)
 class CorsRules:
-    """What a page from an allowed origin may do.
+    """Say what a page from an allowed origin may do.
 
     Attributes:
       methods: which it may use.
@@ -105,7 +105,7 @@ class Cors:
         return is_any or origin in self._allowed_origins
 
     def _permissions(self, origin: bytes | None) -> list[Header]:
-        """What every response to a page carries."""
+        """Return what every response to a page carries."""
         if origin is None or not self._allows(origin):
             return []
         permissions = [(ALLOW_ORIGIN, origin)]

@@ -1,4 +1,5 @@
-"""Which user of a client a request is for, where it says so: a client's turns go round its users.
+"""Find which user of a client a request is for, where it says so: a client's turns go round its
+users.
 
     any route          X-Paddler-User
     OpenAI's           safety_identifier, else user
@@ -25,14 +26,14 @@ _HASH_KEY: Final = secrets.token_bytes(16)
 
 
 def user_of(exchange: Exchange) -> str:
-    """What stands for the user in the header; empty without one. HttpProblem 400 if it is too
-    long."""
+    """Return what stands for the user in the header; empty without one. HttpProblem 400 if it is
+    too long."""
     name = (exchange.header(USER_HEADER) or b"").decode("latin-1").strip()
     return _digest(name, "X-Paddler-User")
 
 
 def user_in(body: Mapping[str, object]) -> str:
-    """The same of a body of one of the APIs, in which it may be anything."""
+    """Return what stands for the user in a body of one of the APIs, in which it may be anything."""
     for field in _IN_BODIES:
         name = body.get(field)
         if isinstance(name, str) and name:

@@ -29,21 +29,21 @@ _HEADERS = [
 
 
 class WatchedView(Protocol):
-    """What a stream shows, such as a ``SharedView``."""
+    """A view is what a stream shows, such as a ``SharedView``."""
 
     watchers: int
 
     def begin(self) -> bytes:
-        """The first text."""
+        """Return the first text."""
         ...
 
     async def next(self, last: bytes) -> bytes:
-        """The next one; ``last`` is the one before it."""
+        """Return the next one; ``last`` is the one before it."""
         ...
 
 
 def event_stream(view: WatchedView, *, goodbye: trio.Event) -> Handler:
-    """A handler that streams a view until the client leaves or ``goodbye`` is set."""
+    """Return a handler that streams a view until the client leaves or ``goodbye`` is set."""
 
     async def serve(exchange: Exchange, params: Params) -> None:
         async with cancelled_on_disconnect(exchange) as nursery:
@@ -60,7 +60,7 @@ def event_stream(view: WatchedView, *, goodbye: trio.Event) -> Handler:
 
 
 async def _send_texts(send: Send, view: WatchedView) -> None:
-    """The view and keep-alives until cancelled."""
+    """Send the view and keep-alives until cancelled."""
     sent = view.begin()
     await _send(send, sse.data_event(sent) + _KEEP_ALIVE)
     while True:

@@ -1,4 +1,5 @@
-"""Which ports are open without a key: checked once, when they are bound and the keys are read."""
+"""Warn of ports that are open without a key: checked once, when they are bound and the keys are
+read."""
 
 from __future__ import annotations
 

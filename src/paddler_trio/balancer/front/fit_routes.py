@@ -50,7 +50,7 @@ class FitRoutes:
 
 
 async def _asked(agent: AgentConnection, question: FitQuestion) -> object:
-    """HttpProblem."""
+    """Return what is asked; HttpProblem."""
     with trio.move_on_after(FIT_ANSWER_S):
         try:
             return await agent.ask_fit(question)

@@ -1,4 +1,4 @@
-"""Which models a repository of the hub has: ``GET /api/v2/hub/models`` on the management port.
+"""Tell which models a repository of the hub has: ``GET /api/v2/hub/models`` on the management port.
 
 ``?repo=org/repo&revision=main``. The hub is the one that the balancer is configured for; a client
 names a repository, never an address.
@@ -23,7 +23,7 @@ PARAMETERS = ("repo", "revision")
 
 class HubModels(Protocol):
     async def models(self, repo_id: str, revision: str) -> bytes:
-        """The JSON of the answer; HttpProblem."""
+        """Return the JSON of the answer; HttpProblem."""
         ...
 
 

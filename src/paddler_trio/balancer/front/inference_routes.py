@@ -28,7 +28,8 @@ from paddler_trio.net.server.json_body import input_of, json_body, structured
 from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.streaming import body_writer, while_client_stays
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import Request, Results
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.telemetry.trace_context import trace_of
 from paddler_trio.wire.paddler.messages import error_line, response_lines
 from paddler_trio.wire.paddler.request_params import (
@@ -77,7 +78,7 @@ class InferenceRoutes:
         return routes
 
     def probes(self) -> Router:
-        """The routes on ``PROBES``."""
+        """Return the routes on ``PROBES``."""
         routes = Router()
         routes.probe("/health", health)
         routes.probe("/livez", health)
@@ -153,7 +154,8 @@ class InferenceRoutes:
             raise HttpProblem(501, GENERATION_DISABLED)
 
     async def _stream_or_refuse(self, exchange: Exchange, work: Work, deployment: str) -> None:
-        """As ``_stream``; a request that is refused at once gets the status of the refusal."""
+        """Answer as ``_stream`` does; a request that is refused at once gets the status of the
+        refusal."""
         request = await self._submit(exchange, work, deployment)
         if request.failure is not None:
             raise HttpProblem(
@@ -162,7 +164,7 @@ class InferenceRoutes:
         await self._send_lines(exchange, request)
 
     async def _stream(self, exchange: Exchange, work: Work) -> None:
-        """One request from here to its last line."""
+        """Answer one request from here to its last line."""
         await self._send_lines(exchange, await self._submit(exchange, work))
 
     async def _submit(
@@ -184,7 +186,7 @@ class InferenceRoutes:
         )
 
     async def _send_lines(self, exchange: Exchange, request: Request) -> None:
-        """The lines of a request; leaving this coroutine ends it."""
+        """Send the lines of a request; leaving this coroutine ends it."""
         try:
             async with while_client_stays(exchange):
                 headers = NDJSON_HEADERS + self._advice(request)
@@ -202,18 +204,19 @@ class InferenceRoutes:
 
 
 def must_allow_default(exchange: Exchange) -> None:
-    """HttpProblem 403 for a key that may not use ``default``, to which Paddler's routes lead."""
+    """Raise HttpProblem 403 for a key that may not use ``default``, to which Paddler's routes
+    lead."""
     if (problem := default_problem(exchange)) is not None:
         raise HttpProblem(403, problem)
 
 
 def text_of(request: Request, step: Results) -> bytes:
-    """One line for each result of a step."""
+    """Return one line for each result of a step."""
     return response_lines(step.generated_by, request.id, step.family, step.results)
 
 
 def failure_line(request: Request) -> bytes:
-    """The last line of a request that no agent ended; empty if one did."""
+    """Return the last line of a request that no agent ended; empty if one did."""
     failure = request.failure
     if failure is None:
         return b""
@@ -227,5 +230,5 @@ def _conversation(value: object) -> tuple[ContinueFromConversationHistoryParams,
 
 
 async def health(exchange: Exchange, params: Params) -> None:
-    """Liveness only, as in Paddler."""
+    """Answer liveness only, as in Paddler."""
     await send_text(exchange.send, 200, "OK")

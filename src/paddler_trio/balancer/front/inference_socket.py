@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeAlias
 
 import attrs
 import structlog
@@ -21,9 +20,9 @@ from paddler_trio.balancer.agents.direct_results import DirectResults
 from paddler_trio.balancer.agents.ready_steps import StepReader
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.front.end_user import user_of
+from paddler_trio.balancer.front.inference_frames import Frame, Submission, Unreadable, read_frame
 from paddler_trio.balancer.keys.key_accounts import Admission, Refusal
 from paddler_trio.balancer.keys.key_limiter import admit
-from paddler_trio.errors import WireError
 from paddler_trio.net.server.asgi import Receive
 from paddler_trio.net.server.client_identity import client_of, default_problem
 from paddler_trio.net.server.exchange import Exchange, Params
@@ -32,31 +31,23 @@ from paddler_trio.net.server.json_body import input_of
 from paddler_trio.net.websocket.bounded_websocket import (
     BoundedWebSocket,
 )
-from paddler_trio.nursery_tree.dispatch_failures import MOVED
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import NOTHING, Request, Results
+from paddler_trio.nursery_tree.request import Request
+from paddler_trio.nursery_tree.request_endings import MOVED
+from paddler_trio.nursery_tree.step_results import NOTHING, Results
 from paddler_trio.scheduler.dispatch.fair_order import Priority
 from paddler_trio.system.synchronization import Changes, wait_any
 from paddler_trio.telemetry.trace_context import begin_message, refuse_message
-from paddler_trio.wire.json_limits import JsonLimitError
 from paddler_trio.wire.paddler.messages import (
     ErrorEnvelope,
-    InferenceRequest,
     StopRespondingTo,
     TokenGenerationDisabledNotification,
     TokenGenerationEnabledNotification,
     error_line,
-    parse_inference_server_message,
     render,
     response_line,
 )
-from paddler_trio.wire.paddler.recovered_id import recover_request_id
-from paddler_trio.wire.paddler.request_params import (
-    ContinueFromConversationHistoryParams,
-    tool_schema_problem,
-)
 from paddler_trio.wire.paddler.results import TOKEN_TAGS
-from paddler_trio.wire.trio.request_frame import EncodedWork, encode_work
 from paddler_trio.wire.websocket_text import frame_header
 
 log = structlog.get_logger("inference")
@@ -78,7 +69,7 @@ class InferenceSocket:
     """Set when another process takes new requests: a socket ends when it is idle."""
 
     async def serve(self, exchange: Exchange, params: Params) -> None:
-        """One client, from the upgrade to the end of its connection."""
+        """Serve one client, from the upgrade to the end of its connection."""
         identity = (*client_of(exchange), user_of(exchange))
         refusal = default_problem(exchange)
         await exchange.receive()
@@ -236,23 +227,23 @@ class _Client:
 
     # ------------------------------------------------------------- private
 
-    async def _read(self, text: str) -> _Frame:
+    async def _read(self, text: str) -> Frame:
         """A long frame is parsed in a thread, so that the event loop does not wait for it."""
         if len(text) <= INLINE_BYTES:
-            return _read(text)
-        return await self.room.off_loop(partial(_read, text))
+            return read_frame(text)
+        return await self.room.off_loop(partial(read_frame, text))
 
-    def _handle(self, frame: _Frame) -> bytes | None:
-        """One frame; returns what to answer at once, if anything."""
+    def _handle(self, frame: Frame) -> bytes | None:
+        """Handle one frame; return what to answer at once, if anything."""
         match frame:
-            case _Unreadable(request_id, status, problem):
+            case Unreadable(request_id, status, problem):
                 log.info("bad frame from a client", reason=problem, id=request_id)
                 if request_id is None or request_id in self._in_flight:
                     return None
                 if (limited := self._limited(request_id)) is not None:
                     return limited
                 return self._refused(request_id, status, f"Json deserialize error: {problem}")
-            case _Submission():
+            case Submission():
                 return self._admit(frame)
             case StopRespondingTo(request_id):
                 request = self._in_flight.get(request_id)
@@ -271,7 +262,7 @@ class _Client:
             admission.end()
         return None
 
-    def _admit(self, submission: _Submission) -> bytes | None:
+    def _admit(self, submission: Submission) -> bytes | None:
         """Start it within the limits of its key, which it counts for until it has ended."""
         admission = admit(self.exchange)
         if isinstance(admission, Refusal):
@@ -285,8 +276,9 @@ class _Client:
                 admission.end()
         return problem
 
-    def _start(self, submission: _Submission, admission: Admission | None) -> bytes | None:
-        """What to answer at once; without that, it runs, and ends the admission at its end."""
+    def _start(self, submission: Submission, admission: Admission | None) -> bytes | None:
+        """Return what to answer at once; without that, it runs, and ends the admission at its
+        end."""
         request_id = submission.id
         if request_id in self._in_flight:
             return self._refused(
@@ -344,7 +336,7 @@ class _Client:
         return None
 
     def _refused(self, request_id: str, status: int, problem: str) -> bytes:
-        """What answers a request that is not submitted."""
+        """Return what answers a request that is not submitted."""
         refuse_message(self.exchange, request_id, status)
         return error_line(request_id, status, problem)
 
@@ -377,8 +369,9 @@ class _Client:
             self._ended.notify()
 
     def _frames_of(self, request: Request, step: Results) -> bytes | None:
-        """What is written past the writer: tokens, while the writer has nothing. An ending is the
-        task's to send: only after it the request's id and its place under limits are free."""
+        """Return the frames of what is written past the writer: tokens, while the writer has
+        nothing. An ending is the task's to send: only after it the request's id and its place under
+        limits are free."""
         if self._num_on_way:
             return None
         frames: list[bytes] = []
@@ -388,38 +381,3 @@ class _Client:
             text = response_line(step.generated_by, request.id, {step.family: result})
             frames += (frame_header(len(text)), text)
         return b"".join(frames)
-
-
-@attrs.frozen
-class _Submission:
-    """A request; ``problem`` is what is wrong with its tools."""
-
-    id: str
-    work: EncodedWork
-    problem: str | None
-
-
-@attrs.frozen
-class _Unreadable:
-    """A frame that does not parse, and the request it names; ``status`` as in HTTP."""
-
-    id: str | None
-    status: int
-    problem: str
-
-
-_Frame: TypeAlias = _Submission | StopRespondingTo | ErrorEnvelope | _Unreadable
-
-
-def _read(text: str) -> _Frame:
-    try:
-        message = parse_inference_server_message(text)
-    except WireError as error:
-        status = 413 if isinstance(error, JsonLimitError) else 400
-        return _Unreadable(recover_request_id(text), status, str(error))
-    if not isinstance(message, InferenceRequest):
-        return message
-    work, problem = message.request, None
-    if isinstance(work, ContinueFromConversationHistoryParams):
-        problem = tool_schema_problem(work)
-    return _Submission(message.id, encode_work(work, in_runs=len(text) > INLINE_BYTES), problem)

@@ -1,4 +1,5 @@
-"""How often somebody may fail to sign in, by address and in all: who knows a key is never limited.
+"""Limit how often somebody may fail to sign in, by address and in all: who knows a key is never
+limited.
 
 A key cannot be guessed. The limit keeps a script that tries from filling the log and the audit, and
 tells it when to come again. Many people may have one address, so it keeps no right key out.

@@ -1,22 +1,21 @@
 """The routes of the management port: for operators, and for agents that connect.
 
-Quart has the routes that answer at once. Event streams, probes and the agent socket are routes of
-our router, which comes first: they outlive what Quart expects of a request. ``/api/v1`` is
-Paddler's and frozen: nothing is added to its bodies. Our additions are under ``/api/v2``, in
-response headers, and in ``/livez`` and ``/readyz``.
+The ordinary routes are Quart's. Event streams, long lists, probes and the agent socket are routes
+of our router: they outlive what Quart expects of a request. ``/api/v1`` is Paddler's and frozen:
+nothing is added to its bodies. Our additions are under ``/api/v2``, in response headers, and in
+``/livez`` and ``/readyz``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol, TypeVar, cast
+from collections.abc import Sequence
+from typing import Final, Protocol, TypeVar
 
 import attrs
 import trio
-from quart import Response, request
-from quart_trio import QuartTrio
 
+from paddler_trio.balancer.agents.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress, FleetProgress
@@ -31,18 +30,12 @@ from paddler_trio.balancer.front.inference_routes import health
 from paddler_trio.balancer.front.template_routes import TemplateRoutes
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.errors import LinkError, StateDatabaseError
-from paddler_trio.net.server.asgi import HttpProblem, Scope, send_text
-from paddler_trio.net.server.exchange import App, AsgiApp, Exchange, Params
-from paddler_trio.net.server.json_body import (
-    MAX_JSON_BODY_BYTES,
-    check_media_type,
-    decoded,
-    structured,
-)
-from paddler_trio.net.server.quart_adapter import adapted, exchange_of
-from paddler_trio.net.server.router import Router
+from paddler_trio.net.server.asgi import HttpProblem, send_empty, send_json, send_text
+from paddler_trio.net.server.exchange import Exchange, Params
+from paddler_trio.net.server.json_body import json_body, structured
+from paddler_trio.net.server.quart_adapter import QuartRouter
+from paddler_trio.net.server.router import Handler, Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.agent_snapshot import snapshot, snapshot_v2
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.tree_in_pieces import running_tree_json
 from paddler_trio.wire.codec import dumps, unstructure
@@ -53,7 +46,7 @@ from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 AGENT_ANSWER_S = 3.0
 MAX_IDS_SHOWN: Final = 8
 """Of agents with the same name."""
-STATE_DIGEST_HEADER = "X-Paddler-State-Digest"
+STATE_DIGEST_HEADER = b"x-paddler-state-digest"
 
 T = TypeVar("T")
 
@@ -63,7 +56,7 @@ _COMPUTING: Final = re.compile(r"/api/v2/(?:template/preview|agents/[^/]+/fit)")
 
 
 def may_change(exchange: Exchange) -> bool:
-    """Whether a request that is not a GET changes anything."""
+    """Return whether a request that is not a GET changes anything."""
     is_dry = b"dry_run=true" in exchange.query
     return not is_dry and _COMPUTING.fullmatch(exchange.path) is None
 
@@ -110,41 +103,45 @@ class ManagementRoutes:
             dispatcher.buffer_changed,
         )
 
-    def app(self) -> App:
-        """Our router with the streams and the socket; Quart for everything else."""
-        quart = adapted(cast("AsgiApp", self._quart()), max_body_bytes=MAX_JSON_BODY_BYTES)
-        return self._routed(Router(otherwise=quart))
-
-    def routes(self) -> Iterator[tuple[str, str]]:
-        """Every method and pattern answered here, written as `Router` has them."""
-        yield from self._routed(Router()).routes()
-        for rule in self._quart().url_map.iter_rules():
-            pattern = rule.rule.replace("<", "{").replace(">", "}")
-            for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
-                yield method, pattern
-
-    def _routed(self, router: Router) -> Router:
-        """``router``, with everything that is not Quart's."""
+    def app(self) -> Router:
+        """Return a router with all routes, whose ordinary ones are Quart's."""
+        router = QuartRouter()
         for path, view in (
-            ("/api/v1/agents/stream", self._agents_v1),
-            ("/api/v2/agents/stream", self._agents_v2),
-            ("/api/v1/buffered_requests/stream", self._buffered_requests),
+            ("/api/v1/agents", self._agents_v1),
+            ("/api/v2/agents", self._agents_v2),
+            ("/api/v1/buffered_requests", self._buffered_requests),
         ):
-            router.http("GET", path, event_stream(view, goodbye=self.moving))
-        FleetRoutes(self.states, self.progress).add_to(router)
-        RolloutRoutes(self.rollouts, self.moving).add_to(router)
-        FitRoutes(self._find).add_to(router)
-        TemplateRoutes(self.dispatcher).add_to(router)
-        CacheRoutes(self.dispatcher, self.goodbye).add_to(router)
-        for group in self.more:
+            router.http("GET", path, _shows(view))
+            router.stream("GET", f"{path}/stream", event_stream(view, goodbye=self.moving))
+        router.http("GET", "/api/v1/balancer_desired_state", self._desired_state)
+        router.http("PUT", "/api/v1/balancer_desired_state", self._replace_state)
+        router.http("GET", "/api/v2/balancer_desired_state", self._extended_state)
+        router.http("PUT", "/api/v2/balancer_desired_state", self._replace_extended_state)
+        router.http("GET", "/api/v1/balancer_applicable_state", self._applicable_state)
+        for name, query, tag in (
+            ("model_metadata", "GetModelMetadata", "ModelMetadata"),
+            ("chat_template_override", "GetChatTemplateOverride", "ChatTemplateOverride"),
+        ):
+            router.http("GET", f"/api/v1/agent/{{agent_id}}/{name}", self._asks(query, tag))
+        for method, drained in (("POST", True), ("DELETE", False)):
+            router.http(method, "/api/v2/agents/{agent_id}/drain", self._drains(drained=drained))
+        router.http("GET", "/api/v2/tree", self._tree)
+        router.http("GET", "/api/v2/agents/{agent_id}/tree", self._agent_tree)
+        groups: Sequence[RouteGroup] = (
+            FleetRoutes(self.states, self.progress),
+            RolloutRoutes(self.rollouts, self.moving),
+            FitRoutes(self._find),
+            TemplateRoutes(self.dispatcher),
+            CacheRoutes(self.dispatcher, self.goodbye),
+            *self.more,
+        )
+        for group in groups:
             group.add_to(router)
         router.probe("/health", health)
         router.probe("/livez", health)
         router.probe("/readyz", self._ready)
         router.websocket("/api/v1/agent_socket/{agent_id}", self._agent)
         return router
-
-    # ------------------------------------------------------------ the app
 
     async def _ready(self, exchange: Exchange, params: Params) -> None:
         if self.dispatcher.is_draining:
@@ -155,132 +152,80 @@ class ManagementRoutes:
     async def _agent(self, exchange: Exchange, params: Params) -> None:
         await self.agent_socket.serve(exchange, params["agent_id"])
 
-    def _quart(self) -> QuartTrio:
-        app = QuartTrio(__name__, static_folder=None)
-        app.config["RESPONSE_TIMEOUT"] = None
-        app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
-        app.url_map.strict_slashes = True
-        app.url_map.merge_slashes = False
+    async def _desired_state(self, exchange: Exchange, params: Params) -> None:
+        await send_json(exchange.send, 200, unstructure(self.states.desired))
 
-        @app.errorhandler(404)
-        @app.errorhandler(405)
-        async def not_found(_: Exception) -> Response:
-            return Response(b"", 404)
+    async def _replace_state(self, exchange: Exchange, params: Params) -> None:
+        desired = await json_body(exchange, lambda value: structured(value, BalancerDesiredState))
+        await self._replace(exchange, desired)
 
-        @app.errorhandler(HttpProblem)
-        async def refused(problem: HttpProblem) -> Response:
-            plain = "text/plain; charset=utf-8"
-            response = Response(problem.text, problem.status, content_type=plain)
-            for name, value in problem.headers:
-                response.headers[name.decode()] = value.decode()
-            return response
+    async def _extended_state(self, exchange: Exchange, params: Params) -> None:
+        both = ExtendedDesiredState(state=self.states.desired, extras=self.states.extras)
+        await send_json(exchange.send, 200, unstructure(both))
 
-        @app.get("/api/v1/agents")
-        async def agents_v1() -> Response:
-            return _json_text(self._agents_v1.current())
+    async def _replace_extended_state(self, exchange: Exchange, params: Params) -> None:
+        both = await json_body(exchange, lambda value: structured(value, ExtendedDesiredState))
+        await self._replace(exchange, both.state, both.extras)
 
-        @app.get("/api/v2/agents")
-        async def agents_v2() -> Response:
-            return _json_text(self._agents_v2.current())
+    async def _applicable_state(self, exchange: Exchange, params: Params) -> None:
+        applicable = self.states.applicable
+        body = None if applicable is None else unstructure(applicable)
+        await send_json(exchange.send, 200, body)
 
-        @app.get("/api/v1/buffered_requests")
-        async def buffered_requests() -> Response:
-            return _json_text(self._buffered_requests.current())
+    async def _tree(self, exchange: Exchange, params: Params) -> None:
+        await send_json(exchange.send, 200, await running_tree_json())
 
-        @app.get("/api/v1/balancer_desired_state")
-        async def get_desired_state() -> Response:
-            return _json(unstructure(self.states.desired))
-
-        @app.put("/api/v1/balancer_desired_state")
-        async def put_desired_state() -> Response:
-            desired = await _body(lambda value: structured(value, BalancerDesiredState))
-            return await self._replace(desired)
-
-        @app.get("/api/v2/balancer_desired_state")
-        async def get_extended_state() -> Response:
-            both = ExtendedDesiredState(state=self.states.desired, extras=self.states.extras)
-            return _json(unstructure(both))
-
-        @app.put("/api/v2/balancer_desired_state")
-        async def put_extended_state() -> Response:
-            both = await _body(lambda value: structured(value, ExtendedDesiredState))
-            return await self._replace(both.state, both.extras)
-
-        @app.get("/api/v1/balancer_applicable_state")
-        async def applicable_state() -> Response:
-            applicable = self.states.applicable
-            return _json(None if applicable is None else unstructure(applicable))
-
-        @app.get("/api/v1/agent/<agent_id>/model_metadata")
-        async def model_metadata(agent_id: str) -> Response:
-            return _json(await self._asked(agent_id, "GetModelMetadata", "ModelMetadata"))
-
-        @app.get("/api/v1/agent/<agent_id>/chat_template_override")
-        async def chat_template_override(agent_id: str) -> Response:
-            return _json(
-                await self._asked(agent_id, "GetChatTemplateOverride", "ChatTemplateOverride")
-            )
-
-        @app.post("/api/v2/agents/<agent_id>/drain")
-        async def drain_agent(agent_id: str) -> Response:
-            return self._drain(agent_id, drained=True)
-
-        @app.delete("/api/v2/agents/<agent_id>/drain")
-        async def undrain_agent(agent_id: str) -> Response:
-            return self._drain(agent_id, drained=False)
-
-        @app.get("/api/v2/tree")
-        async def tree() -> Response:
-            return _json_text(await running_tree_json())
-
-        @app.get("/api/v2/agents/<agent_id>/tree")
-        async def agent_tree(agent_id: str) -> Response:
-            agent = self._find(agent_id)
-            if not agent.kind.answers_questions:
-                raise HttpProblem(501, f"agent {agent.label} is Paddler's: it prints no tree")
-            with trio.move_on_after(AGENT_ANSWER_S):
-                try:
-                    return _json(await agent.ask_tree())
-                except LinkError as error:
-                    raise HttpProblem(502, str(error)) from error
-            raise HttpProblem(504, f"agent {agent.label} did not answer in {AGENT_ANSWER_S:g} s")
-
-        return app
+    async def _agent_tree(self, exchange: Exchange, params: Params) -> None:
+        agent = self._find(params["agent_id"])
+        if not agent.kind.answers_questions:
+            raise HttpProblem(501, f"agent {agent.label} is Paddler's: it prints no tree")
+        with trio.move_on_after(AGENT_ANSWER_S):
+            try:
+                tree = await agent.ask_tree()
+            except LinkError as error:
+                raise HttpProblem(502, str(error)) from error
+            await send_json(exchange.send, 200, tree)
+            return
+        raise HttpProblem(504, f"agent {agent.label} did not answer in {AGENT_ANSWER_S:g} s")
 
     async def _replace(
-        self, desired: BalancerDesiredState, extras: Extras | None = None
-    ) -> Response:
+        self, exchange: Exchange, desired: BalancerDesiredState, extras: Extras | None = None
+    ) -> None:
         problem = desired_state_problem(desired)
         if problem is not None:
             raise HttpProblem(400, problem)
+        before = self.states.digest
         try:
-            exchange = exchange_of(cast("Scope", request.scope))
-            before = self.states.digest
             digest = await self.states.replace(desired, extras, author=author_of(exchange))
-            exchange.audit.record(
-                exchange,
-                "desired state replaced",
-                DEFAULT_DEPLOYMENT,
-                before=before,
-                after=digest,
-                revision=self.states.current.revision,
-            )
         except FleetTooLargeError as error:
             raise HttpProblem(413, str(error)) from error
         except StateDatabaseError as error:
             raise HttpProblem(500, str(error)) from error
-        return Response(b"", 204, headers={STATE_DIGEST_HEADER: digest})
+        exchange.audit.record(
+            exchange,
+            "desired state replaced",
+            DEFAULT_DEPLOYMENT,
+            before=before,
+            after=digest,
+            revision=self.states.current.revision,
+        )
+        await send_empty(exchange.send, 204, headers=[(STATE_DIGEST_HEADER, digest.encode())])
 
-    def _drain(self, agent_id: str, *, drained: bool) -> Response:
-        agent = self._find(agent_id)
-        self.dispatcher.drain_agent(agent, drained=drained)
-        exchange = exchange_of(cast("Scope", request.scope))
+    def _drains(self, *, drained: bool) -> Handler:
         action = "agent drained" if drained else "agent undrained"
-        exchange.audit.record(exchange, action, agent.label, agent_id=agent.id)
-        return _json(snapshot_v2(agent, self.dispatcher.slots_processing(agent.key)))
+
+        async def drain(exchange: Exchange, params: Params) -> None:
+            agent = self._find(params["agent_id"])
+            self.dispatcher.drain_agent(agent, drained=drained)
+            exchange.audit.record(exchange, action, agent.label, agent_id=agent.id)
+            shown = snapshot_v2(agent, self.dispatcher.slots_processing(agent.key))
+            await send_json(exchange.send, 200, shown)
+
+        return drain
 
     def _find(self, agent_id: str) -> AgentConnection:
-        """By id, else by name, which is that of all instances on one host: their first link.
+        """Find an agent by id, else by name, which is that of all instances on one host: their
+        first link.
 
         HttpProblem 404 if there is none, 409 if several hosts have the name.
         """
@@ -299,31 +244,25 @@ class ManagementRoutes:
             )
         return next((agent for agent in named if agent.id == agent.host), named[0])
 
-    async def _asked(self, agent_id: str, query: str, tag: str) -> object:
-        agent = self._find(agent_id)
-        with trio.move_on_after(AGENT_ANSWER_S):
-            try:
-                response = await agent.ask(query)
-            except LinkError as error:
-                raise HttpProblem(502, "") from error
-            if not isinstance(response, dict) or tag not in response:
-                raise HttpProblem(404, "")
-            return response[tag]
-        raise HttpProblem(504, "")
+    def _asks(self, query: str, tag: str) -> Handler:
+        async def ask(exchange: Exchange, params: Params) -> None:
+            agent = self._find(params["agent_id"])
+            with trio.move_on_after(AGENT_ANSWER_S):
+                try:
+                    response = await agent.ask(query)
+                except LinkError as error:
+                    raise HttpProblem(502, "") from error
+                if not isinstance(response, dict) or tag not in response:
+                    raise HttpProblem(404, "")
+                await send_json(exchange.send, 200, response[tag])
+                return
+            raise HttpProblem(504, "")
+
+        return ask
 
 
-async def _body(read: Callable[[object], T]) -> T:
-    """Return the JSON body of Quart's request, read as ``json_body`` reads all others."""
-    exchange = exchange_of(cast("Scope", request.scope))
-    check_media_type(exchange)
-    data = await request.get_data(cache=False)
-    assert isinstance(data, bytes)
-    return await decoded(exchange, bytearray(data), read, limit_bytes=MAX_JSON_BODY_BYTES)
+def _shows(view: SharedView) -> Handler:
+    async def show(exchange: Exchange, params: Params) -> None:
+        await send_json(exchange.send, 200, view.current())
 
-
-def _json(value: object) -> Response:
-    return _json_text(dumps(value))
-
-
-def _json_text(text: bytes) -> Response:
-    return Response(text, content_type="application/json")
+    return show

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
 import attrs
+import trio
 
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild, NotPassedError
 from paddler_trio.balancer.keys.audit_trail import NOT_FOUND, outcome_of
 from paddler_trio.errors import WireError
+from paddler_trio.net.joining.agent_identity import AgentIdentity
 from paddler_trio.net.server.asgi import (
     ClientGoneError,
     HttpProblem,
@@ -17,6 +20,8 @@ from paddler_trio.net.server.asgi import (
 )
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.processes.model_store.store_messages import PREFIX, PassedRequest, RequestEnded
+from paddler_trio.processes.model_store.store_reach import is_file_of
+from paddler_trio.wire.paddler.desired_state import DesiredModel
 
 RETRY_AFTER_S: Final = 1
 _ACTIONS: Final = {
@@ -31,9 +36,15 @@ _ACTIONS: Final = {
 
 @attrs.frozen(eq=False)
 class ModelStoreRoutes:
-    """An application for the paths of the store, whatever the method."""
+    """An application for the paths of the store, whatever the method.
+
+    Args:
+      readable: the models whose files the credential of an agent opens: what is desired of its
+        deployments, and what operators tell agents to fetch or to judge.
+    """
 
     child: ModelStoreChild
+    readable: Callable[[AgentIdentity], Iterable[DesiredModel]]
 
     async def __call__(self, exchange: Exchange) -> None:
         """Pass the connection on, or answer why not."""
@@ -43,13 +54,17 @@ class ModelStoreRoutes:
             await send_text(exchange.send, problem.status, problem.text, headers=problem.headers)
 
     async def _pass_on(self, exchange: Exchange) -> None:
+        agent = exchange.identity.agent
+        raw_path = exchange.scope["raw_path"].decode("latin-1")
+        if agent is not None:
+            await self._check_reach(agent, raw_path)
         connection = exchange.passable
         assert connection is not None, "the server passes on what is_store_path holds for"
         request = PassedRequest(
             id=0,
             method=exchange.method,
             path=exchange.path,
-            raw_path=exchange.scope["raw_path"].decode("latin-1"),
+            raw_path=raw_path,
             query=exchange.query.decode("latin-1"),
             headers=tuple(
                 (name.decode("latin-1"), value.decode("latin-1"))
@@ -58,6 +73,7 @@ class ModelStoreRoutes:
             ),
             client=exchange.client[0],
             unread=connection.unread(),
+            is_agents=agent is not None,
         )
         descriptor = connection.fileno()
         if descriptor < 0:
@@ -70,6 +86,16 @@ class ModelStoreRoutes:
         except WireError as error:
             raise HttpProblem(431, f"the request is too long: {error}") from error
         connection.release()
+
+    async def _check_reach(self, agent: AgentIdentity, raw_path: str) -> None:
+        """Raise HttpProblem 403 unless it is a file that the agent may have to load."""
+        models = tuple(self.readable(agent))
+        if not await trio.to_thread.run_sync(is_file_of, self.child.layout, models, raw_path):
+            raise HttpProblem(
+                403,
+                f"the credential of the agent {agent.name!r} opens files of the models that its "
+                "deployments name, or that an operator has agents fetch; this is none",
+            )
 
 
 def _record(exchange: Exchange, ended: RequestEnded) -> None:

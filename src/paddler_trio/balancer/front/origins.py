@@ -80,7 +80,8 @@ class Origins:
 
 
 def is_same_host(origin: bytes, host: bytes) -> bool:
-    """Whether a page of ``origin`` came from the same host and port as its request's ``Host``."""
+    """Return whether a page of ``origin`` came from the same host and port as its request's
+    ``Host``."""
     try:
         page = urlsplit(origin.decode("ascii"))
         asked = urlsplit(f"{page.scheme}://{host.decode('ascii')}")

@@ -31,7 +31,7 @@ class PaddlerV1Routes:
         """Answer these paths too."""
         routes.http("GET", AGENTS_PATH, self._agents)
         stream = event_stream(self.agents, goodbye=self.goodbye)
-        routes.http("GET", f"{AGENTS_PATH}/stream", stream)
+        routes.stream("GET", f"{AGENTS_PATH}/stream", stream)
 
     async def _agents(self, exchange: Exchange, params: Params) -> None:
         await send_bytes(

@@ -50,7 +50,7 @@ class Session:
 
     @property
     def ends_s(self) -> float:
-        """When it is over unless it is used: never while a request of it is in progress."""
+        """Return when it is over unless it is used: never while a request of it is in progress."""
         return self.last_s if self._requests else min(self.last_s, self.used_s + MAX_IDLE_S)
 
     @contextmanager
@@ -94,7 +94,7 @@ class Sessions:
         return token
 
     def find(self, token: bytes) -> Session | None:
-        """The session of a token, now used; None if there is none, or none any more."""
+        """Return the session of a token, now used; None if there is none, or none any more."""
         if not 0 < len(token) <= MAX_TOKEN_BYTES:
             return None
         digest = _digest(token)
@@ -126,7 +126,7 @@ class Sessions:
 
 
 def csrf_token(token: bytes) -> str:
-    """What unsafe requests of the session with this token bring in a header."""
+    """Return what unsafe requests of the session with this token bring in a header."""
     return hmac.new(token, b"paddler-trio csrf", hashlib.sha256).hexdigest()
 
 

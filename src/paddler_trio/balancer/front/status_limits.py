@@ -70,7 +70,7 @@ def placement_problem(agent_id: str, placement: Placement) -> str | None:
 
 
 def bounded_status(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatusSnapshot:
-    """The status with texts and issues within their limits; the same object if they are.
+    """Return the status with texts and issues within their limits; the same object if they are.
 
     Raises:
       WireError: its number of slots is out of range.
@@ -86,8 +86,8 @@ def bounded_status(status: SlotAggregatedStatusSnapshot) -> SlotAggregatedStatus
 
 
 def bounded_report(report: Report) -> Report:
-    """The same for the report that our agents add; ``progress`` is clamped to 0..1, and of the
-    engine's stats only numbers are kept."""
+    """Bound the report that our agents add; ``progress`` is clamped to 0..1, and of the engine's
+    stats only numbers are kept."""
     progress = report.progress
     return _evolved(
         report,
@@ -115,7 +115,7 @@ def bounded_report(report: Report) -> Report:
 
 
 def restarts_in(report: Report, before: int) -> int:
-    """How often the agent's engines were started again; ``before`` where it does not say."""
+    """Return how often the agent's engines were started again; ``before`` where it does not say."""
     restarts = None if report.engine is None else report.engine.get(RESTARTS)
     if not isinstance(restarts, int) or not 0 <= restarts <= MAX_RESTARTS:
         return before
@@ -134,7 +134,7 @@ def _bounded_memory(memory: MemoryInForce) -> MemoryInForce:
 
 
 def bounded_progress(progress: CacheProgress) -> CacheProgress:
-    """The same for how far a command about the cache is."""
+    """Bound how far a command about the cache is."""
     return _evolved(
         progress,
         phase=_cut(progress.phase, MAX_DETAIL_CHARS),
@@ -144,7 +144,7 @@ def bounded_progress(progress: CacheProgress) -> CacheProgress:
 
 
 def bounded_reason(reason: str) -> str:
-    """The same for why an agent hands a request back, which operators and clients are shown."""
+    """Bound why an agent hands a request back, which operators and clients are shown."""
     return _cut(reason, MAX_DETAIL_CHARS) or ""
 
 

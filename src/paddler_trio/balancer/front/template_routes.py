@@ -1,4 +1,5 @@
-"""What a chat template makes of a conversation: ``POST /api/v2/template/preview``, management port.
+"""Show what a chat template makes of a conversation: ``POST /api/v2/template/preview``, management
+port.
 
 ``{"deployment", "chat_template", "messages", "tools", "thinking"}``: the template is tried on an
 agent that serves the deployment, in one of its preparation processes and within their limits, so

@@ -44,7 +44,7 @@ SHOW_S: Final = 1.0
 
 
 class OwnedState(Protocol):
-    """What one balancer alone may have and write."""
+    """Hold what one balancer alone may have and write."""
 
     async def release(self) -> None:
         """Write the last, and nothing from then on."""
@@ -146,7 +146,7 @@ class Bequest:
             self._doing = "waits for a successor"
 
     async def _hand_over(self, channel: HandoverChannel, state: OwnedState) -> None:
-        """HandoverError, TooSlowError: everything is as before."""
+        """Hand over; HandoverError, TooSlowError: everything is as before."""
         channel.check_peer()
         pid = channel.peer_pid
         self._doing = f"hands over to process {pid}"

@@ -51,17 +51,17 @@ class HandoverChannel:
 
     @property
     def peer_pid(self) -> int:
-        """The process at the other end; 0 if it is in another container."""
+        """Return the process at the other end; 0 if it is in another container."""
         return self._peer()[0]
 
     def check_peer(self) -> None:
-        """HandoverError unless it runs as this user or as root."""
+        """Raise HandoverError unless it runs as this user or as root."""
         pid, user, _ = self._peer()
         if user not in (os.geteuid(), 0):
             raise HandoverError(f"process {pid} runs as another user ({user})")
 
     async def send(self, message: HandoverMessage, descriptors: Sequence[int] = ()) -> None:
-        """HandoverError if the other end is gone."""
+        """Send it; HandoverError if the other end is gone."""
         rights = array.array("i", descriptors)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else []
         try:
@@ -70,8 +70,8 @@ class HandoverChannel:
             raise HandoverError(f"the other process is gone: {error.strerror}") from error
 
     async def receive(self) -> tuple[HandoverMessage | None, list[int]]:
-        """The next message and the descriptors that came with it, which are the caller's to close;
-        None at the end.
+        """Return the next message and the descriptors that came with it, which are the caller's to
+        close; None at the end.
 
         Raises:
           HandoverError: it is malformed, or a refusal.
@@ -103,7 +103,7 @@ class HandoverChannel:
 
 
 async def connect(path: Path) -> HandoverChannel | None:
-    """To the balancer that listens there; None if there is none.
+    """Connect to the balancer that listens there; None if there is none.
 
     Raises:
       HandoverError: it is of another user, or the path is no socket one may open.
@@ -130,7 +130,7 @@ async def connect(path: Path) -> HandoverChannel | None:
 
 
 def listen_at(path: Path) -> trio.socket.SocketType:
-    """A listening socket, in one step in the place of what is there; HandoverError.
+    """Return a listening socket, in one step in the place of what is there; HandoverError.
 
     Only who holds the lock of the state calls this: the socket before was another process's.
     """

@@ -1,4 +1,4 @@
-"""What a balancer and its successor tell each other, one JSON a message. Pure.
+"""The messages that a balancer and its successor exchange, one JSON each. Pure.
 
     successor                   predecessor
     TakeOver
@@ -82,7 +82,7 @@ class ServeAll:
 
 @attrs.frozen
 class Left:
-    """How many requests have not ended."""
+    """Say how many requests have not ended."""
 
     requests: Uint32
 
@@ -99,12 +99,12 @@ external_tag(HandoverMessage, *structs(HandoverMessage))
 
 
 def encode(message: HandoverMessage) -> bytes:
-    """The whole message."""
+    """Return the whole message."""
     return dumps(unstructure(message, HandoverMessage))
 
 
 def decode(text: bytes) -> HandoverMessage:
-    """WireError if it is none."""
+    """Read a message; WireError if it is none."""
     message: HandoverMessage = structure(loads(text), HandoverMessage)
     if isinstance(message, Sockets):
         number = sum(each.sockets for each in message.services)

@@ -83,14 +83,15 @@ class Inheritance:
         return cls(channel, ports)
 
     def take_port(self, name: str, address: str) -> list[socket.socket] | None:
-        """The sockets of this service, if they were bound for the same address; the caller's."""
+        """Return the sockets of this service, if they were bound for the same address; the
+        caller's."""
         port = self.ports.get(name)
         if port is None or port.address != address:
             return None
         return self.ports.pop(name).sockets
 
     def take_lock(self, name: str) -> int | None:
-        """The descriptor that holds this lock; the caller's."""
+        """Return the descriptor that holds this lock; the caller's."""
         return self.locks.pop(name, None)
 
     async def take_state(self) -> None:
@@ -129,7 +130,7 @@ class Inheritance:
         log.info("the balancer before this one has ended")
 
     def close(self) -> None:
-        """What was not taken, and the channel."""
+        """Close what was not taken, and the channel."""
         self.channel.socket.close()
         close_all(list(self.locks.values()))
         self.locks.clear()
@@ -142,7 +143,7 @@ class Inheritance:
 async def _next(
     channel: HandoverChannel, kind: type[HandoverMessage]
 ) -> tuple[HandoverMessage, list[int]]:
-    """The next message, which must be of this kind; HandoverError."""
+    """Return the next message, which must be of this kind; HandoverError."""
     with trio.move_on_after(ANSWER_S):
         message, descriptors = await channel.receive()
         if isinstance(message, kind):

@@ -1,14 +1,19 @@
 """SIGUSR2: a balancer starts its own successor, from the files that are installed now.
 
-The successor is this command line once more, with ``--take-over``. It is a child, in the same unit,
-sandbox and user; it outlives this process. Until it has taken over, its end is only reported, and
-the end of this process is its end: who asks a balancer to stop does not want another one.
+The successor is this command line once more, with ``--take-over``, in the same unit, sandbox and
+user; it outlives this process. It is no child of this process: a launcher starts it and exits, so
+that it is a child of the service manager, as every main process of a service must be. systemd waits
+for the end of nobody else's child: it would kill the streams that a main process still drains.
+
+Until the successor has taken over, the end of this process is its end: who asks a balancer to stop
+does not want another one.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,10 +26,19 @@ import trio
 log = structlog.get_logger("handover")
 
 TAKE_OVER: Final = "--take-over"
+LAUNCHER: Final = """\
+import os, socket, subprocess, sys
+with socket.socket(fileno=int(sys.argv[1])) as parent:
+    process = subprocess.Popen(sys.argv[2:], stdin=subprocess.DEVNULL)
+    socket.send_fds(parent, [b"%d" % process.pid], [os.pidfd_open(process.pid)])
+os._exit(0)
+"""
+"""Sends the process id of what it starts and a descriptor for it, which no other process gets."""
+LAUNCH_S: Final = 20.0
 
 
 def successor_command(executable: str, arguments: Sequence[str]) -> list[str]:
-    """The command line of the successor; ``arguments`` are those of the interpreter."""
+    """Return the command line of the successor; ``arguments`` are those of the interpreter."""
     given = list(arguments)
     return [executable, *given, *([] if TAKE_OVER in given else [TAKE_OVER])]
 
@@ -59,19 +73,45 @@ class OwnSuccessor:
             return
         environment = {**os.environ, **self.variables}
         try:
-            process = await trio.to_thread.run_sync(self._popen, environment)
-        except OSError as error:
+            pid, descriptor = await trio.to_thread.run_sync(launched, self.command, environment)
+        except (OSError, subprocess.TimeoutExpired) as error:
             log.error("no successor was started", reason=str(error), command=self.command[0])
             return
-        log.info("a successor was started", process=process.pid)
+        log.info("a successor was started", process=pid)
         try:
-            status = await trio.to_thread.run_sync(process.wait, abandon_on_cancel=True)
+            await trio.lowlevel.wait_readable(descriptor)
         except trio.Cancelled:
             if not self.given.is_set():
-                process.terminate()
+                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
             raise
-        log.error("the successor has ended: this balancer goes on", status=status)
+        finally:
+            os.close(descriptor)
+        if self.given.is_set():
+            log.error("the successor has ended, which had taken over: nobody serves new requests")
+        else:
+            log.error("the successor has ended: this balancer goes on")
 
-    def _popen(self, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Not trio's, which ends a process when its task is cancelled."""
-        return subprocess.Popen(self.command, env=environment, stdin=subprocess.DEVNULL)  # noqa: S603
+
+def launched(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, int]:
+    """Start a process that is no child of this one; return its id and a descriptor (pidfd) for it.
+
+    Errors:
+      OSError, subprocess.TimeoutExpired: it was not started.
+    """
+    own, theirs = socket.socketpair()
+    with own, theirs:
+        own.settimeout(LAUNCH_S)
+        launcher = [sys.executable, "-I", "-S", "-c", LAUNCHER, str(theirs.fileno()), *command]
+        ended = subprocess.run(  # noqa: S603 - our own command line
+            launcher,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            timeout=LAUNCH_S,
+            check=False,
+        )
+        theirs.close()
+        pid, descriptors, _, _ = socket.recv_fds(own, 32, 1)
+    if not descriptors:
+        raise OSError(f"its launcher ended with status {ended.returncode}")
+    return int(pid), descriptors[0]

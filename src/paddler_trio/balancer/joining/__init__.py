@@ -1,1 +1,2 @@
-"""How machines become agents: join tokens, agents' credentials, and who may dial in without."""
+"""Decide how machines become agents: join tokens, agents' credentials, and who may dial in
+without."""

@@ -1,4 +1,5 @@
-"""Where new machines are told to reach the management service, as far as that can be known here."""
+"""Find where new machines are told to reach the management service, as far as that can be known
+here."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class AdvertisedAddress:
 
 
 def _split(text: str) -> tuple[str, int | None]:
-    """The host and port of a ``Host`` header; no host if it is none."""
+    """Return the host and port of a ``Host`` header; no host if it is none."""
     try:
         return split_address(text)
     except ConfigurationError:

@@ -1,9 +1,10 @@
-"""Who dials in at the management port, and what an agent's credential opens there.
+"""Decide who dials in at the management port, and what an agent's credential opens there.
 
     POST /api/v2/join                    open: the token in the body is looked at there
     /api/v1/agent_socket/…               a credential, or a management key; from the networks of
                                          --legacy-agents nothing, for agents of Paddler 4.1
-    GET, HEAD below the model store      a credential, or a management key
+    GET, HEAD below the model store      a management key; a credential, for files of the models
+                                         that it may have to load (``model_store_routes``)
     GET below the tunnels                the same, and the secret of one that was asked for
     probes                               open
     everything else                      a management key; a credential is refused with 403
@@ -65,12 +66,12 @@ class AgentGuard:
 
     @property
     def requires_key(self) -> bool:
-        """Whether operators need a key now."""
+        """Return whether operators need a key now."""
         return self.manage.requires_key
 
     @property
     def agents_need_key(self) -> bool:
-        """Whether those who dial in have to show something now."""
+        """Return whether those who dial in have to show something now."""
         return self.manage.requires_key or (self.registry.guards and not self.manage.is_waived)
 
     def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
@@ -130,7 +131,7 @@ class AgentGuard:
     def _check(
         self, exchange: Exchange, shown: bytes
     ) -> tuple[StoredCredential | None, HttpProblem | None]:
-        """The credential, if it is one, and the refusal, if there is one."""
+        """Return the credential, if it is one, and the refusal, if there is one."""
         address = _address(exchange)
         parsed = None
         if len(shown) <= MAX_SHOWN_BYTES:
@@ -163,14 +164,14 @@ class AgentGuard:
         return credential, problem
 
     async def _serve(self, credential: StoredCredential, app: App, exchange: Exchange) -> None:
-        if exchange.is_http:
-            await app(exchange)
-            return
 
         async def rotate(digest: bytes, replaces: bytes) -> bool:
             return await self.registry.rotate(credential.id, digest, replaces=replaces)
 
         exchange.identity.agent = AgentIdentity(credential.name, credential.labels, rotate)
+        if exchange.is_http:
+            await app(exchange)
+            return
         send = exchange.send
         process = exchange.path.removeprefix(AGENT_SOCKET).partition(".")[0]
         with self.registry.link(credential.id, process, _address(exchange)) as link:
@@ -180,13 +181,13 @@ class AgentGuard:
                 await send({"type": "websocket.close", "code": 1008, "reason": REVOKED})
 
     def _opens(self, exchange: Exchange) -> bool:
-        """Whether a credential opens this."""
+        """Return whether a credential opens this."""
         if exchange.is_websocket:
             return _is_agent_socket(exchange)
         return exchange.method in ("GET", "HEAD") and self.is_agents_path(exchange.path)
 
     def _is_legacy(self, exchange: Exchange) -> bool:
-        """Whether this is an agent that can have nothing to show, and need not."""
+        """Return whether this is an agent that can have nothing to show, and need not."""
         brings_key = any(name in (b"authorization", b"x-api-key") for name, _ in exchange.headers)
         if brings_key or SUBPROTOCOL in exchange.subprotocols:
             return False
@@ -208,7 +209,7 @@ def _address(exchange: Exchange) -> str:
 
 
 def _shown(exchange: Exchange) -> bytes | None:
-    """The agent's credential that the request brings, in either header of keys."""
+    """Return the agent's credential that the request brings, in either header of keys."""
     scheme, _, bearer = (exchange.header(b"authorization") or b"").strip().partition(b" ")
     other = (exchange.header(b"x-api-key") or b"").strip()
     for secret in (bearer.strip() if scheme.lower() == b"bearer" else b"", other):

@@ -39,14 +39,14 @@ class AgentLinks:
         return sum(map(len, self._links.values()))
 
     def __contains__(self, credential_id: str) -> bool:
-        """Whether an agent is connected with this credential."""
+        """Return whether an agent is connected with this credential."""
         return credential_id in self._links
 
     def __repr__(self) -> str:
         return f"<AgentLinks: {len(self)} of {len(self._links)} credentials>"
 
     def open(self, credential_id: str, process: str, address: str) -> AgentLink:
-        """One more."""
+        """Count one more."""
         link = AgentLink(process, address, trio.current_time())
         self._links.setdefault(credential_id, []).append(link)
         return link
@@ -59,7 +59,7 @@ class AgentLinks:
             del self._links[credential_id]
 
     def connected(self) -> frozenset[str]:
-        """The ids of the credentials with which agents are connected."""
+        """Return the ids of the credentials with which agents are connected."""
         return frozenset(self._links)
 
     def cut(self, credential_id: str) -> None:
@@ -68,7 +68,8 @@ class AgentLinks:
             link.scope.cancel(reason=REVOKED)
 
     def in_two_places(self, now_s: float) -> Iterator[tuple[str, str]]:
-        """Credentials that two processes have used at once for long enough, and what was seen."""
+        """Return credentials that two processes have used at once for long enough, and what was
+        seen."""
         for credential_id, links in self._links.items():
             if len(links) < 2:
                 continue

@@ -23,19 +23,25 @@ import structlog
 import trio
 
 from paddler_trio.balancer.joining.agent_links import OVERLAP_S, REVOKED, AgentLink, AgentLinks
+from paddler_trio.balancer.joining.join_rules import (
+    JoinConflictError,
+    JoinRefusedError,
+    check_credentials,
+    check_tokens,
+    name_of,
+    unused_id,
+    usable_token,
+)
 from paddler_trio.balancer.joining.stored_agents import (
-    MAX_CREDENTIALS,
-    MAX_EARLIER,
     MAX_FILE_BYTES,
     MAX_TEXT_CHARS,
-    MAX_TOKENS,
     StoredAgents,
     StoredCredential,
     StoredToken,
 )
-from paddler_trio.errors import ConfigurationError, PaddlerError
+from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.agent_credential import AgentCredential
-from paddler_trio.net.joining.join_token import digest_of, matches, new_id, new_secret
+from paddler_trio.net.joining.join_token import digest_of, matches, new_secret
 from paddler_trio.net.joining.private_file import read_private, replace_private
 from paddler_trio.wire.scalars import rfc3339
 
@@ -49,18 +55,6 @@ SAVE_S: Final = 300.0
 KEPT_S: Final = 86_400.0
 """An expired credential opens nothing, and is forgotten once it has been expired for so long by a
 clock that never jumps: a wall clock that was wrong for an hour makes no machine join again."""
-
-
-class JoinRefusedError(PaddlerError):
-    """The token opens nothing; ``reason`` is for the log, and those who tried do not hear it."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class JoinConflictError(PaddlerError):
-    """The token is good, and what was asked with it cannot be; the text says why."""
 
 
 @attrs.define(eq=False, repr=False)
@@ -84,7 +78,7 @@ class AgentRegistry:
 
     @classmethod
     def read(cls, path: Path | None) -> AgentRegistry:
-        """With what the file has, if there is one. It blocks. ConfigurationError."""
+        """Read what the file has, if there is one. It blocks. ConfigurationError."""
         if path is None:
             return cls()
         content = read_private(path, limit_bytes=MAX_FILE_BYTES)
@@ -103,21 +97,21 @@ class AgentRegistry:
 
     @property
     def guards(self) -> bool:
-        """Whether agents have to show something because of what is here."""
+        """Return whether agents have to show something because of what is here."""
         return self._stored.guarded
 
     def tokens(self) -> list[StoredToken]:
-        """Those that may still be used, the oldest first."""
+        """Return those that may still be used, the oldest first."""
         now = self.now()
         return [t for t in self._stored.tokens.values() if t.expires > now and t.uses_left > 0]
 
     def credentials(self) -> list[StoredCredential]:
-        """All that are in force, the oldest first."""
+        """Return all that are in force, the oldest first."""
         now = self.now()
         return [each for each in self._stored.credentials.values() if self._is_in_force(each, now)]
 
     def connected(self) -> frozenset[str]:
-        """The ids of the credentials with which agents are connected."""
+        """Return the ids of the credentials with which agents are connected."""
         return self._links.connected()
 
     # ------------------------------------------------------------- tokens
@@ -131,7 +125,7 @@ class AgentRegistry:
         name: str | None,
         by: str,
     ) -> tuple[StoredToken, str]:
-        """A new token and its secret, which is kept nowhere.
+        """Make a new token and its secret, which is kept nowhere.
 
         Raises:
           JoinConflictError: there are too many.
@@ -140,14 +134,9 @@ class AgentRegistry:
         secret = new_secret()
         async with self._turn:
             now = self.now()
-            usable = self.tokens()
-            if len(usable) >= MAX_TOKENS:
-                raise JoinConflictError(
-                    f"there are {len(usable)} join tokens, the limit is {MAX_TOKENS}: revoke some, "
-                    "or wait until they expire"
-                )
+            check_tokens(len(self.tokens()))
             token = StoredToken(
-                id=_unused_id(self._stored.tokens),
+                id=unused_id(self._stored.tokens),
                 digest=digest_of(secret),
                 created=now,
                 expires=now + ttl,
@@ -193,33 +182,22 @@ class AgentRegistry:
         """
         async with self._turn:
             now = self.now()
-            token = self._token(token_id, secret, now)
+            token = usable_token(self._stored, token_id, secret, now)
             for each in self._stored.credentials.values():
                 if each.token == token_id and each.digest == digest:
                     return each
             if token.uses_left == 0:
                 raise JoinRefusedError("it is used up")
-            bound = token.name or name or host
-            if bound is None:
-                raise JoinConflictError("the agent has no name: give --name")
-            if name not in (None, bound):
-                raise JoinConflictError(
-                    f"this join token is for the agent {bound!r}, not for {name!r}: leave --name "
-                    "out"
-                )
+            bound = name_of(token, name, host)
             before = self._stored.named(bound)
             if before is not None and self._is_in_force(before, now):
                 raise JoinConflictError(
                     f"an agent named {bound!r} has joined already: give another --name, or revoke "
                     f"that one with `paddler-trio agents revoke {bound}`"
                 )
-            if len(self._stored.credentials) >= MAX_CREDENTIALS:
-                raise JoinConflictError(
-                    f"there are {len(self._stored.credentials)} agents' credentials, the limit is "
-                    f"{MAX_CREDENTIALS}: revoke some with `paddler-trio agents revoke`"
-                )
+            check_credentials(len(self._stored.credentials))
             credential = StoredCredential(
-                id=_unused_id(self._stored.credentials),
+                id=unused_id(self._stored.credentials),
                 name=bound,
                 token=token.id,
                 digest=digest,
@@ -237,21 +215,10 @@ class AgentRegistry:
             await self._store(change)
         return credential
 
-    def _token(self, token_id: str, secret: str, now: datetime) -> StoredToken:
-        token = self._stored.tokens.get(token_id)
-        is_right = matches(secret, None if token is None else token.digest)
-        if token is None:
-            raise JoinRefusedError("there is none: it was revoked, has expired, or never was")
-        if not is_right:
-            raise JoinRefusedError("its secret is wrong")
-        if token.expires <= now:
-            raise JoinRefusedError("it has expired")
-        return token
-
     # -------------------------------------------------------- credentials
 
     def find(self, shown: AgentCredential, address: str) -> StoredCredential | None:
-        """The credential that this is; None if it opens nothing."""
+        """Return the credential that this is; None if it opens nothing."""
         credential = self._stored.credentials.get(shown.id)
         if credential is None or credential.expires <= self.now():
             matches(shown.secret, None)
@@ -283,7 +250,6 @@ class AgentRegistry:
                 self._keep(self._promoted(credential, replaces))
             elif replaces != credential.digest:
                 return False
-
             now = self.now()  # a link may last longer than a credential may lie unused
 
             def change(stored: StoredAgents) -> StoredAgents:
@@ -305,10 +271,6 @@ class AgentRegistry:
             self._replaced_s.pop(credential.id, None)
             self._links.cut(credential.id)
         return credential
-
-    def suspicious(self) -> list[str]:
-        """The agents whose credentials may have been copied."""
-        return [e.name for e in self._stored.credentials.values() if e.suspicious is not None]
 
     @contextmanager
     def link(self, credential_id: str, process: str, address: str) -> Iterator[AgentLink]:
@@ -382,16 +344,10 @@ class AgentRegistry:
         self._is_urgent = True
         self._replaced_s[credential.id] = trio.current_time()
         log.info("an agent's secret was replaced", agent=credential.name, credential=credential.id)
-        return attrs.evolve(
-            credential,
-            digest=digest,
-            pending=None,
-            earlier=(credential.digest, *credential.earlier)[:MAX_EARLIER],
-            rotated=self.now(),
-        )
+        return credential.with_digest(digest, self.now())
 
     def _is_fresh(self, credential_id: str) -> bool:
-        """Whether the secret was replaced just now."""
+        """Return whether the secret was replaced just now."""
         replaced_s = self._replaced_s.get(credential_id)
         return replaced_s is not None and trio.current_time() < replaced_s + GRACE_S
 
@@ -442,9 +398,3 @@ class AgentRegistry:
                 self._is_unsaved = True  # tried again, but not at once
                 raise
             self._stored = change(self._stored)  # links may have come and gone meanwhile
-
-
-def _unused_id(taken: Mapping[str, object]) -> str:
-    while (found := new_id()) in taken:
-        pass
-    return found

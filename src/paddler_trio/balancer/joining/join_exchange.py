@@ -23,11 +23,8 @@ import structlog
 import trio
 
 from paddler_trio.balancer.front.login_limit import LoginLimit
-from paddler_trio.balancer.joining.agent_registry import (
-    AgentRegistry,
-    JoinConflictError,
-    JoinRefusedError,
-)
+from paddler_trio.balancer.joining.agent_registry import AgentRegistry
+from paddler_trio.balancer.joining.join_rules import JoinConflictError, JoinRefusedError
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.agent_credential import check_agent_name
 from paddler_trio.net.joining.join_token import HASH, ID

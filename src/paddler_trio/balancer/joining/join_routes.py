@@ -24,7 +24,8 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.balancer.joining.agent_registry import AgentRegistry, JoinConflictError
+from paddler_trio.balancer.joining.agent_registry import AgentRegistry
+from paddler_trio.balancer.joining.join_rules import JoinConflictError
 from paddler_trio.balancer.joining.stored_agents import StoredCredential, StoredToken
 from paddler_trio.balancer.keys.api_keys import KeyScope
 from paddler_trio.balancer.keys.key_ring import KeyRing
@@ -178,7 +179,7 @@ class JoinTokenRoutes:
         return None
 
     def _check_author(self, exchange: Exchange) -> None:
-        """HttpProblem unless the request has a management key, where there is one."""
+        """Raise HttpProblem unless the request has a management key, where there is one."""
         author = next(
             (key for key in self.keys.keys if key.name == exchange.identity.key_name), None
         )
@@ -204,7 +205,7 @@ def _token_view(token: StoredToken) -> dict[str, object]:
 
 
 def _rendered(credentials: list[StoredCredential], connected: Set[str]) -> bytes:
-    """One by one, so that ten thousand do not keep the event loop waiting."""
+    """Render them one by one, so that ten thousand do not keep the event loop waiting."""
     views = (
         {
             "name": each.name,

@@ -15,7 +15,7 @@ FLAG: Final = "--legacy-agents"
 
 
 def legacy_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """As :func:`parse_networks`, with a warning for what lets everybody in."""
+    """Parse as :func:`parse_networks` does, with a warning for what lets everybody in."""
     found = parse_networks(texts, FLAG)
     everywhere = [str(network) for network in found if network.prefixlen == 0]
     if everywhere:

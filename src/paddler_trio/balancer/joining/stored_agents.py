@@ -59,7 +59,7 @@ class StoredToken:
 
     @cached_property
     def line(self) -> bytes:
-        """Its JSON, rendered once."""
+        """Return its JSON, rendered once."""
         return _dumps(
             {
                 "id": self.id,
@@ -77,7 +77,7 @@ class StoredToken:
 
 @attrs.frozen(slots=False, kw_only=True)
 class StoredCredential:
-    """What is known of an agent that joined.
+    """Hold what is known of an agent that joined.
 
     Args:
       token: the public id of the token that it joined with.
@@ -105,17 +105,22 @@ class StoredCredential:
 
     @property
     def seen_or_made(self) -> datetime:
-        """The latest sign of life."""
+        """Return the latest sign of life."""
         return self.last_seen or self.created
 
     @property
     def expires(self) -> datetime:
-        """When it opens nothing any more unless it is shown before."""
+        """Return when it opens nothing any more unless it is shown before."""
         return self.seen_or_made + UNUSED_LIFE
+
+    def with_digest(self, digest: bytes, now: datetime) -> StoredCredential:
+        """Return it with the secret of this ``digest`` in force."""
+        earlier = (self.digest, *self.earlier)[:MAX_EARLIER]
+        return attrs.evolve(self, digest=digest, pending=None, earlier=earlier, rotated=now)
 
     @cached_property
     def line(self) -> bytes:
-        """Its JSON, rendered once."""
+        """Return its JSON, rendered once."""
         return _dumps(
             {
                 "id": self.id,
@@ -147,11 +152,11 @@ class StoredAgents:
         return f"<StoredAgents: {len(self.tokens)} tokens, {len(self.credentials)} credentials>"
 
     def named(self, name: str) -> StoredCredential | None:
-        """The credential of the agent of this name."""
+        """Return the credential of the agent of this name."""
         return next((each for each in self.credentials.values() if each.name == name), None)
 
     def with_token(self, token: StoredToken) -> StoredAgents:
-        """With one more, or another one of the same id; from now on guarded."""
+        """Return the registry with one more, or another one of the same id; from now on guarded."""
         return StoredAgents({**self.tokens, token.id: token}, self.credentials, guarded=True)
 
     def without_token(self, token_id: str) -> StoredAgents:
@@ -160,7 +165,7 @@ class StoredAgents:
         return attrs.evolve(self, tokens=tokens)
 
     def with_credential(self, credential: StoredCredential) -> StoredAgents:
-        """With one more, or another one of the same id; from now on guarded."""
+        """Return the registry with one more, or another one of the same id; from now on guarded."""
         credentials = {**self.credentials, credential.id: credential}
         return StoredAgents(self.tokens, credentials, guarded=True)
 
@@ -192,7 +197,7 @@ class StoredAgents:
     # ------------------------------------------------------------- the text
 
     def render(self) -> bytes:
-        """The text of the file."""
+        """Return the text of the file."""
         return b'{"version":%d,"guarded":%s,"tokens":[%s],"credentials":[%s]}\n' % (
             VERSION,
             b"true" if self.guarded else b"false",

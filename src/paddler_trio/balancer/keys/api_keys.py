@@ -54,7 +54,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 class KeyScope(StrEnum):
-    """What a key opens: the inference port, or the management port (operators and agents)."""
+    """A scope is what a key opens: the inference port, or the management port (operators and
+    agents)."""
 
     INFERENCE = "inference"
     MANAGEMENT = "management"
@@ -84,7 +85,7 @@ class StoredKey:
         deployments: frozenset[str] = frozenset(),
         terms: KeyTerms = NO_TERMS,
     ) -> StoredKey:
-        """Of a fresh ``secret``; it cannot be had back from the result."""
+        """Make the entry of a fresh ``secret``; it cannot be had back from the result."""
         salt = secrets.token_bytes(SALT_BYTES)
         digest = _digest(salt, secret.encode())
         return cls(name, scopes, created, salt, digest, deployments, terms)
@@ -98,7 +99,8 @@ class KeyFile:
     guarded: frozenset[KeyScope] = frozenset()
 
     def find(self, secret: bytes) -> StoredKey | None:
-        """The key of ``secret``; as slow for a wrong one as for a right one: all are compared."""
+        """Return the key of ``secret``; as slow for a wrong one as for a right one: all are
+        compared."""
         if len(secret) > MAX_SECRET_BYTES:
             return None
         found = None
@@ -108,8 +110,8 @@ class KeyFile:
         return found
 
     def having(self, key: StoredKey) -> KeyFile:
-        """With one more key; ConfigurationError if its name is taken, there are too many, or the
-        file would be too large to be read again."""
+        """Return the keys with one more; ConfigurationError if its name is taken, there are too
+        many, or the file would be too large to be read again."""
         if any(other.name == key.name for other in self.keys):
             raise ConfigurationError(
                 f"there is a key named {key.name!r} already; revoke it first or choose another name"
@@ -136,7 +138,7 @@ class KeyFile:
         return KeyFile(left, self.guarded)
 
     def render(self) -> str:
-        """The text of the file."""
+        """Return the text of the file."""
         keys = [
             {
                 "name": key.name,
@@ -179,7 +181,8 @@ class KeyFile:
 
 
 def new_secret() -> str:
-    """A fresh key; printable, without a character that a shell or a header would interpret."""
+    """Return a fresh key; printable, without a character that a shell or a header would
+    interpret."""
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
@@ -194,7 +197,7 @@ def check_name(name: str) -> str:
 
 
 def check_deployments(value: object, what: str) -> frozenset[str]:
-    """The names of deployments that a key is limited to, none if ``value`` is None; else
+    """Return the names of deployments that a key is limited to, none if ``value`` is None; else
     ConfigurationError."""
     if value is None:
         return frozenset()
@@ -212,7 +215,7 @@ def check_deployments(value: object, what: str) -> frozenset[str]:
 
 
 def read_key_file(path: Path) -> KeyFile:
-    """ConfigurationError if there is none, or it is no key file."""
+    """Read the keys of a file; ConfigurationError if there is none, or it is no key file."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)

@@ -60,7 +60,7 @@ class AuditFile:
         return f"<AuditFile {self.path}: {state}>"
 
     def check(self) -> None:
-        """ConfigurationError if nothing can be written there. It blocks."""
+        """Raise ConfigurationError if nothing can be written there. It blocks."""
         try:
             os.close(_opened(self.path))
         except OSError as error:
@@ -71,7 +71,7 @@ class AuditFile:
             ) from error
 
     def add(self, line: bytes) -> None:
-        """One more line, without its end; waits for nothing."""
+        """Add one more line, without its end; it waits for nothing."""
         if len(self._pending) >= MAX_PENDING:
             self.dropped += 1
             self._unsaid += 1
@@ -123,7 +123,8 @@ class AuditFile:
         self._has_lines.set()
 
     def _append_pending(self) -> str | None:
-        """In a thread: what it has written is taken off the front of the list, in one step."""
+        """Append in a thread: what it has written is taken off the front of the list, in one
+        step."""
         lines = self._pending[:]
         try:
             append_lines(self.path, lines)

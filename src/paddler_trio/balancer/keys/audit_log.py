@@ -1,4 +1,5 @@
-"""Who changed what: every management action, in the log, in a ring, and in a file if one is named.
+"""Record who changed what: every management action, in the log, in a ring, and in a file if one is
+named.
 
 A record has the time, the name of the key, the address it came from, what was done to what, and how
 it ended; for a changed state also digests before and after, or its revision. Each is rendered once,
@@ -60,7 +61,8 @@ class AuditLog:
 
     @classmethod
     def of(cls, path: Path | None) -> AuditLog:
-        """With a file, if one is named; ConfigurationError if it cannot be written. It blocks."""
+        """Make a log with a file, if one is named; ConfigurationError if it cannot be written. It
+        blocks."""
         if path is None:
             return cls()
         file = AuditFile(path, _dropped_line)
@@ -115,7 +117,7 @@ class AuditLog:
         return self._refusals.take(now_s)
 
     def after(self, seq: int) -> Sequence[bytes]:
-        """The JSON of the records that came after this one and are kept, oldest first."""
+        """Return the JSON of the records that came after this one and are kept, oldest first."""
         return [text for number, text in merge(self._done, self._refused) if number > seq]
 
 

@@ -1,4 +1,4 @@
-"""What operators did, as those who carry it out report it: one record an action.
+"""Record what operators did, as those who carry it out report it: one record an action.
 
 A handler records what it has done, with what only it can name: the target, digests, a revision. A
 request that may change something and of which no handler recorded anything gets a record of its
@@ -58,8 +58,8 @@ def audited(
 
 
 def outcome_of(status: int | None) -> str:
-    """The outcome that a record has for a request that was answered with ``status``; None for one
-    that was not."""
+    """Return the outcome that a record has for a request that was answered with ``status``; None
+    for one that was not."""
     if status is None:
         return "cut off"
     if status < 400:

@@ -1,4 +1,4 @@
-"""What each API key has used, and whether a request of it may go on; counted by the key's name.
+"""Count what each API key has used, and whether a request of it may go on, by the key's name.
 
 A key that stays keeps its counts when the keys are read again; one that is made anew under an old
 name in between goes on with them. All of it is synchronous.
@@ -93,7 +93,7 @@ class KeyAccounts:
         return Refusal(429, _sentence(name, exceeded), exceeded)
 
     def left(self, name: str) -> Sequence[Left]:
-        """What is left of each limit of this key."""
+        """Return what is left of each limit of this key."""
         key = self.keys.named(name)
         limits = NO_LIMITS if key is None else key.terms.limits
         if not limits:
@@ -106,7 +106,7 @@ class KeyAccounts:
             self._usage(name).charge(tokens, self.unix_s())
 
     def used(self, name: str) -> Mapping[str, int]:
-        """What counts now, by the names of the management API."""
+        """Return what counts now, by the names of the management API."""
         usage = self._usages.get(name, _UNUSED)
         return {
             "requests_last_minute": usage.requests_last_minute(trio.current_time()),
@@ -115,7 +115,7 @@ class KeyAccounts:
         }
 
     def tokens_today(self) -> dict[str, int]:
-        """Of each key that has used any."""
+        """Return the tokens of each key that has used any."""
         now_s = self.unix_s()
         counts = {name: usage.tokens_today(now_s) for name, usage in self._usages.items()}
         return {name: tokens for name, tokens in counts.items() if tokens}

@@ -49,7 +49,7 @@ class KeyRing:
 
     @property
     def keys(self) -> tuple[StoredKey, ...]:
-        """Those in force, as the file has them."""
+        """Return those in force, as the file has them."""
         return self._file.keys
 
     def on_reload(self, watcher: Callable[[], None]) -> None:
@@ -58,7 +58,7 @@ class KeyRing:
 
     @classmethod
     def read(cls, path: Path | None) -> KeyRing:
-        """An empty ring that guards nothing without a file.
+        """Return an empty ring that guards nothing without a file.
 
         ConfigurationError for a file that cannot be read, or that guards no scope: it would protect
         nothing.
@@ -102,12 +102,12 @@ class KeyRing:
             watcher()
 
     def find(self, secret: bytes) -> StoredKey | None:
-        """The stored key of ``secret``, in constant time, also one that has expired; None if there
-        is none."""
+        """Return the stored key of ``secret``, in constant time, also one that has expired; None if
+        there is none."""
         return self._file.find(secret)
 
     def named(self, name: str) -> StoredKey | None:
-        """The key of this name, also one that has expired."""
+        """Return the key of this name, also one that has expired."""
         return self._by_name.get(name)
 
     def problem_of(self, key: StoredKey) -> str | None:
@@ -118,6 +118,6 @@ class KeyRing:
         return f"the API key {key.name!r} expired at {rfc3339(expires)}"
 
     def valid_s(self, key: StoredKey) -> float:
-        """For how many more seconds the key is valid; infinite without an end."""
+        """Return for how many more seconds the key is valid; infinite without an end."""
         expires = key.terms.expires
         return math.inf if expires is None else (expires - self.now()).total_seconds()

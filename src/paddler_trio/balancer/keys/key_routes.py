@@ -147,7 +147,7 @@ class KeyRoutes:
     # ------------------------------------------------------------- private
 
     def _path(self, exchange: Exchange) -> Path:
-        """The file; HttpProblem if there is none, or this client may not change it."""
+        """Return the file; HttpProblem if there is none, or this client may not change it."""
         if self.keys.path is None:
             raise HttpProblem(
                 409,
@@ -261,7 +261,7 @@ def _checked(check: Callable[[], T], field: str) -> T:
 
 
 def _with_path(check: Callable[[], T]) -> T:
-    """As ``_checked``; the sentence begins with the name of the field."""
+    """Check as ``_checked`` does; the sentence begins with the name of the field."""
     try:
         return check()
     except ConfigurationError as error:

@@ -1,5 +1,5 @@
-"""How long an API key is valid and how much it may use: optional fields of a key, all alike in a
-key file and in the management API.
+"""Read how long an API key is valid and how much it may use: optional fields of a key, all alike in
+a key file and in the management API.
 
     expires               RFC 3339, such as 2026-12-31T23:59:59Z
     requests_per_minute   whole numbers >= 1
@@ -39,8 +39,8 @@ class KeyTerms:
 
     @classmethod
     def read(cls, fields: Mapping[str, object], what: str) -> KeyTerms:
-        """From those of the fields that there are; ConfigurationError names the one that is
-        wrong, below ``what``."""
+        """Read those of the fields that there are; ConfigurationError names the one that is wrong,
+        below ``what``."""
         prefix = f"{what}." if what else ""
         limits = {
             name: check_limit(fields[name], f"{prefix}{name}", most)
@@ -54,12 +54,12 @@ class KeyTerms:
         )
 
     def fields(self) -> dict[str, object]:
-        """Those that are set, as JSON."""
+        """Return those that are set, as JSON."""
         every = self.all_fields()
         return {name: value for name, value in every.items() if value is not None}
 
     def all_fields(self) -> dict[str, object]:
-        """All of them; null where nothing is set."""
+        """Return all of them; null where nothing is set."""
         return {"expires": self.expires_text, **self.limits.as_json()}
 
     @property
@@ -74,7 +74,7 @@ NO_TERMS: Final = KeyTerms()
 
 
 def check_expires(value: object, what: str) -> datetime:
-    """The moment of an RFC 3339 text; ConfigurationError."""
+    """Return the moment of an RFC 3339 text; ConfigurationError."""
     try:
         if not isinstance(value, str) or not _RFC_3339.fullmatch(value):
             raise ValueError("not RFC 3339")
@@ -87,7 +87,7 @@ def check_expires(value: object, what: str) -> datetime:
 
 
 def check_limit(value: object, what: str, most: int) -> int:
-    """A whole number from 1 to ``most``; ConfigurationError."""
+    """Return a whole number from 1 to ``most``; ConfigurationError."""
     if type(value) is not int or not 1 <= value <= most:
         shown = repr(value)[:80]
         raise ConfigurationError(f"{what} is {shown}, must be a whole number from 1 to {most}")
@@ -100,7 +100,7 @@ def after(seconds: object, what: str, now: datetime) -> datetime:
 
 
 def duration_s(text: str, what: str) -> int:
-    """Of ``90s``, ``30m``, ``12h``, ``7d`` or ``4w``, in seconds; ConfigurationError."""
+    """Return the seconds of ``90s``, ``30m``, ``12h``, ``7d`` or ``4w``; ConfigurationError."""
     match = _DURATION.fullmatch(text)
     seconds = 0 if match is None else int(match[1]) * _UNIT_S[match[2]]
     if not 1 <= seconds <= MAX_TTL_S:

@@ -12,38 +12,28 @@ import attrs
 
 from paddler_trio.balancer.activity.finished_requests import FinishedRequests
 from paddler_trio.balancer.keys.key_accounts import KeyAccounts
-from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import Ended, Phase, Request, Results
+from paddler_trio.nursery_tree.request import Ended, Phase, Request
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 
 
 @attrs.define(eq=False)
-class KeyTokens:
-    """A ``DispatchObserver``.
+class KeyTokens(DispatchObserver):
+    """See the module docstring.
 
     Args:
       finished: the records of requests that ended; the newest is there before this is called.
-      then: another observer, which sees the same after this one.
     """
 
     accounts: KeyAccounts
     finished: FinishedRequests
-    then: DispatchObserver
     _embedded: dict[RequestKey, int] = attrs.field(factory=dict, init=False)
     """Tokens of texts that were embedded or ranked, of requests that have not ended."""
-
-    def arrived(self, request: Request) -> None:
-        self.then.arrived(request)
 
     def moved(self, request: Request, left: Phase) -> None:
         if request.account and isinstance(request.phase, Ended):
             self.accounts.charge(request.account, self._tokens_of(request))
-        self.then.moved(request, left)
-
-    def lost(self, request: Request, how: str) -> None:
-        self.then.lost(request, how)
 
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
         if results.family == "Embedding" and request.account:
@@ -53,13 +43,6 @@ class KeyTokens:
                 if type(tokens) is int:
                     before = self._embedded.get(request.key, 0)
                     self._embedded[request.key] = before + max(0, tokens)
-        self.then.delivered(request, results, now_s)
-
-    def prepared(self, lease: Lease) -> None:
-        self.then.prepared(lease)
-
-    def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
-        self.then.agent_changed(agent, is_here=is_here)
 
     def _tokens_of(self, request: Request) -> int:
         embedded = self._embedded.pop(request.key, None)

@@ -90,7 +90,7 @@ class KeyUsageFile:
 
 
 def _parsed(text: bytes) -> tuple[int, dict[str, int]]:
-    """The day and the tokens; ValueError."""
+    """Return the day and the tokens; ValueError."""
     value = json.loads(text)
     if not isinstance(value, dict) or value.get("version") != VERSION:
         raise ValueError(f"it is no file of version {VERSION}")

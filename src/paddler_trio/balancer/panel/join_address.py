@@ -1,4 +1,4 @@
-"""Where agents shall dial in, as seen from the browser that asks.
+"""Tell where agents shall dial in, as seen from the browser that asks.
 
 The command that the panel shows has to work on another machine. The balancer knows which sockets
 its management port has; only the browser's request shows by which name the machine is reached from
@@ -37,7 +37,7 @@ class Join:
 
 
 def own_address() -> str | None:
-    """The address of this machine in its network; nothing is sent to find it."""
+    """Return the address of this machine in its network; nothing is sent to find it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))  # reserved for documentation: only a route is chosen
@@ -54,7 +54,7 @@ def join_address(
     is_encrypted: bool = False,
     find_own: Callable[[], str | None] = own_address,
 ) -> Join:
-    """The address for the browser of this request.
+    """Return the address for the browser of this request.
 
     Args:
       management: where the management port is bound, ``host:port`` each.
@@ -97,8 +97,8 @@ def _join(
 
 
 def host_of(exchange: Exchange) -> str | None:
-    """The name or address under which the browser reached us, a proxy in front included; None if
-    it is neither."""
+    """Return the name or address under which the browser reached us, a proxy in front included;
+    None if it is neither."""
     forwarded = (exchange.header(b"x-forwarded-host") or b"").split(b",")[0].strip()
     found = _HOST.fullmatch((forwarded or exchange.header(b"host") or b"").decode("latin-1"))
     host = (found[1] or found[2]) if found is not None else ""

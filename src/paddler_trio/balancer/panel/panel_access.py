@@ -1,4 +1,4 @@
-"""Who may use an API through the panel: a session, or what the API asks of everybody.
+"""Decide who may use an API through the panel: a session, or what the API asks of everybody.
 
 A request with a key of its own is judged as on the API's own port. One with the cookie of a session
 is the session's key; to change anything it has to bring the session's CSRF token, and a WebSocket
@@ -52,7 +52,7 @@ class PanelAccess:
         self.keys.on_reload(self._end_revoked)
 
     def find(self, exchange: Exchange) -> tuple[bytes, Session] | None:
-        """The session of a request, and its token."""
+        """Return the session of a request, and its token."""
         for token in _tokens(exchange):
             session = self.sessions.find(token)
             if session is not None:
@@ -88,8 +88,8 @@ class PanelAccess:
         asked: KeyScope,
         refuse: Refuse,
     ) -> None:
-        """One request of a session. When that ends, event streams do so too, in order, since each
-        event is whole; any other answer that has begun is cut, which shows that it is not."""
+        """Serve one request of a session. When that ends, event streams do so too, in order, since
+        each event is whole; any other answer that has begun is cut, which shows that it is not."""
         key = session.key
         self.keys.requests[key.name] += 1
         name = key.name if asked is KeyScope.MANAGEMENT else INFERENCE_CLIENT + key.name
@@ -124,14 +124,14 @@ class PanelAccess:
 
 
 def brings_key(exchange: Exchange) -> bool:
-    """Whether a request has a header for keys."""
+    """Return whether a request has a header for keys."""
     return (
         exchange.header(b"authorization") is not None or exchange.header(b"x-api-key") is not None
     )
 
 
 def cookie_name(exchange: Exchange) -> str:
-    """What the cookie is called for a page under the ``Host`` of this request."""
+    """Return what the cookie is called for a page under the ``Host`` of this request."""
     host = (exchange.header(b"host") or b"").decode("latin-1")
     port = host.rpartition(":")[2] if ":" in host.rpartition("]")[2] else ""
     has_port = port.isascii() and port.isdigit() and len(port) < 6
@@ -139,7 +139,7 @@ def cookie_name(exchange: Exchange) -> str:
 
 
 def _tokens(exchange: Exchange) -> Iterator[bytes]:
-    """The cookies of ours that a request has."""
+    """Return the cookies of ours that a request has."""
     name, found = cookie_name(exchange).encode(), 0
     for key, value in exchange.headers:
         if key != b"cookie":
@@ -170,7 +170,7 @@ def forged(exchange: Exchange, token: bytes) -> HttpProblem | None:
 
 
 def _is_event_stream(start: Message) -> bool:
-    """Whether a response that began so is one of server-sent events."""
+    """Return whether a response that began so is one of server-sent events."""
     headers = {bytes(name).lower(): bytes(value) for name, value in start.get("headers", ())}
     return headers.get(b"content-type", b"").startswith(b"text/event-stream")
 

@@ -94,7 +94,8 @@ class PanelAssets:
 
     @classmethod
     def read(cls, folder: Path = FOLDER) -> PanelAssets:
-        """None of them where nothing was built; ConfigurationError for what cannot be served."""
+        """Read the files: none of them where nothing was built; ConfigurationError for what cannot
+        be served."""
         found = {
             path.relative_to(folder).as_posix(): _read(path)
             for path in sorted(folder.rglob("*"))[: MAX_FILES + 1]
@@ -112,7 +113,7 @@ class PanelAssets:
         return cls(files)
 
     async def send_index(self, exchange: Exchange) -> None:
-        """The page; HttpProblem 503 where nothing was built."""
+        """Send the page; HttpProblem 503 where nothing was built."""
         index = self.files.get(INDEX)
         if index is None:
             raise HttpProblem(
@@ -123,7 +124,7 @@ class PanelAssets:
         await index.send(exchange)
 
     async def send_asset(self, exchange: Exchange, name: str) -> None:
-        """One of the other files; HttpProblem 404."""
+        """Send one of the other files; HttpProblem 404."""
         file = self.files.get(name)
         if file is None or name == INDEX:
             raise HttpProblem(404, "the panel has no such file; load the page again")
@@ -149,7 +150,7 @@ def _file(name: str, body: bytes, packed: bytes | None) -> PanelFile:
 
 
 def takes_gzip(accepted: bytes | None) -> bool:
-    """Whether an ``Accept-Encoding`` allows gzip."""
+    """Return whether an ``Accept-Encoding`` allows gzip."""
     for each in (accepted or b"").lower().split(b","):
         name, _, weight = each.partition(b";")
         if name.strip() in (b"gzip", b"x-gzip"):
@@ -158,6 +159,6 @@ def takes_gzip(accepted: bytes | None) -> bool:
 
 
 def has_tag(sent: bytes | None, tag: bytes) -> bool:
-    """Whether an ``If-None-Match`` holds ``tag``, which a proxy may have made weak."""
+    """Return whether an ``If-None-Match`` holds ``tag``, which a proxy may have made weak."""
     tags = (each.strip().removeprefix(b"W/") for each in (sent or b"").split(b","))
     return any(each in (tag, b"*") for each in tags)

@@ -40,7 +40,7 @@ NOT_THROUGH_HERE: Final = ("api/v1/agent_socket/", "api/v2/store")
 
 @attrs.frozen(eq=False)
 class PanelSite:
-    """What is under the base; each application has its own guard around it.
+    """Hold what is under the base; each application has its own guard around it.
 
     Args:
       own: answers ``/session`` and ``/info``.
@@ -53,7 +53,7 @@ class PanelSite:
     inference: App
 
     def at(self, base: str) -> App:
-        """An application for the paths of ``base``, which ends in a slash."""
+        """Return an application for the paths of ``base``, which ends in a slash."""
 
         async def answer(exchange: Exchange) -> None:
             path: str = exchange.path
@@ -98,7 +98,8 @@ class PanelSite:
 
 
 def below(base: str, site: App, *, otherwise: App) -> App:
-    """One application of two: ``site`` for paths of ``base``, with or without its last slash."""
+    """Return one application of two: ``site`` for paths of ``base``, with or without its last
+    slash."""
 
     async def answer(exchange: Exchange) -> None:
         path = exchange.path

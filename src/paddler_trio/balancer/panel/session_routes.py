@@ -109,7 +109,7 @@ class SessionRoutes:
         }
 
     def _count_failure(self, address: str) -> None:
-        """HttpProblem 429, of which nothing is logged, if there were too many before."""
+        """Raise HttpProblem 429, of which nothing is logged, if there were too many before."""
         now_s = trio.current_time()
         wait_s = self._limit.wait_s(address, now_s)
         if wait_s > 0:
@@ -136,7 +136,7 @@ class SessionRoutes:
 
 
 def _key(value: object) -> str:
-    """The member ``key`` of a body, which no error repeats."""
+    """Return the member ``key`` of a body, which no error repeats."""
     if not isinstance(value, dict) or set(value) != {"key"}:
         raise HttpProblem(400, 'the body must be {"key": "…"} and nothing else')
     key = value["key"]
@@ -159,6 +159,6 @@ def _cookie(exchange: Exchange, token: str, *, max_age_s: int) -> Header:
 
 
 def is_secure(exchange: Exchange) -> bool:
-    """Whether the browser came over TLS, here or at a proxy in front."""
+    """Return whether the browser came over TLS, here or at a proxy in front."""
     proto = (exchange.header(b"x-forwarded-proto") or b"").split(b",")[0].strip().lower()
     return exchange.scope.get("scheme") in ("https", "wss") or proto == b"https"

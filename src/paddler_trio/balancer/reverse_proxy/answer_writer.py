@@ -83,11 +83,11 @@ class AnswerWriter:
 
     @property
     def tail(self) -> bytes:
-        """The end of the body, as far as it has come."""
+        """Return the end of the body, as far as it has come."""
         return b"".join(self._last)[-TAIL_BYTES:]
 
     def add(self, data: bytes) -> None:
-        """A piece of the body: of a chunked one, a chunk.
+        """Add a piece of the body: of a chunked one, a chunk.
 
         Errors:
           WireError: there is more of it than the client was told of. It would be read as the answer
@@ -153,27 +153,27 @@ class AnswerWriter:
 
 
 def with_fields(head: bytes, ours: Fields, servers: Headers) -> bytes:
-    """The bytes of a head with those of our fields that the server did not send: its id of the
-    request, what is left of a key's limits, whether a web page may read it."""
+    """Return the bytes of a head with those of our fields that the server did not send: its id of
+    the request, what is left of a key's limits, whether a web page may read it."""
     sent = {name.lower() for name, _ in servers}
     lines = [b"%b: %b\r\n" % pair for pair in ours if pair[0].lower() not in sent]
     return head[:-2] + b"".join(lines) + b"\r\n"
 
 
 def field_text(name: str) -> bytes:
-    """An agent's name, which the agent chose, as the value of a field: of one line."""
+    """Return an agent's name, which the agent chose, as the value of a field: of one line."""
     return "".join(each if each.isprintable() else "?" for each in name).encode(
         "latin-1", "replace"
     )
 
 
 def error_body(code: int, text: str) -> bytes:
-    """As OpenAI's API and llama-server have it."""
+    """Return an error as OpenAI's API and llama-server have it."""
     kind = "invalid_request_error" if code < 500 else "server_error"
     body = {"error": {"message": text, "type": kind, "param": None, "code": code}}
     return json.dumps(body, ensure_ascii=False).encode()
 
 
 def error_event(code: int, text: str) -> bytes:
-    """The same as an event of a stream."""
+    """Return an error as an event of a stream."""
     return b"data: %b\n\n" % error_body(code, text)

@@ -1,4 +1,4 @@
-"""Whose turn in the queue a forwarded request takes.
+"""Decide whose turn in the queue a forwarded request takes.
 
 Programs that speak to a server know nothing of our headers. So a request without a name of its own
 is told apart by the key that it shows, which is for the server if this balancer asks for none, and
@@ -31,7 +31,8 @@ _LOOK_AT_BYTES: Final = 65_536
 
 
 def forwarded_client(exchange: Exchange) -> tuple[str, Priority]:
-    """The client to which the queue is fair, and the priority; HttpProblem 400 for a bad header.
+    """Return the client to which the queue is fair, and the priority; HttpProblem 400 for a bad
+    header.
 
     The client is, whichever is there first: the name of the API key or ``X-Paddler-Client``; the
     key that is shown, as ``key`` and eight digits; the address.
@@ -47,7 +48,7 @@ def forwarded_client(exchange: Exchange) -> tuple[str, Priority]:
 
 
 async def forwarded_user(exchange: Exchange, body: bytes | bytearray) -> str:
-    """What stands for the client's user, by the header or the body; empty without either."""
+    """Return what stands for the client's user, by the header or the body; empty without either."""
     user = user_of(exchange)
     if user or not (
         _NAMES_A_USER.search(body, 0, _LOOK_AT_BYTES)

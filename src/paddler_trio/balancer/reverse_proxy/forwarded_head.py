@@ -58,7 +58,7 @@ def request_headers(
     keeps_keys: bool,
     upgrades: bool = False,
 ) -> Headers:
-    """The fields of a request as a server gets them.
+    """Return the fields of a request as a server gets them.
 
     Args:
       headers: names in lower case.
@@ -73,41 +73,28 @@ def request_headers(
     dropped = (_connection_fields(headers) - {b"host", b"content-length"}) | _OURS
     if not keeps_keys:
         dropped |= _KEYS
-    passed: list[tuple[bytes, bytes]] = []
-    before, host, has_host, has_proto = b"", b"", False, False
-    options = [b"Upgrade"] if upgrades else []
-    if any(name == b"te" and _takes_trailers(value) for name, value in headers):
-        options.append(b"TE")  # RFC 9110, 10.1.4: some servers send trailers to who takes them
     length = None if body_bytes is None else b"%d" % body_bytes
-    for (name, value), written in zip(headers, names, strict=True):
-        if name == _FORWARDED_FOR:
-            before = b", ".join(each for each in (before, value) if each)
-            continue
-        if name in dropped:
-            continue
-        if name == b"cookie" and _SESSION_COOKIE in value:
-            value = _others_cookies(value)
-            if not value:
-                continue
-        if name == b"content-length":
-            if length is not None:
-                passed.append((written, length))
-            length = None
-            continue
-        host = value if name == b"host" else host
-        has_host |= name == _FORWARDED_HOST
-        has_proto |= name == _FORWARDED_PROTO
-        passed.append((written, value))
+    kept = [
+        (name, written, value)
+        for (name, value), written in zip(headers, names, strict=True)
+        if name != _FORWARDED_FOR and name not in dropped
+    ]
+    given = {name: value for name, _, value in kept}
+    passed = list(_passed(kept, length))
+    before = b", ".join(value for name, value in headers if name == _FORWARDED_FOR and value)
     if len(before) > _MAX_FORWARDED_BYTES:
         before = b""
     addresses = b", ".join(each for each in (before, client.encode()) if each)
     passed.append((_FORWARDED_FOR, addresses))
-    if host and not has_host:
-        passed.append((_FORWARDED_HOST, host))
-    if not has_proto:
+    if given.get(b"host") and _FORWARDED_HOST not in given:
+        passed.append((_FORWARDED_HOST, given[b"host"]))
+    if _FORWARDED_PROTO not in given:
         passed.append((_FORWARDED_PROTO, scheme.encode()))
-    if length is not None:
+    if length is not None and b"content-length" not in given:
         passed.append((b"content-length", length))
+    options = [b"Upgrade"] if upgrades else []
+    if any(name == b"te" and _takes_trailers(value) for name, value in headers):
+        options.append(b"TE")  # RFC 9110, 10.1.4: some servers send trailers to who takes them
     if options:
         passed.append((b"connection", b", ".join(options)))
     if upgrades:
@@ -115,6 +102,23 @@ def request_headers(
     if b"TE" in options:
         passed.append((b"te", b"trailers"))
     return tuple(passed)
+
+
+def _passed(
+    fields: Iterable[tuple[bytes, bytes, bytes]], length: bytes | None
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the client's fields, each a name, as it was written, and a value, as they are passed
+    on: without the panel's sessions, and with the one ``length``."""
+    for name, written, value in fields:
+        if name == b"content-length":
+            if length is not None:
+                yield written, length
+            length = None
+        elif name == b"cookie" and _SESSION_COOKIE in value:
+            if others := _others_cookies(value):
+                yield written, others
+        else:
+            yield written, value
 
 
 def _takes_trailers(codings: bytes) -> bool:
@@ -129,7 +133,7 @@ def _others_cookies(value: bytes) -> bytes:
 
 
 class Framing(Enum):
-    """How the client knows where a body ends."""
+    """Say how the client knows where a body ends."""
 
     NONE = "there is none"
     LENGTH = "its length"
@@ -156,7 +160,7 @@ def answer_head(
     upgrades: bool = False,
     extra: Sequence[tuple[bytes, bytes]] = (),
 ) -> AnswerHead:
-    """The head of a server's answer for a client.
+    """Return the head of a server's answer for a client.
 
     Args:
       method: of the request.
@@ -204,7 +208,8 @@ def answer_head(
 def _switching_head(
     head: ResponseHead, extra: Sequence[tuple[bytes, bytes]], *, upgrades: bool
 ) -> AnswerHead:
-    """What follows it is of another protocol, and ends with the connection."""
+    """Return the head of an answer that switches: what follows it is of another protocol, and ends
+    with the connection."""
     fields = [(name.lower(), value) for name, value in head.headers]
     switched = [value.strip().lower() for name, value in fields if name == b"upgrade"]
     if not upgrades or switched != [b"websocket"]:
@@ -219,7 +224,7 @@ def _switching_head(
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk; the last one is not written by this."""
+    """Return one chunk; the last one is not written by this."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
@@ -235,7 +240,7 @@ def last_chunk(trailers: Headers = ()) -> bytes:
 
 
 def is_event_stream(headers: Headers) -> bool:
-    """Whether a body with these fields is of server-sent events."""
+    """Return whether a body with these fields is of server-sent events."""
     return any(
         name.lower() == b"content-type" and value.lower().startswith(b"text/event-stream")
         for name, value in headers
@@ -243,7 +248,7 @@ def is_event_stream(headers: Headers) -> bool:
 
 
 def _one_length(headers: Headers) -> int:
-    """Of the body as the client reads it, who has no agent to trust."""
+    """Return the one length of the body as the client reads it, who has no agent to trust."""
     told = [
         each.strip()
         for name, value in headers
@@ -269,7 +274,7 @@ def _with_one_length(headers: Headers) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _connection_fields(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
-    """The names of what is about one connection; ``headers`` have names in lower case."""
+    """Return the names of what is about one connection; ``headers`` have names in lower case."""
     named: set[bytes] = set(CONNECTION_FIELDS)
     for name, value in headers:
         if name == b"connection":

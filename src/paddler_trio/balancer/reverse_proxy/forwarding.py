@@ -38,17 +38,19 @@ from paddler_trio.net.server.asgi import (
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.server.streaming import cut_on_disconnect
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_failures import (
+from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
+from paddler_trio.nursery_tree.pool import Pool
+from paddler_trio.nursery_tree.request import Buffered, Request, RevisionPin
+from paddler_trio.nursery_tree.request_endings import (
     DISPLACED,
     MOVED,
     OVERFLOW,
     SHUTTING_DOWN,
+    Completed,
+    Failure,
     silent_server,
 )
-from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
-from paddler_trio.nursery_tree.pool import Pool
-from paddler_trio.nursery_tree.request import Buffered, Completed, Failure, Request, RevisionPin
 from paddler_trio.telemetry.trace_context import trace_of
 from paddler_trio.wire.trio.repeated_requests import may_be_repeated
 from paddler_trio.wire.trio.tunnel_frames import Failed, RequestHead
@@ -191,7 +193,7 @@ class Forwarding:
         forwarded: ForwardedRequest,
         answer: AnswerWriter,
     ) -> bool:
-        """One stay in a slot; True when the request is over."""
+        """Stay in a slot once; True when the request is over."""
         await request.left_phase(Buffered)
         lease = request.lease
         if lease is None or request.is_over:
@@ -265,8 +267,8 @@ class Forwarding:
     async def _patient_exchange(
         self, agent: AgentConnection, forwarded: ForwardedRequest, answer: AnswerWriter
     ) -> Failed | None:
-        """As long as something comes: no slot that is lost ends this one, and its agent, which
-        watches the server, may be the one that is silent."""
+        """Exchange as long as something comes: no slot that is lost ends this one, and its agent,
+        which watches the server, may be the one that is silent."""
         timeout_s = self.response_timeout_s
         with trio.move_on_after(timeout_s) as patience:
 
@@ -280,8 +282,8 @@ class Forwarding:
     async def _server_beside(
         self, pool: Pool, unfit: set[AgentConnection], broke: set[AgentConnection]
     ) -> AgentConnection | None:
-        """None of the ``unfit``, and one that ``broke`` on the request only if there is no other;
-        None if there is none."""
+        """Return none of the ``unfit``, and one that ``broke`` on the request only if there is no
+        other; None if there is none."""
         if unfit or broke:
             fit = set(pool.agents.values()) - unfit
             agent = least_busy(fit - broke)
@@ -290,7 +292,8 @@ class Forwarding:
         return await self._ready_server(pool)
 
     async def _ready_server(self, pool: Pool) -> AgentConnection | None:
-        """The least busy one, at the latest when a request would no longer wait for a slot."""
+        """Return the least busy one, at the latest when a request would no longer wait for a
+        slot."""
         agent = least_busy(pool.agents.values())
         if agent is not None or self.dispatcher.is_draining or pool.has_moved:
             return agent
@@ -340,7 +343,8 @@ class Forwarding:
     def _wanted_server(
         self, exchange: Exchange, pool: Pool, body: bytes | bytearray
     ) -> AgentConnection | None:
-        """The only one that may answer; HttpProblem 503 if it is not here, None if any may."""
+        """Return the only one that may answer; HttpProblem 503 if it is not here, None if any
+        may."""
         agents = pool.agents.values()
         asked = exchange.header(AGENT_FIELD)
         if asked is not None:
@@ -364,7 +368,8 @@ class Forwarding:
 
 
 def _failure(failed: Failed) -> Failure:
-    """What the client is told. Its agent judges by itself whether a server is to be left alone."""
+    """Return what the client is told. Its agent judges by itself whether a server is to be left
+    alone."""
     if failed.kind in OUR_REFUSALS:
         return Failure(OUR_REFUSALS[failed.kind], failed.text)
     return Failure(504 if failed.kind == "timeout" else 502, failed.text)

@@ -1,4 +1,5 @@
-"""Which server has the beginning of a request in its cache, as far as its answers have told.
+"""Remember which server has the beginning of a request in its cache, as far as its answers have
+told.
 
 llama-server ends an answer with ``timings.cache_n``, the tokens of the prompt that it did not
 compute; vLLM and others with ``cached_tokens``. Beginnings are compared as bytes of the request's
@@ -26,7 +27,7 @@ _CACHED: Final = re.compile(rb'"(?:cache_n|cached_tokens)"\s*:\s*(\d{1,9})')
 
 
 def cached_tokens(tail: bytes) -> int | None:
-    """What an answer that ends so says of the cache; None if it says nothing."""
+    """Return what an answer that ends so says of the cache; None if it says nothing."""
     found = _CACHED.findall(tail)
     return int(found[-1]) if found else None
 
@@ -41,7 +42,7 @@ class PrefixAffinity:
         return f"<PrefixAffinity of {len(self._homes)} beginnings>"
 
     def home(self, body: bytes | bytearray) -> str | None:
-        """The agent whose server had the longest beginning of this; None if none did."""
+        """Return the agent whose server had the longest beginning of this; None if none did."""
         for digest in reversed(list(_beginnings(body))):
             home = self._homes.get(digest)
             if home is not None:
@@ -65,7 +66,7 @@ class PrefixAffinity:
 
 
 def _beginnings(body: bytes | bytearray) -> Iterator[bytes]:
-    """Digests of the beginnings of this, the shortest first."""
+    """Return digests of the beginnings of this, the shortest first."""
     digest = hashlib.blake2b(digest_size=16)
     start, length = 0, MIN_BYTES
     while length <= min(len(body), MAX_BYTES):

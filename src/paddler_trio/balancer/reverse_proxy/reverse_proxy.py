@@ -109,7 +109,8 @@ class ReverseProxy:
         return next(iter(query.get("model", ())), None)
 
     async def _health(self, send: Send) -> None:
-        """As llama-server answers, with the slots of all servers: 503 while there is no server."""
+        """Answer as llama-server does, with the slots of all servers: 503 while there is no
+        server."""
         agents = [agent for pool in self.pools.all() for agent in pool.agents.values()]
         ready = [agent for agent in agents if agent.is_accepting]
         busy = sum(agent.slots_processing for agent in agents)
@@ -121,7 +122,7 @@ class ReverseProxy:
         await send_json(send, 200 if ready else 503, body)
 
     async def _slots(self, send: Send) -> None:
-        """Of all servers, as this balancer counts them: no prompts."""
+        """Show the slots of all servers, as this balancer counts them: no prompts."""
         if not self.shows_slots:
             raise HttpProblem(501, SLOTS_OFF)
         slots = []
@@ -211,7 +212,7 @@ class _Guarded:
         await self._send(message)
 
     def problem_of(self, error: Exception, exchange: Exchange) -> HttpProblem | None:
-        """What to answer; None when nothing can be."""
+        """Return what to answer; None when nothing can be."""
         cause = cause_of(error, f"{exchange.method} {exchange.path}", (HttpProblem,))
         if cause is None or self._has_begun:
             return None
@@ -221,7 +222,7 @@ class _Guarded:
 
 
 def _again(body: bytearray, receive: Receive) -> Receive:
-    """The body that was read, and then what follows it."""
+    """Return the body that was read, and then what follows it."""
     first: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
     async def receive_again() -> Message:

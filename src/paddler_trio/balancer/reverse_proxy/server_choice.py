@@ -1,4 +1,4 @@
-"""Which server a request must go to, or had better go to, if it may not go to any.
+"""Choose which server a request must go to, or had better go to, if it may not go to any.
 
 A client may name an agent; a request that names a slot of llama-server goes to the same server
 whenever the same client names it, as long as the same servers are there.
@@ -14,7 +14,7 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 
 
 def named(agents: Iterable[AgentConnection], name: str) -> AgentConnection | None:
-    """The agent of this name or id."""
+    """Return the agent of this name or id."""
     for agent in agents:
         if name in (agent.label, agent.id):
             return agent
@@ -24,8 +24,8 @@ def named(agents: Iterable[AgentConnection], name: str) -> AgentConnection | Non
 def home_of_slot(
     agents: Iterable[AgentConnection], client: str, slot: int
 ) -> AgentConnection | None:
-    """The agent that this client means by the slot of this number: by rendezvous hashing, so that
-    one that comes or leaves moves few of them. None if there is none."""
+    """Return the agent that this client means by the slot of this number: by rendezvous hashing, so
+    that one that comes or leaves moves few of them. None if there is none."""
 
     def weight(agent: AgentConnection) -> bytes:
         text = f"{agent.label}\0{client}\0{slot}".encode()
@@ -35,7 +35,7 @@ def home_of_slot(
 
 
 def preferred(agents: Iterable[AgentConnection], agent_id: str | None) -> AgentConnection | None:
-    """The agent of this id, if it has a free slot and is not much busier than the others."""
+    """Return the agent of this id, if it has a free slot and is not much busier than the others."""
     ready = [each for each in agents if each.is_accepting and each.usable_slots]
     home = next((each for each in ready if each.id == agent_id), None)
     if home is None or home.slots_processing >= home.usable_slots:
@@ -48,6 +48,7 @@ def _load(agent: AgentConnection) -> float:
 
 
 def least_busy(agents: Iterable[AgentConnection]) -> AgentConnection | None:
-    """Of those that get work, for a request that takes no slot; None if none does."""
+    """Return the least busy of those that get work, for a request that takes no slot; None if none
+    does."""
     ready = [agent for agent in agents if agent.is_accepting]
     return min(ready, key=_load, default=None)

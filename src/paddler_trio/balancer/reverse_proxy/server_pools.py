@@ -1,4 +1,4 @@
-"""Which servers a request is for: those of one deployment, chosen by the model that it names."""
+"""Choose which servers a request is for: those of one deployment, by the model that it names."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ServerPools:
         return self.dispatcher.pools.upstreams()
 
     def called(self, model: str) -> Pool | None:
-        """The one whose deployment has this name, else one of whose servers says that it serves a
-        model of this name; those that are ready come first."""
+        """Return the one whose deployment has this name, else one of whose servers says that it
+        serves a model of this name; those that are ready come first."""
         pools = self.all()
         for pool in pools:
             if pool.name == model:
@@ -39,19 +39,19 @@ class ServerPools:
         return max(serving, key=lambda each: each[0])[1] if serving else None
 
     def any_of(self) -> Pool | None:
-        """For a request that names no model of theirs: one that has agents, if one has; None only
-        if there are no servers at all."""
+        """Return servers for a request that names no model of theirs: one that has agents, if one
+        has; None only if there are no servers at all."""
         pools = self.all()
         return max(pools, key=lambda pool: bool(pool.agents), default=None)
 
     def any_with_servers(self) -> Pool | None:
-        """The same; None while no server is there."""
+        """Return the servers of :meth:`any_of`; None while no server is there."""
         return next((pool for pool in self.all() if pool.agents), None)
 
 
 async def model_in(exchange: Exchange, body: bytes | bytearray) -> str | None:
-    """The model that a JSON body names; None if it names none, or is no JSON: the server that gets
-    it says what is wrong with it.
+    """Return the model that a JSON body names; None if it names none, or is no JSON: the server
+    that gets it says what is wrong with it.
 
     Errors:
       HttpProblem: 413 or 503, there is no room to look: another model must not answer for that.
@@ -79,7 +79,7 @@ def _model(value: object) -> str | None:
 
 
 def must_allow(exchange: Exchange, pool: Pool) -> None:
-    """HttpProblem 403 for a key that may not use these servers."""
+    """Raise HttpProblem 403 for a key that may not use these servers."""
     allowed = exchange.identity.deployments
     if allowed is not None and pool.name not in allowed:
         names = " and ".join(sorted(allowed))

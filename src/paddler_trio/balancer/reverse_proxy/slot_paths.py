@@ -1,4 +1,4 @@
-"""Which requests to a server take one of its slots: those that its model works on.
+"""Tell which requests to a server take one of its slots: those that its model works on.
 
 Everything else (models, tokens of a text, properties, the web page, what nobody knows here) is
 answered by its HTTP threads at once, and waits for no slot.
@@ -71,8 +71,8 @@ def plain_path(path: str) -> str:
 
 
 def slot_of(path: str, body: bytes | bytearray) -> int | None:
-    """The number of the slot that llama-server shall use for this request, if it names one: it
-    means a slot of one server, and its number is one of every server."""
+    """Return the number of the slot that llama-server shall use for this request, if it names one:
+    it means a slot of one server, and its number is one of every server."""
     found = _ONE_SLOT.fullmatch(path)
     if found is not None:
         return int(found[1])

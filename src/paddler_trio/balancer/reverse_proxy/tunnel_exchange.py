@@ -12,8 +12,9 @@ from paddler_trio.balancer.reverse_proxy.answer_writer import AnswerWriter
 from paddler_trio.errors import LinkError, WireError
 from paddler_trio.net.server.asgi import ClientGoneError
 from paddler_trio.net.server.upgrade import Upgrade
-from paddler_trio.nursery_tree.agent_connection import TUNNELS_BESIDE_SLOTS, AgentConnection
-from paddler_trio.nursery_tree.tunnels import Tunnel, Tunnels
+from paddler_trio.net.tunnels import Tunnel, Tunnels
+from paddler_trio.nursery_tree.agent_connection import TUNNELS_BESIDE_SLOTS
+from paddler_trio.nursery_tree.request import SlotOwner
 from paddler_trio.wire.trio.tunnel_frames import (
     Failed,
     Kind,
@@ -36,7 +37,7 @@ CLOSED_SIDE_S: Final = 10.0
 
 @attrs.frozen(kw_only=True)
 class ForwardedRequest:
-    """What a server is sent; it may be sent again, to another one."""
+    """Hold what a server is sent; it may be sent again, to another one."""
 
     head: RequestHead
     body: bytes | bytearray = attrs.field(repr=False)
@@ -44,7 +45,7 @@ class ForwardedRequest:
     """Of a request for a WebSocket: what the client sends through it."""
 
     def pieces(self, wire_id: str) -> Iterator[bytes]:
-        """The frames, in pieces to be sent one after the other."""
+        """Return the frames, in pieces to be sent one after the other."""
         head = request_frame(self.head, wire_id)
         if len(self.body) <= SEND_BYTES:
             yield head + body_frames(bytes(self.body)) + end_frame()
@@ -56,7 +57,7 @@ class ForwardedRequest:
 
 
 async def exchange_with(
-    agent: AgentConnection,
+    agent: SlotOwner,
     request: ForwardedRequest,
     wire_id: str,
     answer: AnswerWriter,
@@ -99,7 +100,7 @@ async def exchange_with(
 
 async def _through_tunnel(
     tunnels: Tunnels,
-    agent: AgentConnection,
+    agent: SlotOwner,
     request: ForwardedRequest,
     wire_id: str,
     answer: AnswerWriter,
@@ -139,9 +140,7 @@ async def _through_tunnel(
     return failed
 
 
-def _refusal(
-    tunnels: Tunnels, tunnel: Tunnel, agent: AgentConnection, *, beside: bool
-) -> Failed | None:
+def _refusal(tunnels: Tunnels, tunnel: Tunnel, agent: SlotOwner, *, beside: bool) -> Failed | None:
     """Why this tunnel carries no WebSocket; if it does, it is counted from here on. What takes no
     slot may ask another agent."""
     if not tunnel.carries_websockets:
@@ -157,7 +156,7 @@ def _refusal(
 
 async def _exchange_both_ways(
     tunnel: Tunnel,
-    agent: AgentConnection,
+    agent: SlotOwner,
     request: ForwardedRequest,
     wire_id: str,
     answer: AnswerWriter,
@@ -216,7 +215,7 @@ async def _exchange_both_ways(
 
 async def _exchange(
     tunnel: Tunnel,
-    agent: AgentConnection,
+    agent: SlotOwner,
     pieces: Iterator[bytes],
     answer: AnswerWriter,
     on_progress: Callable[[], None],
@@ -227,7 +226,7 @@ async def _exchange(
     rest: list[tuple[Kind, bytes]] = []
 
     def take(frames: list[tuple[Kind, bytes]]) -> bool:
-        """Pieces of the body, while the client keeps up."""
+        """Take pieces of the body, while the client keeps up."""
         for index, (kind, payload) in enumerate(frames):
             if kind is not Kind.BODY:
                 rest.extend(frames[index:])

@@ -1,4 +1,4 @@
-"""Where agents dial the tunnels that they were asked for: ``/api/v2/tunnel/{secret}``.
+"""Take the tunnels that agents were asked for, at ``/api/v2/tunnel/{secret}``.
 
 The connection leaves HTTP behind: once it is answered with 101, it is the agent's tunnel, and lives
 as long as the agent's link.
@@ -17,8 +17,8 @@ from paddler_trio.net.server.asgi import (
     send_text,
 )
 from paddler_trio.net.server.exchange import Exchange
+from paddler_trio.net.tunnels import Tunnels
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.tunnels import Tunnels
 from paddler_trio.wire.trio.upstream_messages import (
     CARRIES_FIELD,
     CARRIES_WEBSOCKETS,

@@ -113,12 +113,12 @@ class KnownAgents:
 
     @property
     def num_here(self) -> int:
-        """How many agents are connected; one with several deployments is one."""
+        """Return how many agents are connected; one with several deployments is one."""
         self.follow()
         return len(self._here)
 
     def offline(self, deployment: str) -> int:
-        """How many served a deployment, were lost, and have not come back."""
+        """Return how many served a deployment, were lost, and have not come back."""
         self.follow()
         return sum(
             deployment in each.deployments for each in self.gone.values() if not each.said_goodbye

@@ -1,4 +1,4 @@
-"""What is wrong now, gathered from everywhere; ``scheduler/truth`` says what that means."""
+"""Gather what is wrong now from everywhere; ``scheduler/truth`` says what that means."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 
+from paddler_trio.balancer.agents.agent_snapshot import agent_facts
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
+from paddler_trio.balancer.keys.audit_log import AuditLog
 from paddler_trio.balancer.status.known_agents import KnownAgents
 from paddler_trio.balancer.status.refused_agents import RefusedAgents
-from paddler_trio.nursery_tree.agent_snapshot import agent_facts
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.scheduler.truth.agent_truth import AgentFacts
 from paddler_trio.scheduler.truth.problems import (
@@ -29,7 +30,7 @@ class ProblemList:
 
     Args:
       specs: the deployments that are desired now.
-      certificate_left_s, audit_problem, suspicious: as in ``BalancerFacts``.
+      certificate_left_s, suspicious: as in ``BalancerFacts``.
     """
 
     dispatcher: Dispatcher
@@ -37,9 +38,9 @@ class ProblemList:
     progress: AgentsProgress
     known: KnownAgents
     lag: LoopLag
+    audit: AuditLog
     refused: RefusedAgents = attrs.field(factory=RefusedAgents)
     certificate_left_s: Callable[[], float | None] = lambda: None
-    audit_problem: Callable[[], str] = lambda: ""
     suspicious: Callable[[], Sequence[str]] = tuple
 
     def now(self) -> list[Problem]:
@@ -47,13 +48,13 @@ class ProblemList:
         return problems_of(self.facts())
 
     def view(self, now_s: float = 0.0) -> Mapping[str, object]:
-        """The same as JSON, by their ids."""
+        """Return them as JSON, by their ids."""
         return {each.id: each.view() for each in self.now()}
 
     def facts(self) -> FleetFacts:
-        """What the list follows from."""
+        """Return the facts from which the list follows."""
         specs, dispatcher = self.specs(), self.dispatcher
-        limits, counts = dispatcher.limits, dispatcher.statistics()
+        limits, counts, file = dispatcher.limits, dispatcher.statistics(), self.audit.file
         self.known.follow()
         return FleetFacts(
             deployments={
@@ -77,7 +78,7 @@ class ProblemList:
                 most_waiting=limits.max_buffered,
                 lag_s=self.lag.worst_s,
                 certificate_left_s=self.certificate_left_s(),
-                audit_problem=self.audit_problem(),
+                audit_problem="" if file is None else file.problem or "",
                 suspicious=self.suspicious(),
             ),
         )

@@ -1,4 +1,4 @@
-"""Who dials in as an agent and is refused: a machine that waits for a key looks like none."""
+"""Keep in mind who dials in as an agent and is refused: otherwise nothing shows such a machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Refusals:
 
 @attrs.define(eq=False)
 class RefusedAgents:
-    """By address, the ones that were refused of late."""
+    """The addresses that were refused of late."""
 
     _refusals: dict[str, _Refusals] = attrs.field(factory=dict, init=False)
 

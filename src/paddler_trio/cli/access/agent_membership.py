@@ -1,4 +1,4 @@
-"""Which balancer an agent dials, under which name and with what: options, or what joining left."""
+"""The balancer that an agent dials, its name and its credential: options, or what joining left."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Membership:
     ignored: str | None = None
 
     def trusting(self, tls: ClientTls) -> ClientTls:
-        """What the options say, and where they say nothing, what joining left."""
+        """Return what the options say, and where they say nothing, what joining left."""
         if tls.ca_file is not None or tls.fingerprint is not None:
             return tls
         return attrs.evolve(tls, ca_file=self.ca_file, fingerprint=self.fingerprint)
@@ -108,7 +108,7 @@ def folder_of(state_dir: Path | None) -> AgentFolder:
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether both are one service, with TLS or without."""
+    """Return whether both are one service, with TLS or without."""
     try:
         found = [parse_address(text) for text in (one, other)]
     except ConfigurationError:

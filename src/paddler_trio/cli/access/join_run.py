@@ -1,4 +1,4 @@
-"""What ``paddler-trio join`` does, once the command line is understood."""
+"""The work of ``paddler-trio join``, once the command line is understood."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def host_name() -> str | None:
 
 
 def _token() -> str:
-    """From standard input; a person is asked, and what is typed is not shown."""
+    """Read the token from standard input; a person is asked, and what is typed is not shown."""
     if sys.stdin.isatty():
         try:
             text = getpass.getpass("join token (not shown): ", stream=sys.stderr)

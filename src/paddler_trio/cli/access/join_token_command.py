@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.daemons.options import JsonOption, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors
@@ -61,6 +62,7 @@ def new(
 @with_flags
 def list_tokens(
     *,
+    wide: WideOption = False,
     as_json: JsonOption = False,
     management: ManagementFlags,
 ) -> None:
@@ -68,14 +70,21 @@ def list_tokens(
     with one_line_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.access import join_token_run
 
-        join_token_run.list_tokens(client, as_json=as_json)
+        join_token_run.list_tokens(client, wide=wide, as_json=as_json)
 
 
 @join_token.command()
 @with_flags
 def revoke(
     *,
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `join-token list` shows it.")],
+    token_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="As `join-token list` shows it.",
+            autocompletion=completion_values.tokens,
+        ),
+    ],
     management: ManagementFlags,
 ) -> None:
     """Make a token worthless; agents that joined with it stay."""

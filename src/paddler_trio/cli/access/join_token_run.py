@@ -1,4 +1,4 @@
-"""What ``join-token``, ``agents credentials`` and ``agents revoke`` do."""
+"""The work of ``join-token``, ``agents credentials`` and ``agents revoke``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from urllib.parse import quote
 
 import attrs
 import typer
-from rich.table import Table
-from rich.text import Text
 
+from paddler_trio.cli.live.columns import Column, table
 from paddler_trio.cli.management_client import Json, ManagementClient
-from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
+from paddler_trio.cli.terminal import (
+    print_json,
+    print_lines,
+    printable,
+    shown_width,
+    stderr,
+    stdout,
+)
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.net.joining.join_token import JoinToken
 from paddler_trio.system.config import is_loopback_host, parse_labels
@@ -79,7 +85,7 @@ def order(
 
 
 def seconds_of(text: str) -> int:
-    """Of ``90``, ``30m``, ``1h`` or ``7d``; a usage error for anything else."""
+    """Return the seconds of ``90``, ``30m``, ``1h`` or ``7d``; a usage error for anything else."""
     match = _DURATION.fullmatch(text.strip())
     if match is None or int(match[1]) == 0:
         raise typer.BadParameter(
@@ -113,7 +119,17 @@ def make_token(client: ManagementClient, fields: Json, *, as_json: bool) -> None
         )
 
 
-def list_tokens(client: ManagementClient, *, as_json: bool) -> None:
+def read_tokens(client: ManagementClient) -> TokensView:
+    """Return the tokens that may still be used."""
+    return client.structured(client.ask("GET", TOKENS), TokensView)
+
+
+def read_credentials(client: ManagementClient) -> CredentialsView:
+    """Return the credentials of agents that joined with a token."""
+    return client.structured(client.ask("GET", CREDENTIALS), CredentialsView)
+
+
+def list_tokens(client: ManagementClient, *, wide: bool, as_json: bool) -> None:
     """Print the tokens, or why there can be none."""
     answer = client.ask("GET", TOKENS)
     if as_json:
@@ -125,27 +141,16 @@ def list_tokens(client: ManagementClient, *, as_json: bool) -> None:
     if not view.tokens:
         stdout().print("no join token is in force; make one with `paddler-trio join-token new`")
         return
-    table = Table("id", "uses left", "expires", "for", "labels", "by", box=None)
-    for each in view.tokens:
-        cells = (
-            each.id,
-            str(each.uses_left),
-            _when(each.expires),
-            each.name or "any",
-            _labels(each.labels),
-            each.by or "-",
-        )
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    stdout().print(table)
+    print_lines(table(TOKEN_COLUMNS, view.tokens, shown_width(wide=wide)))
 
 
 def revoke_token(client: ManagementClient, token_id: str) -> None:
-    """From now on nobody joins with it."""
+    """Make a token worthless: nobody joins with it from now on."""
     client.ask("DELETE", f"{TOKENS}/{quote(token_id, safe='')}")
     stdout().print(f"{printable(token_id)} is worthless; agents that joined with it stay")
 
 
-def list_credentials(client: ManagementClient, *, as_json: bool) -> None:
+def list_credentials(client: ManagementClient, *, wide: bool, as_json: bool) -> None:
     """Print who has joined; a suspicion and what to do about it on lines of their own."""
     answer = client.ask("GET", CREDENTIALS)
     if as_json:
@@ -155,21 +160,8 @@ def list_credentials(client: ManagementClient, *, as_json: bool) -> None:
     if not view.credentials:
         stdout().print("no agent has joined; make a token with `paddler-trio join-token new`")
         return
-    table = Table("name", "state", "address", "joined", "secret of", "labels", "id", box=None)
-    for each in sorted(view.credentials, key=lambda credential: credential.name):
-        seen = "never seen" if each.last_seen is None else f"seen {_when(each.last_seen)}"
-        state = "connected" if each.connected else seen
-        cells = (
-            each.name,
-            "SUSPICIOUS" if each.suspicious else state,
-            each.address,
-            _when(each.created),
-            _when(each.rotated),
-            _labels(each.labels),
-            each.id,
-        )
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    stdout().print(table)
+    credentials = sorted(view.credentials, key=lambda credential: credential.name)
+    print_lines(table(CREDENTIAL_COLUMNS, credentials, shown_width(wide=wide)))
     for each in view.credentials:
         if each.suspicious:
             stderr().print(
@@ -183,8 +175,8 @@ def list_credentials(client: ManagementClient, *, as_json: bool) -> None:
 
 def revoke_credential(client: ManagementClient, name: str) -> None:
     """Cut the agent off; say so if the token it joined with may let it in again."""
-    view = client.structured(client.ask("GET", CREDENTIALS), CredentialsView)
-    tokens = client.structured(client.ask("GET", TOKENS), TokensView).tokens
+    view = read_credentials(client)
+    tokens = read_tokens(client).tokens
     client.ask("DELETE", f"{CREDENTIALS}/{quote(name, safe='')}")
     stdout().print(printable(f"{name} is cut off; its credential opens nothing any more"))
     its_token = next((each.token for each in view.credentials if each.name == name), None)
@@ -206,3 +198,30 @@ def _when(text: str) -> str:
         return f"{datetime.fromisoformat(text).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     except ValueError:
         return text
+
+
+def _state(credential: CredentialView) -> str:
+    if credential.suspicious:
+        return "SUSPICIOUS"
+    if credential.connected:
+        return "connected"
+    return "never seen" if credential.last_seen is None else f"seen {_when(credential.last_seen)}"
+
+
+TOKEN_COLUMNS: Final[tuple[Column[TokenView], ...]] = (
+    Column("id", 0, lambda token: token.id),
+    Column("uses left", 0, lambda token: str(token.uses_left)),
+    Column("expires", 0, lambda token: _when(token.expires)),
+    Column("for", 0, lambda token: token.name or "any", importance=1),
+    Column("labels", 16, lambda token: _labels(token.labels), importance=2),
+    Column("by", 0, lambda token: token.by or "-", importance=3),
+)
+CREDENTIAL_COLUMNS: Final[tuple[Column[CredentialView], ...]] = (
+    Column("name", 0, lambda credential: credential.name),
+    Column("state", 0, _state),
+    Column("address", 0, lambda credential: credential.address, importance=1),
+    Column("joined", 0, lambda credential: _when(credential.created), importance=2),
+    Column("secret of", 0, lambda credential: _when(credential.rotated), importance=3),
+    Column("labels", 16, lambda credential: _labels(credential.labels), importance=4),
+    Column("id", 0, lambda credential: credential.id, importance=5),
+)

@@ -33,7 +33,7 @@ FileOption = Annotated[
 
 @attrs.frozen(kw_only=True)
 class KeyFlags:
-    """What a key is for, how long, and how much."""
+    """The scopes, the time and the limits of a key."""
 
     scope: Annotated[
         list[str] | None,

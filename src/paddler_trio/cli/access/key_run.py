@@ -1,4 +1,4 @@
-"""What ``paddler-trio key`` does, once the command line is understood."""
+"""The work of ``paddler-trio key``, once the command line is understood."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def revoke_key(name: str, file: Path) -> None:
 
 
 def _end(ttl: str | None, expires: str | None, now: datetime) -> datetime | None:
-    """From --ttl or --expires; None without both."""
+    """Return the end that --ttl or --expires gives; None without both."""
     if ttl is not None and expires is not None:
         raise typer.BadParameter("give --ttl or --expires, not both", param_hint="--ttl")
     if ttl is not None:
@@ -143,7 +143,7 @@ def _terms_in_words(terms: KeyTerms, now: datetime) -> str:
 
 
 def _scopes(texts: Sequence[str] | None) -> frozenset[KeyScope]:
-    """From ``--scope a,b`` or ``--scope a --scope b``."""
+    """Return the scopes of ``--scope a,b`` or ``--scope a --scope b``."""
     words = ["inference"] if not texts else [word for text in texts for word in text.split(",")]
     try:
         return frozenset(KeyScope(word.strip()) for word in words)

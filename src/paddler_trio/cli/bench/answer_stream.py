@@ -90,7 +90,7 @@ class AnswerStream:
 
 
 def has_text(chunk: dict[str, object]) -> bool:
-    """Whether a chunk has a token that somebody could read."""
+    """Return whether a chunk has a token that somebody could read."""
     choices = chunk.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     delta = first.get("delta") if isinstance(first, dict) else None
@@ -100,7 +100,7 @@ def has_text(chunk: dict[str, object]) -> bool:
 
 
 def merged_counts(known: ServerCounts, chunk: dict[str, object]) -> ServerCounts:
-    """What is known, and what ``usage`` and ``timings`` of a chunk add to it."""
+    """Return what is known together with what ``usage`` and ``timings`` of a chunk add to it."""
     usage, timings = _member(chunk, "usage"), _member(chunk, "timings")
     details = _member(usage, "prompt_tokens_details")
     cached = _count(details.get("cached_tokens"))

@@ -1,4 +1,4 @@
-"""From the samples of runs to the figures that are reported. Pure.
+"""The figures that are reported, computed from the samples of runs. Pure.
 
 Rounds are merged by pooling: percentiles are of the requests of all rounds together, rates are all
 tokens over all the time. So each figure is one that a reader can compute again from the samples.
@@ -44,7 +44,7 @@ class RunResult:
 
 @attrs.frozen
 class Percentiles:
-    """Of ``count`` >= 1 values; of fewer than 100, ``p99`` is the largest."""
+    """Percentiles of ``count`` >= 1 values; of fewer than 100, ``p99`` is the largest."""
 
     p50: float
     p95: float
@@ -54,7 +54,7 @@ class Percentiles:
 
 @attrs.frozen(kw_only=True)
 class Figures:
-    """What is reported of some runs; times in seconds, None where nobody told any.
+    """The figures of some runs; times in seconds, None where nobody told any.
 
     ``client_share`` is processor time of the client, as a share of one core.
     ``cached_tokens`` and ``queue`` are told by some servers only.
@@ -124,7 +124,7 @@ def percentiles(values: Iterable[float]) -> Percentiles | None:
 
 
 def figures_of(results: Sequence[RunResult]) -> Figures:
-    """Of all rounds of one workload at one concurrency against one target, or of any other runs.
+    """Return the figures of all rounds of one point of the plan, or of any other runs.
 
     Failed requests are counted, and count in nothing else: their tokens and times are left out.
     """

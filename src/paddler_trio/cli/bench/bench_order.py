@@ -1,4 +1,4 @@
-"""What ``paddler-trio bench`` was asked to do, checked."""
+"""The order that ``paddler-trio bench`` was given, checked."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class _Lines:
 
 @attrs.define
 class _Picture:
-    """How far everything is, and what the present run does."""
+    """The picture of how far everything is, and of what the present run does."""
 
     plan: BenchPlan
     targets: Sequence[TargetShown]

@@ -127,7 +127,7 @@ def _ratios(pair: list[Point], columns: list[FigureColumn]) -> Iterator[str]:
 
 
 def notes(report: Report) -> Iterator[str]:
-    """What a reader of the tables must know: errors, doubts, and what was left out."""
+    """Yield what a reader of the tables must know: errors, doubts, and what was left out."""
     for each in report.errors:
         target = report.targets[each.target].label
         yield f"{target}: {each.count} requests failed ({each.label}): {each.text}"

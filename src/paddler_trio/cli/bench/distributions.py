@@ -14,7 +14,7 @@ MAX_POINTS: Final = 200
 
 
 def spread(levels: Sequence[int], count: int) -> list[int]:
-    """At most so many of them, the first and the last among them, evenly apart."""
+    """Return at most so many of them, the first and the last among them, evenly apart."""
     if len(levels) <= count:
         return list(levels)
     return [levels[round(n * (len(levels) - 1) / (count - 1))] for n in range(count)]

@@ -1,4 +1,4 @@
-"""Which model to ask for where none is named: what the target itself lists first."""
+"""The model to ask for where none is named: the one that the target itself lists first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs there are, in which order, and how long all of them can take. Pure.
+"""The runs that there are, their order, and how long all of them can take. Pure.
 
 A *run* is one workload at one concurrency against one target. The targets take turns, so that
 both meet the same machine, and change who is first every time. Within a run
@@ -72,7 +72,7 @@ class Run:
 
 @attrs.frozen(kw_only=True)
 class BenchPlan:
-    """What is to be done, validated."""
+    """The plan of a load test, validated."""
 
     concurrencies: Annotated[
         tuple[int, ...],
@@ -174,7 +174,7 @@ class BenchPlan:
 
     @property
     def runs(self) -> list[Run]:
-        """In the order in which they are taken."""
+        """All runs in the order in which they are taken."""
         runs: list[Run] = []
         occasion = 0
         for workload in self.workloads:
@@ -194,18 +194,18 @@ class BenchPlan:
         return runs
 
     def num_requests_of(self, run: Run) -> int:
-        """How many requests it sends at most."""
+        """Return how many requests a run sends at most."""
         return self.requests * run.concurrency
 
     @property
     def num_requests(self) -> int:
-        """Of all runs, without those that warm up."""
+        """The requests of all runs, without those that warm up."""
         each = self.requests * sum(self.concurrencies)
         return each * self.rounds * len(self.workloads) * self.num_targets
 
     @property
     def num_warming(self) -> int:
-        """Of the requests that warm up, for all targets."""
+        """The requests that warm up, for all targets."""
         return self.warmup * len(self.workloads) * self.num_targets
 
     @property

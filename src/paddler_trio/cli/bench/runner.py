@@ -31,7 +31,7 @@ class TargetSilentError(PaddlerError):
 
 @attrs.define
 class Results:
-    """What was measured so far. ``stopped``: why the rest of the plan was left out; empty if
+    """The results so far. ``stopped``: why the rest of the plan was left out; empty if
     nothing was."""
 
     runs: list[RunResult] = attrs.field(factory=list)

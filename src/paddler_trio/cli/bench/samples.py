@@ -1,4 +1,4 @@
-"""What became of one request, as the client saw it. Pure.
+"""The fate of one request, as the client saw it. Pure.
 
 Times are seconds of one monotonic clock. A *gap* is the time between two pieces of text of one
 answer: the inter-token latency, if the server sends each token as soon as there is one.
@@ -14,7 +14,7 @@ import attrs
 
 
 class FailureKind(StrEnum):
-    """What failed of a request; a status has its number behind it."""
+    """The part of a request that failed; a status has its number behind it."""
 
     connect = "connect"
     """No connection, or no TLS."""
@@ -44,13 +44,13 @@ class Failure:
 
     @property
     def label(self) -> str:
-        """What failures are counted by."""
+        """The words that failures are counted by."""
         return f"status {self.status}" if self.kind is FailureKind.status else self.kind.value
 
 
 @attrs.frozen(kw_only=True)
 class ServerCounts:
-    """What the server says of a request; None where it does not.
+    """The counts that a server tells of a request; None where it does not.
 
     ``prompt_ms``: how long the prompt was computed, llama.cpp's ``timings.prompt_ms``.
     """
@@ -92,7 +92,7 @@ class Sample:
 
     @property
     def queue_s(self) -> float | None:
-        """What passed before the first token while its prompt was not computed: waiting for a slot
+        """The seconds before the first token without those of its prompt: waiting for a slot
         and for the engine, and the way there and back. None if the server does not tell."""
         if self.ttft_s is None or self.counts.prompt_ms is None:
             return None

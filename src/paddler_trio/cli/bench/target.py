@@ -61,7 +61,7 @@ class Target:
         return encrypted
 
     def headers(self, num_bytes: int) -> list[tuple[str, str]]:
-        """Of a request with a body of so many bytes."""
+        """Return the headers of a request with a body of so many bytes."""
         headers = [("Host", self.url.authority), ("User-Agent", "paddler-trio-bench")]
         if self.key is not None:
             headers.append(("Authorization", f"Bearer {self.key}"))

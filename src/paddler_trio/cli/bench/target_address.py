@@ -1,4 +1,4 @@
-"""Where a load test goes, as people write it: a base URL. Pure."""
+"""The base URL of a load test, as people write it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a base URL resolves to, whether that is one's own network, and which address answers."""
+"""The addresses of a base URL: whether they are of one's own network, and which one answers."""
 
 from __future__ import annotations
 

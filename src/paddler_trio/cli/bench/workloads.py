@@ -1,4 +1,4 @@
-"""What the requests of a run ask: three workloads, each a function of a seed. Pure.
+"""The requests of a run: three workloads, each a function of a seed. Pure.
 
 * ``plain``: prompts of one length, none like another.
 * ``prefix``: all prompts begin with the same long text, as with one long system prompt for all
@@ -34,7 +34,7 @@ class Workload(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Sizes:
-    """In words, and tokens of an answer. ``prefix_words`` come on top of ``prompt_words``."""
+    """Sizes in words, and tokens of an answer. ``prefix_words`` come on top of ``prompt_words``."""
 
     max_tokens: Annotated[int, Setting("Tokens of an answer.", panel=LOAD, min=1, max=100_000)] = 64
     prompt_words: Annotated[

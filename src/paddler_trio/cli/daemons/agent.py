@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import attrs
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.access.agent_membership import Membership, membership
 from paddler_trio.cli.client_flags import ManagementFlags, checked_address
 from paddler_trio.cli.daemons.daemon_commands import DaemonGroup
@@ -157,7 +158,11 @@ def _engine(settings: Given[AgentConfig], asked: EngineSettings) -> EngineSettin
 def drain(
     *,
     name: Annotated[
-        str, typer.Argument(help="Id of a connected agent, or its name if no other has it.")
+        str,
+        typer.Argument(
+            help="Id of a connected agent, or its name if no other has it.",
+            autocompletion=completion_values.agents,
+        ),
     ],
     undo: Annotated[bool, typer.Option("--undo", help="Give it work again.")] = False,
     as_json: JsonOption = False,

@@ -35,7 +35,7 @@ class DaemonCommand(CommandWithHelp):
         _name_variables(self.params)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As every command; see the module."""
+        """Parse as every command does; an error names the variable that it is about."""
         return _naming_a_bad_variable(super().parse_args, ctx, args)
 
 
@@ -52,7 +52,8 @@ class DaemonGroup(GroupWithHelp):
         _name_variables(self.params)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As every command; see the module. What a unit wrote of an empty variable is not there."""
+        """Parse as every command does, without what a unit wrote of an empty variable; see the
+        module."""
         args = [each for each in args if each not in NONE_IF_EMPTY]
         return _naming_a_bad_variable(super().parse_args, ctx, args)
 

@@ -1,4 +1,4 @@
-"""What the commands that run a daemon share: logs, signals, errors that a person can act on."""
+"""Logs, signals, and errors that a person can act on, for all commands that run a daemon."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ import trio
 import typer
 
 from paddler_trio.agent.assembly.agent_daemon import serve_agent
-from paddler_trio.balancer.assembly.balancer_daemon import BoundBalancer, serve_balancer
+from paddler_trio.balancer.assembly.balancer_daemon import serve_balancer
+from paddler_trio.balancer.assembly.bound_balancer import BoundBalancer
 from paddler_trio.cli.answer_lines import async_lines_of
 from paddler_trio.cli.terminal import printable
 from paddler_trio.errors import ConfigurationError, PaddlerError

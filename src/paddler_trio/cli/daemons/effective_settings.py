@@ -1,4 +1,5 @@
-"""Which settings a daemon would start with, and where each comes from: read by its own command."""
+"""The settings that a daemon would start with, and where each comes from: its command reads
+them."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def effective_settings(
 
 
 def _plain(value: object) -> Value:
-    """As JSON has it, without passwords in addresses."""
+    """Return a value as JSON has it, without passwords in addresses."""
     match value:
         case Enum():
             return _plain(value.value)

@@ -9,7 +9,7 @@ import typer
 
 
 class LogLevel(StrEnum):
-    """From most to least."""
+    """Levels of a log, from most to least."""
 
     debug = "debug"
     info = "info"
@@ -25,7 +25,13 @@ LogJsonOption = Annotated[
     typer.Option(
         "--log-json/--log-text",
         help="Log JSON lines or columns.",
-        show_default="columns on a terminal, else JSON",
+        show_default="columns on a terminal and in the journal, else JSON",
+    ),
+]
+WideOption = Annotated[
+    bool,
+    typer.Option(
+        "--wide", help="Show all columns, and nothing cut, whatever the terminal's width."
     ),
 ]
 JsonOption = Annotated[

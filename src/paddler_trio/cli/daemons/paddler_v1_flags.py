@@ -47,7 +47,7 @@ class Translation:
 
 
 def translate(arguments: Sequence[str]) -> Translation | None:
-    """What a command line of Paddler before 2.0 means here; None if it is none.
+    """Translate a command line of Paddler before 2.0; None if it is none.
 
     Args:
       arguments: without the program's name.
@@ -64,7 +64,7 @@ def translate(arguments: Sequence[str]) -> Translation | None:
 
 @attrs.define
 class _Written:
-    """What a translation has so far."""
+    """A translation so far."""
 
     line: OldLine
     flags: list[str] = attrs.field(factory=list)

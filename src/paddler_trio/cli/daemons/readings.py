@@ -44,8 +44,8 @@ def judged(judge: Callable[[str], object]) -> Callable[[str | None], str | None]
 
 
 def all_judged(judge: Callable[[list[str]], object]) -> Callable[[list[str] | None], list[str]]:
-    """The same for a flag that may be repeated; where it is not given, there is an empty list,
-    which older versions of typer need here."""
+    """Judge each value of a flag that may be repeated; where it is not given, there is an empty
+    list, which older versions of typer need here."""
 
     def callback(values: list[str] | None) -> list[str]:
         if values:
@@ -181,6 +181,16 @@ def _host_names(texts: Sequence[str]) -> None:
     allowed_names(texts)
 
 
+def _aliases(names: Sequence[str]) -> None:
+    from paddler_trio.wire.paddler.desired_state import NoModel
+    from paddler_trio.wire.trio.fleet_state import DEFAULT, DeploymentSpec
+
+    try:
+        DeploymentSpec(name=DEFAULT, model=NoModel(), aliases=tuple(names))
+    except ShapeError as error:
+        raise ConfigurationError(error.text) from error
+
+
 def _openai_limits(texts: Sequence[str]) -> None:
     from paddler_trio.balancer.apis.limits import ApiLimits
 
@@ -210,6 +220,7 @@ READINGS: Final = {
     Kind.NETWORKS: Reading(all_judged(_networks)),
     Kind.PROXIES: Reading(all_judged(_proxies)),
     Kind.HOST_NAMES: Reading(all_judged(_host_names)),
+    Kind.ALIASES: Reading(all_judged(_aliases)),
     Kind.OPENAI_LIMITS: Reading(all_judged(_openai_limits)),
     Kind.COLLECTOR: Reading(judged(_collector)),
     Kind.TENSOR_SPLIT: Reading(judged(tensor_split), tensor_split, str),

@@ -68,7 +68,7 @@ class Problem:
 
 @attrs.frozen
 class FileSettings:
-    """What is right in a file, by daemon and key, and what is wrong."""
+    """The settings of a file that are right, by daemon and key, and what is wrong."""
 
     values: Mapping[str, Mapping[str, Value]]
     problems: tuple[Problem, ...]
@@ -185,7 +185,7 @@ def _type_problem(given: object, read: object) -> str | None:
 
 
 def _shown(value: object) -> str:
-    """As TOML would have it, but for dates and tables."""
+    """Return a value as TOML would have it, but for dates and tables."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except ValueError:  # TOML has hexadecimal numbers of any length; Python writes no such number

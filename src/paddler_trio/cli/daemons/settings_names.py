@@ -92,7 +92,7 @@ def unknown_variables(
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """What may have been meant by ``name``; None if nothing is like it."""
+    """Return what may have been meant by ``name``; None if nothing is like it."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 

@@ -1,4 +1,4 @@
-"""What the client commands ask of a balancer about its fleet and its rollouts."""
+"""Questions and orders of client commands about a balancer's fleet and its rollouts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ CONFLICT: Final = 409
 
 @attrs.frozen(eq=False)
 class FleetClient:
-    """The same conversation as ``management``; errors as of its methods."""
+    """A client that uses the conversation of ``management``; errors are those of its methods."""
 
     management: ManagementClient
 
     def shows_rollout(self, deployment: str) -> bool:
-        """Whether the balancer rolls out what was just stored, which it shows at once. Paddler's
-        does not, nor does one of ours from before there were rollouts."""
+        """Return whether the balancer rolls out what was just stored, which it shows at once.
+        Paddler's does not, nor does one of ours from before there were rollouts."""
         give_up_s = time.monotonic() + SHOWN_S
         try:
             for view in self.watch_rollouts(silence_s=SHOWN_S):
@@ -61,7 +61,7 @@ class FleetClient:
         return attrs.evolve(self.management.structured(raw, FleetStateView), raw=raw)
 
     def changes(self, state: Mapping[str, object]) -> list[DeploymentChange]:
-        """What storing ``state`` would change; nothing is stored."""
+        """Return what storing ``state`` would change; nothing is stored."""
         raw = self.management.ask(
             "PUT",
             FLEET_PATH,

@@ -10,7 +10,7 @@ import typer
 
 from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.daemons.options import JsonOption, WideOption
 from paddler_trio.cli.exit_codes import FAILED, REFUSED
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
@@ -86,6 +86,7 @@ def apply(
 @with_flags
 def show(
     *,
+    wide: WideOption = False,
     as_json: JsonOption = False,
     management: ManagementFlags,
 ) -> None:
@@ -93,7 +94,7 @@ def show(
     with rollout_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.fleet.fleet_run import show_fleet
 
-        show_fleet(client, as_json=as_json)
+        show_fleet(client, wide=wide, as_json=as_json)
 
 
 @fleet.command()
@@ -116,6 +117,7 @@ def diff(
 @with_flags
 def history(
     *,
+    wide: WideOption = False,
     as_json: JsonOption = False,
     management: ManagementFlags,
 ) -> None:
@@ -123,7 +125,7 @@ def history(
     with rollout_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.fleet.fleet_run import show_history
 
-        show_history(client, as_json=as_json)
+        show_history(client, wide=wide, as_json=as_json)
 
 
 @fleet.command()

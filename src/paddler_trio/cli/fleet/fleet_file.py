@@ -20,7 +20,7 @@ STANDARD_INPUT: Final = "-"
 
 
 def read_fleet_file(file: Path) -> FleetFile:
-    """What the file asks for; ``-`` is standard input.
+    """Return what the file asks for; ``-`` is standard input.
 
     Which file a repository means is decided here, once: all agents load the same one.
 
@@ -46,7 +46,7 @@ def read_fleet_file(file: Path) -> FleetFile:
 
 
 def _head(file: Path) -> bytes:
-    """As much as a fleet's file may have, and a byte more of one that is too large."""
+    """Read as much as a fleet's file may have, and a byte more of one that is too large."""
     with file.open("rb") as data:
         return data.read(MAX_TOML_BYTES + 1)
 

@@ -1,14 +1,13 @@
-"""What ``paddler-trio fleet`` does, once the command line and the file are understood."""
+"""The work of ``paddler-trio fleet``, once the command line and the file are understood."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
 import attrs
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from paddler_trio.balancer.fleet.fleet_diff import changes_between
@@ -18,16 +17,25 @@ from paddler_trio.cli.fleet.fleet_client import CONFLICT, FleetClient
 from paddler_trio.cli.fleet.fleet_views import (
     DeploymentChange,
     DeploymentView,
+    FleetStateView,
     RevisionView,
 )
 from paddler_trio.cli.fleet.fleet_words import DeploymentDiff, diffs, state_in
 from paddler_trio.cli.fleet.revision_wait import Waited, wait_and_show
 from paddler_trio.cli.fleet.rollout_display import COLOURS, words_of
 from paddler_trio.cli.fleet.rollout_progress import RolloutProgress
+from paddler_trio.cli.live.columns import Column, table
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model.cache_display import when_words
 from paddler_trio.cli.swap.swap_dry_run import preview
-from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
+from paddler_trio.cli.terminal import (
+    print_json,
+    print_lines,
+    printable,
+    shown_width,
+    stderr,
+    stdout,
+)
 from paddler_trio.models.model_reference import text_of
 from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
@@ -158,7 +166,7 @@ def undo_fleet(
     )
 
 
-def show_fleet(management: ManagementClient, *, as_json: bool) -> None:
+def show_fleet(management: ManagementClient, *, wide: bool, as_json: bool) -> None:
     """Print the revision in force and its deployments."""
     view = FleetClient(management).state()
     if as_json:
@@ -170,61 +178,66 @@ def show_fleet(management: ManagementClient, *, as_json: bool) -> None:
     if not specs:
         console.print(NOTHING)
         return
-    table = Table("deployment", "model", "replicas", "phase", box=None)
-    extra = [
-        (head, cells)
-        for head, cells in (
-            ("aliases", [", ".join(spec.aliases) for spec in specs]),
-            ("where", [", ".join(spec.where) for spec in specs]),
-            ("slots", ["" if spec.slots is None else str(spec.slots) for spec in specs]),
-            (
-                "idle ttl",
-                ["" if spec.idle_ttl is None else f"{spec.idle_ttl:g} s" for spec in specs],
-            ),
-            ("priority", [str(spec.priority or "") for spec in specs]),
-        )
-        if any(cells)
+    print_lines(table(_deployment_columns(view, specs), specs, shown_width(wide=wide)))
+
+
+def _deployment_columns(
+    view: FleetStateView, specs: Sequence[DeploymentSpec]
+) -> list[Column[DeploymentSpec]]:
+    """Return the columns of deployments; wishes that none of them has need none."""
+
+    def phase(spec: DeploymentSpec) -> Text:
+        return _phase(view.deployment(spec.name))
+
+    def wish(
+        title: str, importance: int, text: Callable[[DeploymentSpec], str]
+    ) -> list[Column[DeploymentSpec]]:
+        if not any(text(spec) for spec in specs):
+            return []
+        return [Column(title, 0, lambda spec: text(spec) or "-", importance=importance)]
+
+    return [
+        Column("deployment", 0, lambda spec: spec.name),
+        Column("model", 24, lambda spec: text_of(spec.model), importance=1, keeps_end=True),
+        Column(
+            "replicas", 0, lambda spec: _replicas(view.deployment(spec.name), spec), is_right=True
+        ),
+        Column("phase", 20, lambda spec: phase(spec).plain, style=lambda s: str(phase(s).style)),
+        *wish("aliases", 4, lambda spec: ", ".join(spec.aliases)),
+        *wish("where", 3, lambda spec: ", ".join(spec.where)),
+        *wish("slots", 2, lambda spec: "" if spec.slots is None else str(spec.slots)),
+        *wish("idle ttl", 5, lambda s: "" if s.idle_ttl is None else f"{s.idle_ttl:g} s"),
+        *wish("priority", 5, lambda spec: str(spec.priority or "")),
     ]
-    for head, _ in extra:
-        table.add_column(head)
-    table.columns[2].justify = "right"
-    for place, spec in enumerate(specs):
-        shown = view.deployment(spec.name)
-        table.add_row(
-            Text(printable(spec.name)),
-            Text(printable(text_of(spec.model))),
-            _replicas(shown, spec),
-            _phase(shown),
-            *(Text(printable(cells[place] or "-")) for _, cells in extra),
-        )
-    console.print(table)
 
 
-def show_history(management: ManagementClient, *, as_json: bool) -> None:
+def show_history(management: ManagementClient, *, wide: bool, as_json: bool) -> None:
     """Print the revisions that are kept, the newest first."""
     revisions, raw = FleetClient(management).history()
     if as_json:
         print_json(raw)
         return
-    shows_failed = any(each.failed for each in revisions)
-    table = Table("revision", "when", "author", "deployments", box=None)
-    table.columns[0].justify = "right"
-    if shows_failed:
-        table.add_column("failed")
-    table.add_column("note")
-    for each in revisions:
-        names = ", ".join(str(spec.get("name")) for spec in each.specs) or "none"
-        colour = COLOURS["failed"] if each.failed else ""
-        failed = Text(printable(", ".join(each.failed) or "-"), style=colour)
-        table.add_row(
-            str(each.revision),
-            _when(each.time),
-            Text(printable(each.author or "-")),
-            Text(printable(names)),
-            *([failed] if shows_failed else []),
-            Text(printable(each.note or "-")),
+    columns: list[Column[RevisionView]] = [
+        Column("revision", 0, lambda each: str(each.revision), is_right=True),
+        Column("when", 0, lambda each: _when(each.time)),
+        Column("author", 0, lambda each: each.author or "-", importance=1),
+        Column(
+            "deployments",
+            20,
+            lambda each: ", ".join(str(spec.get("name")) for spec in each.specs) or "none",
+            importance=2,
+        ),
+        Column("note", 20, lambda each: each.note or "-", importance=1),
+    ]
+    if any(each.failed for each in revisions):
+        failed: Column[RevisionView] = Column(
+            "failed",
+            0,
+            lambda each: ", ".join(each.failed) or "-",
+            style=lambda each: COLOURS["failed"] if each.failed else "",
         )
-    stdout().print(table)
+        columns.insert(4, failed)
+    print_lines(table(columns, revisions, shown_width(wide=wide)))
 
 
 # ------------------------------------------------------------------ applying
@@ -289,7 +302,7 @@ def _unchanged(changes: Sequence[DeploymentChange], names: Iterable[str]) -> fro
 
 
 def _under_way(client: FleetClient, state: FleetState) -> dict[str, DeploymentSpec | None]:
-    """What an earlier command stored and is not there yet."""
+    """Return what an earlier command stored and is not there yet."""
     live = {each.deployment for each in client.rollouts().rollouts if each.is_live}
     return {spec.name: spec for spec in state.deployments if spec.name in live}
 
@@ -299,7 +312,7 @@ def _needs_agents(spec: DeploymentSpec) -> bool:
 
 
 def _state_of(client: FleetClient, revision: RevisionView) -> FleetState:
-    """Of the revision that the balancer answered with; it may leave the state out."""
+    """Return the state of the revision that the balancer answered with, which may leave it out."""
     if revision.state:
         return state_in(revision)
     return state_in(client.state().revision)
@@ -367,7 +380,7 @@ def _when(time: str) -> str:
 
 
 def _desired(spec: DeploymentSpec) -> BalancerDesiredState:
-    """As agents are asked about it."""
+    """Return the desired state as agents are asked about it."""
     alone = attrs.evolve(spec, name=DEFAULT, aliases=())
     return desired_of(FleetState((alone,)), BalancerDesiredState.default())
 

@@ -1,4 +1,4 @@
-"""What a balancer shows of its fleet: the revision in force, its deployments, and rollouts.
+"""Views of a balancer's fleet: the revision in force, its deployments, and rollouts.
 
 Fields that a newer balancer adds are ignored; ``raw`` is the whole answer, for ``--json``.
 """
@@ -98,7 +98,7 @@ class RevisionView:
 
 @attrs.frozen(kw_only=True)
 class ReplicasView:
-    """How many agents serve a deployment, and how many shall."""
+    """Counts of the agents that serve a deployment, and of those that shall."""
 
     wanted: int | None = None
     serving: int = 0
@@ -130,7 +130,7 @@ class FleetStateView:
 
 @attrs.frozen(kw_only=True)
 class DeploymentChange:
-    """What a new fleet state changes of one deployment.
+    """The change of one deployment by a new fleet state.
 
     ``change``: ``none`` (what is served stays the same), ``in_place``, ``context``, ``weights``,
     ``added`` or ``removed``. ``fields``: the names of what differs.

@@ -31,7 +31,7 @@ NOT_SET: Final = "not set"
 
 @attrs.frozen
 class DeploymentDiff:
-    """What becomes of one deployment: its class of change, in words, and the fields."""
+    """The change of one deployment: its class, in words, and the fields."""
 
     name: str
     change: str
@@ -95,7 +95,8 @@ def described_spec(spec: DeploymentSpec) -> dict[str, str]:
 
 
 def _fields(old: DeploymentSpec | None, new: DeploymentSpec | None) -> Iterator[Change]:
-    """What differs; of a new deployment all that is not a default, of one that goes its model."""
+    """Yield what differs; of a new deployment all that is no default, of one that goes its
+    model."""
     if new is None:
         if old is not None:
             yield Change("model", text_of(old.model), NOT_SET)

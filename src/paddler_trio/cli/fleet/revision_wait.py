@@ -32,7 +32,7 @@ NEXT_STEPS: Mapping[Ending, str] = {
 
 @attrs.frozen
 class Waited:
-    """How a wait ended: for each deployment, and the rollouts as they were shown last."""
+    """The end of a wait: of each deployment, and the rollouts as they were shown last."""
 
     ended: list[Ended]
     rollouts: list[RolloutView]
@@ -43,7 +43,7 @@ class Waited:
         return exit_code(self.ended) if self.has_agents else FAILED
 
     def tell(self) -> None:
-        """What went wrong, and the next step, on standard error."""
+        """Print what went wrong, and the next step, on standard error."""
         if not self.has_agents:
             stderr().print(NO_AGENT)
         for each in self.ended:
@@ -51,7 +51,7 @@ class Waited:
                 stderr().print(Text(printable(ending_words(each))))
 
     def plain(self) -> dict[str, object]:
-        """For ``--json``."""
+        """Return the document for ``--json``."""
         outcome = "no agent is connected"
         if self.has_agents:
             worst = [each for each in self.ended if each.ending.exit_code == self.exit_code]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption
 from paddler_trio.cli.flags import with_flags
@@ -20,7 +21,10 @@ rollout = typer.Typer(
 DeploymentArgument = Annotated[
     str,
     typer.Argument(
-        metavar="DEPLOYMENT", help="The deployment; without one, `default`.", show_default=False
+        metavar="DEPLOYMENT",
+        help="The deployment; without one, `default`.",
+        show_default=False,
+        autocompletion=completion_values.deployments,
     ),
 ]
 
@@ -64,65 +68,31 @@ def show(
     raise typer.Exit(code)
 
 
-@rollout.command()
+COMMANDS: Final = {
+    "pause": "Begin with no further agent; those that have begun go on.",
+    "resume": "Go on with a rollout that is paused.",
+    "abort": "Give a rollout up: agents go back to what they served before it.",
+    "undo": "Go back to what the deployment served before its last rollout, also when that is "
+    "over.",
+}
+
+
 @with_flags
-def pause(
+def command(
+    context: typer.Context,
     *,
     deployment: DeploymentArgument = "default",
     as_json: JsonOption = False,
     management: ManagementFlags,
-) -> None:
-    """Begin with no further agent; those that have begun go on."""
-    _command("pause", deployment, management, as_json=as_json)
-
-
-@rollout.command()
-@with_flags
-def resume(
-    *,
-    deployment: DeploymentArgument = "default",
-    as_json: JsonOption = False,
-    management: ManagementFlags,
-) -> None:
-    """Go on with a rollout that is paused."""
-    _command("resume", deployment, management, as_json=as_json)
-
-
-@rollout.command()
-@with_flags
-def abort(
-    *,
-    deployment: DeploymentArgument = "default",
-    as_json: JsonOption = False,
-    management: ManagementFlags,
-) -> None:
-    """Give a rollout up: agents go back to what they served before it."""
-    _command("abort", deployment, management, as_json=as_json)
-
-
-@rollout.command()
-@with_flags
-def undo(
-    *,
-    deployment: DeploymentArgument = "default",
-    as_json: JsonOption = False,
-    management: ManagementFlags,
-) -> None:
-    """Go back to what the deployment served before its last rollout, also when that is over."""
-    _command("undo", deployment, management, as_json=as_json)
-
-
-def _command(
-    command: str,
-    deployment: str,
-    management: ManagementFlags,
-    *,
-    as_json: bool,
 ) -> None:
     with rollout_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.fleet.rollout_run import command_rollout
 
-        command_rollout(client, deployment, command, as_json=as_json)
+        command_rollout(client, deployment, context.command.name or "", as_json=as_json)
+
+
+for name, text in COMMANDS.items():
+    rollout.command(name, help=text)(command)
 
 
 def _refuse_options(context: typer.Context) -> None:

@@ -138,7 +138,7 @@ def headline(rollout: RolloutView) -> str:
 
 
 def _wait(rollout: RolloutView) -> str:
-    """What requests wait for, if no other agent takes them; not in the headline itself, since it
+    """Return what requests wait for, if no other agent takes them; not in the headline, since it
     changes all the time."""
     if rollout.waits_for is None or not rollout.is_live:
         return ""
@@ -192,6 +192,6 @@ def _download(bar: ProgressBar | None, download: Json) -> Table:
 
 
 def _state_of(download: Json) -> str:
-    """What is done with the file, unless its bytes arrive here."""
+    """Return what is done with the file, unless its bytes arrive here."""
     phase = download.get("phase")
     return "" if phase in {None, "downloading"} else f", {phase}"

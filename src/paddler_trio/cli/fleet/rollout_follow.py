@@ -56,7 +56,7 @@ def wait_for_revision(
 def followed(
     client: FleetClient, *, give_up_s: float | None, tell: Callable[[str], None]
 ) -> Iterator[RolloutsView]:
-    """What the balancer shows of rollouts, also every few seconds without a change, until the
+    """Yield what the balancer shows of rollouts, also every few seconds without a change, until the
     monotonic time ``give_up_s``.
 
     Errors:

@@ -1,4 +1,4 @@
-"""When a wait for a revision ends, and how; decided from what the balancer shows, without a clock.
+"""The end of a wait for a revision, decided from what the balancer shows, without a clock.
 
 Each deployment that is waited for has one ending. A deployment whose rollout is not shown is looked
 up in the state of the fleet: its rollout may not have begun, none may be needed (agents serve it
@@ -28,7 +28,7 @@ ABORTED_REASON: Final = "aborted by"
 
 
 class Ending(StrEnum):
-    """Of the rollout of one deployment, as far as it is waited for."""
+    """The ending of the rollout of one deployment, as far as it is waited for."""
 
     COMPLETE = "complete"
     ROLLED_BACK = "rolled back"
@@ -49,7 +49,7 @@ class Ending(StrEnum):
 
 @attrs.frozen
 class Ended:
-    """How it ended for a deployment; ``reason`` is empty if there is nothing to say."""
+    """The ending for a deployment; ``reason`` is empty if there is nothing to say."""
 
     deployment: str
     ending: Ending
@@ -98,7 +98,7 @@ class RolloutProgress:
         return [name for name in self.specs if name not in self._ended]
 
     def observe(self, view: RolloutsView, now_s: float) -> None:
-        """What the balancer shows of rollouts, at ``now_s``; the same again lets time pass."""
+        """Take what the balancer shows of rollouts at ``now_s``; the same again lets time pass."""
         self._shown = view
         for name in self._waiting:
             rollout = self._mine(name)
@@ -168,7 +168,7 @@ class RolloutProgress:
                     self._end(name, Ending.FAILED, _problems(rollout))
 
     def _is_stuck(self, name: str, is_so: bool, now_s: float) -> bool:
-        """Whether it has been so for ``STUCK_S``."""
+        """Return whether it has been so for ``STUCK_S``."""
         if not is_so:
             self._stuck_s.pop(name, None)
             return False
@@ -186,7 +186,7 @@ def needs_operator(rollout: RolloutView) -> bool:
 
 
 def exit_code(ended: list[Ended]) -> int:
-    """Of the command that waited: the one that asks for most of the operator."""
+    """Return the exit code of the command that waited: the one that asks most of the operator."""
     codes = {each.ending.exit_code for each in ended}
     return next((code for code in (ROLLED_BACK, TIMED_OUT, FAILED) if code in codes), DONE)
 

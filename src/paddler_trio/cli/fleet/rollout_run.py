@@ -1,4 +1,5 @@
-"""What ``paddler-trio rollout`` and its sub-commands do, once the command line is understood."""
+"""The work of ``paddler-trio rollout`` and its sub-commands, once the command line is
+understood."""
 
 from __future__ import annotations
 

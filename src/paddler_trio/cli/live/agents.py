@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated
 
 import attrs
 import typer
+from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.daemons.options import JsonOption, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.fleet.issue_words import OLD_MODEL_SERVES, issues_words
+from paddler_trio.cli.live.columns import Column, table
 from paddler_trio.cli.management_client import AgentView, FleetView, ManagementClient
 from paddler_trio.cli.model.memory_words import chosen_words, memory_words
-from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout
+from paddler_trio.cli.terminal import (
+    one_line_errors,
+    print_json,
+    print_lines,
+    printable,
+    shown_width,
+    stdout,
+)
 
 RATED = ("drawn_tokens", "embedding_tokens")
 """Figures of an engine that only grow, and of which the speed is shown."""
@@ -43,6 +52,7 @@ def show(
             "cache, and cells in use.",
         ),
     ] = False,
+    wide: WideOption = False,
     as_json: JsonOption = False,
     management: ManagementFlags,
 ) -> None:
@@ -51,22 +61,25 @@ def show(
         return
     with one_line_errors(), ManagementClient.open(management) as client:
         if not watch:
-            _show(client.fleet(), as_json=as_json)
+            _show(client.fleet(), as_json=as_json, wide=wide)
         elif as_json or not stdout().is_terminal:
             for view in _changes(client.watch_fleet()):
-                _show(view, as_json=as_json)
+                _show(view, as_json=as_json, wide=wide)
         else:
             rates = EngineRates()
             with Live(console=stdout(), auto_refresh=False) as live:
                 for view in _changes(client.watch_fleet()):
                     rates.look(view.agents, time.monotonic())
-                    live.update(agents_table(view.agents, rates), refresh=True)
+                    width = None if wide else live.console.width
+                    lines = agents_table(view.agents, rates, width=width)
+                    live.update(Group(*lines), refresh=True)
 
 
 @agents.command()
 @with_flags
 def credentials(
     *,
+    wide: WideOption = False,
     as_json: JsonOption = False,
     management: ManagementFlags,
 ) -> None:
@@ -74,14 +87,19 @@ def credentials(
     with one_line_errors(), ManagementClient.open(management) as client:
         from paddler_trio.cli.access.join_token_run import list_credentials
 
-        list_credentials(client, as_json=as_json)
+        list_credentials(client, wide=wide, as_json=as_json)
 
 
 @agents.command()
 @with_flags
 def revoke(
     *,
-    name: Annotated[str, typer.Argument(help="As `agents credentials` shows it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="As `agents credentials` shows it.", autocompletion=completion_values.credentials
+        ),
+    ],
     management: ManagementFlags,
 ) -> None:
     """Cut an agent off and make its credential worthless; what it computes goes on elsewhere."""
@@ -100,24 +118,25 @@ def _changes(views: Iterable[FleetView]) -> Iterable[FleetView]:
         before = view
 
 
-def _show(view: FleetView, *, as_json: bool) -> None:
+def _show(view: FleetView, *, as_json: bool, wide: bool) -> None:
     if as_json:
         print_json(view.raw)
     elif not view.agents:
         stdout().print("no agent is connected; start one with `paddler-trio agent`")
     else:
-        stdout().print(agents_table(view.agents))
+        print_lines(agents_table(view.agents, width=shown_width(wide=wide)))
 
 
 @attrs.define
 class EngineRates:
-    """What the engine of each agent does a second, from what it had counted at two looks."""
+    """The speed of each agent's engine, from what it had counted at two looks."""
 
     _seen: dict[str, tuple[dict[str, float], float]] = attrs.field(factory=dict, init=False)
     _rates: dict[str, dict[str, float]] = attrs.field(factory=dict, init=False)
 
     def look(self, shown: Iterable[AgentView], now_s: float) -> None:
-        """What the agents say now; a look less than half a second after the last is too early."""
+        """Take what the agents say now; a look less than half a second after the last is too
+        early."""
         for agent in shown:
             if agent.engine is None:
                 continue
@@ -135,63 +154,88 @@ class EngineRates:
             self._seen[agent.id] = (counted, now_s)
 
     def of(self, agent: AgentView, name: str) -> float | None:
-        """How fast a figure of ``RATED`` grows; None if that is not known yet."""
+        """Return how fast a figure of ``RATED`` grows; None if that is not known yet."""
         return self._rates.get(agent.id, {}).get(name)
 
 
-def agents_table(shown: Iterable[AgentView], rates: EngineRates | None = None) -> Table:
-    """One row an agent, by name; with ``rates`` also what its engine does."""
-    heads = ["name", "id", "protocol", "slots", "phase", "model", "memory", "issues"]
-    if rates is not None:
-        heads[5:5] = ["tokens/s", "embedded/s", "cached", "cells"]
+def agents_table(
+    shown: Iterable[AgentView], rates: EngineRates | None = None, *, width: int | None = None
+) -> list[Text]:
+    """Return lines, one an agent, by name; with `rates` also what its engine does."""
     by_name = sorted(shown, key=lambda agent: (agent.label, agent.id))
-    has_deployments = any(agent.deployment != "default" for agent in by_name)
-    if has_deployments:
-        heads[2:2] = ["deployment"]
-    has_addresses = any(agent.address for agent in by_name)
-    if has_addresses:
-        heads[2:2] = ["address"]
-    table = Table(*heads, box=None)
-    for agent in by_name:
-        table.add_row(
-            _text(agent.name or "-"),
-            _text(agent.id),
-            *([_text(agent.address or "-")] if has_addresses else []),
-            *([_text(agent.deployment)] if has_deployments else []),
-            _text(agent.protocol),
-            f"{agent.slots_processing}/{agent.slots_total}",
-            phase_text(agent),
-            *(() if rates is None else _engine_columns(agent, rates)),
-            _text(" ".join(filter(None, [_model(agent), chosen_words(agent)]))),
-            _text(memory_words(agent) or "-"),
-            _text(issues_words(agent.issues) or agent.detail or "-"),
-        )
-    return table
+    return table(_columns(by_name, rates), by_name, width)
+
+
+def _columns(shown: list[AgentView], rates: EngineRates | None) -> list[Column[AgentView]]:
+    columns = [Column[AgentView]("name", 16, lambda agent: agent.label)]
+    columns.append(Column("id", 0, lambda agent: agent.id, importance=6))
+    if any(agent.address for agent in shown):
+        columns.append(Column("address", 0, lambda agent: agent.address or "-", importance=2))
+    if any(agent.deployment != "default" for agent in shown):
+        columns.append(Column("deployment", 0, lambda agent: agent.deployment, importance=1))
+    columns += [
+        Column("protocol", 0, lambda agent: agent.protocol, importance=5),
+        Column("slots", 0, lambda agent: f"{agent.slots_processing}/{agent.slots_total}"),
+        Column("phase", 0, lambda agent: phase_text(agent).plain, style=_phase_style),
+    ]
+    if rates is not None:
+        columns += _engine_columns(rates)
+    columns.append(Column("model", 20, _model, importance=1, keeps_end=True))
+    if any(chosen_words(agent) for agent in shown):
+        columns.append(Column("chosen", 0, lambda agent: chosen_words(agent) or "-", importance=4))
+    return [
+        *columns,
+        Column("memory", 0, lambda agent: memory_words(agent) or "-", importance=3),
+        Column("issues", 24, lambda agent: issues_words(agent.issues) or agent.detail or "-"),
+    ]
+
+
+def _phase_style(agent: AgentView) -> str:
+    return str(phase_text(agent).style)
 
 
 def _model(agent: AgentView) -> str:
     return agent.model_path or ", ".join(agent.models) or "-"
 
 
-def _engine_columns(agent: AgentView, rates: EngineRates) -> tuple[str, str, str, str]:
-    """Tokens sampled and tokens embedded a second, the share of prompts that came from the cache,
-    cells in use; an engine that has nothing of a kind shows a dash."""
-    engine = agent.engine
-    if engine is None:
-        return "-", "-", "-", "-"
-    sampled, embedded = (rates.of(agent, name) for name in RATED)
-    read = engine["cached_tokens"] + engine["prompt_tokens"]
-    cells = engine["cells_total"]
-    return (
-        "-" if sampled is None or not cells else f"{sampled:.0f}",
-        "-" if embedded is None or not engine.get("embedding_tokens") else f"{embedded:.0f}",
-        f"{engine['cached_tokens'] / read:.0%}" if read else "-",
-        f"{engine['cells_used']:.0f}/{cells:.0f}" if cells else "-",
-    )
+def _engine_columns(rates: EngineRates) -> list[Column[AgentView]]:
+    """Return tokens sampled and tokens embedded a second, the share of prompts that came from the
+    cache, and cells in use; an engine that has nothing of a kind shows a dash."""
+
+    def sampled(agent: AgentView, engine: dict[str, float]) -> str:
+        rate = rates.of(agent, RATED[0])
+        return "-" if rate is None or not engine["cells_total"] else f"{rate:.0f}"
+
+    def embedded(agent: AgentView, engine: dict[str, float]) -> str:
+        rate = rates.of(agent, RATED[1])
+        return "-" if rate is None or not engine.get(RATED[1]) else f"{rate:.0f}"
+
+    def cached(agent: AgentView, engine: dict[str, float]) -> str:
+        read = engine["cached_tokens"] + engine["prompt_tokens"]
+        return f"{engine['cached_tokens'] / read:.0%}" if read else "-"
+
+    def cells(agent: AgentView, engine: dict[str, float]) -> str:
+        total = engine["cells_total"]
+        return f"{engine['cells_used']:.0f}/{total:.0f}" if total else "-"
+
+    def column(
+        title: str, figure: Callable[[AgentView, dict[str, float]], str], importance: int
+    ) -> Column[AgentView]:
+        def text(agent: AgentView) -> str:
+            return "-" if agent.engine is None else figure(agent, agent.engine)
+
+        return Column(title, 0, text, importance=importance)
+
+    return [
+        column("tokens/s", sampled, 1),
+        column("embedded/s", embedded, 3),
+        column("cached", cached, 3),
+        column("cells", cells, 2),
+    ]
 
 
 def phase_text(agent: AgentView) -> Text:
-    """What it is doing; of a Paddler agent only its own state's name is known."""
+    """Return what an agent is doing; of a Paddler agent only its own state's name is known."""
     phase = agent.phase or agent.state_application_status
     if agent.progress is not None:
         phase = f"{phase} {agent.progress:.0%}"
@@ -207,7 +251,7 @@ def phase_text(agent: AgentView) -> Text:
 
 
 def _speed(download: Mapping[str, object]) -> str:
-    """How fast, how long still, and which file of several; empty while nothing of it is known."""
+    """Return how fast, how long still, and which file of several; empty while nothing is known."""
     parts = []
     speed, left_s, count = (download.get(k) for k in ("bytes_per_s", "remaining_s", "file_count"))
     if isinstance(speed, int) and speed > 0:
@@ -217,7 +261,3 @@ def _speed(download: Mapping[str, object]) -> str:
     if isinstance(count, int) and count > 1:
         parts.append(f"file {download.get('file_index')} of {count}")
     return "".join(f", {part}" for part in parts)
-
-
-def _text(words: str) -> Text:
-    return Text(printable(words))

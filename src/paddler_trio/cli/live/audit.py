@@ -72,7 +72,7 @@ def audit_line(entry: Mapping[str, Any]) -> str:
 
 
 def file_problem(file: Mapping[str, Any]) -> str:
-    """What is wrong with the balancer's file; empty if nothing is."""
+    """Return what is wrong with the balancer's file; empty if nothing is."""
     said = []
     if file.get("problem"):
         said.append(f"cannot be written: {file['problem']}")

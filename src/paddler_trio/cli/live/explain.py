@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption
@@ -26,6 +27,7 @@ def explain(
             metavar="ID",
             help="The key of `paddler-trio requests`, or the id that the client was given.",
             show_default=False,
+            autocompletion=completion_values.requests,
         ),
     ],
     as_json: JsonOption = False,

@@ -73,7 +73,7 @@ def _line(stage: Stage, began_ms: int, end_ms: int, bar: int) -> str:
 
 
 def _bar(stage: Stage, began_ms: int, end_ms: int, width: int) -> str:
-    """Where the stage lies between the beginning and the end; at least one mark."""
+    """Draw where the stage lies between the beginning and the end; at least one mark."""
     whole_ms = max(1, end_ms - began_ms)
     until_ms = stage.since_ms if stage.until_ms is None else stage.until_ms
     first = min(width - 1, max(0, (stage.since_ms - began_ms) * width // whole_ms))

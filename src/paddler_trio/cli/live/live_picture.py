@@ -41,7 +41,7 @@ class LivePicture:
 
     @property
     def event_id(self) -> str | None:
-        """Of the last event; None before the first."""
+        """The id of the last event; None before the first."""
         return None if self.seq < 0 else f"{self.epoch}.{self.seq}"
 
     def apply(self, event: Json) -> None:
@@ -97,7 +97,7 @@ class LivePicture:
                 self.requests.pop(key, None)
 
     def document(self) -> Json:
-        """What is known now, as one JSON object."""
+        """Return what is known now, as one JSON object."""
         topics = {topic: dict(self.raw.get(topic, {})) for topic in TOPICS}
         return {"now_ms": self.now_ms, "time": self.time, **topics}
 

@@ -64,7 +64,7 @@ class LiveAgent(AgentView):
         return max(0, self.slots_total - self.slots_processing)
 
     def lane_letters(self, most: int) -> str:
-        """What each slot does, one character a slot, dots for idle ones."""
+        """Return what each slot does, one character a slot, dots for idle ones."""
         letters = "".join(
             str(lane[1]) if len(lane) > 1 and lane[1] in LANE_LETTERS else "?"
             for lane in self.lanes

@@ -1,4 +1,4 @@
-"""What a request went through, as stages of time: the queue, each agent, and what it did there."""
+"""The stages of a request's time: the queue, each agent, and what it did there."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Stage:
 
 
 def stages(request: RequestView, now_ms: int) -> list[Stage]:
-    """In the order in which they began; what still goes on ends ``now_ms``."""
+    """Return the stages in the order in which they began; what still goes on ends ``now_ms``."""
     end_ms = now_ms if request.ended_ms is None else request.ended_ms
     found = [
         (stay.since_ms, 0, [_queue(stay, end_ms)])

@@ -57,7 +57,7 @@ class EndingView:
 
 @attrs.frozen(kw_only=True)
 class StateView:
-    """What the balancer says of a state, in few words."""
+    """A state in the few words of the balancer."""
 
     word: str = ""
     severity: str = ""
@@ -108,7 +108,7 @@ class RequestView:
 
     @property
     def agent(self) -> str:
-        """Where it is, or was last; empty before it is placed."""
+        """The agent where it is, or was last; empty before it is placed."""
         return self.placement.agent if self.placement is not None else ""
 
     @property
@@ -125,7 +125,7 @@ class RequestView:
         return self.route or self.kind
 
     def age_ms(self, now_ms: int) -> int:
-        """From its arrival to its ending, or until now."""
+        """Return the time from its arrival to its ending, or until now."""
         return (now_ms if self.ended_ms is None else self.ended_ms) - self.arrived_ms
 
     def waited_ms(self, now_ms: int) -> int:
@@ -138,7 +138,7 @@ class RequestView:
 
     @property
     def first_after_ms(self) -> int | None:
-        """From its arrival to its first result."""
+        """The time from its arrival to its first result."""
         return None if self.first_result_ms is None else self.first_result_ms - self.arrived_ms
 
     def tokens_per_s(self, now_ms: int) -> float | None:
@@ -150,7 +150,7 @@ class RequestView:
 
     @property
     def ending_words(self) -> str:
-        """How it ended, with code and text; empty while it is in flight."""
+        """The words for how it ended, with code and text; empty while it is in flight."""
         if self.ending is None:
             return ""
         words = self.state.word or self.ending.kind
@@ -190,7 +190,7 @@ class Clock:
         return cls(now_ms, datetime.fromisoformat(time))
 
     def at(self, ms: int) -> datetime:
-        """In the zone of this machine."""
+        """Return a time in the zone of this machine."""
         return (self.now + timedelta(milliseconds=ms - self.now_ms)).astimezone()
 
     def utc(self, ms: int) -> str:
@@ -206,7 +206,7 @@ class Clock:
 
 
 def with_raw(requests: Sequence[RequestView], raws: object) -> list[RequestView]:
-    """The same, each with what it was read from."""
+    """Return the same views, each with what it was read from."""
     found = raws if isinstance(raws, list) else []
     return [
         attrs.evolve(each, raw=raw if isinstance(raw, dict) else {})

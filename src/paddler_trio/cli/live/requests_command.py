@@ -8,16 +8,25 @@ from typing import Annotated
 import attrs
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.daemons.options import JsonOption, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
-from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stderr, stdout
+from paddler_trio.cli.terminal import (
+    one_line_errors,
+    print_json,
+    print_lines,
+    printable,
+    shown_width,
+    stderr,
+    stdout,
+)
 
 
 class RequestState(StrEnum):
-    """Which requests."""
+    """Requests in flight, those that have ended, or all."""
 
     all = "all"
     in_flight = "in_flight"
@@ -25,7 +34,7 @@ class RequestState(StrEnum):
 
 
 class RequestEnding(StrEnum):
-    """How they ended."""
+    """The ways in which requests end."""
 
     done = "done"
     failed = "failed"
@@ -34,17 +43,31 @@ class RequestEnding(StrEnum):
 
 @attrs.frozen(kw_only=True)
 class QueryFlags:
-    """Which requests are listed."""
+    """The choice of the requests that are listed."""
 
     state: Annotated[
         RequestState,
         typer.Option("--state", help="Those in flight, those that have ended, or all."),
     ] = RequestState.all
-    deployment: Annotated[str, typer.Option("--deployment", help="Only of this deployment.")] = ""
+    deployment: Annotated[
+        str,
+        typer.Option(
+            "--deployment",
+            help="Only of this deployment.",
+            autocompletion=completion_values.deployments,
+        ),
+    ] = ""
     client: Annotated[
         str, typer.Option("--client", help="Only of this client: the name of its API key.")
     ] = ""
-    agent: Annotated[str, typer.Option("--agent", help="Only those that this agent had.")] = ""
+    agent: Annotated[
+        str,
+        typer.Option(
+            "--agent",
+            help="Only those that this agent had.",
+            autocompletion=completion_values.agents,
+        ),
+    ] = ""
     ending: Annotated[
         RequestEnding | None, typer.Option("--ending", help="Only those that ended so.")
     ] = None
@@ -68,11 +91,13 @@ def requests(
         typer.Option(
             "--cancel",
             metavar="KEY",
+            autocompletion=completion_values.requests,
             min=0,
             help="End this request instead of listing any: its client gets an error.",
         ),
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")] = False,
+    wide: WideOption = False,
     as_json: JsonOption = False,
     management: ManagementFlags,
 ) -> None:
@@ -111,8 +136,7 @@ def requests(
         elif not page.requests:
             stdout().print("no request is known that is so; see --state, or send one")
         else:
-            for line in table_lines(page):
-                stdout().print(line, soft_wrap=True)
+            print_lines(table_lines(page, shown_width(wide=wide)))
 
 
 def _cancel(client: ManagementClient, key: int) -> None:

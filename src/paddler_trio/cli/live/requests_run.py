@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 import attrs
+from rich.text import Text
 
 from paddler_trio.cli.figures import NOTHING, count, duration, part_of, rate
-from paddler_trio.cli.live.columns import Column, plain_table
+from paddler_trio.cli.live.columns import Column, table
 from paddler_trio.cli.live.request_views import Clock, RequestsPage, RequestView, with_raw
 from paddler_trio.cli.live.top_columns import request_phase
 from paddler_trio.cli.management_client import ManagementClient
@@ -44,7 +45,8 @@ CSV_FIELDS: Final = (
 
 @attrs.frozen(kw_only=True)
 class RequestsQuery:
-    """Which requests are asked for; empty for all. ``since_s``: ended no longer ago, or not yet."""
+    """The requests that are asked for; empty for all. ``since_s``: ended no longer ago, or not
+    yet."""
 
     state: str = "all"
     client: str = ""
@@ -68,7 +70,7 @@ class RequestsQuery:
 
 
 def read_requests(client: ManagementClient, query: RequestsQuery) -> RequestsPage:
-    """As many as are asked for, over as many pages as that takes; newest first."""
+    """Return as many as are asked for, over as many pages as that takes; newest first."""
     now_ms = None
     if query.since_s is not None:  # times are on the balancer's clock
         now_ms = _page(client, {"limit": "1"}).now_ms
@@ -97,14 +99,14 @@ def _page(client: ManagementClient, parameters: Mapping[str, str]) -> RequestsPa
 # ------------------------------------------------------------------------------------ writing
 
 
-def table_lines(page: RequestsPage) -> list[str]:
-    """For people."""
+def table_lines(page: RequestsPage, width: int | None) -> list[Text]:
+    """Return the lines of a table for people."""
     clock = Clock.of(page.now_ms, page.time)
-    return plain_table(_columns(clock), page.requests)
+    return table(_columns(clock), page.requests, width)
 
 
 def csv_lines(page: RequestsPage) -> Iterator[str]:
-    """With a line of names first; times are RFC 3339 in UTC or milliseconds.
+    """Yield lines, that of names first; times are RFC 3339 in UTC or milliseconds.
 
     A text that a spreadsheet would take for a formula is preceded by an apostrophe.
     """
@@ -173,18 +175,20 @@ def _columns(clock: Clock) -> list[Column[RequestView]]:
 
     return [
         Column("key", 0, lambda r: str(r.key), is_right=True),
-        Column("arrived", 0, lambda r: clock.hours(r.arrived_ms)),
-        Column("client", 0, lambda r: r.client or NOTHING),
-        Column("deployment", 0, lambda r: r.deployment),
-        Column("what", 0, lambda r: r.what),
+        Column("arrived", 0, lambda r: clock.hours(r.arrived_ms), importance=1),
+        Column("client", 0, lambda r: r.client or NOTHING, importance=3),
+        Column("deployment", 0, lambda r: r.deployment, importance=3),
+        Column("what", 0, lambda r: r.what, importance=5),
         Column("phase", 0, request_phase),
-        Column("agent", 0, lambda r: r.place or NOTHING),
-        Column("queue", 0, waited, is_right=True),
-        Column("first", 0, first, is_right=True),
-        Column("total", 0, lambda r: duration(r.age_ms(clock.now_ms)), is_right=True),
-        Column("prompt", 0, prompt, is_right=True),
-        Column("tokens", 0, lambda r: count(r.tokens), is_right=True),
-        Column("tok/s", 0, lambda r: rate(r.tokens_per_s(clock.now_ms)), is_right=True),
-        Column("id", 0, lambda r: r.id or NOTHING),
-        Column("ending", 0, ending),
+        Column("agent", 0, lambda r: r.place or NOTHING, importance=1),
+        Column("queue", 0, waited, importance=4, is_right=True),
+        Column("first", 0, first, importance=3, is_right=True),
+        Column("total", 0, lambda r: duration(r.age_ms(clock.now_ms)), importance=1, is_right=True),
+        Column("prompt", 0, prompt, importance=5, is_right=True),
+        Column("tokens", 0, lambda r: count(r.tokens), importance=2, is_right=True),
+        Column(
+            "tok/s", 0, lambda r: rate(r.tokens_per_s(clock.now_ms)), importance=4, is_right=True
+        ),
+        Column("id", 0, lambda r: r.id or NOTHING, importance=6),
+        Column("ending", 20, ending),
     ]

@@ -31,7 +31,7 @@ SEVERITY_STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "bad"
 
 
 def agent_phase(agent: LiveAgent) -> str:
-    """What an agent is doing, in few words."""
+    """Return what an agent is doing, in few words."""
     if agent.is_drained:
         return "drained"
     if agent.ejected_until_ms is not None:
@@ -45,7 +45,8 @@ def agent_phase(agent: LiveAgent) -> str:
 
 
 def agent_issues(agent: LiveAgent) -> str:
-    """What is wrong with an agent, and whether it answers with the model before all the same."""
+    """Return what is wrong with an agent, and whether it answers with the model before all the
+    same."""
     wrong = issues_words(agent.issues) or agent.detail or ""
     words = (OLD_MODEL_SERVES if agent.keeps_old_model else "", wrong)
     return "; ".join(filter(None, words)) or NOTHING
@@ -140,7 +141,7 @@ def request_columns(now_ms: int) -> list[Column[RequestView]]:
 
 
 def request_phase(request: RequestView) -> str:
-    """Its phase, or how it ended."""
+    """Return the phase of a request, or how it ended."""
     return request.state.word or request.phase
 
 
@@ -182,7 +183,7 @@ def model_name(agent: LiveAgent) -> str:
 
 
 def memory_bytes(agent: LiveAgent) -> int | None:
-    """What its model takes on all devices together; None if it does not report it."""
+    """Return what its model takes on all devices together; None if it does not report it."""
     devices = (agent.memory or {}).get("devices")
     taken = [
         device["actual"]

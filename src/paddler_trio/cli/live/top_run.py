@@ -66,7 +66,7 @@ async def first_picture(feed: FeedLink) -> LivePicture:
 
 
 async def look_once(management: ManagementFlags) -> LivePicture:
-    """The same, with a conversation of its own."""
+    """Return one look, with a conversation of its own."""
     feed = await trio.to_thread.run_sync(FeedLink.open, management)
     try:
         return await first_picture(feed)
@@ -233,7 +233,7 @@ class Top:
             self._changes.notify()
 
     async def _done(self, action: Action) -> str:
-        """What to say about it."""
+        """Return what to say about an order."""
         match action:
             case CancelRequest(key):
                 await self.feed.cancel(key)

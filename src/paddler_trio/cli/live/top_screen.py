@@ -1,4 +1,4 @@
-"""What ``top`` shows, as lines that fill a terminal of any size, or as plain lines for one look."""
+"""The screen of ``top``: lines that fill a terminal of any size, or plain lines for one look."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class Link:
-    """How the feed is doing; ``lost`` is why there is none, and ``lost_ms`` since how long."""
+    """The state of the feed; ``lost`` is why there is none, and ``lost_ms`` since how long."""
 
     address: str
     lost: str | None = None

@@ -88,7 +88,7 @@ class PaneView:
         self.place, self.selected = place, keys[place]
 
     def place_in(self, keys: Sequence[str]) -> int:
-        """Of the selected row, or of the one that has taken its place."""
+        """Return the place of the selected row, or of the one that has taken its place."""
         if self.selected in keys:
             self.place = keys.index(self.selected)
         return min(self.place, max(0, len(keys) - 1))
@@ -141,13 +141,13 @@ class TopView:
         return sorted(rows, key=lambda request: request.is_finished)  # those that ended come last
 
     def keys(self, picture: LivePicture, now_ms: int) -> list[str]:
-        """Of the rows of the active table."""
+        """Return the keys of the rows of the active table."""
         if self.active is Pane.AGENTS:
             return [_agent_key(agent) for agent in self.agents(picture, now_ms)]
         return [_request_key(request) for request in self.requests(picture, now_ms)]
 
     def press(self, key: str, picture: LivePicture, now_ms: int) -> Action | None:
-        """What a key means now."""
+        """Do what a key means now."""
         if self.asking is not None:
             order, self.asking = self.asking, None
             return order if key in {"y", "Y"} else None
@@ -244,7 +244,7 @@ class TopView:
 
 
 def _step(key: str, rows: int) -> int | None:
-    """How far a key moves; None if it moves nothing."""
+    """Return how far a key moves; None if it moves nothing."""
     match key:
         case "down" | "j":
             return 1
@@ -262,7 +262,7 @@ def _step(key: str, rows: int) -> int | None:
 
 
 def question(order: Order) -> str:
-    """What is asked before an order is carried out."""
+    """The question before an order is carried out."""
     match order:
         case CancelRequest(key):
             return f"cancel request {key}? its client gets an error (y/n)"

@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 from rich.tree import Tree
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption
 from paddler_trio.cli.flags import with_flags
@@ -24,6 +25,7 @@ def tree(
             "--agent",
             help="Show the agent of this name or id.",
             show_default="the balancer itself",
+            autocompletion=completion_values.agents,
         ),
     ] = None,
     as_json: JsonOption = False,

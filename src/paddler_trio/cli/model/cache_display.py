@@ -59,7 +59,7 @@ class ProgressTable:
         self._newest.pop(str(line.get("agent")), None)
 
     def words(self, line: Json) -> str:
-        """What it does now; the same words as long as it does the same."""
+        """Return what it does now; the same words as long as it does the same."""
         progress = _progress(line)
         if not progress.get("filename"):
             return ""
@@ -99,7 +99,7 @@ def size_words(size_bytes: object) -> str:
 
 
 def when_words(at_s: object, now_s: float | None = None) -> str:
-    """How long ago a Unix time is, in one unit."""
+    """Return how long ago a Unix time is, in one unit."""
     if not isinstance(at_s, int):
         return "?"
     ago_s = max(0.0, (time.time() if now_s is None else now_s) - at_s)
@@ -110,7 +110,7 @@ def when_words(at_s: object, now_s: float | None = None) -> str:
 
 
 def file_words(progress: Mapping[str, object]) -> str:
-    """Which file it is, of how many; the same words as long as it is the same."""
+    """Return which file it is, of how many; the same words as long as it is the same."""
     total = progress.get("total_bytes")
     size = f" ({size_words(total)})" if isinstance(total, int) else ""
     return f"{progress.get('filename')}{size} from {progress.get('source')}{place_words(progress)}"
@@ -123,7 +123,7 @@ def place_words(progress: Mapping[str, object]) -> str:
 
 
 def speed_words(progress: Mapping[str, object]) -> str:
-    """How far it is, how fast, and for how long still."""
+    """Return how far it is, how fast, and for how long still."""
     done, total = progress.get("current_bytes"), progress.get("total_bytes")
     parts = [f"{size_words(done)} of {size_words(total)}" if total else size_words(done)]
     speed, left_s = progress.get("bytes_per_s"), progress.get("remaining_s")

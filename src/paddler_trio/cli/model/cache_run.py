@@ -1,22 +1,31 @@
-"""What ``model pull``, ``list``, ``verify`` and ``prune`` do, given what the flags say."""
+"""The work of ``model pull``, ``list``, ``verify`` and ``prune``, given what the flags say."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from pathlib import PurePosixPath
+from typing import Final
 
 import attrs
 import typer
-from rich.table import Table
 from rich.text import Text
 
+from paddler_trio.cli.live.columns import Column, table
 from paddler_trio.cli.management_client import Json, ManagementClient
 from paddler_trio.cli.model.cache_display import follow, size_words, when_words
 from paddler_trio.cli.model.model_order import sources_of
 from paddler_trio.cli.model.store_client import StoreClient
-from paddler_trio.cli.model.store_rows import store_rows
-from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
+from paddler_trio.cli.model.store_rows import Row, store_rows
+from paddler_trio.cli.terminal import (
+    print_json,
+    print_lines,
+    printable,
+    shown_width,
+    stderr,
+    stdout,
+)
 from paddler_trio.models.cache.cache_matching import SourcePattern
 from paddler_trio.models.model_reference import UnknownSourceError
 from paddler_trio.wire.codec import unstructure
@@ -28,6 +37,15 @@ from paddler_trio.wire.paddler.desired_state import (
     UrlModel,
 )
 
+CACHE_COLUMNS: Final[tuple[Column[Row], ...]] = (
+    Column("source", 28, itemgetter(0), keeps_end=True),
+    Column("size", 0, itemgetter(1)),
+    Column("where", 12, itemgetter(2), importance=1),
+    Column("last use", 0, itemgetter(3), importance=2),
+    Column("verified", 0, itemgetter(4), importance=3),
+    Column("state", 0, itemgetter(5)),
+)
+"""The columns of `model list`, of rows as `rows` and `store_rows` make them."""
 UNABLE = 501
 """The code of an agent that has no such commands: Paddler's."""
 
@@ -97,6 +115,7 @@ def list_caches(
     store: StoreClient | None,
     *,
     agents: Sequence[str] | None,
+    wide: bool,
     as_json: bool,
 ) -> int:
     """Print what agents keep, and the balancer's ``store`` unless it is None; returns the exit
@@ -108,10 +127,7 @@ def list_caches(
         return 0 if not results or any(result.answer is not None for result in results) else 1
     found = [*rows(results), *store_rows(stored or {})]
     if found:
-        table = Table("source", "size", "where", "last use", "verified", "state", box=None)
-        for row in found:
-            table.add_row(*(Text(printable(cell)) for cell in row))
-        stdout().print(table)
+        print_lines(table(CACHE_COLUMNS, found, shown_width(wide=wide)))
     left_out = sum(_int(result.answer.get("left_out")) for result in results if result.answer)
     if left_out:
         stderr().print(f"{left_out} more models are not listed")
@@ -210,7 +226,7 @@ def _only(agents: Sequence[str] | None) -> dict[str, object]:
 
 
 def _listed(client: ManagementClient, agents: Sequence[str] | None) -> list[AgentResult]:
-    """What the agents keep; BalancerRefusedError if one that is named is not connected."""
+    """Return what the agents keep; BalancerRefusedError if one that is named is not connected."""
     results = _results(client.command_caches(None, _only(agents)), as_json=False)
     return sorted(results, key=lambda result: (result.label, result.id))
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import attrs
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption
 from paddler_trio.cli.exit_codes import CANNOT_SAY
@@ -22,11 +23,17 @@ def fit(
         str,
         typer.Argument(
             help="A path on the agents, https://..., hf:org/repo[:QUANT] or "
-            "hf:org/repo/file@revision."
+            "hf:org/repo/file@revision.",
+            autocompletion=completion_values.models,
         ),
     ],
     agent: Annotated[
-        str | None, typer.Option("--agent", help="Ask this one, by name or id, instead of all.")
+        str | None,
+        typer.Option(
+            "--agent",
+            help="Ask this one, by name or id, instead of all.",
+            autocompletion=completion_values.agents,
+        ),
     ] = None,
     here: Annotated[
         bool,

@@ -102,7 +102,7 @@ def _verdict(answer: FitAnswer) -> Text:
 
 
 def _shape(report: Mapping[str, object]) -> str:
-    """What the verdict is about."""
+    """Return what the verdict is about."""
     chosen = report.get("chosen")
     is_chosen = chosen if isinstance(chosen, list) else []
 

@@ -1,4 +1,4 @@
-"""What ``paddler-trio model fit`` asks and prints.
+"""The questions of ``paddler-trio model fit``, and the answers as it prints them.
 
 Each agent answers for its own devices, with its own llama.cpp, from the headers of the model's
 files.
@@ -79,7 +79,8 @@ def _question(
     raw_extras: Mapping[str, object] | None,
     slots: int | None,
 ) -> FitQuestion:
-    """What is not given is as it is desired now; with a model of its own projection, or none."""
+    """Return a question in which what is not given is as desired now, but for another
+    projection."""
     current = BalancerDesiredState.default() if raw_state is None else state_of(raw_state)
     if wish.projection is None and wish.model != current.model:
         wish = attrs.evolve(wish, projection=NoModel())

@@ -14,7 +14,7 @@ STANDARD_INPUT: Final = "-"
 
 
 def bytes_of(file: Path, hint: str, *, may_be_stdin: bool = False) -> bytes:
-    """What is in a file, ``-`` for standard input where that may be.
+    """Return what is in a file, ``-`` for standard input where that may be.
 
     Raises:
       typer.BadParameter: it cannot be read, or is too large.
@@ -36,7 +36,7 @@ def bytes_of(file: Path, hint: str, *, may_be_stdin: bool = False) -> bytes:
 
 
 def text_of_file(file: Path, hint: str, *, may_be_stdin: bool = False) -> str:
-    """The same as text. Line ends stay as they are: they are part of a template. Errors likewise,
+    """Return the text of a file. Line ends stay: they are part of a template. Errors are the same,
     and for what is not UTF-8."""
     try:
         return bytes_of(file, hint, may_be_stdin=may_be_stdin).decode()

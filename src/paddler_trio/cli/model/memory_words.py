@@ -1,4 +1,4 @@
-"""What an agent reports about the memory of its model, in words.
+"""The words for what an agent reports about the memory of its model.
 
 It is read as plain JSON, so a shape that a newer agent invents shows nothing and breaks nothing.
 """
@@ -12,7 +12,7 @@ from paddler_trio.scheduler.fit.fit_words import bytes_words
 
 
 def chosen_words(agent: AgentView) -> str:
-    """What the agent chose by itself, such as ``context-size 57344``; empty for nothing."""
+    """Return what the agent chose by itself, such as ``context-size 57344``; empty for nothing."""
     memory = agent.memory or {}
     chosen = memory.get("chosen")
     names = [name for name in chosen if isinstance(name, str)] if isinstance(chosen, list) else []
@@ -20,7 +20,8 @@ def chosen_words(agent: AgentView) -> str:
 
 
 def memory_words(agent: AgentView) -> str:
-    """What the model takes on each device, and what was predicted; empty if nothing is known."""
+    """Return what the model takes on each device, and what was predicted; empty if nothing is
+    known."""
     return ", ".join(_devices(agent))
 
 

@@ -11,11 +11,12 @@ from typing import Annotated
 import attrs
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
-from paddler_trio.cli.model import fit_command, model_cache, model_push, store_pins
+from paddler_trio.cli.model import fit_command, model_cache, model_push
 from paddler_trio.cli.model.parameter_options import ParameterFlags
 from paddler_trio.cli.terminal import one_line_errors
 
@@ -30,7 +31,7 @@ WAITING = "swap"
 
 @attrs.frozen(kw_only=True)
 class WishFlags:
-    """What is to be served, beside the model."""
+    """The wishes beside the model."""
 
     file: Annotated[
         Path | None,
@@ -64,7 +65,7 @@ class WishFlags:
 
 @attrs.frozen(kw_only=True)
 class StoringFlags:
-    """How it is stored, and what is waited for."""
+    """The way in which a wish is stored, and what is waited for."""
 
     push: Annotated[
         bool,
@@ -120,7 +121,8 @@ def change(
         str,
         typer.Argument(
             help="A path on the agents, https://..., hf:org/repo[:QUANT], "
-            "hf:org/repo/file@revision, or none."
+            "hf:org/repo/file@revision, or none.",
+            autocompletion=completion_values.models,
         ),
     ],
     wish: WishFlags,
@@ -165,5 +167,4 @@ def change(
 
 
 model_cache.add_to(model)
-store_pins.add_to(model)
 model.command()(model_push.push)

@@ -1,5 +1,5 @@
-"""``paddler-trio model pull, list, verify, prune``: the models that agents keep where they run, and
-those in the balancer's store.
+"""``paddler-trio model pull, list, verify, prune, pin, unpin``: models that agents keep where they
+run, and those in the balancer's store.
 """
 
 from __future__ import annotations
@@ -9,16 +9,34 @@ from typing import Annotated, Final
 
 import typer
 
+from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
-from paddler_trio.cli.daemons.options import JsonOption
+from paddler_trio.cli.daemons.options import JsonOption, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors
 
 AgentsOption = Annotated[
     list[str] | None,
-    typer.Option("--agent", help="Only the agent of this name or id; repeatable."),
+    typer.Option(
+        "--agent",
+        help="Only the agent of this name or id; repeatable.",
+        autocompletion=completion_values.agents,
+    ),
 ]
+SourcesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="Which models of the store; as `model list` prints them, or a repository.",
+        autocompletion=completion_values.models,
+    ),
+]
+PIN_COMMANDS: Final = {
+    "pin": "Keep models in the balancer's store: nothing removes them, neither want of room nor "
+    "prune.",
+    "unpin": "Keep models in the balancer's store no longer than they are wanted.",
+}
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -27,6 +45,8 @@ def add_to(model: typer.Typer) -> None:
     for command in (pull, verify, prune):
         model.command()(command)
     model.command("list")(list_models)
+    for name, text in PIN_COMMANDS.items():
+        model.command(name, help=text)(pin)
 
 
 @with_flags
@@ -62,6 +82,7 @@ def pull(
 def list_models(
     *,
     agent: AgentsOption = None,
+    wide: WideOption = False,
     as_json: JsonOption = False,
     management: ManagementFlags,
 ) -> None:
@@ -75,7 +96,9 @@ def list_models(
         ManagementClient.open(management) as client,
         StoreClient.open(management) as store,
     ):
-        code = list_caches(client, None if agent else store, agents=agent, as_json=as_json)
+        code = list_caches(
+            client, None if agent else store, agents=agent, wide=wide, as_json=as_json
+        )
     raise typer.Exit(code)
 
 
@@ -87,6 +110,7 @@ def verify(
         typer.Argument(
             metavar="[SOURCE]...",
             help="Which models; as `model list` prints them, or a repository.",
+            autocompletion=completion_values.models,
             show_default="all",
         ),
     ] = None,
@@ -138,6 +162,21 @@ def prune(
     with one_line_errors(), ManagementClient.open(management) as client:
         code = prune_caches(client, rules, dry_run=dry_run, agents=agent, as_json=as_json)
     raise typer.Exit(code)
+
+
+@with_flags
+def pin(
+    context: typer.Context,
+    *,
+    source: SourcesArgument,
+    as_json: JsonOption = False,
+    management: ManagementFlags,
+) -> None:
+    from paddler_trio.cli.model.store_client import StoreClient
+    from paddler_trio.cli.model.store_run import pin_models
+
+    with one_line_errors(), StoreClient.open(management) as client:
+        pin_models(client, source, pinned=context.command.name == "pin", as_json=as_json)
 
 
 def keep_rules(keep: list[str]) -> dict[str, object]:

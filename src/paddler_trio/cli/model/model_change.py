@@ -1,4 +1,4 @@
-"""What a new desired state changes, in words, and whether agents must load their model anew."""
+"""The changes of a new desired state, in words, and whether agents must load their model anew."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def described(state: BalancerDesiredState) -> dict[str, str]:
 
 
 def _template(state: BalancerDesiredState) -> str:
-    """Which template is in use; a stored one is told by a digest, not by its whole text."""
+    """Return which template is in use; a stored one is told by a digest, not by its whole text."""
     override = state.chat_template_override
     if override is None:
         return "the model's own"

@@ -30,7 +30,7 @@ def extras_in(file: Path) -> Extras:
 
 
 def extras_of(raw: Mapping[str, object]) -> Extras:
-    """What a balancer stores; BalancerRefusedError if it is of another version."""
+    """Read the extras that a balancer stores; BalancerRefusedError if it is of another version."""
     try:
         return structure(raw, Extras)
     except WireError as error:
@@ -64,7 +64,7 @@ def extras_changes(old: Extras, new: Extras) -> list[Change]:
 
 
 def plain_extras(extras: Extras) -> dict[str, object]:
-    """As JSON."""
+    """Return extras as JSON."""
     plain = unstructure(extras)
     assert isinstance(plain, dict)
     return plain

@@ -1,4 +1,4 @@
-"""What a command about models was asked: its model, its settings, and how to answer."""
+"""The order of a command about models: its model, its settings, and how to answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from paddler_trio.wire.trio.desired_state_extras import Extras
 
 @attrs.frozen(kw_only=True)
 class ModelRunOptions:
-    """What the command line asks for; None keeps what is desired now.
+    """The order of a command line; None keeps what is desired now.
 
     ``template``: a chat template to use, or False for the model's own.
     """
@@ -136,7 +136,7 @@ def template_in(file: Path) -> ChatTemplate:
 
 
 def state_of(raw: Mapping[str, object]) -> BalancerDesiredState:
-    """What a balancer stores; BalancerRefusedError if it is of another version."""
+    """Read the state that a balancer stores; BalancerRefusedError if it is of another version."""
     try:
         return structure(raw, BalancerDesiredState)
     except WireError as error:

@@ -75,7 +75,7 @@ def _is_auto(name: str, value: object) -> bool:
 
 
 def _number(name: str, text: object) -> object:
-    """What stands behind a flag that takes a number or ``auto``."""
+    """Return what stands behind a flag that takes a number or ``auto``."""
     if text == AUTO or not isinstance(text, str):
         return text
     try:
@@ -98,7 +98,7 @@ def _judge(name: str, value: object, *, hint: str, label: str = "") -> None:
 
 
 def parameters_of_file(file: Path) -> dict[str, object]:
-    """What a ``.toml`` or ``.json`` file gives; typer.BadParameter names what is wrong with it."""
+    """Read a ``.toml`` or ``.json`` file; typer.BadParameter names what is wrong with it."""
     hint = "--file"
     text = text_of_file(file, hint)
     try:

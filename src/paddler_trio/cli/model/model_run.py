@@ -1,4 +1,4 @@
-"""What ``model show``, ``model set`` and ``model swap`` do, once the command line is understood."""
+"""The work of ``model show``, ``set`` and ``swap``, once the command line is understood."""
 
 from __future__ import annotations
 

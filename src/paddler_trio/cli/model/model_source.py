@@ -13,7 +13,7 @@ FORMS = "a path on the agents, https://..., hf:org/repo[:QUANT], hf:org/repo/fil
 
 
 def model_of(source: str) -> DesiredModel | HubRepository:
-    """What ``source`` names; typer.BadParameter says what is wrong with it.
+    """Return the model that ``source`` names; typer.BadParameter says what is wrong with it.
 
     A path is one on the agents: an absolute one as it is, a relative one only if it exists here,
     because an agent runs in a directory of its own.

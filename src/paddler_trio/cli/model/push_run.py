@@ -40,7 +40,7 @@ class LocalFile:
 
 @attrs.frozen
 class PushedNames:
-    """How the desired state names what was pushed."""
+    """The names that the desired state has for what was pushed."""
 
     manifest: Manifest
 

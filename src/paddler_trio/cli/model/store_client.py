@@ -1,15 +1,15 @@
-"""What client commands ask of a balancer's model store: what is there, and uploads."""
+"""Questions of client commands to a balancer's model store, and uploads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Final
 
 import attrs
 import httpx
 
 from paddler_trio.cli.balancer_http import (
+    BalancerClient,
     BalancerRefusedError,
     clear_errors,
     open_http,
@@ -28,33 +28,19 @@ UPLOAD_OFFSET: Final = "Upload-Offset"
 
 
 @attrs.frozen(eq=False)
-class StoreClient:
+class StoreClient(BalancerClient):
     """A conversation with one balancer's store; use it as a context manager.
 
     Every method raises BalancerUnreachableError or BalancerRefusedError.
     """
-
-    address: str
-    _http: httpx.Client
 
     @classmethod
     def open(cls, management: ManagementFlags) -> StoreClient:
         """Return a client that has sent nothing yet; errors are those of `http_settings`."""
         return cls(management.address, open_http(management, answer_s=ANSWER_S))
 
-    def __enter__(self) -> StoreClient:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._http.close()
-
     def here_bytes(self, sha256: str) -> int | None:
-        """How much of a file has arrived; None if all of it is there and its hash was compared."""
+        """Return how much of a file is there; None if all of it is, and its hash was compared."""
         path = f"{STORE_PATH}/blobs/sha256/{sha256}"
         with clear_errors(self.address):
             answer = self._http.head(path)
@@ -109,7 +95,7 @@ class StoreClient:
         return _object(answer)
 
     def listing(self) -> dict[str, object] | None:
-        """What is there; None from a balancer without a store."""
+        """Return what is there; None from a balancer without a store."""
         with clear_errors(self.address):
             answer = self._http.get(STORE_PATH)
         if answer.status_code in {404, 501}:

@@ -38,7 +38,7 @@ def store_rows(listing: Json) -> list[Row]:
 
 
 def _own(model: StoredModel, uses: Mapping[str, int], told: Mapping[str, Json]) -> Sequence[Json]:
-    """What is told of the files that no other model has, or of all if it shares them all: a file
+    """Return what is told of the files that no other model has, or of all if it shares all: a file
     that is shared is desired, or pinned, for the sake of one of its models."""
     own = [told[file.key] for file in model.files if uses[file.key] == 1]
     return own or [told[file.key] for file in model.files]
@@ -58,7 +58,7 @@ def _state_words(model: StoredModel, own: Sequence[Json]) -> str:
 
 
 def _parts(model: StoredModel) -> tuple[int, int]:
-    """How many files the model has, and how many of them are not here: the store fetches what is
+    """Return how many files the model has, and how many are not here: the store fetches what is
     asked for."""
     names = {name for file in model.files for name in file.names}
     path, commit = model.source, ""

@@ -1,4 +1,4 @@
-"""What ``model pin``, ``unpin`` and ``prune --store`` do, given what the flags say."""
+"""The work of ``model pin``, ``unpin`` and ``prune --store``, given what the flags say."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ AGENT_KEY = "agent"
 
 @attrs.frozen(kw_only=True)
 class Preview:
-    """What would happen to one deployment."""
+    """The outlook of one deployment."""
 
     deployment: str
     change: str
@@ -62,7 +62,7 @@ class Preview:
         )
 
     def plain(self) -> dict[str, object]:
-        """For ``--json``."""
+        """Return the document for ``--json``."""
         return {
             "deployment": self.deployment,
             "change": self.change,
@@ -118,7 +118,8 @@ def preview(
 def instances(
     agents: Sequence[AgentView], deployment: str, where: Sequence[str]
 ) -> list[AgentView]:
-    """For each host that meets ``where`` its instance of the deployment, else its first link."""
+    """Return for each host that meets ``where`` its instance of the deployment, else its first
+    link."""
     found = {
         view.host or view.id: view
         for view in agents

@@ -1,4 +1,4 @@
-"""What a change would cost: bytes to fetch, time to load, and the gap; decided from answers.
+"""The cost of a change: bytes to fetch, time to load, and the gap; decided from answers.
 
 A gap is the time in which nobody serves the deployment. There is none where nothing is loaded,
 where agents change one after the other, and where the new model loads beside the old one.
@@ -34,7 +34,7 @@ NO_GAP: Final[Mapping[str, str]] = {
 
 @attrs.frozen(kw_only=True)
 class AgentOutlook:
-    """What the change would be on one agent; None where it cannot be known.
+    """The cost of the change on one agent; None where it cannot be known.
 
     ``fetch_bytes``: not on its disk yet. ``load_s``: how long loading will take, from its last
     load. ``beside``: its memory holds the old and the new model at once.
@@ -79,7 +79,7 @@ def agent_outlook(
     models: Sequence[DesiredModel],
     cached: Sequence[Mapping[str, object]] | None,
 ) -> AgentOutlook:
-    """Of one agent.
+    """Return the outlook of one agent.
 
     Args:
       view: the instance that serves the deployment, or the host that would.
@@ -144,7 +144,7 @@ def _fetch_bytes(
     models: Sequence[DesiredModel],
     cached: Sequence[Mapping[str, object]] | None,
 ) -> int | None:
-    """Of the model's own files; its projection is small beside them and not counted."""
+    """Return the bytes of the model's own files; its projection is small and not counted."""
     model = models[0]
     if isinstance(model, LocalToAgent | NoModel):
         return 0
@@ -180,7 +180,7 @@ def _load_s(view: AgentView, answer: FitAnswer) -> float | None:
 
 
 def _fits_beside(answer: FitAnswer) -> bool | None:
-    """Whether the agent would load the model with the old one still there; one that does not say
+    """Return whether the agent would load it with the old model still there; one that does not say
     so would if it fits into what is free now."""
     said = None if answer.report is None else answer.report.get("beside")
     if isinstance(said, bool):

@@ -1,4 +1,4 @@
-"""How far the fleet is with a new desired state; decided from snapshots, without a clock.
+"""The progress of a fleet to a new desired state; decided from snapshots, without a clock.
 
 An agent of ours names the state it wants and the state it serves, so the answer is a comparison; it
 is ``Fresh`` until it has tried that state. A Paddler 4.1 agent names neither: it serves when the
@@ -31,7 +31,7 @@ class SwapResult(StrEnum):
 
 
 class Outcome(StrEnum):
-    """Of the whole swap."""
+    """The outcome of the whole swap."""
 
     ALL_SERVE = "all serve"
     SOME_FAILED = "some failed"
@@ -137,7 +137,7 @@ class SwapProgress:
 
 
 def by_id(agents: Iterable[AgentView]) -> dict[str, AgentView]:
-    """For ``SwapProgress.before``."""
+    """Return agents by their ids, for ``SwapProgress.before``."""
     return {agent.id: agent for agent in agents}
 
 

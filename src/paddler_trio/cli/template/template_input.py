@@ -1,4 +1,4 @@
-"""What the ``template`` commands are given: a template, and a conversation to render with it.
+"""The input of the ``template`` commands: a template, and a conversation to render with it.
 
 The commands read files and go the same way as an agent from there on.
 """
@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import attrs
 import typer
 
 from paddler_trio.cli.model.given_file import text_of_file
+from paddler_trio.setting import Setting
 
 if TYPE_CHECKING:
     from paddler_trio.language.templates.conversation import ModelTemplates
@@ -21,18 +23,6 @@ STDIN = "-"
 ANY_MESSAGES: list[dict[str, object]] = [{"role": "user", "content": "Hello."}]
 """The conversation of somebody who gave none."""
 
-TemplateOption = Annotated[
-    str | None,
-    typer.Option("--template", metavar="FILE", help="Jinja file; - reads standard input."),
-]
-ModelOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--model",
-        help="GGUF file whose template, special tokens and vocabulary to use. With --template, "
-        "that template takes the place of the file's, as an override does.",
-    ),
-]
 MessagesOption = Annotated[
     str,
     typer.Option(
@@ -52,26 +42,6 @@ OptionalMessagesOption = Annotated[
         show_default="one turn of a user",
     ),
 ]
-ToolsOption = Annotated[
-    str | None,
-    typer.Option("--tools", metavar="FILE", help="JSON array of tools in OpenAI's shape."),
-]
-ThinkingOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--thinking/--no-thinking",
-        help="Switch the model's thinking, if its template can.",
-        show_default="as the template wants it",
-    ),
-]
-KwargsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--kwargs",
-        metavar="FILE",
-        help="JSON object with further template variables, such as `documents`.",
-    ),
-]
 GenerationPromptOption = Annotated[
     bool,
     typer.Option(
@@ -79,29 +49,57 @@ GenerationPromptOption = Annotated[
         help="Open the assistant's turn at the end.",
     ),
 ]
-ContinueOption = Annotated[
-    bool,
-    typer.Option(
-        "--continue-final-message",
-        help="End inside the last message, the assistant's, which an answer would go on with.",
-    ),
-]
-BosOption = Annotated[
-    str | None,
-    typer.Option(
-        "--bos-token",
-        help="Text of the vocabulary's first token.",
-        show_default="the model's, else none",
-    ),
-]
-EosOption = Annotated[
-    str | None,
-    typer.Option(
-        "--eos-token",
-        help="Text of the vocabulary's last token.",
-        show_default="the model's, else none",
-    ),
-]
+
+
+@attrs.frozen(kw_only=True)
+class TemplateFlags:
+    """The template, and the special tokens that it writes."""
+
+    template: Annotated[
+        str | None, Setting("Jinja file; - reads standard input.", metavar="FILE")
+    ] = None
+    model: Annotated[
+        Path | None,
+        Setting(
+            "GGUF file whose template, special tokens and vocabulary to use. With --template, "
+            "that template takes the place of the file's, as an override does."
+        ),
+    ] = None
+    bos_token: Annotated[
+        str | None,
+        Setting("Text of the vocabulary's first token.", unset="the model's, else none"),
+    ] = None
+    eos_token: Annotated[
+        str | None,
+        Setting("Text of the vocabulary's last token.", unset="the model's, else none"),
+    ] = None
+
+
+@attrs.frozen(kw_only=True)
+class ConversationFlags:
+    """The variables of a template beside the messages."""
+
+    tools: Annotated[
+        str | None, Setting("JSON array of tools in OpenAI's shape.", metavar="FILE")
+    ] = None
+    thinking: Annotated[
+        bool | None,
+        Setting(
+            "Switch the model's thinking, if its template can.",
+            flag="--thinking/--no-thinking",
+            unset="as the template wants it",
+        ),
+    ] = None
+    kwargs: Annotated[
+        str | None,
+        Setting(
+            "JSON object with further template variables, such as `documents`.", metavar="FILE"
+        ),
+    ] = None
+    continue_final_message: Annotated[
+        bool,
+        Setting("End inside the last message, the assistant's, which an answer would go on with."),
+    ] = False
 
 
 def take_special_tokens(
@@ -111,8 +109,6 @@ def take_special_tokens(
 
     A request to an agent cannot set them; at a terminal nobody else knows them.
     """
-    import attrs
-
     variables = dict(conversation.template_kwargs)
     bos_token, eos_token = (variables.pop(name, None) for name in ("bos_token", "eos_token"))
     if isinstance(bos_token, str):
@@ -122,35 +118,24 @@ def take_special_tokens(
     return attrs.evolve(conversation, template_kwargs=variables), templates
 
 
-def read_templates(
-    template: str | None,
-    model: Path | None,
-    *,
-    bos_token: str | None = None,
-    eos_token: str | None = None,
-) -> ModelTemplates:
+def read_templates(given: TemplateFlags) -> ModelTemplates:
     """The templates to render with, compiled and probed.
 
     Raises:
       typer.BadParameter: neither is given, or a file cannot be read.
       ChatTemplateError, ModelFileError: what is in the file is not usable.
     """
-    import attrs
-
     from paddler_trio.language.templates.conversation import ModelTemplate, ModelTemplates
 
-    source = None if template is None else _read(template, "--template")
-    if model is not None:
-        templates = _templates_in(model, source)
+    source = None if given.template is None else _read(given.template, "--template")
+    if given.model is not None:
+        templates = _templates_in(given.model, source)
     elif source is not None:
         templates = ModelTemplates(default=ModelTemplate.compile(source))
     else:
         raise typer.BadParameter("give --template FILE, --model GGUF, or both")
-    if bos_token is not None:
-        templates = attrs.evolve(templates, bos_token=bos_token)
-    if eos_token is not None:
-        templates = attrs.evolve(templates, eos_token=eos_token)
-    return templates
+    tokens: dict[str, Any] = {"bos_token": given.bos_token, "eos_token": given.eos_token}
+    return attrs.evolve(templates, **{name: t for name, t in tokens.items() if t is not None})
 
 
 def _templates_in(model: Path, override: str | None) -> ModelTemplates:
@@ -169,13 +154,7 @@ def _templates_in(model: Path, override: str | None) -> ModelTemplates:
 
 
 def read_conversation(
-    messages: str | None,
-    tools: str | None = None,
-    kwargs: str | None = None,
-    *,
-    thinking: bool | None = None,
-    add_generation_prompt: bool = False,
-    continue_final_message: bool = False,
+    messages: str | None, asked: ConversationFlags, *, add_generation_prompt: bool
 ) -> ConversationPrompt:
     """The request as a balancer would send it; what is in the messages the agent's code judges.
 
@@ -183,7 +162,7 @@ def read_conversation(
       typer.BadParameter: a file cannot be read, or is not the JSON it has to be.
     """
     given = ANY_MESSAGES if messages is None else _read_json(messages, "--messages")
-    given_tools = None if tools is None else _read_json(tools, "--tools")
+    given_tools = None if asked.tools is None else _read_json(asked.tools, "--tools")
     if isinstance(given, dict):
         given_tools = given.get("tools") if given_tools is None else given_tools
         given = given.get("messages")
@@ -191,7 +170,7 @@ def read_conversation(
         raise typer.BadParameter("expected an array of messages", param_hint="--messages")
     if given_tools is not None and not isinstance(given_tools, list):
         raise typer.BadParameter("expected an array of tools", param_hint="--tools")
-    variables = {} if kwargs is None else _read_json(kwargs, "--kwargs")
+    variables = {} if asked.kwargs is None else _read_json(asked.kwargs, "--kwargs")
     if not isinstance(variables, dict):
         raise typer.BadParameter("expected an object", param_hint="--kwargs")
     from paddler_trio.wire.trio.work import ConversationPrompt
@@ -199,10 +178,10 @@ def read_conversation(
     return ConversationPrompt(
         messages=tuple(given),
         tools=tuple(given_tools or ()),
-        thinking=thinking,
+        thinking=asked.thinking,
         template_kwargs=variables,
         add_generation_prompt=add_generation_prompt,
-        continue_final_message=continue_final_message,
+        continue_final_message=asked.continue_final_message,
     )
 
 

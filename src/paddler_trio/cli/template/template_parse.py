@@ -11,18 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.template.template_input import (
     STDIN,
-    BosOption,
-    ContinueOption,
-    EosOption,
+    ConversationFlags,
     GenerationPromptOption,
-    KwargsOption,
-    ModelOption,
     OptionalMessagesOption,
-    TemplateOption,
-    ThinkingOption,
-    ToolsOption,
+    TemplateFlags,
     read_conversation,
     read_templates,
     take_special_tokens,
@@ -36,17 +31,13 @@ if TYPE_CHECKING:
 MAX_PIECE_BYTES = 12
 
 
+@with_flags
 def parse(
+    *,
     messages: OptionalMessagesOption = None,
-    template: TemplateOption = None,
-    model: ModelOption = None,
-    tools: ToolsOption = None,
-    thinking: ThinkingOption = None,
-    kwargs: KwargsOption = None,
+    template: TemplateFlags,
+    asked: ConversationFlags,
     add_generation_prompt: GenerationPromptOption = True,
-    continue_final_message: ContinueOption = False,
-    bos_token: BosOption = None,
-    eos_token: EosOption = None,
     split: Annotated[
         int | None,
         typer.Option(
@@ -68,21 +59,16 @@ def parse(
     with one_line_errors():
         if messages == STDIN:
             raise typer.BadParameter("standard input is the answer", param_hint="--messages")
-        templates = read_templates(template, model, bos_token=bos_token, eos_token=eos_token)
+        templates = read_templates(template)
         conversation = read_conversation(
-            messages,
-            tools,
-            kwargs,
-            thinking=thinking,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
+            messages, asked, add_generation_prompt=add_generation_prompt
         )
         conversation, templates = take_special_tokens(conversation, templates)
         shown = _meaning(
             conversation,
             templates,
             sys.stdin.buffer.read(),
-            may_reason=thinking is None,
+            may_reason=asked.thinking is None,
             seed=split,
             is_partial=partial,
         )

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.template.template_input import (
-    BosOption,
-    ContinueOption,
-    EosOption,
+    ConversationFlags,
     GenerationPromptOption,
-    KwargsOption,
     MessagesOption,
-    ModelOption,
-    TemplateOption,
-    ThinkingOption,
-    ToolsOption,
+    TemplateFlags,
     read_conversation,
     read_templates,
     take_special_tokens,
@@ -23,17 +18,13 @@ from paddler_trio.cli.terminal import one_line_errors
 from paddler_trio.errors import ConfigurationError
 
 
+@with_flags
 def render(
+    *,
     messages: MessagesOption,
-    template: TemplateOption = None,
-    model: ModelOption = None,
-    tools: ToolsOption = None,
-    thinking: ThinkingOption = None,
-    kwargs: KwargsOption = None,
+    template: TemplateFlags,
+    asked: ConversationFlags,
     add_generation_prompt: GenerationPromptOption = False,
-    continue_final_message: ContinueOption = False,
-    bos_token: BosOption = None,
-    eos_token: EosOption = None,
 ) -> None:
     """Print the exact prompt that an agent would give the model, without a newline of ours."""
     with one_line_errors():
@@ -41,14 +32,9 @@ def render(
         from paddler_trio.language.templates.conversation import prepare_conversation
         from paddler_trio.language.templates.token_escaping import unescaped
 
-        templates = read_templates(template, model, bos_token=bos_token, eos_token=eos_token)
+        templates = read_templates(template)
         conversation = read_conversation(
-            messages,
-            tools,
-            kwargs,
-            thinking=thinking,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
+            messages, asked, add_generation_prompt=add_generation_prompt
         )
         conversation, templates = take_special_tokens(conversation, templates)
         prepared = prepare_conversation(conversation, templates)

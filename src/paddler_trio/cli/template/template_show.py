@@ -6,13 +6,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from paddler_trio.cli.template.template_input import (
-    BosOption,
-    EosOption,
-    ModelOption,
-    TemplateOption,
-    read_templates,
-)
+from paddler_trio.cli.flags import with_flags
+from paddler_trio.cli.template.template_input import TemplateFlags, read_templates
 from paddler_trio.cli.terminal import one_line_errors
 
 if TYPE_CHECKING:
@@ -20,15 +15,11 @@ if TYPE_CHECKING:
     from paddler_trio.language.templates.conversation import ModelTemplate, ModelTemplates
 
 
-def show(
-    template: TemplateOption = None,
-    model: ModelOption = None,
-    bos_token: BosOption = None,
-    eos_token: EosOption = None,
-) -> None:
+@with_flags
+def show(*, template: TemplateFlags) -> None:
     """Print what was found out about a template, as JSON; each named template has its own entry."""
     with one_line_errors():
-        templates = read_templates(template, model, bos_token=bos_token, eos_token=eos_token)
+        templates = read_templates(template)
         shown = {"default": _description(templates.default, templates)}
         for name, named in templates.named.items():
             shown[name] = _description(named, templates)

@@ -58,7 +58,7 @@ _PROBED_CHARS = 1024  # no opening probe looks further
 
 @attrs.frozen
 class Goal:
-    """Where a marker leads; ``recipient`` is the tool it names."""
+    """A goal is where a marker leads; ``recipient`` is the tool it names."""
 
     token_class: TokenClass
     recipient: str | None = None
@@ -90,9 +90,16 @@ class Marker:
     spares_values: bool = False
     repeats: bool = False
 
+    def goal(self, header: str) -> Goal | None:
+        """Return where the marker leads with what stands behind it; None if it is plain text."""
+        if self.until is None or self.read_header is None:
+            return Goal(self.leads_to)
+        read = self.read_header
+        return read(header.removesuffix(self.until)) if header.endswith(self.until) else None
+
 
 class ProbeResult(Enum):
-    """What an opening probe makes of the first characters of a section or a line."""
+    """This is what an opening probe makes of the first characters of a section or a line."""
 
     IS_CALL = 1
     MAY_BECOME_ONE = 2
@@ -112,7 +119,7 @@ class SectionRules:
         markers: Mapping[TokenClass, tuple[Marker, ...]],
         new_tracker: Callable[[], Tracker] = StringTracker,
     ) -> None:
-        """Where two markers of one class have the same text, the later one counts.
+        """Take the markers of each class; where two have the same text, the later one counts.
 
         Args:
           new_tracker: follows a section's values, for markers that spare them.
@@ -129,12 +136,27 @@ class SectionRules:
         return frozenset().union(*self._by_text.values())
 
     def markers_of(self, kind: TokenClass) -> MarkerSet:
-        """What to look for in text of this class."""
+        """Return what to look for in text of this class."""
         return self._sets[kind]
 
     def marker(self, kind: TokenClass, text: str) -> Marker:
-        """What the marker ``text`` does."""
+        """Return what the marker ``text`` does."""
         return self._by_text[kind][text]
+
+
+def _end_of(marker: Marker, text: str, begin: int, *, is_end: bool) -> int | None:
+    """Return where a marker ends with its header, which begins at ``begin``.
+
+    It is ``begin`` for a marker without one, or whose header does not end within the limit; None
+    while that is open.
+    """
+    if marker.until is None or marker.read_header is None:
+        return begin
+    limit = begin + MAX_HEADER_CHARS + len(marker.until)
+    end = text.find(marker.until, begin, limit)
+    if end >= 0:
+        return end + len(marker.until)
+    return None if not is_end and len(text) < limit else begin
 
 
 _KINDS = tuple(TokenClass)
@@ -215,11 +237,8 @@ class Automaton:
         return self._advance(self.held_back, is_end=True)
 
     def _advance(self, text: str, *, is_end: bool) -> list[Piece]:
-        pieces: list[Piece] = []
-        if self._opening:
-            pieces.append(Piece(self.current, self._opening, self.section))
-            self._opening = ""
-        self.held_back = ""
+        pieces = [Piece(self.current, self._opening, self.section)] if self._opening else []
+        self._opening = self.held_back = ""
         start = 0  # everything before is decided
         searched = 0  # markers before turned out to be plain text
         looked_in: TokenClass | None = None  # what `found` and `undecided` are true of
@@ -249,49 +268,50 @@ class Automaton:
                     self._is_fresh = True
                     continue
             if found is None or undecided < found.start():
-                self._emit(text[start:undecided], pieces)
-                self.held_back = text[undecided:]
+                self._hold(text, start, undecided, pieces)
                 if is_end:
                     self._emit_silence(pieces)
                 return pieces
             marker = self._rules.marker(self.current, found.group())
-            if marker.repeats and not (
-                not self._has_text
-                and self.came_from is TokenClass.TOOL_CALL
-                and not text[start : found.start()].strip()
-            ):
-                searched = found.end()
-                continue
+            is_text = marker.repeats and not self._is_behind_call(text[start : found.start()])
             if marker.spares_values:
                 self._emit(text[start : found.start()], pieces)
                 start = found.start()
-                if self._tracker.is_inside:
-                    searched = found.end()
-                    continue
-            after, goal = found.end(), Goal(marker.leads_to)
-            if marker.until is not None and marker.read_header is not None:
-                longest = MAX_HEADER_CHARS + len(marker.until)
-                end = text.find(marker.until, after, after + longest)
-                if end < 0 and not is_end and len(text) < after + longest:
-                    self._emit(text[start : found.start()], pieces)
-                    self.held_back = text[found.start() :]
-                    return pieces
-                header_goal = marker.read_header(text[after:end]) if end >= 0 else None
-                if header_goal is None:
-                    searched = found.end()
-                    continue
-                after, goal = end + len(marker.until), header_goal
+                is_text = is_text or self._tracker.is_inside
+            after = found.end() if is_text else _end_of(marker, text, found.end(), is_end=is_end)
+            if after is None:
+                self._hold(text, start, found.start(), pieces)
+                return pieces
+            goal = marker.goal(text[found.end() : after])
+            if is_text or goal is None:
+                searched = found.end()
+                continue
             shown_to = found.end() if marker.closes_inside else found.start()
             self._emit(text[start:shown_to], pieces)
-            self._emit_silence(pieces)
             # What is kept for the new section must not be read as a marker again.
             start, searched = after - marker.kept, after
-            mark = text[shown_to + self._hidden : start]
-            self._hidden = max(0, self._hidden - (start - shown_to))
-            if self._shows_reasoning_marks and mark:
-                self._emit_mark(mark, goal.token_class, pieces)
-            self._turn_to(goal, marker.text_was or self.current, mark)
-            self._is_fresh, looked_in = True, None
+            self._pass(marker, goal, text[shown_to:start], pieces)
+            looked_in = None
+
+    def _hold(self, text: str, start: int, end: int, pieces: list[Piece]) -> None:
+        """Show what is decided, up to ``end``, and keep the rest for when more is there."""
+        self._emit(text[start:end], pieces)
+        self.held_back = text[end:]
+
+    def _is_behind_call(self, between: str) -> bool:
+        """Return whether nothing but blanks stands between the last call and what comes next."""
+        is_blank = not self._has_text and not between.strip()
+        return is_blank and self.came_from is TokenClass.TOOL_CALL
+
+    def _pass(self, marker: Marker, goal: Goal, written: str, pieces: list[Piece]) -> None:
+        """Go on behind a marker, of which ``written`` is no part of a section."""
+        self._emit_silence(pieces)
+        mark = written[self._hidden :]
+        self._hidden = max(0, self._hidden - len(written))
+        if self._shows_reasoning_marks and mark:
+            self._emit_mark(mark, goal.token_class, pieces)
+        self._turn_to(goal, marker.text_was or self.current, mark)
+        self._is_fresh = True
 
     def _pass_blanks(self, text: str, start: int, pieces: list[Piece]) -> int:
         """Show the blanks at ``start``, which decide nothing; where they end."""
@@ -311,7 +331,8 @@ class Automaton:
         self._tracker = self._rules.new_tracker()
 
     def _waits_for_call(self, probe: OpeningProbe, rest: str, *, is_end: bool) -> bool:
-        """Whether more text is needed to decide; a section that begins like a call becomes one."""
+        """Return whether more text is needed to decide; a section that begins like a call
+        becomes one."""
         if not rest:
             return False
         likeness = ProbeResult.IS_NONE

@@ -50,7 +50,7 @@ def probe_of(form: ModelFormat, tool_names: Iterable[str]) -> OpeningProbe | Non
 
 @attrs.frozen
 class _BareCallProbe:
-    """With a ``prefix`` it looks for ``f{`` behind that, and for nothing else."""
+    """A probe with a ``prefix`` looks for ``f{`` behind that, and for nothing else."""
 
     names: frozenset[str]
     prefix: str
@@ -94,7 +94,7 @@ class _BareCallProbe:
 
 
 def _likeness(text: str, beginnings: Sequence[str]) -> ProbeResult:
-    """Of a text to one that has to begin with one of these."""
+    """Compare a text to one that has to begin with one of these."""
     if text.startswith(tuple(beginnings)):
         return ProbeResult.IS_CALL
     may_be = any(beginning.startswith(text) for beginning in beginnings)

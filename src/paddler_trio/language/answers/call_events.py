@@ -1,4 +1,4 @@
-"""What reading tool calls gives: calls as they were written, bit by bit and whole."""
+"""Reading tool calls gives events: calls as they were written, bit by bit and whole."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Emit: TypeAlias = Callable[[ReadEvent], object]
 
 
 class NotACallError(PaddlerError):
-    """What stands here is no call, or not all of one; the reader of the section catches it."""
+    """Something is no call, or not all of one; the reader of the section catches it."""
 
 
 class TooDeepError(PaddlerError):

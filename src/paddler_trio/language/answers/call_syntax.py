@@ -245,7 +245,8 @@ READ_ANYWHERE: tuple[TaggedCalls | NamedJson, ...] = (
 
 
 def start_of(syntax: CallSyntax | None) -> str:
-    """What a call of this syntax begins with; "" if nothing distinguishes it from other text."""
+    """Return what a call of this syntax begins with; "" if nothing distinguishes it from other
+    text."""
     match syntax:
         case NestedTags(mark=mark):
             return f'{mark}<invoke name="'

@@ -84,13 +84,13 @@ class Family:
     format: ModelFormat | Callable[[str], ModelFormat]
 
     def matches(self, source: str) -> bool:
-        """Whether a template's source, without its comments, is of this family."""
+        """Return whether a template's source, without its comments, is of this family."""
         return all(text in source for text in self.mentions) and not any(
             text in source for text in self.lacks
         )
 
     def format_of(self, source: str) -> ModelFormat:
-        """How the model behind a template that matches writes."""
+        """Return how the model behind a template that matches writes."""
         return self.format if isinstance(self.format, ModelFormat) else self.format(source)
 
 
@@ -133,7 +133,7 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
 def _harmony_goal(header: str) -> Goal | None:
-    """Where ``<|start|>assistant to=... <|channel|>...`` leads."""
+    """Return where ``<|start|>assistant to=... <|channel|>...`` leads."""
     recipient = _RECIPIENT.search(header)
     if recipient is not None and recipient[1] != "assistant":
         return Goal(_CALL, recipient[1].removeprefix("functions."))

@@ -53,7 +53,7 @@ def known_format(template_source: str, families: Iterable[Family] = FAMILIES) ->
 
 @lru_cache(maxsize=16)  # the templates in force
 def format_of(template: ChatTemplate, explicit: Markers | None = None) -> ModelFormat:
-    """How the model behind ``template`` writes; once per load, milliseconds.
+    """Return how the model behind ``template`` writes; once per load, milliseconds.
 
     Args:
       explicit: what an operator sets over the template's own. An empty ``reasoning_close`` or
@@ -134,7 +134,7 @@ _TOOL = {
 
 
 def probed_format(template: ChatTemplate) -> ModelFormat | None:
-    """What probes show of ``template``; None if they show nothing."""
+    """Return what probes show of ``template``; None if they show nothing."""
     turn = _rendered_turn(template, {"content": _TEXT})
     if turn is None or _TEXT not in turn:
         return None
@@ -204,7 +204,7 @@ def _closes(closing: str, opening: str) -> bool:
 
 
 def _after_common(turn: str, before: str) -> int:
-    """Where ``turn`` begins to differ from ``before``, not in the middle of a tag."""
+    """Return where ``turn`` begins to differ from ``before``, not in the middle of a tag."""
     start = len(common_start(turn, before))
     for mark, end in _BRACKETS:
         begin = turn.rfind(mark, 0, start)

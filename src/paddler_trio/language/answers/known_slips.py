@@ -1,4 +1,4 @@
-"""What models are known to write wrong: the one table that readers recover by, and tests draw from.
+"""Models are known to write some things wrong: readers recover by this table, tests draw from it.
 
 A slip is here only if what was meant is certain. Each is a way to write a call, given as it is
 written rightly; what a reader needs to know of it stands beside.
@@ -31,34 +31,39 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "invoke": ("function",),
 }
 """By the name in a closing tag, what models close instead."""
-_CLOSING = re.compile(r"</(?P<prefix>.*?)(?P<name>\w+)>", re.DOTALL)
+_CLOSING = re.compile(
+    r"</(?P<prefix>.*?)(?P<name>arg_value|tool_call|\w+(?=>))(?P<suffix>(:\w+)?)>", re.DOTALL
+)
+"""Names of tags may have a prefix (``atem:invoke``) or, Hunyuan's, a suffix (``tool_call:x``)."""
 
 
 @lru_cache(maxsize=256)
 def misspelt_ends(end: str, key: str = "") -> tuple[str, ...]:
-    """What models write for the closing tag ``end``; with a ``key``, of the argument of this name.
+    """Return what models write for the closing tag ``end``; with a ``key``, of the argument of this
+    name.
 
-    ``</parameter=path>``, and the tag of another family or without its prefix.
+    ``</parameter=path>``, and the tag of another family or without its prefix or suffix.
     """
     match = _CLOSING.fullmatch(end)
     if match is None:
         return ()
-    prefix, name = match["prefix"], match["name"]
-    others = [f"</{prefix}{other}>" for other in _OTHER_NAMES.get(name, ())]
-    if prefix:
+    prefix, name, suffix = match["prefix"], match["name"], match["suffix"]
+    others = [f"</{prefix}{other}{suffix}>" for other in _OTHER_NAMES.get(name, ())]
+    if prefix or suffix:
         others.append(f"</{name}>")
     if key:
-        others += [f"</{prefix}{name}={key}>", f"</{key}>"]
+        others += [f"</{prefix}{name}{suffix}={key}>", f"</{key}>"]
     return tuple(other for other in others if other != end)
 
 
 def ends_of_call(syntax: TaggedCalls) -> tuple[str, ...]:
-    """What ends a call, as it should be and misspelt; nothing where only its section ends it."""
+    """Return what ends a call, as it should be and misspelt; nothing where only its section ends
+    it."""
     return (syntax.call_end, *misspelt_ends(syntax.call_end)) if syntax.call_end else ()
 
 
 def strays_of(syntax: CallSyntax | None) -> tuple[str, ...]:
-    """What may stand between two calls of a section because it was written twice."""
+    """Return what may stand between two calls of a section because it was written twice."""
     match syntax:
         case TaggedCalls():
             return ends_of_call(syntax)

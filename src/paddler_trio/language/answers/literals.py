@@ -1,17 +1,21 @@
-"""Values written more loosely than JSON: Python's literals, bare keys, quotes of other kinds.
+"""Values that models write: JSON that can be sent, and literals that are looser than JSON.
 
+{"k": [1, "x"], "on": true}        JSON: every text fits UTF-8, every number is finite
 {'k': [1, 'x'], "on": True}        Python, and templates that print Python objects
 {theme:<|"|>dark<|"|>,count:3}     Gemma: bare keys, a quote token, no escapes
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Iterator
+from typing import NoReturn
 
 import attrs
 
-from paddler_trio.language.answers.strict_json import parse_json
+from paddler_trio.language.answers.call_events import Arguments
 
 MAX_DEPTH = 100
 
@@ -169,3 +173,47 @@ def _unescaped(match: re.Match[str]) -> str:
             raise ValueError(f"\\U{code} is no character")
         return chr(number)
     return _ESCAPED.get(match[4], match[4] if match[4] in "\\'\"\n/" else f"\\{match[4]}")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits[:20]} is too large for a number")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def parse_json(text: str) -> object:
+    """The one JSON value that ``text`` is, blanks around it allowed.
+
+    Raises:
+      ValueError: it is not, or holds half a character, or a number beyond all bounds.
+      RecursionError: nested deeper than the interpreter follows.
+    """
+    stripped = text.strip()
+    value: object
+    value, end = _DECODER.raw_decode(stripped)
+    if end != len(stripped):
+        raise ValueError(f"Extra data at character {end}")
+    if "\\u" in stripped:  # only escapes can bring half a character
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def arguments_of(value: object) -> Arguments:
+    """Objects stay, nothing means none, and JSON inside a string is opened, as OpenAI writes it."""
+    if isinstance(value, str):
+        try:
+            inner = parse_json(value)
+        except ValueError:
+            return value
+        return inner if isinstance(inner, dict) else value
+    if value is None:
+        return {}
+    return value if isinstance(value, dict) else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""How one model writes its answers: its reasoning, its tool calls, and the marks around them.
+"""One model writes its answers in one way: its reasoning, its calls, and the marks around them.
 
 A format is found once, when a template is loaded (``families``, ``format_detection``), and is plain
 data from then on: the classifier takes its markers from it, the tool-call reader its syntax, and
@@ -84,7 +84,7 @@ class ModelFormat:
 
     @cached_property
     def rules(self) -> SectionRules:
-        """What each marker does in each class of text."""
+        """Return what each marker does in each class of text."""
         syntax = None if self.calls is None else self.calls.syntax
         if isinstance(syntax, TaggedCalls):
             return SectionRules(_markers_of(self), partial(ValueTracker, syntax))
@@ -92,13 +92,14 @@ class ModelFormat:
 
     @cached_property
     def rules_without_calls(self) -> SectionRules:
-        """The same where no tools are offered: what looks like a call is content with its marks."""
+        """Return the rules where no tools are offered: what looks like a call is content with
+        its marks."""
         return SectionRules(_markers_of(self._without_calls))
 
     @cached_property
     def rules_of_form(self) -> SectionRules:
-        """The same for an answer whose content is bound to a form: what looks like a mark in it is
-        the text of a value. Families whose content has marks of its own keep those."""
+        """Return the rules for an answer whose content is bound to a form: what looks like a
+        mark in it is the text of a value. Families whose content has marks of its own keep them."""
         markers = _markers_of(self._without_calls)
         has_own = bool(self.content_open or self.content_marks)
         has_own |= any(kind is _CONTENT for kind, _ in self.more_markers)
@@ -115,12 +116,12 @@ class ModelFormat:
 
     @property
     def reasons(self) -> bool:
-        """Whether the model has a section of reasoning."""
+        """Return whether the model has a section of reasoning."""
         return self.reasoning_close is not None
 
 
 def _without_calls(marker: Marker) -> Marker:
-    """What its header calls a message to a tool is content."""
+    """Return a marker behind which what its header calls a message to a tool is content."""
     read = marker.read_header
     if read is None:
         return marker
@@ -133,7 +134,7 @@ def _without_calls(marker: Marker) -> Marker:
 
 
 def _markers_of(form: ModelFormat) -> dict[TokenClass, tuple[Marker, ...]]:
-    """What each marker does in each class.
+    """Return what each marker does in each class.
 
     Openers open in any text but calls. Closers close their section; in text of unknown class they
     decide its class. In content nothing is open, so a closer is plain text, but for one that was

@@ -1,7 +1,7 @@
-"""From token bytes to results: the one path every sampled token takes.
+"""Tokens become results on one path, which every sampled token takes.
 
 bytes -> characters -> class -> stop texts -> tool-call reader -> result, with usage counted on the
-way, and everything held back flushed on every ending (W1-W4). Pure and synchronous: one object an
+way, and everything held back flushed on every ending. Pure and synchronous: one object an
 answer.
 
 Stop texts are looked for in what a client reads as the answer: content, text that cannot be
@@ -137,7 +137,7 @@ class OutputProcessor:
         return told + shown
 
     def progress(self, progress: Progress) -> list[RawResult]:
-        """How far the prompt is; Paddler's protocol has no such result."""
+        """Return how far the prompt is; Paddler's protocol has no such result."""
         if not self.is_extended:
             return []
         counts = {"total": progress.total, "cached": progress.cached, "computed": progress.computed}
@@ -223,7 +223,8 @@ class OutputProcessor:
         return results
 
     def _calls(self, tools: ToolCallReader, outcomes: Iterable[ToolCallOutcome]) -> list[RawResult]:
-        """What became known of calls: their growth, unless the client is Paddler's, then these."""
+        """Return what became known of calls: their growth, unless the client is Paddler's, then
+        these."""
         results: list[RawResult] = [
             {"ToolCallDelta": attrs.asdict(delta)} for delta in tools.take_deltas()
         ]
@@ -315,7 +316,7 @@ def _logprob(entry: TokenLogprob) -> dict[str, object]:
 
 
 def _broke_off(outcome: ToolCallOutcome) -> bool:
-    """Of an answer that was cut off inside a call, which its ending reports already."""
+    """Return whether an answer was cut off inside a call, which its ending reports already."""
     return isinstance(outcome, ParseFailed) or (isinstance(outcome, Remainder) and outcome.is_last)
 
 

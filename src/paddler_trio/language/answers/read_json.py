@@ -16,14 +16,13 @@ from paddler_trio.language.answers.call_events import (
 )
 from paddler_trio.language.answers.call_syntax import JsonCalls
 from paddler_trio.language.answers.known_slips import WORDS
-from paddler_trio.language.answers.literals import parse_literal
+from paddler_trio.language.answers.literals import arguments_of, parse_json, parse_literal
 from paddler_trio.language.answers.read_loose import read_literal_text
 from paddler_trio.language.answers.streamed_json import (
     read_json_string,
     read_json_text,
     read_string_content,
 )
-from paddler_trio.language.answers.strict_json import arguments_of, parse_json
 from paddler_trio.language.answers.text_source import Reading, Sink, Source
 
 _NAME_KEYS = frozenset({"name", "tool_name"})
@@ -35,7 +34,8 @@ _NO_NAME = "a tool call is a JSON object with its tool in the field 'name'"
 
 @attrs.define
 class _Call:
-    """What is known of a call so far; arguments wait until its name (and id) are emitted."""
+    """This is what is known of a call so far; arguments wait until its name (and id) are
+    emitted."""
 
     emit: Emit
     waits_for_id: bool
@@ -168,8 +168,8 @@ def _next_key(source: Source, call: _Call) -> Reading[str]:
     """Take blanks and commas; the character that the next key begins with, not taken.
 
     Returns:
-      "" behind the closing bracket, or where it was forgotten behind the arguments of a call that
-      nothing follows but the end of a list.
+      "" behind the closing bracket, or where it was forgotten behind the arguments of a call, which
+      the end of a list or another call follows.
     """
     while (char := (yield from source.skip_blank())) == ",":
         source.take(1)
@@ -178,7 +178,7 @@ def _next_key(source: Source, call: _Call) -> Reading[str]:
         return ""
     if not char and (source.is_cut_off or not call.has_arguments):
         raise NotACallError("the call does not end")
-    return "" if char == "]" and call.has_arguments else char
+    return "" if char and char in "];{" and call.has_arguments else char
 
 
 def _read_arguments(source: Source, call: _Call, char: str) -> Reading[object]:

@@ -18,8 +18,8 @@ from paddler_trio.language.answers.call_events import (
     WrittenCall,
 )
 from paddler_trio.language.answers.call_syntax import NamedJson
+from paddler_trio.language.answers.literals import arguments_of, parse_json
 from paddler_trio.language.answers.streamed_json import read_json_text
-from paddler_trio.language.answers.strict_json import arguments_of, parse_json
 from paddler_trio.language.answers.text_source import Reading, Source, stops_of
 
 _INDEX = re.compile(r":\d+$")
@@ -141,7 +141,7 @@ def _read_unnamed_call(
 
 
 def _fits(arguments: Arguments, schema: Mapping[str, object]) -> bool:
-    """Whether a tool has all these arguments and requires no others."""
+    """Return whether a tool has all these arguments and requires no others."""
     known, required = schema.get("properties", {}), schema.get("required")
     return (
         isinstance(arguments, dict)

@@ -29,14 +29,12 @@ from paddler_trio.language.answers.call_syntax import (
     start_of,
 )
 from paddler_trio.language.answers.known_slips import strays_of
-from paddler_trio.language.answers.read_code import (
+from paddler_trio.language.answers.read_json import read_json_call, read_json_list
+from paddler_trio.language.answers.read_loose import (
     CODE_TOOLS,
     code_tool_of,
     is_code,
     read_code_call,
-)
-from paddler_trio.language.answers.read_json import read_json_call, read_json_list
-from paddler_trio.language.answers.read_loose import (
     read_python_call,
     read_python_list,
     read_quoted_object,
@@ -323,7 +321,7 @@ class SectionReader:
         return known.GLM
 
     def _takes_bare_name(self, name: str) -> bool:
-        """Whether a name alone is a call without arguments here."""
+        """Return whether a name alone is a call without arguments here."""
         is_such = self._syntax == self._tags_after_name()
         return is_such and (name in self._schemas or not self._source.is_cut_off)
 

@@ -31,7 +31,7 @@ class StopTexts:
         self._markers = MarkerSet(self._texts)
 
     def feed(self, text: str) -> str:
-        """What of the text so far is decided and was not passed on before; may be empty."""
+        """Return what of the text so far is decided and was not passed on before; may be empty."""
         if self.found is not None:
             return ""
         rest = self.held_back + text
@@ -50,7 +50,7 @@ class StopTexts:
         return rest
 
     def _first_complete(self, text: str) -> tuple[int, str] | None:
-        """Where the stop text starts that is complete first."""
+        """Return where the stop text starts that is complete first."""
         found = ((text.find(stop), stop) for stop in self._texts)
         complete = [(start + len(stop), start, stop) for start, stop in found if start >= 0]
         return min(complete)[1:] if complete else None

@@ -47,14 +47,15 @@ class MarkerSet:
         return self._beginnings.isdisjoint(text)
 
     def undecided_from(self, text: str, start: int = 0) -> int:
-        """Where the longest end of ``text`` starts that may still become one of the texts."""
+        """Return where the longest end of ``text`` starts that may still become one of the
+        texts."""
         for begin in range(max(start, len(text) - self._longest), len(text)):
             if text[begin] in self._firsts and self._is_beginning(text[begin:]):
                 return begin
         return len(text)
 
     def _is_beginning(self, text: str) -> bool:
-        """Whether one of the texts begins with this and goes on."""
+        """Return whether one of the texts begins with this and goes on."""
         place = bisect_right(self._sorted, text)  # what goes on sorts right behind it
         return place < len(self._sorted) and self._sorted[place].startswith(text)
 
@@ -89,7 +90,7 @@ class Source:
 
     @property
     def rest(self) -> str:
-        """What is there and not taken."""
+        """Return what is there and not taken."""
         return self._text[self._start :]
 
     def ahead(self, count: int) -> str:
@@ -127,7 +128,7 @@ class Source:
             self._tapes.pop()  # tapes end in the order opposite to their beginning
 
     def take_match(self, pattern: re.Pattern[str]) -> str:
-        """As much as ``pattern`` matches of what is there; maybe nothing."""
+        """Take as much as ``pattern`` matches of what is there; maybe nothing."""
         match = pattern.match(self._text, self._start)
         return self.take(match.end() - self._start) if match is not None else ""
 
@@ -138,7 +139,7 @@ class Source:
         return self._text[self._start : self._start + 1]
 
     def has(self, count: int) -> Reading[bool]:
-        """Whether the text goes on for ``count`` characters."""
+        """Return whether the text goes on for ``count`` characters."""
         while len(self._text) - self._start < count:
             if self.ended:
                 return False
@@ -154,7 +155,7 @@ class Source:
             yield
 
     def starts_with(self, *texts: str) -> Reading[str | None]:
-        """Which of ``texts`` comes next, the longest that does; not taken."""
+        """Return which of ``texts`` comes next, the longest that does; not taken."""
         longest = max(map(len, texts))
         while True:
             there = self._text[self._start : self._start + longest]

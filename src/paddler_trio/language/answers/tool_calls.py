@@ -1,4 +1,4 @@
-"""From the text of tool call sections to calls that may be run.
+"""The text of tool call sections becomes calls that may be run.
 
 A reader belongs to one answer. It reads a section while it is written: a call's name and the text
 of its arguments are passed on as deltas as soon as they are certain. When the section ends, every
@@ -39,7 +39,7 @@ _ID_CHARS = 24
 
 @attrs.frozen
 class ToolCallDelta:
-    """What became known of the call number ``index`` of the answer.
+    """A delta is what became known of the call number ``index`` of the answer.
 
     Its first delta has ``id`` and ``name``, which are None in the others; ``arguments`` is the next
     piece of their JSON text.
@@ -69,7 +69,7 @@ class Parsed:
 
 @attrs.frozen
 class ValidationFailed:
-    """What is wrong with the other calls; every message names its tool."""
+    """Other calls are wrong; every message names its tool."""
 
     messages: tuple[str, ...]
 
@@ -217,7 +217,7 @@ class ToolCallReader:
         return outcomes
 
     def take_deltas(self) -> list[ToolCallDelta]:
-        """What became known since the last time, in order."""
+        """Return what became known since the last time, in order."""
         deltas, self._deltas = self._deltas, []
         return deltas
 

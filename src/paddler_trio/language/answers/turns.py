@@ -1,4 +1,4 @@
-"""Where an answer begins and ends in the text around it, and how much of it the prompt contains.
+"""An answer begins and ends somewhere in the text around it, and the prompt may contain some of it.
 
 The prompt may begin the answer: some templates open the reasoning section for the model, open and
 close it at once to skip reasoning, or write the first half of a marker. And the raw text of an
@@ -26,7 +26,7 @@ from paddler_trio.wire.trio.work import ConversationPrompt
 
 @attrs.frozen
 class AnswerStart:
-    """How an answer begins: the model's format, and what its prompt leaves open.
+    """An answer begins in the model's format, with what its prompt leaves open.
 
     ``prompt_end`` is the prompt after the conversation: the answer's beginning as far as
     the template writes it. ``opening``: the class of the answer's first character.

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 
-from paddler_trio.language.answers.literals import parse_literal
+from paddler_trio.language.answers.literals import parse_json, parse_literal
 from paddler_trio.language.answers.streamed_json import mended_json
-from paddler_trio.language.answers.strict_json import parse_json
 
 ANY = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _MAX_DEPTH = 16
@@ -22,7 +21,7 @@ _MAX_VISITS = 500
 
 @attrs.frozen
 class Expected:
-    """What a schema expects of one value: any of ``rules`` may hold, without them anything."""
+    """A schema expects something of a value: any of ``rules`` may hold, without them anything."""
 
     rules: tuple[Mapping[str, object], ...]
     root: Mapping[str, object]
@@ -62,7 +61,7 @@ class Expected:
 
 
 def expected_of(schema: Mapping[str, object], key: str) -> Expected:
-    """What the schema of a tool's parameters expects of one of them."""
+    """Return what the schema of a tool's parameters expects of one of them."""
     return Expected((schema,), schema).member(key)
 
 

@@ -1,4 +1,4 @@
-"""Whether a section of calls that is still being written ends inside a value.
+"""A section of calls that is still being written ends inside a value, or not.
 
 What looks like the end of the section inside a value is text. But models forget quotes and end
 tags, and such a value must not swallow what follows.
@@ -70,7 +70,8 @@ class ValueTracker:
 
     @property
     def _ends(self) -> tuple[str, ...]:
-        """What a value is not gone on with behind, though its own end was forgotten or misspelt."""
+        """Return what a value is not gone on with behind, though its own end was forgotten or
+        misspelt."""
         return (*ends_of_call(self._syntax), *misspelt_ends(self._syntax.value_end))
 
     @property

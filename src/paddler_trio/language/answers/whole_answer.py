@@ -4,7 +4,7 @@ What stands between sections is layout: the line breaks models are trained to wr
 markers. It is left out here, the way model makers' own parsers do: reasoning has no blanks at its
 ends, content none after reasoning or beside a call. Content that no marker touches stays exactly as
 it is. Text of a section of calls that is no call is content. The APIs stream by the same rules
-(``balancer/apis/layout.py``); native results of Paddler's requests keep every blank.
+(``balancer/apis/answers/layout.py``); native results of Paddler's requests keep every blank.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from paddler_trio.language.answers.automaton import Automaton, Piece, TokenClass
 from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.call_events import Arguments, Remainder
 from paddler_trio.language.answers.call_syntax import TaggedCalls
+from paddler_trio.language.answers.literals import parse_json
 from paddler_trio.language.answers.model_format import ModelFormat
-from paddler_trio.language.answers.strict_json import parse_json
 from paddler_trio.language.answers.tool_calls import (
     ParsedCall,
     ParseFailed,
@@ -54,7 +54,7 @@ class _Run:
     parts: list[str] = attrs.Factory(list)
 
     def takes(self, piece: Piece) -> bool:
-        """Whether the piece goes on with this text."""
+        """Return whether the piece goes on with this text."""
         if self.kind is not piece.token_class:
             return False
         return self.kind is _CONTENT or self.section == piece.section
@@ -227,7 +227,7 @@ class AnswerReader:
 
 
 def _layout(blanks: str) -> str:
-    """What is left of the blanks between two texts that a call stood between."""
+    """Return what is left of the blanks between two texts that a call stood between."""
     return "\n" if "\n" in blanks else blanks[:1]
 
 

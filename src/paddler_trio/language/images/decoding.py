@@ -45,7 +45,7 @@ class ImageError(PaddlerError):
 
 @attrs.define
 class PixelBudget:
-    """What the images of one request may still unpack."""
+    """A budget is what the images of one request may still unpack."""
 
     left: int = MAX_PIXELS_A_REQUEST
 
@@ -83,8 +83,8 @@ def read_image(url: str, *, fit: int, budget: PixelBudget | None = None) -> Imag
 
 
 def check_image(url: str) -> None:
-    """As :func:`read_image`, for a model that sees none: whether it is an image at all, without its
-    pixels; ImageError."""
+    """Check, for a model that sees none, whether it is an image at all, without its pixels;
+    ImageError."""
     content = _content(url)
     if not is_svg(content):
         _opened(content).close()
@@ -110,7 +110,7 @@ def _content(url: str) -> bytes:
 
 
 def _opened(content: bytes) -> Pillow.Image:
-    """Its format and size are known, its pixels are not unpacked."""
+    """Open an image: its format and size are known then, its pixels are not unpacked."""
     try:
         image = Pillow.open(io.BytesIO(content), formats=FORMATS)
     except UnidentifiedImageError as error:

@@ -76,7 +76,7 @@ def show_images(conversation: ConversationPrompt, *, fit: int) -> Shown:
 
 
 def check_images(conversation: ConversationPrompt) -> None:
-    """Whether every image could be shown to a model that sees; pixels are not unpacked. Blocking.
+    """Check that a model that sees could be shown every image; no pixels are unpacked. Blocking.
 
     Raises:
       Refusal: ``ImageDecodingFailed``, naming the part.
@@ -106,7 +106,8 @@ def images_in(text: str, images: Sequence[Image]) -> tuple[Image, ...]:
 
 
 def texts_between(text: str) -> list[str]:
-    """What stands before, between and after the images of a prompt: one text more than images."""
+    """Return what stands before, between and after the images of a prompt: one text more than
+    images."""
     return _MARKER.split(text)[::2]
 
 

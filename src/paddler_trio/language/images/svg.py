@@ -69,7 +69,7 @@ def render_svg(content: bytes, *, fit: int) -> Image.Image:
 
 @attrs.define
 class _Reading:
-    """What must be known of an SVG before it is rendered."""
+    """A reading is what must be known of an SVG before it is rendered."""
 
     root: Mapping[str, str] | None = None
     num_elements: int = 0
@@ -127,7 +127,7 @@ def _refuse_entity(name: str, *_: object) -> None:
 
 
 def _length(text: str | None) -> float | None:
-    """In pixels; None for nothing, percentages and what is no positive length."""
+    """Return a length in pixels; None for nothing, percentages and what is no positive length."""
     found = _LENGTH.match(text or "")
     if found is None:
         return None

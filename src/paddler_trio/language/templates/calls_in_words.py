@@ -51,7 +51,7 @@ def result_in_words(name: object, text: str) -> str:
 
 
 def tools_in_words(tools: Sequence[Mapping[str, object]], form: CallFormat | None = None) -> str:
-    """What a system message says of the tools, one a line, and of the way to call one."""
+    """Return what a system message says of the tools, one a line, and of the way to call one."""
     lines = [json.dumps(tool.get("function"), ensure_ascii=False) for tool in tools]
     example = written_call("NAME_OF_THE_TOOL", {"NAME_OF_AN_ARGUMENT": "VALUE"}, form)
     return "\n".join(

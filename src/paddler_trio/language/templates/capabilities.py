@@ -1,4 +1,4 @@
-"""What a chat template can express, found by rendering, once per load.
+"""A chat template can express some things; they are found by rendering, once per load.
 
 A template does not declare which roles, contents and calls it supports. So small conversations with
 unique words are rendered: what comes out, and in which quotes, is what it supports. The
@@ -68,7 +68,7 @@ _TOOL = _tool("description", "parameters")
 
 @attrs.frozen(kw_only=True)
 class TemplateCapabilities:
-    """What a template supports; by default everything."""
+    """A template supports these; by default everything."""
 
     is_known: bool = True
     """False: it requires variables that only clients know, so that it cannot be probed."""
@@ -164,8 +164,8 @@ class Probe:
         return text is not None and _is_plain(needle, text)
 
     def capabilities(self) -> TemplateCapabilities:
-        """Which messages come out, in the order in which one finding helps with the next; some
-        forty renderings, milliseconds."""
+        """Return which messages come out, in the order in which one finding helps with the next;
+        some forty renderings, milliseconds."""
         strings: set[str] = set()
         parts: set[str] = set()
 
@@ -270,7 +270,7 @@ def own_variables(
 
 
 class _Calls:
-    """How a template prints a call."""
+    """A template prints a call in this way."""
 
     def __init__(self, probe: Probe, user: Mapping[str, object], *, parts: bool) -> None:
         self._probe = probe
@@ -335,7 +335,7 @@ class _Calls:
         return {"role": "assistant", **fields, "tool_calls": [call]}
 
     def _text(self, arguments: object, fields: Mapping[str, object]) -> str | None:
-        """With the call's result where a template takes it: some print calls only then."""
+        """Render a call with its result where a template takes it: some print calls only then."""
         turns = [self._user, self._assistant(arguments, fields)]
         result = {
             "role": "tool",
@@ -363,13 +363,13 @@ def _part(text: str) -> dict[str, object]:
 
 
 def _is_plain(needle: str, text: str) -> bool:
-    """Whether ``needle`` came out as text, not as a piece of a printed list of parts."""
+    """Return whether ``needle`` came out as text, not as a piece of a printed list of parts."""
     dumped = (f"'text': '{needle}", f'"text": "{needle}', f'\\"text\\": \\"{needle}')
     return needle in text and not any(each in text for each in dumped)
 
 
 def _is_unquoted(text: str, *, beyond: str) -> bool:
-    """Whether the arguments came out neither as a Python dictionary nor as JSON inside JSON.
+    """Return whether the arguments came out neither as a Python dictionary nor as JSON inside JSON.
 
     What ``beyond`` has already is not the call's.
     """

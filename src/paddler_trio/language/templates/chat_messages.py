@@ -57,7 +57,7 @@ def read_documents(values: object) -> list[Message]:
 
 
 def has_images(messages: Sequence[Mapping[str, object]]) -> bool:
-    """Whether any message shows an image."""
+    """Return whether any message shows an image."""
     return any(
         isinstance(part, Mapping) and part.get("type") in IMAGE_PARTS
         for message in messages

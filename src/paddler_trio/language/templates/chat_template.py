@@ -115,9 +115,8 @@ class ChatTemplate:
 
         Args:
           messages: in the shape the template expects, usually OpenAI's; handed over as they are.
-          tools: function tools; none and an empty sequence mean the same.
-          documents: for retrieval; none and an empty sequence mean the same.
-          add_generation_prompt: whether to open the assistant's turn.
+          tools: function tools, like ``documents`` for retrieval none or an empty sequence alike.
+          add_generation_prompt: open the assistant's turn.
           enable_thinking: None leaves the variable undefined.
           bos_token: text of the vocabulary's first token, "" if it has none.
           eos_token: the same for its last token.
@@ -129,51 +128,65 @@ class ChatTemplate:
           ChatTemplateError: the template refused (``raise_exception``), failed, printed or took
             more than it may. The text is meant for the author of the request.
         """
-        variables: dict[str, object] = {
-            "messages": messages,
-            "tools": tools or Absent(name="tools"),
-            "documents": documents or Absent(name="documents"),
-            "add_generation_prompt": add_generation_prompt,
-            "bos_token": bos_token,
-            "eos_token": eos_token,
-        }
-        if enable_thinking is not None:
-            variables["enable_thinking"] = enable_thinking
-        for name, value in (extra or {}).items():
-            if name in variables or name == "enable_thinking":
-                message = f"chat template variable {name!r} is set by the request already"
-                raise ChatTemplateError(message)
-            variables[name] = value
-        for name in _DATES.keys() & self.variables - variables.keys():
-            variables[name] = self._date(_DATES[name])
-        pieces: list[str] = []
-        output_chars = 0
-        meter = METER.set(
-            Meter(
-                limit_s=max_render_s,
-                limit_chars=MAX_SPENT_CHARS,
-                given=(messages, tools, documents),
-            )
+        variables = self._variables(
+            {
+                "messages": messages,
+                "tools": tools or Absent(name="tools"),
+                "documents": documents or Absent(name="documents"),
+                "add_generation_prompt": add_generation_prompt,
+                "bos_token": bos_token,
+                "eos_token": eos_token,
+            },
+            enable_thinking,
+            extra or {},
         )
+        limits = Meter(
+            limit_s=max_render_s, limit_chars=MAX_SPENT_CHARS, given=(messages, tools, documents)
+        )
+        meter = METER.set(limits)
         try:
-            for piece in self._template.generate(variables):
-                output_chars += len(piece)
-                if output_chars > max_output_chars:
-                    break
-                pieces.append(piece)
+            return self._printed(variables, max_output_chars)
         except jinja2.TemplateError as error:
             message = f"chat template: {error.message}"
             raise ChatTemplateError(message, line=_line_of(error)) from error
+        except ChatTemplateError:
+            raise
         except Exception as error:
             # A template is a foreign program: it may raise whatever Python can.
             message = f"chat template: {type(error).__name__}: {error}"
             raise ChatTemplateError(message, line=_line_of(error)) from error
         finally:
             METER.reset(meter)
-        if output_chars > max_output_chars:
-            message = f"chat template printed more than {max_output_chars} characters"
-            raise ChatTemplateError(message)
+
+    def _printed(self, variables: Mapping[str, object], limit: int) -> str:
+        """Return what the template prints, if that is no more than ``limit`` characters."""
+        pieces: list[str] = []
+        output_chars = 0
+        for piece in self._template.generate(variables):
+            output_chars += len(piece)
+            if output_chars > limit:
+                raise ChatTemplateError(f"chat template printed more than {limit} characters")
+            pieces.append(piece)
         return "".join(pieces)
+
+    def _variables(
+        self,
+        own: Mapping[str, object],
+        enable_thinking: bool | None,
+        extra: Mapping[str, object],
+    ) -> dict[str, object]:
+        """Return everything that the template may read; ChatTemplateError for a name twice."""
+        variables = dict(own)
+        if enable_thinking is not None:
+            variables["enable_thinking"] = enable_thinking
+        for name, value in extra.items():
+            if name in variables or name == "enable_thinking":
+                message = f"chat template variable {name!r} is set by the request already"
+                raise ChatTemplateError(message)
+            variables[name] = value
+        for name in _DATES.keys() & self.variables - variables.keys():
+            variables[name] = self._date(_DATES[name])
+        return variables
 
 
 def open_ended(render: Callable[[Sequence[Message]], str], messages: Sequence[Message]) -> str:

@@ -1,4 +1,4 @@
-"""From a conversation to its prompt, for requests and for the command line alike.
+"""A conversation becomes its prompt here, for requests and for the command line alike.
 
 read (:mod:`chat_messages`) -> choose the template -> adapt (:mod:`message_adaptation`) -> escape
 (:mod:`token_escaping`) -> render (:mod:`chat_template`).
@@ -142,11 +142,7 @@ def prepare_conversation(
     """
     messages = read_messages(conversation.messages)
     tools = read_tools(conversation.tools)
-    variables = dict(conversation.template_kwargs)
-    documents = read_documents(variables.pop("documents", None))
-    for name in variables:
-        if name in RESERVED_VARIABLES:
-            raise ChatTemplateError(f"template_kwargs.{name}: set by the request already")
+    variables, documents = _own_variables(conversation)
     continues = conversation.continue_final_message
     if continues:
         _check_continuable(messages)
@@ -176,18 +172,7 @@ def prepare_conversation(
 
         return open_ended(rendered, turns.messages) if continues else rendered(turns.messages)
 
-    escaped_tools = [escaping.escape_all(tool) for tool in tools]
-
-    def adapted(capabilities: TemplateCapabilities) -> _Turns:
-        turns = adapt(
-            [_escaped(each, escaping) for each in read_arguments(messages, capabilities)],
-            capabilities,
-            thinking=conversation.thinking,
-            tools=escaped_tools,
-            calls=model.calls,
-        )
-        return _Turns(turns, adapt_tools(escaped_tools, capabilities))
-
+    adapted = _adaptation(conversation, messages, tools, model, escaping)
     opens = conversation.add_generation_prompt
     known: dict[bool, str] = {}
     if model.capabilities.shows_messages:
@@ -200,6 +185,41 @@ def prepare_conversation(
     else:
         turns = adapted(model.capabilities)
     return PreparedConversation(model=model, render=render, turns=turns, known=known)
+
+
+def _adaptation(
+    conversation: ConversationPrompt,
+    messages: Sequence[Message],
+    tools: Sequence[Message],
+    model: ModelTemplate,
+    escaping: ControlTokenEscaping,
+) -> Callable[[TemplateCapabilities], _Turns]:
+    """Return what makes the turns of a conversation that suit a template of such capabilities."""
+    escaped_tools = [escaping.escape_all(tool) for tool in tools]
+
+    def adapted(capabilities: TemplateCapabilities) -> _Turns:
+        turns = adapt(
+            [_escaped(each, escaping) for each in read_arguments(messages, capabilities)],
+            capabilities,
+            thinking=conversation.thinking,
+            tools=escaped_tools,
+            calls=model.calls,
+        )
+        return _Turns(turns, adapt_tools(escaped_tools, capabilities))
+
+    return adapted
+
+
+def _own_variables(
+    conversation: ConversationPrompt,
+) -> tuple[dict[str, object], Sequence[Message]]:
+    """Return the variables that a request has for its template, and its documents apart."""
+    variables = dict(conversation.template_kwargs)
+    documents = read_documents(variables.pop("documents", None))
+    for name in variables:
+        if name in RESERVED_VARIABLES:
+            raise ChatTemplateError(f"template_kwargs.{name}: set by the request already")
+    return variables, documents
 
 
 def _check_continuable(messages: Sequence[Message]) -> None:

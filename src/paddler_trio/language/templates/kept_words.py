@@ -1,4 +1,4 @@
-"""Whether a prompt has every text and every call of its conversation, in order.
+"""A prompt has every text and every call of its conversation, in order, or it is found here.
 
 A template is a program of somebody else's: it may refuse a message, and it may as well leave one
 out without a word. So what came out is compared with what was sent. Layout does not count, and
@@ -100,7 +100,7 @@ class _Search:
     """The prompt has one space for each run of blanks, and texts are looked for so, too."""
 
     def lost_of(self, messages: Sequence[Message]) -> _Lost | None:
-        """What is lost first: its path, and its texts."""
+        """Return what is lost first: its path, and its texts."""
         place, index = 0, 0
         found: int | _Lost
         while index < len(messages):
@@ -123,7 +123,7 @@ class _Search:
     def _after_calls(
         self, turn: Sequence[Message], calls: Sequence[object], start: int, index: int
     ) -> int | _Lost:
-        """Where a turn with calls and the results behind it end."""
+        """Return where a turn with calls and the results behind it end."""
         texts = pieces_of(turn[0])
         text_end = self._after(texts, start)
         if text_end is None:

@@ -1,4 +1,4 @@
-"""What one rendering of a chat template may take: processor time, and size.
+"""One rendering of a chat template may take so much processor time, and so much room.
 
 The meter counts while a template runs. The checks come before an operation is done: those that make
 much out of little (``*``, ``center``, ``join``, ``replace``, printing a list ...) would fill
@@ -40,7 +40,8 @@ def _ids(values: Iterable[object]) -> frozenset[int]:
 
 @attrs.define(eq=False, kw_only=True)
 class Meter:
-    """What one rendering may still spend: processor seconds of its thread, and characters.
+    """A meter has what one rendering may still spend: processor seconds of its thread, and
+    characters.
 
     ``given`` are the ids of the request's values, which it must leave as they are.
     """

@@ -1,4 +1,4 @@
-"""Where chat templates run: Jinja as Hugging Face sets it up, with a meter on everything.
+"""Chat templates run here: in Jinja as Hugging Face sets it up, with a meter on everything.
 
 A template is a program out of a downloaded file, so it runs in Jinja's immutable sandbox. The
 sandbox keeps it away from Python's insides, but lets it loop for days and fill the memory. Both
@@ -229,7 +229,8 @@ def bounded_filters(jinjas: dict[str, Filter]) -> dict[str, Filter]:
 
 
 def text_of(value: object) -> str:
-    """What ``value`` prints as; escape marks come out as they are, not as Python's escapes."""
+    """Return what ``value`` prints as; escape marks come out as they are, not as Python's
+    escapes."""
     if isinstance(value, str):
         return value
     check_tree(value)
@@ -237,7 +238,7 @@ def text_of(value: object) -> str:
 
 
 def join_texts(values: Iterable[object]) -> str:
-    """What ``~`` does."""
+    """Do what ``~`` does."""
     texts = [text_of(value) for value in values]
     check_chars(sum(map(len, texts)), "~")
     return spend_on("".join(texts))
@@ -271,7 +272,7 @@ def to_json(
 
 
 def _items_of(value: object) -> list[object]:
-    """What filters such as ``map`` return is no list yet; templates in use print it as one."""
+    """Make a list of what filters such as ``map`` return; templates in use print it as one."""
     if isinstance(value, Iterator):
         items = list(value)
         check_tree(items)

@@ -1,4 +1,4 @@
-"""What turns a model's thinking on and off: a variable of its template, or a word."""
+"""A model's thinking is turned on and off by a variable of its template, or by a word."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def possible_switches(template: ChatTemplate) -> Iterator[ThinkingSwitch]:
 
 
 def has_default(source: str, variable: str) -> bool:
-    """Whether a template decides itself what an undefined ``variable`` means."""
+    """Return whether a template decides itself what an undefined ``variable`` means."""
     tree = parse_template(source)
 
     def is_it(node: nodes.Node | None) -> bool:

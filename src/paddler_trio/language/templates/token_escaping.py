@@ -95,7 +95,7 @@ class ControlTokenEscaping:
         self._strips_right = frozenset(strips_right)
 
     def escape(self, untrusted: str) -> str:
-        """The same text with escape marks where needed; most texts come back as they are.
+        """Return the text with escape marks where needed; most texts come back as they are.
 
         Escape marks in ``untrusted`` become U+FFFD.
         """
@@ -177,7 +177,7 @@ class ControlTokenEscaping:
         return [TokenizedSpan(text, parse_special=True, pieces=(text,)) for text in texts if text]
 
     def _found_in(self, text: str, *, overlapping: bool = False) -> Iterator[tuple[int, int]]:
-        """Where control texts start and end, the longest of each place; in order."""
+        """Return where control texts start and end, the longest of each place; in order."""
         done = 0
         for match in self._begin.finditer(text):
             start = match.start()

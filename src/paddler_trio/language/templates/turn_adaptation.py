@@ -1,4 +1,4 @@
-"""Whose turn it is: the messages of a conversation in an order that a template can express.
+"""The messages of a conversation get an order that a template can express.
 
 Each step changes only what a template lacks. Turns are moved, joined, split or told in words; none
 is left out, and what comes later in a conversation changes nothing of what came before but the last
@@ -110,7 +110,7 @@ def calls_in(message: Message) -> list[Message]:
 
 
 def function_of(call: Message) -> Mapping[str, object]:
-    """Its name and arguments, wherever the client put them."""
+    """Return a call's name and arguments, wherever the client put them."""
     function = call.get("function", call)
     assert isinstance(function, Mapping)  # read_messages checked it
     return function
@@ -166,7 +166,7 @@ class _ShortIds:
         self._taken: set[str] = set()
 
     def of(self, given: object, place: str) -> str:
-        """Of one that was given, else of the call or result at a place."""
+        """Return the id that was given, else one for the call or result at a place."""
         if given and self._keeps_given:
             return str(given)
         text = str(given or f"call {place}")

@@ -1,4 +1,4 @@
-"""Which turns a template takes, found by trying: conversations are adapted, rendered and read.
+"""A template takes some turns, found by trying: conversations are adapted, rendered and read.
 
 Where some lose a word as they are and none with one capability less, the template does not have
 that capability. So each is found by the very rule that every request is held to.
@@ -133,8 +133,8 @@ def with_turns(
 
 
 def in_words(capabilities: TemplateCapabilities) -> Sequence[TemplateCapabilities]:
-    """What nearly every template has: a user and an assistant who take turns, perhaps behind a
-    system text."""
+    """Return what nearly every template has: a user and an assistant who take turns, perhaps
+    behind a system text."""
     plain = attrs.evolve(
         capabilities,
         several_systems=False,

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.request import getproxies, proxy_bypass
 
 import attrs
@@ -46,6 +47,17 @@ USER_AGENT: Final = "paddler-trio"
 
 Origin = tuple[str, str, int]
 """Scheme, host and port."""
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+_METADATA: Final = tuple(
+    map(ipaddress.ip_network, ("fd00:ec2::/32", "100.100.100.200/32", "168.63.129.16/32"))
+)
+"""Where clouds tell machines who they are, beside link-local addresses: of AWS, Alibaba, Azure."""
+_CARRIERS: Final = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "::/96", "64:ff9b:1::/48")))
+"""Whose last 32 bits are an address of IPv4: NAT64, and IPv4-compatible addresses."""
+_LOCAL_NAT64: Final = ipaddress.ip_network("64:ff9b:1::/48")
+_ISATAP: Final = 0x0000_5EFE
+"""The upper half of an interface identifier whose lower half is an address of IPv4."""
 
 
 class NoAnswerError(Exception):
@@ -239,8 +251,8 @@ class HttpClient:
 
     timeouts: Timeouts
     is_public: bool = True
-    """For servers that anybody may name: proxies are used, and no link-local address is dialled,
-    where machines of a cloud tell who they are."""
+    """For servers that anybody may name: proxies are used, and no address is dialled where machines
+    of a cloud tell who they are: see :func:`_refuse_forbidden`."""
     make_context: Callable[[], ssl.SSLContext] | None = None
     """Called once, in a thread; None for what verifies public servers."""
     _idle: dict[Origin, list[Connection]] = attrs.field(factory=dict, init=False)
@@ -311,6 +323,8 @@ class HttpClient:
                 if proxy is None:
                     transport = await self._dial(host, port)
                 else:
+                    # it resolves names, and decides about them; what is an address is judged here
+                    _refuse_forbidden(_literal(host))
                     transport = await trio.open_tcp_stream(proxy.host, proxy.port or 80)
                 stream: trio.SocketStream | TlsStream = transport
                 try:
@@ -344,11 +358,11 @@ class HttpClient:
         """
         if self.is_public:
             found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
-            _refuse_link_local(str(each[4][0]) for each in found)
+            _refuse_forbidden(str(each[4][0]) for each in found)
         transport = await trio.open_tcp_stream(host, port)
         if self.is_public:
             try:
-                _refuse_link_local([str(transport.socket.getpeername()[0])])
+                _refuse_forbidden([str(transport.socket.getpeername()[0])])
             except OSError:
                 await _end(transport)
                 raise
@@ -360,12 +374,41 @@ class HttpClient:
         return await TlsStream.open(stream, self._tls, host)
 
 
-def _refuse_link_local(addresses: Iterable[str]) -> None:
+def _refuse_forbidden(addresses: Iterable[str]) -> None:
+    """Raise OSError for an address at which a cloud tells machines who they are, in any of the
+    forms in which IPv6 carries one of IPv4."""
     for address in addresses:
-        found = ipaddress.ip_address(address.partition("%")[0])
-        mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-        if (mapped or found).is_link_local:
-            raise OSError(f"its address {address} is link-local, which is never dialled")
+        for meant in _meant(ipaddress.ip_address(address.partition("%")[0])):
+            if meant.is_link_local:
+                raise OSError(f"its address {address} is link-local, which is never dialled")
+            if any(meant in network for network in _METADATA):
+                raise OSError(f"its address {address} is a cloud's own, which is never dialled")
+
+
+def _meant(address: Address) -> Iterator[Address]:
+    """Yield the address, and those of IPv4 that it stands for, or packets to it may end at."""
+    yield address
+    if not isinstance(address, ipaddress.IPv6Address):
+        return
+    carried = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    low = ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
+    number = int(address)
+    is_isatap = (number >> 32) & 0xFDFF_FFFF == _ISATAP
+    if is_isatap or any(address in network for network in _CARRIERS):
+        carried.append(low)
+    if address in _LOCAL_NAT64:  # a prefix of 48 bits: the address is around the bits 64 to 71
+        carried.append(ipaddress.IPv4Address((number >> 64 & 0xFFFF) << 16 | number >> 40 & 0xFFFF))
+    yield from (each for each in carried if each is not None)
+
+
+def _literal(host: str) -> list[str]:
+    """Return the address that a host's name is, in any notation that a resolver takes; none if it
+    is a name."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except OSError:
+        return []
+    return [str(each[4][0]) for each in found]
 
 
 @asynccontextmanager

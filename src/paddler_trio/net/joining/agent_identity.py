@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import attrs
 
@@ -28,6 +28,13 @@ class AgentIdentity:
             f"this agent joined as {self.name!r} and registers as {(name or '')[:80]!r}: start it "
             "without --name, or let it join again under the other name"
         )
+
+    def may_meet(self, where: Iterable[str]) -> bool:
+        """Return whether this agent may meet the conditions of a deployment, whatever it says of
+        itself: none of them contradicts its name or the labels of its token."""
+        known = {**self.labels, "agent": self.name}
+        terms = (term.partition("=") for term in where)
+        return all(known.get(key, value) == value for key, _, value in terms)
 
     def labels_with(self, claimed: Mapping[str, str]) -> Mapping[str, str]:
         """The agent's own labels, and over them those of its token."""

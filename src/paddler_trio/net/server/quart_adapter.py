@@ -1,105 +1,125 @@
-"""The adapter that serves a Quart application like every other application.
+"""The one way in which routes are Quart's: ordinary ones, which answer once with a whole document.
 
-Quart serves the ordinary routes of the management port; every other route is one of
-`router`. `adapted` gives such an application the body limits of the others and
-closes two differences: Quart answers ``HEAD`` on every ``GET`` route, and quart-trio cancels a
-request on the disconnect that reports its own end.
+A :class:`QuartRouter` is a router whose ordinary routes are those of a Quart application. Its
+streams, probes and sockets are routes of our own table: they outlive what Quart expects of a
+request. Handlers are the same on both sides. They read the body from the exchange, within its
+limits, so Quart is given none; and it hears of no disconnect, on which quart-trio would cancel the
+very send that ends a response.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, cast
 
+import attrs
 import trio
+from quart import Response, request
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
 
-from paddler_trio.net.server.asgi import (
-    BODY_DEADLINE_S,
-    ClientGoneError,
-    HttpProblem,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    read_body,
-    send_empty,
-    send_text,
-)
-from paddler_trio.net.server.exchange import App, AsgiApp, Exchange
+from paddler_trio.net.server.asgi import Header, Message, Scope, Send, send_empty
+from paddler_trio.net.server.exchange import AsgiApp, Exchange
+from paddler_trio.net.server.router import Handler, Router, answer
 
-_EXCHANGE: Final = "paddler_trio.exchange"
-"""The member of a Quart application's scope with its exchange."""
+_CALL: Final = "paddler_trio.call"
+"""The member of a Quart application's scope with what it is to answer."""
 
 
-def exchange_of(scope: Scope) -> Exchange:
-    """Return the exchange of a request that Quart answers, from ``quart.request.scope``."""
-    exchange: Exchange = scope[_EXCHANGE]
-    return exchange
+class QuartRouter(Router):
+    """A router whose ordinary routes are a Quart application's."""
 
+    def __init__(self) -> None:
+        super().__init__(otherwise=self._serve)
+        self._ordinary: list[tuple[str, str]] = []
+        self._quart = QuartTrio(__name__, static_folder=None)
+        self._quart.config["RESPONSE_TIMEOUT"] = None
+        self._quart.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
+        self._quart.url_map.strict_slashes = True
+        self._quart.url_map.merge_slashes = False
+        self._quart.register_error_handler(HTTPException, _not_found)
 
-def adapted(app: AsgiApp, *, max_body_bytes: int) -> App:
-    """Return a Quart application for requests, with whole bodies, without ``HEAD``, and with its
-    disconnects fixed."""
-    fixed = fix_disconnects(app)
+    def http(self, method: str, pattern: str, handler: Handler) -> None:
+        """Have Quart answer ``method`` on ``pattern`` with ``handler``."""
+        rule = pattern.replace("{", "<").replace("}", ">")
+        self._quart.add_url_rule(
+            rule, endpoint=f"{method} {rule}", view_func=_view(handler), methods=[method]
+        )
+        self._ordinary.append((method, pattern))
 
-    async def answer(exchange: Exchange) -> None:
-        receive, send = exchange.receive, exchange.send
-        if exchange.method == "HEAD":
-            await send_empty(send, 404)
+    def routes(self) -> Iterator[tuple[str, str]]:
+        """Yield every method and pattern, Quart's and ours."""
+        yield from super().routes()
+        yield from self._ordinary
+
+    def answers_http(self, path: str) -> bool:
+        """Return whether something is routed on ``path``, here or in Quart."""
+        rules = self._quart.url_map.bind("any-host")
+        return super().answers_http(path) or bool(rules.allowed_methods(path))
+
+    async def _serve(self, exchange: Exchange) -> None:
+        if exchange.method == "HEAD":  # Quart answers it on every GET route
+            await send_empty(exchange.send, 404)
             return
-        try:
-            body = await read_body(receive, limit_bytes=max_body_bytes, deadline_s=BODY_DEADLINE_S)
-        except HttpProblem as problem:
-            await send_text(send, problem.status, problem.text, headers=problem.headers)
-            return
-        except ClientGoneError:
-            return
-        first: Message | None = {"type": "http.request", "body": bytes(body), "more_body": False}
+        first: Message | None = {"type": "http.request", "body": b"", "more_body": False}
 
-        async def receive_whole() -> Message:
+        async def receive() -> Message:
             nonlocal first
             if first is None:
-                return await receive()
+                await trio.sleep_forever()  # Quart cancels its reader when the response is sent
             message, first = first, None
             return message
 
-        scope = exchange.scope
-        scope[_EXCHANGE] = exchange
+        call = _Call(exchange, exchange.send)
+        exchange.scope[_CALL] = call
         try:
-            await fixed(scope, receive_whole, send)
+            await cast("AsgiApp", self._quart)(exchange.scope, receive, call.send)
         finally:
-            del scope[_EXCHANGE]  # it knows the scope
-
-    return answer
+            del exchange.scope[_CALL]  # it knows the scope
 
 
-def fix_disconnects(app: AsgiApp) -> AsgiApp:
-    """Wrap a Quart application so that its connections are closed or kept alive properly.
+@attrs.define(eq=False)
+class _Call:
+    """One request on its way through Quart, and the response of its handler."""
 
-    The server reports the end of a request to the application as ``http.disconnect``, also while
-    the application is still inside the send of its last piece. quart-trio cancels the request on
-    it and with it that very send, which then neither closes nor recycles the connection. So the
-    disconnect that only follows our own last piece is withheld. (Our connections finish that send
-    without a checkpoint after the report; an application must not come to depend on it.)
-    """
+    exchange: Exchange
+    to_client: Send
+    has_left: bool = False
+    """The handler has sent nothing, since its client has left."""
+    status: int = 0
+    headers: list[Header] = attrs.field(factory=list)
+    body: bytes = b""
 
-    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await app(scope, receive, send)
-            return
-        finished = False
+    async def take(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], list(message["headers"])
+        else:
+            self.body += message.get("body", b"")
 
-        async def noting_send(message: Message) -> None:
-            nonlocal finished
-            ends = message["type"] == "http.response.body" and not message.get("more_body", False)
-            finished = finished or ends
-            await send(message)
+    async def send(self, message: Message) -> None:
+        if not self.has_left:
+            await self.to_client(message)
 
-        async def withholding_receive() -> Message:
-            message = await receive()
-            if finished and message["type"] == "http.disconnect":
-                await trio.sleep_forever()  # Quart cancels its reader when the send has returned
-            return message
 
-        await app(scope, withholding_receive, noting_send)
+def _view(handler: Handler) -> Callable[..., Awaitable[Response]]:
+    async def view(**params: str) -> Response:
+        call: _Call = cast("Scope", request.scope)[_CALL]
+        call.exchange.send = call.take
+        await answer(handler, call.exchange, params)
+        call.has_left = call.status == 0
+        return _response(call.status or 500, call.headers, call.body)
 
-    return wrapped
+    return view
+
+
+async def _not_found(error: Exception) -> Response:
+    return _response(404, [(b"content-length", b"0")], b"")
+
+
+def _response(status: int, headers: list[Header], body: bytes) -> Response:
+    response = Response(body, status)
+    response.headers.clear()
+    response.headers.extend(
+        [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+    )
+    return response

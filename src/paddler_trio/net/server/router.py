@@ -152,7 +152,7 @@ class Router:
     """An application: handlers by method and path.
 
     Args:
-      otherwise: answers HTTP requests for paths on which nothing is routed here.
+      otherwise: answers HTTP requests that no route here is for.
     """
 
     def __init__(self, *, otherwise: App | None = None) -> None:
@@ -163,6 +163,10 @@ class Router:
         """Answer ``method`` on ``pattern`` with ``handler``."""
         self._table.add(method, pattern, handler)
 
+    def stream(self, method: str, pattern: str, handler: Handler) -> None:
+        """Answer likewise with a response that is written piece by piece."""
+        self._table.add(method, pattern, handler)
+
     def probe(self, pattern: str, handler: Handler) -> None:
         """Answer ``GET`` on ``pattern``, and ``HEAD`` with the head of that: monitors ask so."""
 
@@ -170,8 +174,8 @@ class Router:
             exchange.send = without_body(exchange.send)
             await handler(exchange, params)
 
-        self.http("GET", pattern, handler)
-        self.http("HEAD", pattern, head)
+        self.stream("GET", pattern, handler)
+        self.stream("HEAD", pattern, head)
 
     def websocket(self, pattern: str, handler: Handler) -> None:
         """Pass WebSockets that ask for ``pattern`` to ``handler``, which accepts them itself."""
@@ -184,6 +188,10 @@ class Router:
     def pattern_of(self, path: str) -> str:
         """The route that ``path`` matches; empty for none."""
         return self._table.find(path).pattern
+
+    def answers_http(self, path: str) -> bool:
+        """Return whether something is routed on ``path``, whatever the method."""
+        return bool(self._table.find(path).handlers)
 
     async def __call__(self, exchange: Exchange) -> None:
         """Answer one request or serve one WebSocket to its end."""
@@ -199,32 +207,19 @@ class Router:
         if handler is None:
             if method == "GET" and WEBSOCKET in match.handlers:
                 await send_text(send, 400, "This path wants a WebSocket upgrade")
-            elif self._otherwise is not None and not match.handlers:
+            elif self._otherwise is not None:
                 await self._otherwise(exchange)
             else:
                 await send_empty(send, 404)
             return
-        started = False
-
-        async def watched_send(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            exchange.send = watched_send
-            await handler(exchange, match.params)
-        except Exception as error:  # noqa: BLE001  # the boundary of a request
-            problem = _problem_of(error, f"{method} {path}")
-            if problem is not None and not started:
-                await send_text(send, problem.status, problem.text, headers=problem.headers)
+        await answer(handler, exchange, match.params)
 
     async def _serve_websocket(self, exchange: Exchange) -> None:
         send = exchange.send
         match = self._table.find(exchange.path)
         handler = match.handlers.get(WEBSOCKET)
         if handler is None:
-            await refuse_websocket(send, answers_http=bool(match.handlers))
+            await refuse_websocket(send, answers_http=self.answers_http(exchange.path))
             return
         accepted = closed = False
 
@@ -273,6 +268,24 @@ def http_only(is_http: Callable[[str], bool], app: App) -> App:
 
 
 # ------------------------------------------------------------------------------- the boundary
+
+
+async def answer(handler: Handler, exchange: Exchange, params: Params) -> None:
+    """Answer one request with ``handler``, or with what its error says."""
+    send, started = exchange.send, False
+
+    async def watched_send(message: Message) -> None:
+        nonlocal started
+        started = True
+        await send(message)
+
+    try:
+        exchange.send = watched_send
+        await handler(exchange, params)
+    except Exception as error:  # noqa: BLE001  # the boundary of a request
+        problem = _problem_of(error, f"{exchange.method} {exchange.path}")
+        if problem is not None and not started:
+            await send_text(send, problem.status, problem.text, headers=problem.headers)
 
 
 def cause_of(

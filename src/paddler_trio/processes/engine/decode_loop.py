@@ -594,9 +594,11 @@ class DecodeLoop:
         text = b"" if is_hidden else self.llama.token_bytes(token)
         report = SampledToken(sequence.key, token, text)
         if request.start.logprobs >= 0:
-            report = attrs.evolve(
-                report, logprobs=logprobs_of(self.llama, row, token, request.start.logprobs)
-            )
+            count = request.start.logprobs
+            told = request.sampler.logprobs(token, count)
+            if told is None:
+                told = logprobs_of(self.llama, row, token, count)
+            report = attrs.evolve(report, logprobs=told)
         self._sampled.append(report)
         if self.llama.is_end_of_generation(token) and not request.start.sampling.ignore_eos:
             self._end(sequence.key, "stop")

@@ -7,13 +7,11 @@ base64url. Errors of the source have the header of ``models.store_errors``.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urldefrag, urlsplit
+from urllib.parse import urldefrag, urlsplit
 
 import attrs
 import trio
@@ -40,6 +38,7 @@ from paddler_trio.processes.model_store.send_stored import begin_file, send_stor
 from paddler_trio.processes.model_store.store import ModelStore
 from paddler_trio.processes.model_store.store_connection import StoreConnection, StoreHeader
 from paddler_trio.processes.model_store.store_counters import Found
+from paddler_trio.processes.model_store.store_reach import hub_model_of, segments_of, url_of
 from paddler_trio.wire.paddler.desired_state import HuggingFaceModel, UrlModel
 
 MAX_TURNS: Final = 5
@@ -91,7 +90,7 @@ class SourceRoutes:
 
     async def hub_listing(self, connection: StoreConnection, params: Params) -> None:
         """Serve ``/api/models/{repo}/revision/{revision}``: the paths of a repository."""
-        segments = _segments(connection.request.raw_path)[7:]
+        segments = segments_of(connection.request.raw_path)[7:]
         if "revision" not in segments[1:3] or len(segments) > 4:
             raise HttpProblem(404, "")
         at = segments.index("revision", 1)
@@ -199,32 +198,21 @@ async def _send_metadata(connection: StoreConnection, known: HubFile) -> None:
         )
 
 
-def _segments(raw_path: str) -> list[str]:
-    """Return the parts of a path, each percent-decoded: ``["", "api", "v2", "store", "hf", …]``."""
-    return [unquote(segment) for segment in raw_path.split("/")]
-
-
 def _hub_model(raw_path: str) -> HuggingFaceModel:
     """Return the model; HttpProblem 404 for what is no route of the hub."""
-    rest = _segments(raw_path)[5:]
-    at = 2 if rest[2:3] == ["resolve"] else 1
-    if rest[at : at + 1] != ["resolve"] or len(rest) < at + 3:
+    model = hub_model_of(raw_path)
+    if model is None:
         raise HttpProblem(404, "")
-    return HuggingFaceModel(
-        filename="/".join(rest[at + 2 :]), repo_id="/".join(rest[:at]), revision=rest[at + 1]
-    )
+    return model
 
 
 def _url(name: str) -> str:
     """Return the URL; SourceMalformedError for what is no http or https URL."""
     try:
-        url = base64.b64decode(
-            name + "=" * (-len(name) % 4), altchars=b"-_", validate=True
-        ).decode()
+        url = url_of(name)
         parts = urlsplit(url)
-    except (binascii.Error, ValueError) as error:
-        subject = Subject(name[:80], is_hub=False)
-        raise SourceMalformedError(subject, f"no URL in base64url: {error}") from error
+    except ValueError as error:
+        raise SourceMalformedError(Subject(name[:80], is_hub=False), str(error)) from error
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise SourceMalformedError(Subject(url, is_hub=False), "it is no http or https URL")
     return url

@@ -44,6 +44,7 @@ class PassedRequest:
       headers: names in lower case, values as Latin-1.
       client: the address that it came from.
       unread: what arrived behind the head.
+      is_agents: an agent's credential came with it.
     """
 
     id: int
@@ -54,6 +55,7 @@ class PassedRequest:
     headers: tuple[tuple[str, str], ...] = attrs.field(repr=False)
     client: str
     unread: bytes = attrs.field(repr=False)
+    is_agents: bool = False
 
 
 @attrs.frozen

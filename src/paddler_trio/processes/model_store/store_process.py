@@ -67,6 +67,7 @@ SILENCE_S: Final = 20.0
 MAX_REPORTS: Final = 4096
 """More than the balancer ever lets be under way."""
 COUNTS_S: Final = 1.0
+NOT_FETCHED: Final = "the balancer could not fetch it; its log has the cause"
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 
 
@@ -79,7 +80,7 @@ async def run_store(control: socket.socket) -> None:
         return
     configure, _ = message
     assert isinstance(configure, Configure)
-    configure_logs(level=configure.log_level, as_json=True)
+    configure_logs(level=configure.log_level)
     go_behind_tokens()
     allow_descriptors()
     layout = StoreLayout(Path(configure.folder))
@@ -235,7 +236,7 @@ class StoreServing:
         except HttpProblem as refusal:
             problem = refusal
         except DownloadError as error:
-            problem = problem_of(error)
+            problem = problem_of(error, is_agents=request.is_agents)
         except FileCutError as cut:
             log.warning("answer cut", path=request.path[:200], reason=str(cut))
             return
@@ -246,14 +247,22 @@ class StoreServing:
             await connection.send_problem(problem)
 
 
-def problem_of(error: DownloadError) -> HttpProblem:
-    """Return what an agent is answered that asked for what does not come."""
-    kind = kind_of(error)
-    name, value = store_header(kind, error.cause)
+def problem_of(error: DownloadError, *, is_agents: bool = False) -> HttpProblem:
+    """Return what is answered for what does not come.
+
+    An agent's credential must not tell which addresses answer here: whatever the server of a URL
+    or of where it redirects did, the agent learns that the store has nothing from there, and asks
+    it itself.
+    """
+    kind, cause = kind_of(error), error.cause
+    if is_agents and not error.subject.is_hub and kind != "full":
+        kind, cause = "unreachable", NOT_FETCHED
+    name, value = store_header(kind, cause)
     headers = [(name.encode(), value.encode())]
-    if isinstance(error, ServerFailedError) and error.retry_after_s is not None:
-        headers.append((b"Retry-After", b"%d" % error.retry_after_s))
-    return HttpProblem(status_of(kind), error.cause, headers)
+    retry_after_s = error.retry_after_s if isinstance(error, ServerFailedError) else None
+    if retry_after_s is not None and kind != "unreachable":
+        headers.append((b"Retry-After", b"%d" % retry_after_s))
+    return HttpProblem(status_of(kind), cause, headers)
 
 
 def _model_of(text: bytes) -> DesiredModel:

@@ -124,7 +124,7 @@ def _describe(language: Language, ready: Ready) -> dict[str, object]:
             "supports_typed_content": "user" in capabilities.parts_content,
             "supports_tools": capabilities.tools,
             "supports_tool_calls": capabilities.tool_calls,
-            "supports_parallel_tool_calls": capabilities.tool_calls,
+            "supports_parallel_tool_calls": capabilities.tool_calls and capabilities.several_calls,
             "supports_system_role": capabilities.system_role,
             "supports_object_arguments": capabilities.arguments != "string",
             "supports_reasoning_effort": "reasoning_effort" in template.variables,

@@ -63,7 +63,6 @@ def paddlers_phase(status: str, *, slots: int, downloads: bool, has_model: bool)
 def truth_of_agent(agent: AgentFacts) -> Truth:
     """Return the most important: trouble, orders of operators, loading, serving."""
     detail = agent.detail.rstrip(".")
-    beside = "it answers with the model before meanwhile" if agent.gets_work else ""
     if agent.is_ejected:
         return Truth(
             state="ejected",
@@ -98,14 +97,7 @@ def truth_of_agent(agent: AgentFacts) -> Truth:
                 sentence=detail or "it serves nothing that is desired now",
             )
         case "failed":
-            return Truth(
-                state="failed",
-                word="failed, serves the model before" if agent.gets_work else "failed",
-                severity="warn" if agent.gets_work else "bad",
-                sentence=detail or "the model could not be loaded",
-                follows=beside or "it answers nothing",
-                todo="choose another model or other settings, or repair what it names",
-            )
+            return _failed(agent, detail)
         case "waiting":
             return Truth(
                 state="waiting",
@@ -122,8 +114,25 @@ def truth_of_agent(agent: AgentFacts) -> Truth:
                 state=phase,
                 word=f"{shown}{how_far}",
                 severity="info",
-                sentence=detail or ("running answers end first" if phase == "draining" else beside),
+                sentence=detail or _meanwhile(agent),
             )
+
+
+def _failed(agent: AgentFacts, detail: str) -> Truth:
+    return Truth(
+        state="failed",
+        word="failed, serves the model before" if agent.gets_work else "failed",
+        severity="warn" if agent.gets_work else "bad",
+        sentence=detail or "the model could not be loaded",
+        follows=_meanwhile(agent) or "it answers nothing",
+        todo="choose another model or other settings, or repair what it names",
+    )
+
+
+def _meanwhile(agent: AgentFacts) -> str:
+    if agent.phase == "draining":
+        return "running answers end first"
+    return "it answers with the model before meanwhile" if agent.gets_work else ""
 
 
 def truth_of_gone(

@@ -1,4 +1,7 @@
-"""Structured logs on standard error: JSON lines for machines, columns for a terminal.
+"""Structured logs on standard error: JSON lines for machines, columns for people.
+
+A line for systemd's journal begins with its priority (``<4>`` for a warning, sd-daemon(3)), so that
+``journalctl --priority=warning`` finds it, and has no time of its own.
 
 Names of requests and agents are bound to each record; prompts, answers and keys never are. What a
 stranger can put into a record (names, reasons, whole frames in an error) is cut, and on a terminal
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from functools import partial
 from typing import Final, Protocol
@@ -24,6 +28,14 @@ LEVELS = ("debug", "info", "warning", "error")
 MAX_FIELD_CHARS: Final = 4000
 MAX_FIELD_ITEMS: Final = 32
 MAX_FIRST_TIMES: Final = 32
+_PRIORITIES: Final = {
+    "debug": "<7>",
+    "info": "<6>",
+    "warning": "<4>",
+    "error": "<3>",
+    "critical": "<2>",
+}
+"""Those of syslog(3), as systemd reads them at the beginning of a line."""
 
 
 def configure_logs(*, level: str, as_json: bool | None = None) -> None:
@@ -31,10 +43,11 @@ def configure_logs(*, level: str, as_json: bool | None = None) -> None:
 
     Args:
       level: one of :data:`LEVELS`.
-      as_json: None chooses JSON unless standard error is a terminal.
+      as_json: None chooses JSON unless standard error is a terminal or systemd's journal.
     """
+    is_terminal, is_journal = sys.stderr.isatty(), _is_journal()
     if as_json is None:
-        as_json = not sys.stderr.isatty()
+        as_json = not is_terminal and not is_journal
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
         partial(_bounded, escapes=not as_json),  # JSON escapes by itself
@@ -44,11 +57,20 @@ def configure_logs(*, level: str, as_json: bool | None = None) -> None:
         RECENT,
         structlog.processors.StackInfoRenderer(),
     ]
+    if is_journal and not as_json:
+        shared.append(_without_time)
     if as_json:
         shared.append(structlog.processors.format_exc_info)
     # its usual tracebacks show local variables: requests, with their prompts and keys
-    columns = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    columns = structlog.dev.ConsoleRenderer(
+        colors=is_terminal,
+        pad_event_to=30 if is_terminal else 0,
+        pad_level=is_terminal,
+        exception_formatter=structlog.dev.plain_traceback,
+    )
     renderer: structlog.types.Processor = _as_json if as_json else columns
+    if is_journal:
+        renderer = partial(_prioritized, renderer)
     handler = _Handler(_standard_error())
     remove_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(
@@ -65,6 +87,30 @@ def configure_logs(*, level: str, as_json: bool | None = None) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
     )
+
+
+def _is_journal() -> bool:
+    """Return whether standard error is systemd's journal (``JOURNAL_STREAM``, systemd.exec(5))."""
+    try:
+        found = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+
+
+def _without_time(
+    _: object, __: str, record: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    del record["timestamp"]
+    return record
+
+
+def _prioritized(
+    render: structlog.types.Processor, logger: object, name: str, record: structlog.typing.EventDict
+) -> str:
+    """Render a record with its priority before each line."""
+    priority = _PRIORITIES.get(str(record.get("level")), _PRIORITIES["info"])
+    return "\n".join(f"{priority}{line}" for line in str(render(logger, name, record)).split("\n"))
 
 
 class _Writable(Protocol):

@@ -265,6 +265,15 @@ class BalancerConfig:
             flag="--image-host",
         ),
     ] = ()
+    model_aliases: Annotated[
+        tuple[str, ...],
+        Setting(
+            "A name of the model of the deployment `default`, beside those of its file; the first "
+            "one is what answers and /v1/models call it. Repeatable.",
+            flag="--model-alias",
+            reading=Kind.ALIASES,
+        ),
+    ] = ()
     strict_model_names: Annotated[
         bool,
         Setting(

@@ -91,7 +91,8 @@ class SamplerStage:
     anything with these parameters. ``build`` makes llama.cpp's sampler. ``is_random``: it samples
     with a seed of its own. ``only_lowers``: it never raises a logit, where its parameters do not
     reward repetition, and looks at no other token's. ``is_slow_to_build``: it is compared with the
-    whole vocabulary when it is built.
+    whole vocabulary when it is built. ``selects``: it chooses the token, so it is the last one
+    wherever it is named.
     """
 
     name: str
@@ -102,6 +103,7 @@ class SamplerStage:
     is_random: bool = False
     only_lowers: bool = False
     is_slow_to_build: bool = False
+    selects: bool = False
 
 
 def _temperature(s: Sampling, make: SamplerFactory) -> object:
@@ -213,6 +215,19 @@ _STAGES = (
         is_on=lambda s: s.dynatemp_range > 0.0 or s.temperature != 1.0,
         build=_temperature,
     ),
+    SamplerStage(
+        name="adaptive_p",
+        character="a",
+        parameters=(
+            Parameter("adaptive_target", -1.0, -1, 1),
+            Parameter("adaptive_decay", 0.9, 0, 0.99),
+        ),
+        is_on=lambda s: s.adaptive_target >= 0.0,
+        build=lambda s, make: make.lib.llama_sampler_init_adaptive_p(
+            s.adaptive_target, s.adaptive_decay, make.seed
+        ),
+        selects=True,
+    ),
 )
 _OF_THE_CHAIN = (
     Parameter("mirostat", 0, 0, 2),
@@ -224,6 +239,8 @@ _OF_THE_CHAIN = (
 
 STAGES = {stage.name: stage for stage in _STAGES}
 """The stages by llama.cpp's names, in its usual order."""
+USUAL_STAGES = tuple(stage.name for stage in _STAGES if not stage.selects)
+"""The stages of a chain that names none: one that selects has to be asked for."""
 PARAMETERS = {
     parameter.name: parameter
     for parameter in (*(p for stage in _STAGES for p in stage.parameters), *_OF_THE_CHAIN)
@@ -248,8 +265,9 @@ class Sampling:
     ``temperature`` <= 0 means the most likely token. ``penalty_last_n`` and
     ``dry_penalty_last_n``: -1 for the whole context; DRY sees the prompt, the other penalties only
     if ``penalize_prompt``. ``seed`` is 32 bits, unsigned. ``samplers``:
-    stages in their order, empty for llama.cpp's own. ``logit_bias``: what is added to the logit of
-    a token; minus infinity bans it.
+    stages in their order, empty for the usual ones. ``logit_bias``: what is added to the logit of
+    a token; minus infinity bans it. ``post_sampling_probs``: the log probabilities that are
+    reported are those of the tokens that the chain left, as it weighed them.
     """
 
     temperature: float
@@ -275,11 +293,14 @@ class Sampling:
     dry_allowed_length: int = default_of("dry_allowed_length")
     dry_penalty_last_n: int = default_of("dry_penalty_last_n")
     dry_sequence_breakers: list[str] = attrs.field(factory=lambda: list(DRY_BREAKERS))
+    adaptive_target: float = default_of("adaptive_target")
+    adaptive_decay: float = default_of("adaptive_decay")
     min_keep: int = default_of("min_keep")
     samplers: list[str] = attrs.field(factory=list)
     penalize_prompt: bool = False
     logit_bias: dict[int, float] = attrs.field(factory=dict)
     ignore_eos: bool = False
+    post_sampling_probs: bool = False
 
 
 # ------------------------------------------------------------------ limits of a whole Sampling

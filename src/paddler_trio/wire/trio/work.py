@@ -84,7 +84,8 @@ class SamplingOverrides:
     Names and meanings are llama.cpp's. ``penalty_last_n`` and ``dry_penalty_last_n``: -1 for the
     whole context; DRY sees the prompt, the other penalties only if ``penalize_prompt``.
     ``mirostat``: 0 off, 1 or 2. ``samplers``: the stages and their order, by
-    llama.cpp's names.
+    llama.cpp's names; ``adaptive_p`` is used only if it is named. ``post_sampling_probs``: the log
+    probabilities that are reported are those after all stages.
     """
 
     temperature: Float32 | None = attrs.field(default=None, metadata=OMITTED)
@@ -109,11 +110,14 @@ class SamplingOverrides:
     dry_allowed_length: Int32 | None = attrs.field(default=None, metadata=OMITTED)
     dry_penalty_last_n: Int32 | None = attrs.field(default=None, metadata=OMITTED)
     dry_sequence_breakers: tuple[str, ...] | None = attrs.field(default=None, metadata=OMITTED)
+    adaptive_target: Float32 | None = attrs.field(default=None, metadata=OMITTED)
+    adaptive_decay: Float32 | None = attrs.field(default=None, metadata=OMITTED)
     min_keep: Int32 | None = attrs.field(default=None, metadata=OMITTED)
     samplers: tuple[str, ...] | None = attrs.field(default=None, metadata=OMITTED)
     penalize_prompt: bool = attrs.field(default=False, metadata=OMITTED)
     logit_bias: tuple[LogitBias, ...] = attrs.field(default=(), metadata=OMITTED)
     ignore_eos: bool = attrs.field(default=False, metadata=OMITTED)
+    post_sampling_probs: bool = attrs.field(default=False, metadata=OMITTED)
     seed: Uint32 | None = attrs.field(default=None, metadata=OMITTED)
 
 

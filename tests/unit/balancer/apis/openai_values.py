@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from paddler_trio.balancer.apis.answer import AnswerReader
+from paddler_trio.balancer.apis.answers.answer import AnswerReader
 from paddler_trio.balancer.apis.openai.chat_request import Delivery
 from paddler_trio.balancer.apis.openai.completions import TextAnswer
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 
 USAGE = {
     "prompt_tokens": 11,

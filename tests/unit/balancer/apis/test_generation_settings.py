@@ -9,7 +9,7 @@ from paddler_trio.balancer.apis.generation_settings import (
 )
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.openai.completion_request import read_llama_completion
-from paddler_trio.wire.engine.sampler_stages import STAGES
+from paddler_trio.wire.engine.sampler_stages import USUAL_STAGES
 from paddler_trio.wire.trio.work import SamplingOverrides
 
 DEFAULTS = {
@@ -35,6 +35,8 @@ DEFAULTS = {
     "mirostat": 0,
     "mirostat_tau": 5.0,
     "mirostat_eta": 0.1,
+    "adaptive_target": -1.0,
+    "adaptive_decay": 0.9,
     "min_keep": 0,
     "ignore_eos": False,
 }
@@ -49,7 +51,7 @@ def test_defaults_are_those_of_the_cluster_and_the_engine() -> None:
     shown = sampling_settings({}, SamplingOverrides())
     assert {name: shown[name] for name in DEFAULTS} == DEFAULTS
     assert shown["seed"] == RANDOM_SEED
-    assert shown["samplers"] == list(STAGES)
+    assert shown["samplers"] == list(USUAL_STAGES)
 
 
 def test_a_request_is_over_the_cluster_and_the_cluster_over_the_default() -> None:

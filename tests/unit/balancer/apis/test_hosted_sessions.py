@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.apis.answer import ArgumentsDelta, Call, ToolCallStart
+from paddler_trio.balancer.apis.answers.answer import ArgumentsDelta, Call, ToolCallStart
 from paddler_trio.balancer.apis.anthropic.anthropic_request import read_messages
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.free_form import FreeText, arguments_of

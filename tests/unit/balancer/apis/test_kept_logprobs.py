@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.balancer.apis.answers.kept_logprobs import KeptLogprobs
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.ignored_fields import STRICT
-from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.openai.chat_request import read_chat
 from paddler_trio.balancer.apis.openai.completion_request import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.apis.answer import Step
+from paddler_trio.balancer.apis.answers.answer import Step
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.fields import FieldSupport
 from paddler_trio.balancer.apis.ignored_fields import IgnoredFields
@@ -87,13 +87,13 @@ def test_a_front_end_for_role_play_is_answered() -> None:
     ignored = IgnoredFields()
     sampling = completion(ignored, **ROLEPLAY).generate.sampling
     assert (sampling.temperature, sampling.top_k) == (3.5, 0)
-    assert sampling.samplers == ("penalties", "dry", "top_k", "typ_p", "temperature")
+    assert sampling.samplers == ("penalties", "dry", "top_k", "typ_p", "temperature", "adaptive_p")
     assert sampling.dry_sequence_breakers is None
     assert completion(**ROLEPLAY).generate.stop == ("\nUser:",)
-    assert {"samplers.tfs_z", "samplers.adaptive_p", "adaptive_target", "n_indent"} <= {
-        *ignored.names
-    }
-    assert not {"temperature", "typical_p", "stop", "min_tokens"} & {*ignored.names}
+    assert (sampling.adaptive_target, sampling.post_sampling_probs) == (-0.01, True)
+    assert {"samplers.tfs_z", "n_indent"} <= {*ignored.names}
+    honoured = {"temperature", "typical_p", "stop", "min_tokens", "post_sampling_probs"}
+    assert not honoured & {*ignored.names}
 
 
 @given(
@@ -123,11 +123,7 @@ def test_numbers_out_of_range_are_the_nearest_and_reported(body: dict[str, float
             read_llama_completion({"prompt": "a", **body}, LIMITS)
 
 
-@given(
-    st.lists(
-        st.sampled_from([*SPELLINGS, "tfs_z", "adaptive_p", "", "nix\n"]), min_size=1, max_size=64
-    )
-)
+@given(st.lists(st.sampled_from([*SPELLINGS, "tfs_z", "", "nix\n"]), min_size=1, max_size=64))
 def test_stages_that_nobody_knows_are_left_out(names: list[str]) -> None:
     ignored = IgnoredFields()
     stages = completion(ignored, samplers=names).generate.sampling.samplers

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_values import USAGE, chunks, done, logprob, readers
 
-from paddler_trio.balancer.apis.answer import Answer, AnswerReader, ContentDelta, Step
+from paddler_trio.balancer.apis.answers.answer import Answer, AnswerReader, ContentDelta, Step
+from paddler_trio.balancer.apis.answers.timings import Stopwatch, usage_of
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.openai.chat import ChatStream, Heading, WholeChat
 from paddler_trio.balancer.apis.openai.chat_request import Delivery
-from paddler_trio.balancer.apis.timings import Stopwatch, usage_of
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.wire.codec import dumps
 
 HEADING = Heading(model="m", fingerprint="b1", created=5, id="chatcmpl-1")

@@ -41,6 +41,8 @@ EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
     "dynatemp_exponent": ({}, 2),
     "xtc_probability": ({}, 0.5),
     "xtc_threshold": ({}, 0.2),
+    "adaptive_target": ({}, 0.5),
+    "adaptive_decay": ({}, 0.5),
     "mirostat": ({}, 2),
     "mirostat_tau": ({}, 4.5),
     "mirostat_eta": ({}, 0.2),

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_values import USAGE, chunks, done, logprob, text_answer
 
-from paddler_trio.balancer.apis.answer import MAX_REPEATED_CHARS, Step
+from paddler_trio.balancer.apis.answers.answer import MAX_REPEATED_CHARS, Step
+from paddler_trio.balancer.apis.answers.timings import Stopwatch
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.fields import Field, FieldSupport
 from paddler_trio.balancer.apis.generation_settings import generation_settings
@@ -43,7 +44,6 @@ from paddler_trio.balancer.apis.openai.embeddings import (
 )
 from paddler_trio.balancer.apis.prompts import Prompts, read_prompts
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.balancer.apis.timings import Stopwatch
 from paddler_trio.net.server import sse
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.work import TextInput, TextPrompt
@@ -153,6 +153,8 @@ EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
     "penalize_prompt": ({}, True),
     "seed": ({}, 1),
     "ignore_eos": ({}, True),
+    "adaptive_decay": ({}, 0.5),
+    "post_sampling_probs": ({}, True),
     "logit_bias": ({}, [[1, 2]]),
     "grammar": ({}, 'root ::= "a"'),
     "json_schema": ({}, {}),

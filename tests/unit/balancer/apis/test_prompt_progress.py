@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai_values import chunks, done, readers, text_answer
 
-from paddler_trio.balancer.apis.answer import AnswerReader, Prefilled, Step
+from paddler_trio.balancer.apis.answers.answer import AnswerReader, Prefilled, Step
+from paddler_trio.balancer.apis.answers.timings import PromptProgress, Reports, Stopwatch
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server.llama_completion import CompletionEncoder
 from paddler_trio.balancer.apis.openai.chat import ChatStream, Heading
@@ -21,14 +22,10 @@ from paddler_trio.balancer.apis.openai.completion_request import (
     read_llama_completion,
 )
 from paddler_trio.balancer.apis.openai.completions import CompletionStream
+from paddler_trio.balancer.apis.responses.response_output import Output
 from paddler_trio.balancer.apis.responses.responses_request import read_responses
-from paddler_trio.balancer.apis.responses.responses_response import (
-    Output,
-    ResponseHeading,
-    ResponseStream,
-)
-from paddler_trio.balancer.apis.timings import PromptProgress, Reports, Stopwatch
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.balancer.apis.responses.responses_response import ResponseHeading, ResponseStream
+from paddler_trio.nursery_tree.step_results import RawResult
 
 LIMITS = ApiLimits()
 HEADING = Heading(model="m", fingerprint="b1", created=5, id="id-1")

@@ -10,22 +10,19 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.apis.answer import Answer, AnswerReader, Step
+from paddler_trio.balancer.apis.answers.answer import Answer, AnswerReader, Step
+from paddler_trio.balancer.apis.answers.kept_logprobs import MANY_NUMBERS
+from paddler_trio.balancer.apis.answers.timings import Stopwatch
 from paddler_trio.balancer.apis.anthropic.anthropic_routes import (
     MessageHeading,
     MessageStream,
     WholeMessage,
 )
 from paddler_trio.balancer.apis.api_errors import ApiError
-from paddler_trio.balancer.apis.kept_logprobs import MANY_NUMBERS
 from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.responses.response_output import Output
 from paddler_trio.balancer.apis.responses.responses_request import read_responses
-from paddler_trio.balancer.apis.responses.responses_response import (
-    Output,
-    ResponseHeading,
-    ResponseStream,
-)
-from paddler_trio.balancer.apis.timings import Stopwatch
+from paddler_trio.balancer.apis.responses.responses_response import ResponseHeading, ResponseStream
 from paddler_trio.wire.codec import dumps
 
 Result = dict[str, Any]

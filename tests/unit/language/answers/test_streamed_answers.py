@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_families import TOOL_SET, format_of_case, meaning, places_in, read
 
-from paddler_trio.balancer.apis.answer import Answer, AnswerReader
+from paddler_trio.balancer.apis.answers.answer import Answer, AnswerReader
 from paddler_trio.language.answers.automaton import Automaton
 from paddler_trio.language.answers.bare_calls import probe_of
 from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult

@@ -1,1 +1,1 @@
-"""What became of each request of a client, for the access log and for traces."""
+"""Account for what became of each request of a client, for the access log and for traces."""

@@ -1,8 +1,8 @@
-"""Which requests to agents belong to which request of a client: an observer of the dispatcher.
+"""Find which requests to agents belong to which request of a client: an observer of the dispatcher.
 
 They are found by their trace: a client's request and the requests that it becomes share one
 ``TraceContext``, the very object. One that comes without an account, as on a WebSocket, has an
-account of its own. Nothing is done for a token: what is delivered goes past this observer.
+account of its own. Nothing is done for a token.
 """
 
 from __future__ import annotations
@@ -14,37 +14,29 @@ import trio
 
 from paddler_trio.balancer.activity.accounts.request_account import RequestAccount, status_of
 from paddler_trio.balancer.activity.request_record import RequestRecord
-from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import Ended, Phase, Request, Results
+from paddler_trio.nursery_tree.request import Ended, Phase, Request
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.wire.trace_parent import TraceContext
 
 
 @attrs.define(eq=False, repr=False)
-class AccountKeeper:
-    """See the module docstring; a ``DispatchObserver``.
+class AccountKeeper(DispatchObserver):
+    """See the module docstring.
 
     Args:
       in_flight: the records of requests that have not ended; that of a new one is there before
         this observer sees it.
-      then: sees the same after this one.
       on_complete: called with each account once it is complete.
     """
 
     in_flight: Mapping[RequestKey, RequestRecord]
-    then: DispatchObserver
     on_complete: Sequence[Callable[[RequestAccount], None]]
-    delivered: Callable[[Request, Results, float], None] = attrs.field(init=False)
     _accounts: dict[int, RequestAccount] = attrs.field(factory=dict, init=False)
     """Whose answer has not ended, by the identity of their trace, which the account holds."""
     _requests: dict[RequestKey, tuple[RequestAccount, RequestRecord]] = attrs.field(
         factory=dict, init=False
     )
-
-    def __attrs_post_init__(self) -> None:
-        self.delivered = self.then.delivered
 
     def __repr__(self) -> str:
         return f"<AccountKeeper {len(self._accounts)} accounts, {len(self._requests)} requests>"
@@ -56,7 +48,7 @@ class AccountKeeper:
         self._accounts[id(account.trace)] = account
 
     def close(self, account: RequestAccount) -> None:
-        """Its answer has ended."""
+        """Note that its answer has ended."""
         del self._accounts[id(account.trace)]
         account.ended_s = trio.current_time()
         if account.is_complete:
@@ -77,7 +69,6 @@ class AccountKeeper:
             account.request = account.request or request.log_id
             account.began(record)
             self._requests[request.key] = account, record
-        self.then.arrived(request)
 
     def moved(self, request: Request, left: Phase) -> None:
         if isinstance(request.phase, Ended) and request.key in self._requests:
@@ -88,16 +79,6 @@ class AccountKeeper:
                 account.status, account.ended_s = status_of(record), record.ended_s
             if account.is_complete:
                 self._complete(account)
-        self.then.moved(request, left)
-
-    def lost(self, request: Request, how: str) -> None:
-        self.then.lost(request, how)
-
-    def prepared(self, lease: Lease) -> None:
-        self.then.prepared(lease)
-
-    def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
-        self.then.agent_changed(agent, is_here=is_here)
 
     def _complete(self, account: RequestAccount) -> None:
         for take in self.on_complete:

@@ -29,7 +29,7 @@ _CHATS: Final = ("chat", "messages", "responses", "conversation")
 
 
 def spans_of(account: RequestAccount) -> list[SpanData]:
-    """All of a complete account, the whole request first."""
+    """Return all of a complete account, the whole request first."""
     return [_whole(account), *(s for record in account.records for s in _of(account, record))]
 
 

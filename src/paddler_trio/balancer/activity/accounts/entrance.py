@@ -1,4 +1,5 @@
-"""In front of everything that answers clients of inference: names each request and accounts for it.
+"""Stand in front of everything that answers clients of inference: name each request and account for
+it.
 
 It is outside of all other checks, so a request that they refuse has its line in the access log,
 too. From here on every line of the log about a request has its id and its trace, and the response
@@ -138,7 +139,7 @@ def _account(
 
 
 def _shown(entry: TraceEntry) -> bytes | None:
-    """The trace, for clients that can find it: it is exported here, or it is theirs."""
+    """Return the trace, for clients that can find it: it is exported here, or it is theirs."""
     if entry.caller is None and not entry.trace.is_exported:
         return None
     return entry.trace.traceparent().encode()

@@ -117,7 +117,7 @@ class RequestAccount:
             self._outcome = outcome
 
     def entry(self) -> AccessEntry:
-        """Its line in the access log, once it is complete."""
+        """Return its line in the access log, once it is complete."""
         assert self.ended_s is not None
         has_work = self.num_requests > 0
         return AccessEntry(
@@ -144,7 +144,7 @@ class RequestAccount:
 
 
 def status_of(record: RequestRecord) -> int | None:
-    """What HTTP would call the end of a request that had no response of its own."""
+    """Return what HTTP would call the end of a request that had no response of its own."""
     facts = record.ending_facts
     if facts is None or facts.ended == "stopped":
         return None

@@ -1,1 +1,1 @@
-"""What a balancer measures for `/metrics`: of requests, agents, deployments and rollouts."""
+"""Measure requests, agents, deployments and rollouts for `/metrics`."""

@@ -1,4 +1,4 @@
-"""What agents report, for ``/metrics``.
+"""Measure what agents report, for ``/metrics``.
 
 Agents go by their names in labels; one that has none, or the name of another that is here, goes by
 its id. Figures of an agent are there while it is; what counts is kept for an hour after it has
@@ -54,7 +54,7 @@ Values: TypeAlias = Iterator[tuple[tuple[str, ...], float]]
 
 @attrs.define(eq=False)
 class _Kept:
-    """Of a label, as long as it is remembered."""
+    """Keep what a label counted, as long as it is remembered."""
 
     connections: int = 0
     num_here: int = 0
@@ -82,10 +82,10 @@ class AgentMeasures:
     """See the module docstring.
 
     Args:
-      agents: those that are connected.
+      agents: returns those that are connected.
     """
 
-    agents: Mapping[AgentKey, AgentConnection]
+    agents: Callable[[], Mapping[AgentKey, AgentConnection]]
     loads: Histogram = attrs.field(factory=lambda: Histogram(MODEL_LOAD), init=False)
     _here: dict[AgentKey, _Here] = attrs.field(factory=dict, init=False)
     _kept: dict[str, _Kept] = attrs.field(factory=dict, init=False)
@@ -138,7 +138,7 @@ class AgentMeasures:
         return _Here(label)
 
     def _free_label(self, agent: AgentConnection) -> str:
-        """Its name, unless another agent that is here has it."""
+        """Return its name, unless another agent that is here has it."""
         name = writable(agent.label)
         kept = self._kept.get(name)
         is_taken = kept is not None and kept.holder is not None and kept.agent_id != agent.id
@@ -167,11 +167,12 @@ class AgentMeasures:
     # -------------------------------------------------------------- reading
 
     def families(self) -> Iterator[Family]:
-        """In the order of ``BALANCER_METRICS``, each as it is when it is asked for."""
+        """Return the families in the order of ``BALANCER_METRICS``, each as it is when it is asked
+        for."""
         now_s = trio.current_time()
         self._forget(now_s)
         for key, here in self._here.items():  # of an idle engine there is no news
-            agent = self.agents.get(key)
+            agent = self.agents().get(key)
             if agent is not None and agent.report is not None:
                 here.rates.sample(now_s, agent.report.engine)
         yield family(AGENT_UP, self._up())
@@ -202,9 +203,9 @@ class AgentMeasures:
         return family(definition, {(name,): count(each) for name, each in self._kept.items()})
 
     def _labelled(self) -> Iterator[tuple[str, AgentConnection, _Here]]:
-        """One connection for each label, but for ``other``."""
+        """Return one connection for each label, but for ``other``."""
         for key, here in self._here.items():
-            agent = self.agents.get(key)
+            agent = self.agents().get(key)
             if agent is not None and (here.label == OTHER or self._kept[here.label].holder == key):
                 yield here.label, agent, here
 
@@ -231,15 +232,15 @@ class AgentMeasures:
         return family(definition, values)
 
     def _fleet_kv(self) -> Iterator[Family]:
-        cells = [_cells(agent) for agent in self.agents.values()]
+        cells = [_cells(agent) for agent in self.agents().values()]
         total = sum(each[1] for each in cells)
         used = sum(each[0] for each in cells)
         yield single(FLEET_KV_CACHE_USAGE_RATIO, used / total if total else 0.0)
 
 
 def writable(name: str) -> str:
-    """As a label: not too long, and without what cannot be seen, or, as halves of surrogate pairs,
-    not be written in UTF-8."""
+    """Return ``name`` as a label: not too long, and without what cannot be seen, or, as halves of
+    surrogate pairs, not be written in UTF-8."""
     return visible(name[:MAX_LABEL_CHARS])
 
 
@@ -260,14 +261,14 @@ def _slots(agent: AgentConnection) -> Values:
 
 
 def _stat(agent: AgentConnection, name: str) -> float:
-    """A number that its engine counted; 0 for none, and for what is no count."""
+    """Return a number that its engine counted; 0 for none, and for what is no count."""
     engine = None if agent.report is None else agent.report.engine
     value = None if engine is None else engine.get(name)
     return float(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0.0
 
 
 def _cells(agent: AgentConnection) -> tuple[float, float]:
-    """Those that running requests hold, and all; resident prefixes give way to others."""
+    """Return those that running requests hold, and all; resident prefixes give way to others."""
     total = _stat(agent, "cells_total")
     held = _stat(agent, "cells_used") - _stat(agent, "cells_resident")
     return min(total, max(0.0, held)), total
@@ -294,7 +295,7 @@ def _batch_width(agent: AgentConnection) -> Values:
 
 
 def _restarts(agent: AgentConnection) -> Values:
-    """As the agent counts them since its own start."""
+    """Return the restarts as the agent counts them since its own start."""
     if agent.report is None:
         return
     named = 0.0

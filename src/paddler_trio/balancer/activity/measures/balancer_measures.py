@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from paddler_trio.balancer.activity.finished_requests import FinishedRequests
-from paddler_trio.balancer.activity.measures.agent_measures import AgentMeasures
 from paddler_trio.balancer.activity.measures.fleet_measures import FleetMeasures
 from paddler_trio.balancer.activity.measures.request_measures import RequestMeasures
 from paddler_trio.balancer.activity.measures.store_measures import of_store
@@ -15,7 +13,6 @@ from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.net.server.input_budget import InputBudget
-from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.telemetry.balancer_metrics import (
@@ -48,48 +45,32 @@ from paddler_trio.telemetry.shared_metrics import (
 
 @attrs.define(eq=False, repr=False)
 class BalancerMeasures:
-    """See the module docstring; made before the first request.
+    """See the module docstring.
 
     Args:
-      then: an observer that sees what :attr:`observer` sees, after it.
+      requests: what it has seen of requests and agents.
     """
 
     dispatcher: Dispatcher
     fleet: FleetController
-    finished: FinishedRequests
+    requests: RequestMeasures
     budget: InputBudget
     lag: LoopLag
     keys: KeyRing = attrs.field(factory=KeyRing)
-    then: DispatchObserver = attrs.field(factory=NoObserver)
     certificate_left_s: Callable[[], float] | None = attrs.field(default=None, init=False)
     """Until the certificate of the ports expires; None without TLS."""
     store: ModelStoreChild | None = attrs.field(default=None, init=False)
     """None without a model store."""
-    agents: AgentMeasures = attrs.field(init=False)
-    requests: RequestMeasures = attrs.field(init=False)
     _lags: Histogram = attrs.field(factory=lambda: Histogram(LOOP_LAG_SECONDS), init=False)
 
     def __attrs_post_init__(self) -> None:
-        pools = self.dispatcher.pools
-
-        def has_agents(deployment: str) -> bool:
-            pool = pools.find(deployment)
-            return pool is not None and pool.serves
-
-        self.agents = AgentMeasures(self.dispatcher.agents)
-        self.requests = RequestMeasures(self.finished, has_agents, self.agents, self.then)
         self.lag.on_late = self._lags.of().add
 
     def __repr__(self) -> str:
-        return f"<BalancerMeasures {self.requests!r}, {self.agents!r}>"
-
-    @property
-    def observer(self) -> DispatchObserver:
-        """What sees every request and every agent."""
-        return self.requests
+        return f"<BalancerMeasures {self.requests!r}, {self.requests.agents!r}>"
 
     def collect(self) -> Iterator[Family]:
-        """In the order of ``BALANCER_METRICS``."""
+        """Return all metrics in the order of ``BALANCER_METRICS``."""
         statistics = self.dispatcher.statistics()
         yield single(SLOTS_PROCESSING, statistics.slots_processing)
         yield single(SLOTS_TOTAL, statistics.slots_total)
@@ -107,15 +88,15 @@ class BalancerMeasures:
         fleet = FleetMeasures(self.dispatcher, self.fleet)
         yield from self.requests.families()
         yield from fleet.deployments()
-        yield from self.agents.families()
+        yield from self.requests.agents.families()
         yield from fleet.rollouts()
         if self.store is not None:
             yield from of_store(self.store)
 
 
 def of_keys(keys: KeyRing) -> Iterator[Family]:
-    """Requests by the name of their API key, how many had none, and how many were over a limit of
-    theirs; nothing without a key file."""
+    """Return requests by the name of their API key, how many had none, and how many were over a
+    limit of theirs; nothing without a key file."""
     if keys.path is None:
         return
     values: dict[tuple[str, ...], float] = {}

@@ -1,17 +1,20 @@
-"""How requests end, in the few words that are labels of metrics."""
+"""Say how requests end, in the few words that are labels of metrics."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from paddler_trio.nursery_tree.dispatch_failures import (
+from paddler_trio.nursery_tree.request import SLOW_READER
+from paddler_trio.nursery_tree.request_endings import (
     BUFFERED_TOO_LONG,
     DISPLACED,
     OVERFLOW,
     SHUTTING_DOWN,
+    Completed,
+    Ending,
+    Failure,
+    Stopped,
 )
-from paddler_trio.nursery_tree.lease import SLOW_READER
-from paddler_trio.nursery_tree.request import Completed, Ending, Failure, Stopped
 from paddler_trio.scheduler.truth.request_truth import CANCELLED_CODE, EndingFacts
 
 _BY_FAILURE: Final = {
@@ -32,7 +35,7 @@ _BY_CODE: Final = {
 
 
 def request_outcome(ending: Ending | None, answered_with: int | None = None) -> str:
-    """One of ``REQUEST_OUTCOMES``.
+    """Return one of ``REQUEST_OUTCOMES``.
 
     Args:
       answered_with: the status of a refusal by its agent, or by the server behind it.
@@ -55,7 +58,7 @@ def refused_with(status: int | None) -> int | None:
 
 
 def queue_outcome(ending: Ending | None, *, has_agents: bool) -> str:
-    """One of ``QUEUE_OUTCOMES``.
+    """Return one of ``QUEUE_OUTCOMES``.
 
     Args:
       ending: of a request that left the queue for its end; None for one that got a slot.
@@ -79,7 +82,7 @@ def queue_outcome(ending: Ending | None, *, has_agents: bool) -> str:
 
 
 def retry_reason(how: str) -> str:
-    """One of ``RETRY_REASONS``, from what observers are given with the loss of a slot."""
+    """Return one of ``RETRY_REASONS``, from what observers are given with the loss of a slot."""
     if how.startswith("handed back"):
         return "handed_back"
     return "agent_left" if how == "lost: the agent left" else "connection_lost"

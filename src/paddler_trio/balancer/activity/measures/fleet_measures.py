@@ -60,8 +60,8 @@ class FleetMeasures:
     fleet: FleetController
 
     def deployments(self) -> Iterator[Family]:
-        """In the order of ``BALANCER_METRICS``; of the first thousand by name, the others added up
-        as ``other``."""
+        """Return the metrics of deployments in the order of ``BALANCER_METRICS``; of the first
+        thousand by name, the others added up as ``other``."""
         dispatcher = self.dispatcher
         yield single(REQUESTS_BUFFERED_LIMIT, dispatcher.limits.max_buffered)
         agents_here = dispatcher.agents.values()
@@ -89,7 +89,7 @@ class FleetMeasures:
             yield (pool.name if place < MAX_LABEL_VALUES else OTHER), pool
 
     def rollouts(self) -> Iterator[Family]:
-        """The same."""
+        """Return the metrics of rollouts, of the first thousand deployments in the same way."""
         phases, states, stalled = _Sums(), _Sums(), _Sums()
         now_s = trio.current_time()
         rollouts = self.fleet.rollouts

@@ -1,4 +1,4 @@
-"""What happens to requests, counted for ``/metrics``: an observer of the dispatcher.
+"""Count what happens to requests for ``/metrics``: an observer of the dispatcher.
 
 Every delivered step passes here: what it costs, each token costs. So the series that a request adds
 to are looked up once, at its arrival, and a step finds them in one object.
@@ -21,10 +21,10 @@ from paddler_trio.balancer.activity.measures.endings import (
     retry_reason,
 )
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.dispatch_failures import BUFFERED_TOO_LONG
-from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, NoObserver
-from paddler_trio.nursery_tree.lease import Lease
-from paddler_trio.nursery_tree.request import Buffered, Ended, Phase, Request, Results, Stopping
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
+from paddler_trio.nursery_tree.request import Buffered, Ended, Phase, Request, Stopping
+from paddler_trio.nursery_tree.request_endings import BUFFERED_TOO_LONG
+from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.telemetry.balancer_metrics import (
     CACHED_PROMPT_TOKENS,
@@ -93,7 +93,7 @@ INFERENCE_ROUTES: Final = frozenset(
 
 @attrs.define(eq=False)
 class _Series:
-    """Of one deployment."""
+    """Hold the series of one deployment."""
 
     duration: Buckets
     ttft: Buckets
@@ -117,20 +117,18 @@ class _Open:
 
 
 @attrs.define(eq=False, repr=False)
-class RequestMeasures:
-    """See the module docstring; a ``DispatchObserver``.
+class RequestMeasures(DispatchObserver):
+    """See the module docstring.
 
     Args:
       finished: the records of requests that ended; the newest is there before this is called.
       has_agents: whether an agent serves a deployment.
       agents: is shown what happens to agents.
-      then: another observer, which sees the same after this one.
     """
 
     finished: FinishedRequests
     has_agents: Callable[[str], bool]
     agents: AgentMeasures
-    then: DispatchObserver = attrs.field(factory=NoObserver)
     requests: Counts = attrs.field(factory=lambda: Counts(REQUESTS), init=False)
     duration: Histogram = attrs.field(factory=lambda: Histogram(REQUEST_DURATION), init=False)
     queue: Histogram = attrs.field(factory=lambda: Histogram(QUEUE_DURATION), init=False)
@@ -149,7 +147,7 @@ class RequestMeasures:
     _open: dict[RequestKey, _Open] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """What always is begins at 0, so that the first event is seen as an increase."""
+        """Begin what always is at 0, so that the first event is seen as an increase."""
         self._series_of(DEFAULT_DEPLOYMENT)
         for outcome in QUEUE_OUTCOMES:
             self.queue.of(outcome)
@@ -163,7 +161,6 @@ class RequestMeasures:
 
     def arrived(self, request: Request) -> None:
         self._open[request.key] = _Open(self._series_of(request.deployment))
-        self.then.arrived(request)
 
     def moved(self, request: Request, left: Phase) -> None:
         open_ = self._open[request.key]
@@ -187,11 +184,9 @@ class RequestMeasures:
         if isinstance(phase, Ended):
             del self._open[request.key]
             self._count_placements(open_.series)
-        self.then.moved(request, left)
 
     def lost(self, request: Request, how: str) -> None:
         self._open[request.key].lost = how
-        self.then.lost(request, how)
 
     def delivered(self, request: Request, results: Results, now_s: float) -> None:
         if results.family == "GeneratedToken":
@@ -217,19 +212,14 @@ class RequestMeasures:
                         buckets.exemplify(gap_s, *_named(request))
         else:
             self._open[request.key].series.embeddings += _num_embeddings(results)
-        self.then.delivered(request, results, now_s)
-
-    def prepared(self, lease: Lease) -> None:
-        self.then.prepared(lease)
 
     def agent_changed(self, agent: AgentConnection, *, is_here: bool) -> None:
         self.agents.agent_changed(agent, is_here=is_here)
-        self.then.agent_changed(agent, is_here=is_here)
 
     # -------------------------------------------------------------- reading
 
     def families(self) -> list[Family]:
-        """In the order of ``BALANCER_METRICS``, now."""
+        """Return the families in the order of ``BALANCER_METRICS``, now."""
         series = self._series
 
         def totals(of: Callable[[_Series], int]) -> dict[tuple[str, ...], float]:
@@ -271,7 +261,7 @@ class RequestMeasures:
         return self._series[name]
 
     def _count_placements(self, series: _Series) -> None:
-        """What agents reported of the prompts of the request that has just ended."""
+        """Count what agents reported of the prompts of the request that has just ended."""
         record = self.finished.last
         for placement in () if record is None else record.placements:
             if placement.prompt_tokens is not None:
@@ -289,6 +279,7 @@ def _num_embeddings(results: Results) -> int:
 
 
 def _named(request: Request) -> tuple[str, str]:
-    """What finds it in traces or logs: a client may have chosen its id, so that is not said."""
+    """Return what finds it in traces or logs: a client may have chosen its id, so that is not
+    said."""
     trace_id = request.trace_id
     return ("request_id", str(request.key)) if trace_id is None else ("trace_id", trace_id)

@@ -1,4 +1,4 @@
-"""What a balancer shows of its model store: what the store's process reported last."""
+"""Show what a balancer knows of its model store: what the store's process reported last."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from paddler_trio.telemetry.store_metrics import (
 
 
 def of_store(store: ModelStoreChild) -> Iterator[Family]:
-    """In the order of ``STORE_METRICS``."""
+    """Return the metrics in the order of ``STORE_METRICS``."""
     counts = store.counts
     yield single(STORE_UP, int(store.is_up))
     yield single(STORE_BYTES, counts.used_bytes)

@@ -361,7 +361,7 @@ def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
 
 @lru_cache(maxsize=8)
 def messages_record(limits: ApiLimits) -> Record:
-    """The body of ``/v1/messages``."""
+    """Return the body of ``/v1/messages``."""
     stop_text = Text(limits.max_stop_chars, "max_stop_chars", least_chars=1)
     return record(
         "CreateMessageRequest",
@@ -389,5 +389,5 @@ def messages_record(limits: ApiLimits) -> Record:
 
 @lru_cache(maxsize=8)
 def count_tokens_record(limits: ApiLimits) -> Record:
-    """The body of ``/v1/messages/count_tokens``."""
+    """Return the body of ``/v1/messages/count_tokens``."""
     return Record("CountMessageTokensRequest", _conversation_fields(limits))

@@ -19,7 +19,7 @@ def is_anthropic(exchange: ApiExchange) -> bool:
 
 
 def anthropic_list(served: Sequence[Deployment], created_s: int) -> Json:
-    """All of them on one page: there are no more than a page may have."""
+    """Return all of them on one page: there are no more than a page may have."""
     return {
         "data": [anthropic_model(each, created_s) for each in served],
         "has_more": False,

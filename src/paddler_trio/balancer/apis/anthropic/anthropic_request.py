@@ -40,7 +40,8 @@ class MessagesRequest:
 def read_messages(
     body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> MessagesRequest:
-    """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
+    """Read the request; ApiError 400, with the path of the field in ``param``, for what cannot be
+    honoured."""
     values = messages_record(limits).read(body, "", ignored)
     max_tokens = values["max_tokens"]
     assert isinstance(max_tokens, int)
@@ -62,7 +63,7 @@ def read_messages(
 def read_count_tokens(
     body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> tuple[ConversationPrompt, str | None]:
-    """The prompt alone, and the model's name."""
+    """Return the prompt alone, and the model's name."""
     values = count_tokens_record(limits).read(body, "", ignored)
     return _conversation(values), text_in(values, "model")
 
@@ -213,7 +214,7 @@ def _tool_result(block: Mapping[str, object]) -> Json:
 
 
 def _part(block: Mapping[str, object]) -> Json:
-    """A block of a user or a tool, as a part of OpenAI's messages."""
+    """Return a block of a user or a tool, as a part of OpenAI's messages."""
     match block:
         case {"type": "text", "text": text}:
             return {"type": "text", "text": text}
@@ -253,7 +254,7 @@ _TOLD = frozenset(
 
 
 def _texts_in(content: object) -> Iterator[str]:
-    """The readable texts of a result, at any depth, in order."""
+    """Return the readable texts of a result, at any depth, in order."""
     if isinstance(content, str):
         yield content
     elif isinstance(content, list):
@@ -282,7 +283,7 @@ def _listed(content: object) -> list[Mapping[str, object]]:
 
 
 def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
-    """The tools, the choice among them in OpenAI's words, and the one that is named."""
+    """Return the tools, the choice among them in OpenAI's words, and the one that is named."""
     # tools of the server were left out when they were read
     given = [tool for tool in list_in(values, "tools") if tool.get("type", "custom") == "custom"]
     tools: list[Json] = [
@@ -315,7 +316,7 @@ def _tools(values: Mapping[str, object]) -> tuple[list[Json], str, str | None]:
 
 
 def _thinking(values: Mapping[str, object]) -> tuple[bool, int | None]:
-    """Whether to think, and the bound on its tokens."""
+    """Return whether to think, and the bound on its tokens."""
     thinking = object_in(values, "thinking")
     if thinking.get("type", "disabled") == "disabled":
         return False, None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from paddler_trio.balancer.apis.answer import (
+from paddler_trio.balancer.apis.answers.answer import (
     Answer,
     AnswerReader,
     ArgumentsDelta,
@@ -24,6 +24,7 @@ from paddler_trio.balancer.apis.answer import (
     completion_tokens,
     reader_of,
 )
+from paddler_trio.balancer.apis.answers.run_requests import gather, stream
 from paddler_trio.balancer.apis.anthropic.anthropic_request import read_count_tokens, read_messages
 from paddler_trio.balancer.apis.anthropic.call_input import input_of
 from paddler_trio.balancer.apis.api_errors import ApiError
@@ -31,7 +32,6 @@ from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, model_name, must_generate
 from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.questions import count_tokens
-from paddler_trio.balancer.apis.run_requests import gather, stream
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.net.server import sse
 
@@ -58,7 +58,7 @@ def envelope(error: ApiError) -> Json:
 
 @attrs.frozen(kw_only=True)
 class MessageHeading:
-    """What is decided before the answer: ``model`` is the name to answer under.
+    """Hold what is decided before the answer: ``model`` is the name to answer under.
 
     ``with_thinking``: the answer has the text of the reasoning, not only an empty block.
     """
@@ -148,7 +148,7 @@ _EMPTY_BLOCKS: Mapping[str, Json] = {
 
 @attrs.define
 class MessageStream:
-    """A :class:`~paddler_trio.balancer.apis.answer.StreamEncoder` of Anthropic's events.
+    """A ``StreamEncoder`` of Anthropic's events.
 
     Blocks come one after the other, each with an index of its own. The message begins with the
     first progress of the prompt, so that its usage is there if it is known.

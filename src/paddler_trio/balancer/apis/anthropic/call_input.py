@@ -18,7 +18,7 @@ _MOST_TRIED = 6
 
 
 def input_of(arguments: str) -> Json:
-    """The object that ``arguments`` are, or begin; empty where they are none."""
+    """Return the object that ``arguments`` are, or begin; empty where they are none."""
     for text in (arguments, *_closed(arguments)):
         try:
             value = json.loads(text, strict=False, parse_constant=_refuse_constant)
@@ -34,7 +34,8 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _closed(text: str) -> Iterator[str]:
-    """The beginnings of ``text``, the longest first, with everything closed that is open there."""
+    """Return the beginnings of ``text``, the longest first, with everything closed that is open
+    there."""
     ends: deque[int] = deque(maxlen=_MOST_TRIED)
     closing = _closing_of(text, ends)
     yield text + closing

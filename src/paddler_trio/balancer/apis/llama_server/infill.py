@@ -28,7 +28,7 @@ MAX_EXTRAS = 1024
 
 @lru_cache(maxsize=8)
 def infill_record(limits: ApiLimits) -> Record:
-    """The body of ``/infill``."""
+    """Return the body of ``/infill``."""
     extra = record(
         "InfillExtra",
         required("text", Text(), "A text that the answer may depend on."),
@@ -59,13 +59,14 @@ class InfillRequest:
 
     @property
     def shows_prompt(self) -> bool:
-        """What the prompt became is part of the answer."""
+        """Return what the prompt became is part of the answer."""
         names = self.completion.response_fields
         return not names or "prompt" in names
 
 
 def read_infill(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) -> InfillRequest:
-    """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
+    """Read the request; ApiError 400, with the path of the field in ``param``, for what cannot be
+    honoured."""
     values = infill_record(limits).read(body, "", ignored)
     one = Prompts(("",), is_several=False)
     return InfillRequest(completion_of(values, one, limits, ignored), _prompt(values))

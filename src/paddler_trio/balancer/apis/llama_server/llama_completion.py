@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import exp
 
 import attrs
 import trio
 
-from paddler_trio.balancer.apis.answer import (
+from paddler_trio.balancer.apis.answers.answer import (
     MAX_REPEATED_CHARS,
     ContentDelta,
     Ended,
@@ -16,7 +17,10 @@ from paddler_trio.balancer.apis.answer import (
     Step,
     completion_tokens,
     logprob_with_top,
+    top_of,
 )
+from paddler_trio.balancer.apis.answers.run_requests import gather, stream
+from paddler_trio.balancer.apis.answers.timings import Reports, Stopwatch, timings_of
 from paddler_trio.balancer.apis.api_errors import ApiError, naming_fields
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import (
@@ -39,9 +43,7 @@ from paddler_trio.balancer.apis.openai.completions import (
     text_answers,
 )
 from paddler_trio.balancer.apis.questions import end_tokens
-from paddler_trio.balancer.apis.run_requests import gather, stream
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.balancer.apis.timings import Reports, Stopwatch, timings_of
 from paddler_trio.net.server import sse
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.work import Generate
@@ -126,7 +128,7 @@ class CompletionEncoder:
         return grown_by(self.answers[step.choice], step)
 
     def body(self) -> object:
-        """An object for one answer, a list for several."""
+        """Return an object for one answer, a list for several."""
         bodies = [self._final(index, with_text=True) for index in range(len(self.answers))]
         is_several = self.request.prompts.is_several or self.request.n > 1
         return bodies if is_several else bodies[0]
@@ -137,8 +139,8 @@ class CompletionEncoder:
         return b""
 
     def take(self, step: Step) -> bytes:
-        """One event for each text of a step, as clients of llama-server count them, each with its
-        tokens; one event for all texts where it is not known which are whose."""
+        """Return one event for each text of a step, as clients of llama-server count them, each
+        with its tokens; one event for all texts where it is not known which are whose."""
         self.watch.passed(len(step.tokens))
         answer = self.answers[step.choice]
         unsent = self._unsent_tokens.setdefault(step.choice, [])
@@ -219,7 +221,7 @@ class CompletionEncoder:
             "tokens_evaluated": self._num_prompt_tokens.get(index, 0),
         }
         if logprobs:
-            body["completion_probabilities"] = [_probability(entry) for entry in logprobs]
+            body["completion_probabilities"] = [self._probability(entry) for entry in logprobs]
         timings = self.watch.timings() if self.request.delivery.with_timings else None
         if timings is not None:
             body["timings"] = timings
@@ -248,14 +250,22 @@ class CompletionEncoder:
             "timings": timings_of(ended),
         }
         if with_text and answer.logprobs:
-            body["completion_probabilities"] = answer.logprobs.written(_probability)
+            body["completion_probabilities"] = answer.logprobs.written(self._probability)
         if self.request.response_fields:
             return _only(body, self.request.response_fields)
         return body
 
+    def _probability(self, entry: Mapping[str, object]) -> Json:
+        if not self.request.generate.sampling.post_sampling_probs:
+            return logprob_with_top(entry, "id", "token", "bytes", "logprob")
+        return _share(entry) | {"top_probs": [_share(other) for other in top_of(entry)]}
 
-def _probability(entry: Mapping[str, object]) -> Json:
-    return logprob_with_top(entry, "id", "token", "bytes", "logprob")
+
+def _share(entry: Mapping[str, object]) -> Json:
+    """A token and its probability behind all stages of the chain."""
+    logprob = entry["logprob"]
+    assert isinstance(logprob, float)
+    return {**{name: entry[name] for name in ("id", "token", "bytes")}, "prob": exp(logprob)}
 
 
 def _only(body: Mapping[str, object], names: Sequence[str]) -> Json:

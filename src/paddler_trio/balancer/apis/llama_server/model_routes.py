@@ -34,7 +34,7 @@ from paddler_trio.balancer.apis.questions import ask, tokens_of
 from paddler_trio.balancer.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, Deployment, NoSuchModelError
 from paddler_trio.net.server.asgi import HttpProblem
-from paddler_trio.nursery_tree.lease import Lease
+from paddler_trio.nursery_tree.request import Lease
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.model_questions import DescribeModel, Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import SamplingOverrides
@@ -65,8 +65,8 @@ _META = {
 
 
 async def list_models(backend: Backend, exchange: ApiExchange) -> None:
-    """As OpenAI's schema has it, or Anthropic's, for which no agent is asked; or with what agents
-    describe."""
+    """List the models as OpenAI's schema has them, or Anthropic's, for which no agent is asked; or
+    with what agents describe."""
     served = backend.deployments.visible(exchange.allowed_deployments)
     if is_anthropic(exchange):
         await exchange.send_json(200, anthropic_list(served, backend.created_s))
@@ -116,7 +116,8 @@ def _model(backend: Backend, served: Deployment, stats: Mapping[str, object]) ->
 
 
 def _ollama_model(served: Deployment, stats: Mapping[str, object]) -> Json:
-    """The same as Ollama lists it, which llama-server adds: clients look there for capabilities."""
+    """Return a model as Ollama lists it, which llama-server adds: clients look there for
+    capabilities."""
     capabilities = ["completion", "multimodal"] if stats.get("can_see") else ["completion"]
     texts = dict.fromkeys(("modified_at", "size", "digest", "description", "parameters"), "")
     details = dict.fromkeys(("parent_model", "family", "parameter_size", "quantization_level"), "")
@@ -134,7 +135,7 @@ def _ollama_model(served: Deployment, stats: Mapping[str, object]) -> Json:
 async def _stats_of_all(
     backend: Backend, served: Sequence[Deployment]
 ) -> Mapping[str, Mapping[str, object]]:
-    """The description of each, by its name; all are asked for at the same time."""
+    """Return the description of each, by its name; all are asked for at the same time."""
     stats: dict[str, Mapping[str, object]] = {}
 
     async def ask_one(deployment: Deployment) -> None:
@@ -147,14 +148,14 @@ async def _stats_of_all(
 
 
 async def _own_stats(backend: Backend) -> Mapping[str, object]:
-    """An agent's description of the desired model; empty while the one before it answers."""
+    """Return an agent's description of the desired model; empty while the one before it answers."""
     is_loaded = backend.deployments.status(backend.deployment)[0] == "loaded"
     return await _stats(backend) if is_loaded else {}
 
 
 async def _stats(backend: Backend) -> Mapping[str, object]:
-    """An agent's description of the model that answers; empty while none does, since asking would
-    be a demand to load it."""
+    """Return an agent's description of the model that answers; empty while none does, since asking
+    would be a demand to load it."""
     if not backend.deployments.is_answered(backend.deployment):
         return {}
     with trio.move_on_after(DESCRIBE_S):
@@ -270,8 +271,8 @@ async def _render(backend: Backend, exchange: ApiExchange) -> tuple[Backend, Ren
 
 
 async def props(backend: Backend, exchange: ApiExchange) -> None:
-    """The settings that requests start from, as far as they exist here; ``?model=NAME`` of that
-    one."""
+    """Return the settings that requests start from, as far as they exist here; ``?model=NAME`` of
+    that one."""
     backend = backend.routed(exchange, _queried_model(exchange))
     served = backend.deployment
     stats = await _stats(backend)
@@ -307,7 +308,8 @@ async def props(backend: Backend, exchange: ApiExchange) -> None:
 
 
 def _template(backend: Backend, stats: Mapping[str, object]) -> str | None:
-    """The chat template in force; None if it is the model's own and no agent describes it."""
+    """Return the chat template in force; None if it is the model's own and no agent describes
+    it."""
     state = backend.deployment.state
     override = None if state is None else state.chat_template_override
     own = stats.get("chat_template")
@@ -315,7 +317,7 @@ def _template(backend: Backend, stats: Mapping[str, object]) -> str | None:
 
 
 async def slots(backend: Backend, exchange: ApiExchange) -> None:
-    """One entry for each slot of a deployment, up to ``MAX_SLOTS_LISTED``.
+    """Return one entry for each slot of a deployment, up to ``MAX_SLOTS_LISTED``.
 
     Of an agent, only the number of busy slots is known, not which they are: its requests are in
     the first ones, in the order in which they came.
@@ -339,7 +341,7 @@ async def slots(backend: Backend, exchange: ApiExchange) -> None:
 
 
 def _counts(lease: Lease | None) -> Json:
-    """What is known of the request of a slot, under llama-server's names."""
+    """Return what is known of the request of a slot, under llama-server's names."""
     prompt = None if lease is None else lease.prompt
     tokens, cached = (0, 0) if prompt is None else (prompt.tokens, prompt.cached)
     num_sampled = 0 if lease is None else len(lease.request.tokens)
@@ -353,7 +355,7 @@ def _counts(lease: Lease | None) -> Json:
 
 
 async def lora_adapters(backend: Backend, exchange: ApiExchange) -> None:
-    """The adapters that the operator set for all agents, without the folders they lie in."""
+    """Return the adapters that the operator set for all agents, without the folders they lie in."""
     adapters: list[Json] = []
     backend = backend.routed(exchange, _queried_model(exchange))
     for number, adapter in enumerate(backend.deployment.extras.engine.lora or ()):
@@ -368,7 +370,7 @@ def _queried_model(exchange: ApiExchange) -> str | None:
 
 
 def _adapter(text: str) -> tuple[str, float]:
-    """The path and the scale of ``PATH`` or ``PATH=SCALE``."""
+    """Return the path and the scale of ``PATH`` or ``PATH=SCALE``."""
     path, equals, scale = text.rpartition("=")
     is_scaled = equals and _NUMBER.fullmatch(scale)
     return (path, float(scale)) if is_scaled else (text, 1.0)

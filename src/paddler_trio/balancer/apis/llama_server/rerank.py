@@ -12,7 +12,8 @@ from typing import Final
 
 import attrs
 
-from paddler_trio.balancer.apis.answer import Step
+from paddler_trio.balancer.apis.answers.answer import Step
+from paddler_trio.balancer.apis.answers.run_requests import gather_on_one_revision
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid, renamed
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, model_name
@@ -29,7 +30,6 @@ from paddler_trio.balancer.apis.generation_fields import LABEL, MODEL
 from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.openai.embeddings import split
-from paddler_trio.balancer.apis.run_requests import gather_on_one_revision
 from paddler_trio.balancer.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.trio.work import Rank
@@ -40,7 +40,7 @@ SCORE_BYTES: Final = 192
 
 @lru_cache(maxsize=8)
 def rerank_record(limits: ApiLimits) -> Record:
-    """The body of ``/v1/rerank``."""
+    """Return the body of ``/v1/rerank``."""
     wrapped = record("ranked text", required("text", Text(), "The document."))
     documents = ListOf(Either((Text(), wrapped)), 1, limits.max_prompts, "max_prompts")
     return record(
@@ -70,7 +70,7 @@ class RerankRequest:
 
 
 def read_rerank(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) -> RerankRequest:
-    """ApiError 400 with the path of the field that is wrong."""
+    """Read the request; ApiError 400 with the path of the field that is wrong."""
     values = rerank_record(limits).read(body, "", ignored)
     if ("documents" in values) == ("texts" in values):
         raise invalid("give documents, or texts, and not both", "documents")
@@ -98,7 +98,8 @@ class Ranking:
     scores: dict[int, float] = attrs.field(factory=dict)
 
     def take(self, step: Step) -> int:
-        """By how many bytes the scores have grown. ApiError 400 for a document that is too long."""
+        """Return by how many bytes the scores have grown. ApiError 400 for a document that is too
+        long."""
         start, before = self.starts[step.choice], len(self.scores)
         for result in step.results:
             match result:
@@ -114,7 +115,7 @@ class Ranking:
         return SCORE_BYTES * (len(self.scores) - before)
 
     def body(self, model: str) -> object:
-        """The best first; ApiError 500 if one has no score."""
+        """Return the best first; ApiError 500 if one has no score."""
         for place in range(len(self.request.documents)):
             if place not in self.scores:
                 raise ApiError(500, f"documents[{place}] was not ranked", code="no_ranking")
@@ -171,7 +172,8 @@ async def rerank(backend: Backend, exchange: ApiExchange) -> None:
 
 
 def _must_rank(backend: Backend) -> int:
-    """The largest part that may go to one agent; ApiError 501 if the cluster ranks nothing."""
+    """Return the largest part that may go to one agent; ApiError 501 if the cluster ranks
+    nothing."""
     state = backend.deployment.state
     if state is None:
         return 256  # nothing is served yet: the request waits like any other

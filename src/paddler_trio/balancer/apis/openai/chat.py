@@ -12,7 +12,7 @@ from typing import ClassVar
 import attrs
 import trio
 
-from paddler_trio.balancer.apis.answer import (
+from paddler_trio.balancer.apis.answers.answer import (
     MAX_REPEATED_CHARS,
     Answer,
     AnswerReader,
@@ -27,6 +27,9 @@ from paddler_trio.balancer.apis.answer import (
     ToolCallStart,
     logprob_with_top,
 )
+from paddler_trio.balancer.apis.answers.kept_logprobs import KeptLogprobs
+from paddler_trio.balancer.apis.answers.run_requests import gather, stream
+from paddler_trio.balancer.apis.answers.timings import Reports, Stopwatch, timings_of, usage_of
 from paddler_trio.balancer.apis.api_errors import ApiError, naming_fields
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import (
@@ -38,13 +41,10 @@ from paddler_trio.balancer.apis.backend import (
 )
 from paddler_trio.balancer.apis.generation_settings import generation_settings
 from paddler_trio.balancer.apis.image_fetch import fetch_images
-from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
 from paddler_trio.balancer.apis.openai.chat_calls import CallDeltas, whole_call
 from paddler_trio.balancer.apis.openai.chat_request import Delivery, read_chat
 from paddler_trio.balancer.apis.questions import end_tokens, rendered
-from paddler_trio.balancer.apis.run_requests import gather, stream
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.balancer.apis.timings import Reports, Stopwatch, timings_of, usage_of
 from paddler_trio.net.server import sse
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.work import Generate
@@ -52,7 +52,7 @@ from paddler_trio.wire.trio.work import Generate
 
 @attrs.frozen(kw_only=True)
 class Heading:
-    """What every chunk of one answer begins with. ``created`` is in seconds since 1970."""
+    """Hold what every chunk of one answer begins with. ``created`` is in seconds since 1970."""
 
     model: str
     fingerprint: str
@@ -155,7 +155,7 @@ def _content_logprob(entry: Mapping[str, object], *, is_exact: bool) -> Json:
 
 @attrs.define
 class ChunkStream:
-    """What the streams of chat completions and of completions share.
+    """Make what the streams of chat completions and of completions share.
 
     Args:
       watch: for timings in every chunk, where the request asks for them.
@@ -181,7 +181,8 @@ class ChunkStream:
         return sse.event(error.envelope(with_details=not self.delivery.is_exact))
 
     def _closing(self, endings: Sequence[Ended], *, prompts: int = 1) -> bytes:
-        """The usage of all choices, if the request asks for it, and the end of the stream."""
+        """Return the usage of all choices, if the request asks for it, and the end of the
+        stream."""
         if not self.delivery.with_usage:
             return sse.DONE
         last = {
@@ -193,7 +194,7 @@ class ChunkStream:
         return sse.event(last) + sse.DONE
 
     def _end_members(self, ended: Ended) -> Json:
-        """The members of the last chunk of a choice alone."""
+        """Return the members of the last chunk of a choice alone."""
         timings = {} if self.delivery.with_usage else timings_beside(self.delivery, ended)
         return timings | self._verbosely()
 
@@ -221,7 +222,7 @@ class ChunkStream:
 
 @attrs.define
 class ChatStream(ChunkStream):
-    """A :class:`~paddler_trio.balancer.apis.answer.StreamEncoder` of chat completion chunks."""
+    """A ``StreamEncoder`` of chat completion chunks."""
 
     kind = "chat.completion.chunk"
     readers: list[AnswerReader]
@@ -324,7 +325,8 @@ class ChatStream(ChunkStream):
         is_plain: bool = False,
         more: Mapping[str, object] | None = None,
     ) -> bytes:
-        """One chunk; a plain one, first or last of its choice, has no logprobs and no timings."""
+        """Return one chunk; a plain one, first or last of its choice, has no logprobs and no
+        timings."""
         with_logprobs = self.delivery.with_logprobs and not is_plain
         part: Json = {
             "index": choice,
@@ -371,7 +373,8 @@ async def chat_completions(backend: Backend, exchange: ApiExchange) -> None:
 async def verbose_of(
     backend: Backend, exchange: ApiExchange, delivery: Delivery, generate: Generate
 ) -> Json | None:
-    """What the model is given for ``generate``, if the request asks for it; an agent is asked."""
+    """Return what the model is given for ``generate``, if the request asks for it; an agent is
+    asked."""
     if not delivery.is_verbose:
         return None
     return {

@@ -7,12 +7,12 @@ from collections.abc import Container, Iterator
 import attrs
 
 from paddler_trio.balancer.apis import free_form
-from paddler_trio.balancer.apis.answer import ArgumentsDelta, Call, ToolCallStart
+from paddler_trio.balancer.apis.answers.answer import ArgumentsDelta, Call, ToolCallStart
 from paddler_trio.balancer.apis.shapes import Json
 
 
 def whole_call(call: Call, custom_tools: Container[str]) -> Json:
-    """One call of a whole message."""
+    """Return one call of a whole message."""
     if call.name not in custom_tools:
         function = {"name": call.name, "arguments": call.arguments}
         return {"id": call.id, "type": "function", "function": function}
@@ -55,7 +55,7 @@ class CallDeltas:
                     yield {"index": index, "custom": {"input": text}}
 
     def ended(self) -> Iterator[Json]:
-        """The rest of the newest call, once nothing follows."""
+        """Return the rest of the newest call, once nothing follows."""
         if self._free is not None and (rest := self._free.end()):
             yield {"index": self._index, "custom": {"input": rest}}
         self._free = None

@@ -18,7 +18,7 @@ from paddler_trio.wire.trio.work import ConversationPrompt
 def conversation_prompt(
     values: Mapping[str, object], ignored: IgnoredFields = STRICT
 ) -> ConversationPrompt:
-    """The prompt, from what the table of chat completions has read."""
+    """Return the prompt, from what the table of chat completions has read."""
     adapted = [_message(message) for message in list_in(values, "messages")]
     tools, choice, name = _tools(values, ignored)
     continues, opens = _turn(values, adapted)
@@ -40,8 +40,8 @@ def conversation_prompt(
 
 
 def _message(message: object) -> Json:
-    """As templates read it: a developer is the system, a refusal is content, and a call is one of
-    ``tool_calls``."""
+    """Return a message as templates read it: a developer is the system, a refusal is content, and a
+    call is one of ``tool_calls``."""
     assert isinstance(message, dict)
     adapted: Json = {
         key: each
@@ -66,7 +66,7 @@ def _message(message: object) -> Json:
 
 
 def _call(call: Json) -> Json:
-    """A call of free text as one of the function that stands for its tool."""
+    """Return a call of free text as one of the function that stands for its tool."""
     match call:
         case {"type": "custom", "custom": {"name": name, "input": text}}:
             function = {"name": name, "arguments": free_form.arguments_of(text)}
@@ -89,14 +89,14 @@ def _part(part: object) -> Json:
 
 
 def plain_content(parts: list[Json]) -> object:
-    """Text alone as one text, which every template can read; with an image, the parts."""
+    """Return text alone as one text, which every template can read; with an image, the parts."""
     if all(part["type"] == "text" for part in parts):
         return "".join(str(part["text"]) for part in parts)
     return parts
 
 
 def _turn(values: Mapping[str, object], messages: Sequence[Json]) -> tuple[bool, bool]:
-    """Whether the last message is continued, and whether an answer is opened."""
+    """Return whether the last message is continued, and whether an answer is opened."""
     last: Json = messages[-1] if messages else {"role": "nobody"}
     continues = values.get("continue_final_message", _is_continued(values, last)) is True
     opens = values.get("add_generation_prompt", not continues) is True
@@ -136,8 +136,8 @@ def _text_in(content: object) -> str:
 def _tools(
     values: Mapping[str, object], ignored: IgnoredFields
 ) -> tuple[list[Json], str, str | None]:
-    """The tools, the choice among them, and the one that is named. Of several tools of one name the
-    first counts: clients join the lists of servers that do not know of each other."""
+    """Return the tools, the choice among them, and the one that is named. Of several tools of one
+    name the first counts: clients join the lists of servers that do not know of each other."""
     by_name: dict[str, Json] = {}
     tools = functions_in(values.get("tools", []))
     for tool in tools:
@@ -178,8 +178,8 @@ def _tools(
 
 
 def functions_in(tools: object) -> list[Json]:
-    """The tools that are functions, and those of free text as functions; those of other kinds,
-    which a server would run itself, are ignored."""
+    """Return the tools that are functions, and those of free text as functions; those of other
+    kinds, which a server would run itself, are ignored."""
     assert isinstance(tools, list)
     kinds = ("function", "custom")
     return [_as_function(tool) for tool in tools if tool.get("type", "function") in kinds]
@@ -196,13 +196,13 @@ def _as_function(tool: Json) -> Json:
 
 
 def custom_tools_in(values: Mapping[str, object]) -> frozenset[str]:
-    """The names of the tools of free text."""
+    """Return the names of the tools of free text."""
     tools = [tool for tool in list_in(values, "tools") if tool.get("type") == "custom"]
     return frozenset(str(tool["custom"]["name"]) for tool in tools if "custom" in tool)
 
 
 def must_be_there(name: str, names: Collection[str], path: str) -> None:
-    """ApiError 400 unless the tool that the choice at ``path`` names is one of ``names``."""
+    """Raise ApiError 400 unless the tool that the choice at ``path`` names is one of ``names``."""
     if name not in names:
         known = shortened(", ".join(names)) or "none"
         raise invalid(f"tool_choice names {name!r}; the tools are: {known}", path)
@@ -221,7 +221,7 @@ def _without(value: object, key: str) -> Json:
 
 
 def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None]:
-    """Whether to reason (None: as the template has it) and the bound on its tokens."""
+    """Return whether to reason (None: as the template has it) and the bound on its tokens."""
     requested: dict[str, bool] = {}
     bounds: dict[str, int] = {}
 

@@ -56,7 +56,7 @@ EFFORTS: dict[str, int | None] = {
 
 
 def template_effort(effort: str) -> str:
-    """The value for a template: those that read it have three."""
+    """Return the value for a template: those that read it have three."""
     return {"minimal": "low", "xhigh": "high", "max": "high"}.get(effort, effort)
 
 
@@ -86,7 +86,7 @@ def response_format_shape(limits: ApiLimits) -> Shape:
 
 
 def stream_fields() -> tuple[Field, ...]:
-    """How an answer is delivered."""
+    """Return how an answer is delivered."""
     options = record(
         "stream_options",
         Field("include_usage", Flag(), "A last chunk carries the usage."),
@@ -118,7 +118,7 @@ def verbose_field() -> Field:
 
 
 def thinking_fields() -> tuple[Field, ...]:
-    """Whether the model reasons before it answers, and for how long."""
+    """Return whether the model reasons before it answers, and for how long."""
     thinking = record(
         "thinking",
         Field("type", OneOf(("enabled", "disabled", "adaptive")), "On or off."),
@@ -167,9 +167,31 @@ def thinking_fields() -> tuple[Field, ...]:
     )
 
 
+def _of_others() -> tuple[Field, ...]:
+    """Return fields of other programs and of former times that nothing here follows."""
+    return (
+        hint("best_of", "use n", neutral=(1,)),
+        hint("echo", "use /v1/completions", neutral=(False,)),
+        hint("chat_template", "the operator sets the template"),
+        hint("add_special_tokens", "the template has them", neutral=(False,)),
+        hint("return_tokens", "use /tokenize", neutral=(False,)),
+        hint("response_fields", "use /completion", neutral=([],)),
+        hint("mm_processor_kwargs", "images are sized for the model"),
+        # calls are answered as tool_calls, which a client of these two does not read
+        refused("functions", "use tools", neutral=([],)),
+        refused("function_call", "use tool_choice", neutral=("none", "auto")),
+        hint("audio", "the model says nothing"),
+        hint("modalities", "answers are text", neutral=(["text"],)),
+        hint("prediction", "drafts are not made from a text, which changes only the pace"),
+        hint("moderation", "nothing is moderated"),
+        hint("verbosity", "say in words how long an answer to give", neutral=("medium",)),
+        hint("web_search_options", "there is no web search"),
+    )
+
+
 @lru_cache(maxsize=8)
 def chat_record(limits: ApiLimits) -> Record:
-    """The body of a chat completion."""
+    """Return the body of a chat completion."""
     return record(
         "CreateChatCompletionRequest",
         MODEL,
@@ -222,22 +244,7 @@ def chat_record(limits: ApiLimits) -> Record:
         *cache_fields(),
         *accepted_fields(),
         *refused_fields(),
-        hint("best_of", "use n", neutral=(1,)),
-        hint("echo", "use /v1/completions", neutral=(False,)),
-        hint("chat_template", "the operator sets the template"),
-        hint("add_special_tokens", "the template has them", neutral=(False,)),
-        hint("return_tokens", "use /tokenize", neutral=(False,)),
-        hint("response_fields", "use /completion", neutral=([],)),
-        hint("mm_processor_kwargs", "images are sized for the model"),
-        # calls are answered as tool_calls, which a client of these two does not read
-        refused("functions", "use tools", neutral=([],)),
-        refused("function_call", "use tool_choice", neutral=("none", "auto")),
-        hint("audio", "the model says nothing"),
-        hint("modalities", "answers are text", neutral=(["text"],)),
-        hint("prediction", "drafts are not made from a text, which changes only the pace"),
-        hint("moderation", "nothing is moderated"),
-        hint("verbosity", "say in words how long an answer to give", neutral=("medium",)),
-        hint("web_search_options", "there is no web search"),
+        *_of_others(),
         note="Fields beyond OpenAI's are llama.cpp's, vLLM's or SGLang's. "
         "Unknown ones are ignored and reported.",
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from paddler_trio.balancer.apis.answer import AnswerReader, reader_of
+from paddler_trio.balancer.apis.answers.answer import AnswerReader, reader_of
 from paddler_trio.balancer.apis.api_errors import invalid
 from paddler_trio.balancer.apis.fields import object_in, text_in
 from paddler_trio.balancer.apis.generation_fields import (
@@ -25,7 +25,7 @@ from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, Conversation
 
 @attrs.frozen(kw_only=True)
 class Delivery:
-    """How an answer is delivered; everything about the generation itself is in the works.
+    """Say how an answer is delivered; everything about the generation itself is in the works.
 
     Attributes:
       model: the name to echo; None for the served one's.
@@ -52,7 +52,8 @@ class Delivery:
     is_exact: bool = False
 
     def exactly(self, ignored: IgnoredFields) -> Delivery:
-        """The same without what OpenAI's own schema does not have; ``ignored`` collects it."""
+        """Return the request without what OpenAI's own schema does not have; ``ignored`` collects
+        it."""
         extras = {
             "timings_per_token": self.with_timings,
             "return_progress": self.with_progress,
@@ -84,17 +85,19 @@ class ChatRequest:
     constrained_by: str | None = None
 
     def readers(self) -> list[AnswerReader]:
-        """One for each choice; reasoning that is part of the content keeps the blanks around it."""
+        """Return one for each choice; reasoning that is part of the content keeps the blanks around
+        it."""
         is_verbatim = self.delivery.reasoning_is_content
         return [reader_of(self.generate, is_verbatim=is_verbatim) for _ in range(self.n)]
 
     def works(self) -> list[Generate]:
-        """One for each choice; those after the first sample with the next seeds."""
+        """Return one for each choice; those after the first sample with the next seeds."""
         return choices_of(self.generate, self.n)
 
 
 def read_chat(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) -> ChatRequest:
-    """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
+    """Read the request; ApiError 400, with the path of the field in ``param``, for what cannot be
+    honoured."""
     values = chat_record(limits).read(body, "", ignored)
     logprobs = _logprobs(values)
     only_streams(values, ignored)
@@ -140,7 +143,7 @@ def choices_of(generate: Generate, n: int) -> list[Generate]:
 def check_logprobs(
     values: Mapping[str, object], generate: Generate, num_choices: int, limits: ApiLimits
 ) -> None:
-    """ApiError 400 for several choices with more log probabilities than one answer may have.
+    """Raise ApiError 400 for several choices with more log probabilities than one answer may have.
 
     A single choice is bound by its context; so is what has no ``max_tokens``, and by what may be
     held of one answer.
@@ -180,7 +183,7 @@ def delivery_of(values: Mapping[str, object], logprobs: int | None) -> Delivery:
 
 
 def ping_s_of(interval: object) -> float | None:
-    """Seconds of silence before a comment: None for the surface's own, infinite for none."""
+    """Return seconds of silence before a comment: None for the surface's own, infinite for none."""
     if not isinstance(interval, int):
         return None
     return float("inf") if interval <= 0 else float(interval)
@@ -198,7 +201,7 @@ def only_streams(values: Mapping[str, object], ignored: IgnoredFields) -> None:
 
 
 def _logprobs(values: Mapping[str, object]) -> int | None:
-    """How many alternatives are reported with each token; None for no report at all."""
+    """Return how many alternatives are reported with each token; None for no report at all."""
     top, n_probs, wanted = (values.get(name) for name in ("top_logprobs", "n_probs", "logprobs"))
     if isinstance(wanted, int) and not isinstance(wanted, bool):
         return wanted  # as completions have it
@@ -210,7 +213,7 @@ def _logprobs(values: Mapping[str, object]) -> int | None:
 
 
 def response_format_of(values: Mapping[str, object]) -> dict[str, Constraint]:
-    """The constraint that ``response_format`` asks for, by its name."""
+    """Return the constraint that ``response_format`` asks for, by its name."""
     wanted = values.get("response_format")
     if not isinstance(wanted, Mapping) or wanted["type"] == "text":
         return {}

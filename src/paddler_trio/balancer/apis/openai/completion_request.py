@@ -82,7 +82,7 @@ def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
 
 @lru_cache(maxsize=8)
 def completion_record(limits: ApiLimits) -> Record:
-    """The body of ``/v1/completions``."""
+    """Return the body of ``/v1/completions``."""
     return record(
         "CreateCompletionRequest",
         PROMPT,
@@ -116,7 +116,7 @@ def completion_record(limits: ApiLimits) -> Record:
 
 @lru_cache(maxsize=8)
 def llama_completion_record(limits: ApiLimits) -> Record:
-    """The body of ``/completion``, in llama-server's own dialect."""
+    """Return the body of ``/completion``, in llama-server's own dialect."""
     return record(
         "LlamaCompletionRequest",
         PROMPT,
@@ -126,9 +126,14 @@ def llama_completion_record(limits: ApiLimits) -> Record:
 
 
 def llama_fields(limits: ApiLimits) -> tuple[Field, ...]:
-    """All but the prompt."""
+    """Return all but the prompt."""
     return (
-        *_shared_fields(limits),
+        *(field for field in _shared_fields(limits) if field.name != "post_sampling_probs"),
+        Field(
+            "post_sampling_probs",
+            Flag(),
+            "n_probs reports probabilities behind all stages, of the tokens that are left.",
+        ),
         *(field for field in stream_fields() if field.name != "stream_options"),
         accepted("stream_options", FreeObject(), "The last event has all counts anyway."),
         Field(
@@ -170,7 +175,7 @@ class CompletionRequest:
     constrained_by: str | None = None
 
     def works(self, prompts: Sequence[RawPrompt]) -> list[Generate]:
-        """Those of the first prompt, then of the second, and so on.
+        """Return those of the first prompt, then of the second, and so on.
 
         Args:
           prompts: the native form of ``self.prompts``, in their order.
@@ -185,7 +190,8 @@ class CompletionRequest:
 def read_completion(
     body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> CompletionRequest:
-    """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
+    """Read the request; ApiError 400, with the path of the field in ``param``, for what cannot be
+    honoured."""
     values = completion_record(limits).read(body, "", ignored)
     only_streams(values, ignored)
     logprobs = values.get("logprobs")
@@ -228,7 +234,7 @@ def read_completion(
 def read_llama_completion(
     body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> CompletionRequest:
-    """The same for llama-server's dialect."""
+    """Read a completion in llama-server's dialect."""
     values = llama_completion_record(limits).read(body, "", ignored)
     return completion_of(values, read_prompts(values["prompt"], limits), limits, ignored)
 
@@ -236,7 +242,7 @@ def read_llama_completion(
 def completion_of(
     values: Mapping[str, object], prompts: Prompts, limits: ApiLimits, ignored: IgnoredFields
 ) -> CompletionRequest:
-    """What the ``llama_fields`` of a request ask for."""
+    """Return what the ``llama_fields`` of a request ask for."""
     only_streams(values, ignored)
     n_probs = _whole(values, "n_probs", 0)
     return attrs.evolve(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 import trio
 
-from paddler_trio.balancer.apis.answer import (
+from paddler_trio.balancer.apis.answers.answer import (
     AnswerReader,
     ContentDelta,
     Ended,
@@ -25,10 +25,12 @@ from paddler_trio.balancer.apis.answer import (
     reader_of,
     top_of,
 )
+from paddler_trio.balancer.apis.answers.kept_logprobs import KeptLogprobs
+from paddler_trio.balancer.apis.answers.run_requests import gather, stream
+from paddler_trio.balancer.apis.answers.timings import Stopwatch, usage_of
 from paddler_trio.balancer.apis.api_errors import naming_fields, prompt_too_long
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, cells_at_most, must_generate
-from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
 from paddler_trio.balancer.apis.openai.chat import (
     ChunkStream,
     Heading,
@@ -46,9 +48,7 @@ from paddler_trio.balancer.apis.openai.completion_request import (
 )
 from paddler_trio.balancer.apis.prompts import Prompt
 from paddler_trio.balancer.apis.questions import text_of, token_ids
-from paddler_trio.balancer.apis.run_requests import gather, stream
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.balancer.apis.timings import Stopwatch, usage_of
 from paddler_trio.wire.json_text import Items
 from paddler_trio.wire.trio.work import Generate, InfillPrompt, TextPrompt, TokenPrompt
 
@@ -69,7 +69,7 @@ class TextAnswer:
 
     @property
     def held_bytes(self) -> int:
-        """What it takes, of its own."""
+        """Return how many bytes it takes, of its own."""
         listed = self.tokens.itemsize * (len(self.tokens) + len(self._logprobs_at))
         own_text = sys.getsizeof(self.text) if self._has_grown else 0
         return own_text + self.logprobs.held_bytes + listed
@@ -97,12 +97,12 @@ class TextAnswer:
         return self.reader.ended
 
     def mean_logprob(self) -> float:
-        """The mean log probability of its tokens; minus infinity without any."""
+        """Return the mean log probability of its tokens; minus infinity without any."""
         count = len(self.logprobs)
         return sum(self.logprobs.sampled()) / count if count else -math.inf
 
     def legacy_logprobs(self, *, is_exact: bool) -> Json:
-        """As the function of this name, each list made while it is written."""
+        """Build what the function of this name builds, each list made while it is written."""
         offsets = self._logprobs_at
         lists: Json = {name: self.logprobs.written(form) for name, form in _LEGACY_LISTS.items()}
         lists["text_offset"] = Items(lambda: offsets, len(offsets))
@@ -110,7 +110,7 @@ class TextAnswer:
 
 
 def _offsets(start: int, logprobs: Sequence[Mapping[str, object]]) -> list[int]:
-    """Where in the text each token begins."""
+    """Return where in the text each token begins."""
     offsets = []
     for entry in logprobs:
         offsets.append(start)
@@ -121,8 +121,8 @@ def _offsets(start: int, logprobs: Sequence[Mapping[str, object]]) -> list[int]:
 def legacy_logprobs(
     entries: Sequence[Mapping[str, object]], offsets: Sequence[int], *, is_exact: bool = False
 ) -> Json:
-    """The four parallel lists of OpenAI's completions, and llama-server's ``content`` with them
-    unless ``is_exact``."""
+    """Return the four parallel lists of OpenAI's completions, and llama-server's ``content`` with
+    them unless ``is_exact``."""
     lists: Json = {name: [*map(form, entries)] for name, form in _LEGACY_LISTS.items()}
     lists["text_offset"] = list(offsets)
     return lists if is_exact else {**lists, "content": [*map(_legacy_entry, entries)]}
@@ -195,7 +195,7 @@ class WholeCompletion:
 
 @attrs.define
 class CompletionStream(ChunkStream):
-    """A :class:`~paddler_trio.balancer.apis.answer.StreamEncoder` of completion chunks.
+    """A ``StreamEncoder`` of completion chunks.
 
     Args:
       answers: ``n`` for each of ``num_prompts`` prompts.
@@ -276,7 +276,7 @@ class CompletionStream(ChunkStream):
 
 
 def grown_by(answer: TextAnswer, step: Step) -> int:
-    """By how many bytes ``answer`` grows when it takes ``step``."""
+    """Return by how many bytes ``answer`` grows when it takes ``step``."""
     before = answer.held_bytes
     answer.take(step)
     return answer.held_bytes - before
@@ -285,8 +285,8 @@ def grown_by(answer: TextAnswer, step: Step) -> int:
 def text_answers(
     begun: Sequence[str], works: Sequence[Generate], *, is_stream: bool
 ) -> list[TextAnswer]:
-    """One for each request; ``begun``: what each text begins with. A stream has sent what is known
-    of its tokens, and does not keep it."""
+    """Return one for each request; ``begun``: what each text begins with. A stream has sent what is
+    known of its tokens, and does not keep it."""
     return [
         TextAnswer(text, reader_of(work, is_verbatim=True), not is_stream)
         for text, work in zip(begun, works, strict=True)
@@ -327,7 +327,7 @@ async def completions(backend: Backend, exchange: ApiExchange) -> None:
 async def native_prompts(
     backend: Backend, exchange: ApiExchange, request: CompletionRequest
 ) -> list[RawPrompt]:
-    """Each prompt; an agent is asked where texts and ids are mixed."""
+    """Return each prompt; an agent is asked where texts and ids are mixed."""
     prompts, suffix = request.prompts.prompts, request.suffix
     return [await _native(backend, exchange, prompt, suffix) for prompt in prompts]
 
@@ -344,7 +344,7 @@ async def _native(
 
 
 async def prompt_text(backend: Backend, exchange: ApiExchange, prompt: RawPrompt) -> str:
-    """The text of a prompt, without a suffix; an agent is asked for that of token ids."""
+    """Return the text of a prompt, without a suffix; an agent is asked for that of token ids."""
     if isinstance(prompt, TextPrompt):
         return prompt.text
     if isinstance(prompt, InfillPrompt):

@@ -16,7 +16,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from paddler_trio.balancer.apis.answer import Step
+from paddler_trio.balancer.apis.answers.answer import Step
+from paddler_trio.balancer.apis.answers.run_requests import gather_on_one_revision
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid, renamed
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, model_name
@@ -33,7 +34,6 @@ from paddler_trio.balancer.apis.generation_fields import LABEL, MODEL
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.prompts import Prompt, PromptShape, read_prompts
 from paddler_trio.balancer.apis.questions import token_ids
-from paddler_trio.balancer.apis.run_requests import gather_on_one_revision
 from paddler_trio.balancer.apis.shapes import Integer, OneOf
 from paddler_trio.scheduler.dispatch.embedding_split import split_sizes
 from paddler_trio.wire.codec import dumps
@@ -78,7 +78,7 @@ def _shared_fields() -> tuple[Field, ...]:
 
 @lru_cache(maxsize=8)
 def embeddings_record(limits: ApiLimits) -> Record:
-    """The body of ``/v1/embeddings``."""
+    """Return the body of ``/v1/embeddings``."""
     return record(
         "CreateEmbeddingRequest",
         *_shared_fields(),
@@ -97,7 +97,7 @@ def embeddings_record(limits: ApiLimits) -> Record:
 
 @lru_cache(maxsize=8)
 def llama_embeddings_record(limits: ApiLimits) -> Record:
-    """The body of ``/embedding``, in llama-server's own dialect."""
+    """Return the body of ``/embedding``, in llama-server's own dialect."""
     return record(
         "LlamaEmbeddingRequest",
         *_shared_fields(),
@@ -109,7 +109,7 @@ def llama_embeddings_record(limits: ApiLimits) -> Record:
 def split(
     items: Sequence[T], *, agents: int, batch_size: int
 ) -> tuple[list[tuple[T, ...]], list[int]]:
-    """The parts that go to agents, and for each the place of its first item."""
+    """Return the parts that go to agents, and for each the place of its first item."""
     sizes = split_sizes(len(items), agents=max(1, agents), batch_size=max(1, batch_size))
     starts = list(accumulate(sizes, initial=0))
     return [tuple(items[start:end]) for start, end in pairwise(starts)], starts[:-1]
@@ -135,9 +135,10 @@ class Embedded:
     """By place: one vector, or one for each token."""
 
     def take(self, step: Step) -> int:
-        """By how many bytes the vectors have grown; a short text may have very many.
+        """Return by how many bytes the vectors have grown; a short text may have very many.
 
-        ApiError 400 for an input that is too long, or a model without a vector for texts."""
+        ApiError 400 for an input that is too long, or a model without a vector for texts.
+        """
         start = self.starts[step.choice]
         grown = 0
         for result in step.results:
@@ -176,7 +177,7 @@ class Embedded:
         return kept.nbytes + VECTOR_BYTES if before is None else kept.nbytes - before.nbytes
 
     def in_order(self) -> Iterator[Vector]:
-        """ApiError 500 if one is missing."""
+        """Return them in order; ApiError 500 if one is missing."""
         for place in range(self.count):
             if place not in self.vectors:
                 raise ApiError(500, f"input[{place}] was not embedded", code="no_embeddings")
@@ -184,7 +185,8 @@ class Embedded:
 
 
 def _normalized(vectors: Vector, norm: int) -> Vector:
-    """Each vector divided by its p-norm, or by its largest number's share of 16 bits for 0."""
+    """Return each vector divided by its p-norm, or by its largest number's share of 16 bits for
+    0."""
     sizes = np.abs(vectors.astype(np.float64))
     if norm == 0:
         lengths = sizes.max(axis=-1, initial=0, keepdims=True) / _INT16

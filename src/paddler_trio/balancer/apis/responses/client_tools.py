@@ -176,7 +176,7 @@ def _offer(tool: Mapping[str, object], namespace: str | None) -> Offered:
 
 
 def in_namespace(name: str, namespace: object) -> str:
-    """The name by which the model knows a tool of a namespace."""
+    """Return the name by which the model knows a tool of a namespace."""
     if not namespace:
         return name
     joint = "" if str(namespace).endswith("__") else "__"
@@ -184,7 +184,7 @@ def in_namespace(name: str, namespace: object) -> str:
 
 
 def call_of(item: Item) -> Json | None:
-    """A call in a conversation, as a call of chat completions; None for what is no call."""
+    """Return a call in a conversation, as a call of chat completions; None for what is no call."""
     kind = str(item.get("type"))
     if kind in ("function_call", "mcp_call"):
         arguments = item.get("arguments") or "{}"
@@ -200,12 +200,12 @@ def call_of(item: Item) -> Json | None:
 
 
 def call_id(item: Item) -> str:
-    """What a call and its result have in common; ``call`` where neither has a name."""
+    """Return what a call and its result have in common; ``call`` where neither has a name."""
     return str(item.get("call_id") or item.get("id") or "call")
 
 
 def result_of(item: Item) -> object:
-    """The result that an item has for a call: a text, or parts; None for none."""
+    """Return the result that an item has for a call: a text, or parts; None for none."""
     match item:
         case {"type": "mcp_call"}:
             result = item.get("output") or item.get("error")
@@ -238,7 +238,7 @@ def _as_text(value: object) -> str:
 
 
 def found_in(items: Iterable[Item]) -> Iterator[Offered]:
-    """The tools that searches in a conversation have found."""
+    """Return the tools that searches in a conversation have found."""
     for item in items:
         if item.get("type") == "tool_search_output":
             tools = item.get("tools") or []
@@ -264,7 +264,7 @@ class WrittenCall:
 
     @property
     def begun(self) -> tuple[str, Json]:
-        """The type of the item, and its members before there are arguments."""
+        """Return the type of the item, and its members before there are arguments."""
         tool = self._tool
         name = {"name": self._name if tool is None else tool.name}
         space = {} if tool is None or tool.namespace is None else {"namespace": tool.namespace}
@@ -277,7 +277,7 @@ class WrittenCall:
                 return KINDS[kind].item, KINDS[kind].members({})
 
     def feed(self, arguments: str) -> Iterator[tuple[str, str]]:
-        """The events of this piece of the arguments, each with what it adds."""
+        """Return the events of this piece of the arguments, each with what it adds."""
         self._arguments.append(arguments)
         if self._kind == "function":
             yield "response.function_call_arguments.delta", arguments
@@ -285,7 +285,7 @@ class WrittenCall:
             yield f"{_INPUT_EVENTS}.delta", text
 
     def end(self) -> tuple[list[Json], Json]:
-        """The last events, and the members of the whole item that were not known before."""
+        """Return the last events, and the members of the whole item that were not known before."""
         arguments = "".join(self._arguments)
         if self._kind == "function":
             name = self._name if self._tool is None else self._tool.name
@@ -306,7 +306,7 @@ _INPUT_EVENTS = "response.custom_tool_call_input"
 
 
 def _object_in(arguments: str) -> Mapping[str, object]:
-    """The arguments of a call as the model wrote them; empty where they are no object."""
+    """Return the arguments of a call as the model wrote them; empty where they are no object."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):

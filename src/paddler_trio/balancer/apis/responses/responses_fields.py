@@ -86,7 +86,8 @@ def _image_part() -> Record:
 
 
 def _hosted_items(output: Shape, tools: Shape) -> tuple[Record, ...]:
-    """What Codex and others send again of tools that are no functions: calls and their results."""
+    """Return what Codex and others send again of tools that are no functions: calls and their
+    results."""
     call_id = Field("call_id", Text(256), "What the output refers to.")
     action = required("action", FreeObject(), "Told to the model as the arguments.")
 
@@ -145,29 +146,8 @@ def _hosted_items(output: Shape, tools: Shape) -> tuple[Record, ...]:
     )
 
 
-def item_shape(tools: Shape) -> Shape:
-    """One item of an input: a message, a call, its output, reasoning, or a reference to one.
-
-    Items of other kinds are left out and reported.
-    """
-    text, image = _text_part("input_text"), _image_part()
-    refusal = record("refused part", tag("refusal"), required("refusal", Text(), "Its text."))
-    attached = (
-        attachment("input_file", "file_data", "file_id", "file_url", "detail"),
-        attachment("input_audio", "input_audio"),
-    )
-    content = text_or_parts(text, _text_part("output_text"), image, refusal, *attached)
-    output = text_or_parts(text, _text_part("output_text"), image, *attached)
-    return tagged(
-        record(
-            "input message",
-            tag("message", is_required=False),
-            required("role", OneOf(("user", "assistant", "system", "developer")), "Who speaks."),
-            required("content", content, "A text, or parts."),
-            _ID,
-            _STATUS,
-            accepted("phase", Text(64), "Answers have one phase."),
-        ),
+def _function_items(output: Shape) -> tuple[Record, Record]:
+    return (
         record(
             "function_call item",
             tag("function_call"),
@@ -190,6 +170,33 @@ def item_shape(tools: Shape) -> Shape:
             accepted("name", Text(256), "The call has it."),
             accepted("caller", FreeObject(), "The model calls tools itself."),
         ),
+    )
+
+
+def item_shape(tools: Shape) -> Shape:
+    """Return one item of an input: a message, a call, its output, reasoning, or a reference to one.
+
+    Items of other kinds are left out and reported.
+    """
+    text, image = _text_part("input_text"), _image_part()
+    refusal = record("refused part", tag("refusal"), required("refusal", Text(), "Its text."))
+    attached = (
+        attachment("input_file", "file_data", "file_id", "file_url", "detail"),
+        attachment("input_audio", "input_audio"),
+    )
+    content = text_or_parts(text, _text_part("output_text"), image, refusal, *attached)
+    output = text_or_parts(text, _text_part("output_text"), image, *attached)
+    return tagged(
+        record(
+            "input message",
+            tag("message", is_required=False),
+            required("role", OneOf(("user", "assistant", "system", "developer")), "Who speaks."),
+            required("content", content, "A text, or parts."),
+            _ID,
+            _STATUS,
+            accepted("phase", Text(64), "Answers have one phase."),
+        ),
+        *_function_items(output),
         *_hosted_items(output, tools),
         record(
             "reasoning item",
@@ -269,11 +276,10 @@ def _tool_shape(limits: ApiLimits) -> Shape:
 
 
 def _tool_choice_shape() -> Shape:
+    name = required("name", _NAME, "Of the tool.")
     named = (
-        record(
-            "chosen function", tag("function"), required("name", _NAME, "Of the tool."), _NAMESPACE
-        ),
-        record("chosen tool", tag("custom"), required("name", _NAME, "Of the tool."), _NAMESPACE),
+        record("chosen function", tag("function"), name, _NAMESPACE),
+        record("chosen tool", tag("custom"), name, _NAMESPACE),
         *(record(f"chosen {kind}", tag(kind)) for kind in KINDS if kind != "custom"),
     )
     allowed = record("allowed functions", tag("allowed_tools"), *allowed_tools_fields(*named))
@@ -346,7 +352,7 @@ def _conversation_fields(limits: ApiLimits) -> tuple[Field, ...]:
 
 @lru_cache(maxsize=8)
 def responses_record(limits: ApiLimits) -> Record:
-    """The body of ``/v1/responses``."""
+    """Return the body of ``/v1/responses``."""
     options = record(
         "responses stream_options",
         hint("include_obfuscation", "events are not padded", neutral=(False,)),
@@ -386,7 +392,7 @@ def responses_record(limits: ApiLimits) -> Record:
 
 @lru_cache(maxsize=8)
 def input_tokens_record(limits: ApiLimits) -> Record:
-    """The body of ``/v1/responses/input_tokens``."""
+    """Return the body of ``/v1/responses/input_tokens``."""
     return record(
         "CountResponseTokensRequest",
         *_conversation_fields(limits),

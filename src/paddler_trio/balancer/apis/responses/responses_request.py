@@ -40,7 +40,7 @@ from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, Conversation
 
 
 def input_items(value: object) -> list[Item]:
-    """What was given as ``input``, as a list of items."""
+    """Return the ``input`` as a list of items."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -51,7 +51,7 @@ def input_items(value: object) -> list[Item]:
 
 
 def messages_of(items: Iterable[Item]) -> list[Json]:
-    """The conversation, in OpenAI's shape of chat messages."""
+    """Return the conversation, in OpenAI's shape of chat messages."""
     messages: list[Json] = []
     for item in items:
         match item.get("type", "message"):
@@ -86,7 +86,8 @@ def messages_of(items: Iterable[Item]) -> list[Json]:
 
 
 def _assistant_turn(messages: list[Json], *, unless: Sequence[str] = ()) -> Json:
-    """The newest message if it is the assistant's and has none of ``unless``, else a new one."""
+    """Return the newest message if it is the assistant's and has none of ``unless``, else a new
+    one."""
     if messages:
         last = messages[-1]
         if last["role"] == "assistant" and not any(name in last for name in unless):
@@ -96,7 +97,7 @@ def _assistant_turn(messages: list[Json], *, unless: Sequence[str] = ()) -> Json
 
 
 def _thought(item: Item) -> str:
-    """Its content, or where there is none its summary."""
+    """Return its content, or where there is none its summary."""
     parts = item.get("content") or item.get("summary") or []
     assert isinstance(parts, list)
     return "".join(str(part["text"]) for part in parts)
@@ -119,7 +120,7 @@ def _content(value: object) -> object:
 
 @attrs.frozen(kw_only=True)
 class ResponsesRequest:
-    """What a response is made of, but for what a stored one adds.
+    """Hold what a response is made of, but for what a stored one adds.
 
     Attributes:
       values: the body as it was read; much of it is echoed.
@@ -142,13 +143,14 @@ class ResponsesRequest:
 
     @property
     def summary(self) -> object:
-        """How the request wants its reasoning summarised, in one of two spellings; None if not."""
+        """Return how the request wants its reasoning summarised, in one of two spellings; None if
+        not."""
         reasoning = object_in(self.values, "reasoning")
         return reasoning.get("summary") or reasoning.get("generate_summary")
 
     def offered(self, before: Sequence[Item]) -> Mapping[str, Offered]:
-        """The tools by the names that the model knows them by: those of the request, and those
-        that were found in the conversation; ``before`` are the items of earlier responses.
+        """Return the tools by the names that the model knows them by: those of the request, and
+        those that were found in the conversation; ``before`` are the items of earlier responses.
 
         Errors:
           ApiError: 400 for two tools of the request of one name.
@@ -164,7 +166,7 @@ class ResponsesRequest:
         return tools
 
     def conversation(self, before: Sequence[Item]) -> ConversationPrompt:
-        """The prompt; ``before`` are the items of earlier responses.
+        """Return the prompt; ``before`` are the items of earlier responses.
 
         Errors:
           ApiError: 400 if there is neither an input nor a response before it.
@@ -196,7 +198,7 @@ class ResponsesRequest:
         )
 
     def generate(self, before: Sequence[Item]) -> Generate:
-        """The native request."""
+        """Return the native request."""
         most = self.values.get("max_output_tokens")
         return generate_of(
             self.values,
@@ -210,7 +212,8 @@ class ResponsesRequest:
 def read_responses(
     body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> ResponsesRequest:
-    """ApiError 400, with the path of the field in ``param``, for what cannot be honoured."""
+    """Read the request; ApiError 400, with the path of the field in ``param``, for what cannot be
+    honoured."""
     values = responses_record(limits).read(body, "", ignored)
     only_streams(values, ignored)
     return _request(values)
@@ -219,7 +222,7 @@ def read_responses(
 def read_input_tokens(
     body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
 ) -> ResponsesRequest:
-    """The same of what only counts."""
+    """Read a request whose input is only counted."""
     return _request(input_tokens_record(limits).read(body, "", ignored))
 
 
@@ -249,7 +252,7 @@ def _constraint(values: Mapping[str, object]) -> Constraint | None:
 def _tools(
     values: Mapping[str, object], tools: Mapping[str, Offered]
 ) -> tuple[list[Json], str, str | None]:
-    """The tools in the shape of chat completions, the choice, and the one that is named."""
+    """Return the tools in the shape of chat completions, the choice, and the one that is named."""
     choice = values.get("tool_choice", "auto")
     if choice == "required" and not tools:
         raise invalid('tool_choice is "required", but there are no tools', "tool_choice")
@@ -277,7 +280,8 @@ def _functions(tools: Iterable[Offered]) -> list[Json]:
 
 
 def _chosen(choice: Mapping[str, object], tools: Mapping[str, Offered], path: str) -> str:
-    """The name by which the model knows the tool that is chosen; ApiError 400 if there is none."""
+    """Return the name by which the model knows the tool that is chosen; ApiError 400 if there is
+    none."""
     kind = str(choice["type"])
     if kind != "function" and KINDS[kind].name:
         name = KINDS[kind].name
@@ -291,7 +295,8 @@ def _chosen(choice: Mapping[str, object], tools: Mapping[str, Offered], path: st
 
 
 def _thinking(values: Mapping[str, object]) -> tuple[bool | None, int | None, Json]:
-    """Whether to reason (None: as the template has it), the bound, and the template's words."""
+    """Return whether to reason (None: as the template has it), the bound, and the template's
+    words."""
     effort = object_in(values, "reasoning").get("effort")
     if not isinstance(effort, str):
         return None, None, {}

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from urllib.parse import parse_qs
 
 import attrs
 
-from paddler_trio.balancer.apis.answer import Step, reader_of
+from paddler_trio.balancer.apis.answers.answer import Step, reader_of
+from paddler_trio.balancer.apis.answers.kept_logprobs import MANY_NUMBERS
+from paddler_trio.balancer.apis.answers.run_requests import gather, stream
+from paddler_trio.balancer.apis.answers.timings import Reports, Stopwatch
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid, naming_fields
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import (
@@ -18,29 +22,22 @@ from paddler_trio.balancer.apis.backend import (
     must_generate,
 )
 from paddler_trio.balancer.apis.image_fetch import fetch_images
-from paddler_trio.balancer.apis.kept_logprobs import MANY_NUMBERS
 from paddler_trio.balancer.apis.questions import count_tokens
 from paddler_trio.balancer.apis.responses.client_tools import Item
+from paddler_trio.balancer.apis.responses.response_output import Output, new_id
 from paddler_trio.balancer.apis.responses.responses_fields import ITEM_REFERENCE
 from paddler_trio.balancer.apis.responses.responses_request import (
     ResponsesRequest,
     read_input_tokens,
     read_responses,
 )
-from paddler_trio.balancer.apis.responses.responses_response import (
-    Output,
-    ResponseHeading,
-    ResponseStream,
-    new_id,
-)
+from paddler_trio.balancer.apis.responses.responses_response import ResponseHeading, ResponseStream
 from paddler_trio.balancer.apis.responses.responses_store import (
     ResponseStore,
     StoredResponse,
     not_stored,
 )
-from paddler_trio.balancer.apis.run_requests import gather, stream
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.balancer.apis.timings import Reports, Stopwatch
 from paddler_trio.net.server.input_budget import BudgetSpentError
 from paddler_trio.net.server.json_body import no_room
 from paddler_trio.wire.json_text import dumps_in_runs, dumps_within
@@ -81,24 +78,7 @@ class Responses:
             reports=reports,
         )
 
-        def take(step: Step) -> int:
-            before = output.held_bytes
-            for _ in output.take(step.results):
-                pass  # the items grow; the events have no reader
-            return output.held_bytes - before
-
-        def finish() -> Json:
-            response = heading.finished(output, now=int(time.time()))
-            if kept is not None:
-                # of a text that is too long to be kept no more is written
-                text = dumps_within(response, self.store.max_bytes)
-                is_kept = text is not None and self.store.keep(
-                    StoredResponse.of(_owner(exchange), response, *kept, response_json=text)
-                )
-                if not is_kept and not exchange.is_exact:
-                    response["store"] = False
-            return response
-
+        finish = partial(self._finish, heading, output, kept, exchange)
         with naming_fields(prompt="input", constraint="text.format"):
             if delivery.is_stream:
                 encoder = ResponseStream(heading, output, finish, watch, exchange.is_large)
@@ -112,10 +92,29 @@ class Responses:
                     held=lambda: output.streamed_bytes,
                 )
             else:
-                await gather(backend, exchange, works, take)
+                await gather(backend, exchange, works, partial(_take, output))
                 is_long = output.num_logprobs > MANY_NUMBERS
                 response = await exchange.run_long(finish, is_long=is_long)
                 await exchange.send_json(200, response)
+
+    def _finish(
+        self,
+        heading: ResponseHeading,
+        output: Output,
+        kept: tuple[bytes, bytes, int] | None,
+        exchange: ApiExchange,
+    ) -> Json:
+        """Return the whole response, once it is stored with what is ``kept`` of its request."""
+        response = heading.finished(output, now=int(time.time()))
+        if kept is not None:
+            # of a text that is too long to be kept no more is written
+            text = dumps_within(response, self.store.max_bytes)
+            is_kept = text is not None and self.store.keep(
+                StoredResponse.of(_owner(exchange), response, *kept, response_json=text)
+            )
+            if not is_kept and not exchange.is_exact:
+                response["store"] = False
+        return response
 
     async def count_tokens(self, backend: Backend, exchange: ApiExchange) -> None:
         request = await exchange.read(backend.limits, read_input_tokens)
@@ -130,7 +129,7 @@ class Responses:
         await exchange.send_json(200, body)
 
     async def get(self, backend: Backend, exchange: ApiExchange) -> None:
-        """A stored response."""
+        """Answer with a stored response."""
         stored = self._stored(exchange)
         if _query(exchange).get("stream", ["false"])[-1].lower() not in ("false", "0"):
             raise invalid("stream is not supported: the response has ended", "stream")
@@ -140,13 +139,14 @@ class Responses:
         await exchange.send_json(200, response)
 
     async def list_items(self, backend: Backend, exchange: ApiExchange) -> None:
-        """The items of its input."""
+        """Answer with the items of its input."""
         stored, query = self._stored(exchange), _query(exchange)
         page = await exchange.run(lambda: _page(stored, query))
         await exchange.send_json(200, page)
 
     def _stored(self, exchange: ApiExchange) -> StoredResponse:
-        """The one that the path names; ApiError 404, or HttpProblem 503 without room for it."""
+        """Return the one that the path names; ApiError 404, or HttpProblem 503 without room for
+        it."""
         stored = self.store.get(exchange.tail, owner=_owner(exchange))
         if stored is None:
             raise not_stored(exchange.tail)
@@ -162,7 +162,7 @@ class Responses:
     async def _resolved(
         self, request: ResponsesRequest, places: Mapping[str, int], exchange: ApiExchange
     ) -> ResponsesRequest:
-        """The request with the items themselves where it refers to them.
+        """Return the request with the items themselves where it refers to them.
 
         Errors:
           ApiError: 400 for an item that is not stored.
@@ -198,7 +198,7 @@ class Responses:
     async def _before(
         self, request: ResponsesRequest, places: Mapping[str, int], exchange: ApiExchange
     ) -> Sequence[Item]:
-        """The items that the response continues.
+        """Return the items that the response continues.
 
         Errors:
           ApiError: 400 if they are not stored any more, or the input refers to one of them.
@@ -229,8 +229,16 @@ class Responses:
         return before
 
 
+def _take(output: Output, step: Step) -> int:
+    """Take a step; return by how many bytes the output grows."""
+    before = output.held_bytes
+    for _ in output.take(step.results):
+        pass  # the items grow; the events have no reader
+    return output.held_bytes - before
+
+
 def _references(request: ResponsesRequest) -> dict[str, int]:
-    """Where in the input each stored item is referred to.
+    """Return where in the input each stored item is referred to.
 
     ApiError 400 for an item that is referred to twice: a short body would stand for a prompt
     without a bound.
@@ -251,7 +259,7 @@ def _references(request: ResponsesRequest) -> dict[str, int]:
 
 
 def _reserve(exchange: ApiExchange, size_bytes: int) -> None:
-    """What is stored is held again for a request that may be short; HttpProblem 503."""
+    """Hold what is stored again for a request that may be short; HttpProblem 503."""
     try:
         exchange.room.grow(size_bytes)
     except BudgetSpentError as spent:
@@ -261,9 +269,10 @@ def _reserve(exchange: ApiExchange, size_bytes: int) -> None:
 async def _texts_of(
     request: ResponsesRequest, before: Sequence[Item], exchange: ApiExchange
 ) -> tuple[bytes, bytes, int]:
-    """What of the request is stored with its response, written before that is there.
+    """Return what of the request is stored with its response, written before that is there.
 
-    HttpProblem 503 if there is no room for it."""
+    HttpProblem 503 if there is no room for it.
+    """
 
     def write() -> tuple[bytes, bytes]:
         items = [_named(item) for item in request.items]
@@ -291,7 +300,7 @@ def _query(exchange: ApiExchange) -> dict[str, list[str]]:
 
 
 def _page(stored: StoredResponse, query: Mapping[str, list[str]]) -> Json:
-    """One page of input items; ApiError 400 for a query that is none."""
+    """Return one page of input items; ApiError 400 for a query that is none."""
     order = query.get("order", ["desc"])[-1]
     limit = query.get("limit", ["20"])[-1]
     if order not in ("asc", "desc"):

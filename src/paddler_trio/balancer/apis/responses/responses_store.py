@@ -90,17 +90,17 @@ class StoredResponse:
 
     @property
     def input_items(self) -> list[Item]:
-        """The conversation before its output."""
+        """Return the conversation before its output."""
         return [*_listed(self.before_json), *_listed(self.items_json)]
 
     @property
     def conversation_weight_bytes(self) -> int:
-        """What reading the conversation makes the balancer hold."""
+        """Return what reading the conversation makes the balancer hold."""
         return self.weight_bytes + self.response_weight_bytes
 
     @property
     def conversation(self) -> list[Item]:
-        """The conversation with its output, for the response that continues it."""
+        """Return the conversation with its output, for the response that continues it."""
         return [*self.input_items, *self.output]
 
 
@@ -145,7 +145,7 @@ class ResponseStore:
         return True
 
     def get(self, response_id: str, *, owner: str) -> StoredResponse | None:
-        """None if there is none, or it has another owner; using it keeps it longer."""
+        """Return None if there is none, or it has another owner; using it keeps it longer."""
         with self._lock:
             owned = self._owners.get(owner)
             if owned is None or response_id not in owned.kept:
@@ -154,14 +154,14 @@ class ResponseStore:
             return owned.kept[response_id]
 
     def having(self, item_id: str, *, owner: str) -> StoredResponse | None:
-        """The response in whose output this item is, as :meth:`get` returns it."""
+        """Return the response in whose output this item is, as :meth:`get` returns it."""
         with self._lock:
             owned = self._owners.get(owner)
             response_id = None if owned is None else owned.response_ids.get(item_id)
         return None if response_id is None else self.get(response_id, owner=owner)
 
     def drop(self, response_id: str, *, owner: str) -> bool:
-        """Whether it was there."""
+        """Forget it; return whether it was there."""
         with self._lock:
             return self._drop(response_id, owner)
 
@@ -190,7 +190,7 @@ class ResponseStore:
 
 @attrs.define
 class _Owned:
-    """What one owner has in the store, what was used last at the end."""
+    """Hold what one owner has in the store, what was used last at the end."""
 
     kept: OrderedDict[str, StoredResponse] = attrs.field(factory=OrderedDict)
     response_ids: dict[str, str] = attrs.field(factory=dict)

@@ -14,7 +14,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """The same for anything else."""
+    """Return a figure of any other kind in words."""
     if value is None:
         return NOTHING
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"

@@ -1,4 +1,4 @@
-"""What the page says of workloads and figures."""
+"""The words of the page about workloads and figures."""
 
 from __future__ import annotations
 

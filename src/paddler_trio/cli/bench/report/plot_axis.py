@@ -28,7 +28,8 @@ class Tick:
 
 @attrs.frozen(kw_only=True)
 class Axis:
-    """From ``low`` to ``high``, which is more; logarithmic only if ``low`` is more than 0."""
+    """An axis from ``low`` to ``high``, which is more; logarithmic only if ``low`` is more than
+    0."""
 
     title: str
     low: float
@@ -45,7 +46,7 @@ class Axis:
 
 
 def value_axis(title: str, values: Sequence[float], *, may_be_log: bool = True) -> Axis:
-    """For values >= 0: from 0, or logarithmic if they differ very much."""
+    """Return an axis for values >= 0: from 0, or logarithmic if they differ very much."""
     positive = [value for value in values if value > 0]
     top = max(LEAST_TOP, max(positive, default=1.0))
     bottom = min(positive, default=1.0)
@@ -59,20 +60,20 @@ def value_axis(title: str, values: Sequence[float], *, may_be_log: bool = True) 
 
 
 def level_axis(title: str, levels: Sequence[int]) -> Axis:
-    """For at least two different numbers of clients, whose labels they are; logarithmic."""
+    """Return a logarithmic axis for at least two numbers of clients, which are its labels."""
     ordered = sorted(set(levels))
     ticks = tuple(Tick(level, str(level)) for level in ordered)
     return Axis(title=title, low=ordered[0], high=ordered[-1], ticks=ticks, is_log=True)
 
 
 def share_axis(title: str) -> Axis:
-    """From 0 to 100 %."""
+    """Return an axis from 0 to 100 %."""
     ticks = tuple(Tick(quarter / 4, f"{25 * quarter} %") for quarter in range(5))
     return Axis(title=title, low=0.0, high=1.0, ticks=ticks)
 
 
 def label(value: float) -> str:
-    """At an axis: no digit more than is needed."""
+    """Return the label of a value at an axis, with no digit more than is needed."""
     return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.6g}"
 
 

@@ -1,4 +1,4 @@
-"""What a load test found, ready to be shown: one point for each workload, concurrency and target.
+"""The findings of a load test, one point for each workload, concurrency and target.
 
 Pure. The terminal, the HTML page and the JSON document are three renderings of a :class:`Report`.
 """
@@ -114,7 +114,7 @@ def report_of(
     version: str,
     stopped: str = "",
 ) -> Report:
-    """From the runs that were begun, whole or not."""
+    """Return the report of the runs that were begun, whole or not."""
     points = [
         _point(workload, concurrency, target, found)
         for workload in plan.workloads
@@ -142,7 +142,7 @@ def report_of(
 
 
 def ratio(first: float | None, second: float | None) -> float | None:
-    """How many times the second the first is; None where that is no number."""
+    """Return how many times the second the first is; None where that is no number."""
     return None if first is None or not second else first / second
 
 

@@ -84,7 +84,7 @@ def _head(report: Report) -> Iterator[str]:
 
 
 def _time(rfc3339: str) -> str:
-    """To the minute, for people."""
+    """Return a time to the minute, for people."""
     return text(rfc3339[:16].replace("T", " ") + " UTC")
 
 
@@ -97,7 +97,7 @@ def _notes(report: Report) -> Iterator[str]:
 
 
 def notes_of(report: Report) -> Iterator[str]:
-    """What a reader must know before the figures: failures, doubts, and what was left out."""
+    """Yield what a reader must know before the figures: failures, doubts, and what was left out."""
     if report.stopped:
         yield f"Not all runs were done: {report.stopped}."
     for each in report.errors:

@@ -37,7 +37,7 @@ class WorkloadPlots:
         return self.report.of(self.workload)
 
     def figures(self) -> Iterator[PlotFigure]:
-        """In the order of the page."""
+        """Yield the plots in the order of the page."""
         yield self._throughput()
         yield self._latency(
             "Time to first token",
@@ -267,16 +267,11 @@ class WorkloadPlots:
         return clients if len(self.report.targets) == 1 else f"{self._server(point)}, {clients}"
 
     def _column(self, point: Point) -> str:
-        """What tells it from the others of one distribution."""
+        """Return what tells it from the others of one distribution."""
         return self._label(point) if len(self.report.targets) == 1 else self._server(point)
 
     def _identity(self, title: str) -> str:
         return f"{self.workload}-{title.lower().replace(' ', '-')}"
-
-
-def percents_of(ordered: Sequence[float]) -> list[float]:
-    """Those that the table of a distribution has."""
-    return [percentile(ordered, percent) for percent in CDF_PERCENTS]
 
 
 def _at(point: Point, percent: int) -> str:

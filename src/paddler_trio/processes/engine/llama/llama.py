@@ -76,6 +76,13 @@ class Llama:
         return tuple(t for t in range(self.n_vocab) if lib.llama_vocab_is_eog(self.vocab, t))
 
     @cached_property
+    def suppressed_tokens(self) -> tuple[int, ...]:
+        """Every token that the model's file says is never to be sampled."""
+        count = ctypes.c_int32()
+        first = lib.llama_vocab_get_suppress_tokens(self.vocab, ctypes.byref(count))
+        return tuple(first[: count.value]) if count.value else ()
+
+    @cached_property
     def token_trie(self) -> TokenTrie:
         """The tokens that grammars are asked about: every one, special ones spelled out."""
         return TokenTrie.of([self.token_bytes(token) for token in range(self.n_vocab)])

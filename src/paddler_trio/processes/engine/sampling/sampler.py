@@ -16,6 +16,7 @@ from __future__ import annotations
 import codecs
 import ctypes
 from collections.abc import Sequence
+from math import log
 
 import attrs
 import numpy as np
@@ -32,7 +33,7 @@ from paddler_trio.processes.engine.sampling.sampler_chain import (
 from paddler_trio.processes.engine.sampling.shortlist import Shortlist, candidates_needed
 from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
 from paddler_trio.system.llama_library import lib
-from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget
+from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, TokenLogprob
 from paddler_trio.wire.engine.sampler_stages import Sampling
 
 _MAX_WAKING_TRIES = 8
@@ -55,6 +56,8 @@ class Sampler:
         factory=lambda: codecs.getincrementaldecoder("utf-8")("ignore"), init=False
     )
     _first_random: int | None = attrs.field(init=False)
+    _left: np.ndarray | None = attrs.field(default=None, init=False)
+    """The candidates that the chain left when it last selected one, if they are reported."""
 
     def __attrs_post_init__(self) -> None:
         self._first_random = self._chain.first_random
@@ -112,6 +115,7 @@ class Sampler:
         """
         if self.is_argmax:
             return int(self._llama.logits(row).argmax())
+        self._left = None
         token = None
         if self._reasoning is not None and not self._is_in_character:
             token = self._reasoning.forced()
@@ -123,6 +127,25 @@ class Sampler:
         if self._reasoning is not None:
             self._follow(self._reasoning, token)
         return token
+
+    def logprobs(self, token: int, count: int) -> list[TokenLogprob] | None:
+        """Return the token that was just sampled, then the ``count`` most likely ones that the
+        chain left, best first, with their natural logarithms; None if the model's own are wanted.
+        """
+        if not self._chain.sampling.post_sampling_probs:
+            return None
+        ids, shares = np.array([token]), np.array([1.0])  # certain, where nothing was chosen from
+        if self._left is not None:
+            likely = self._left[self._left["p"] > 0.0]
+            likely = likely[np.argsort(-likely["p"], kind="stable")]
+            ids, shares = likely["id"], likely["p"]
+        places = [*np.flatnonzero(ids == token)[:1], *range(min(count, len(ids)))]
+        return [
+            TokenLogprob(
+                int(ids[place]), self._llama.token_bytes(int(ids[place])), log(shares[place])
+            )
+            for place in places
+        ]
 
     def replay(self, token: int) -> None:
         """Accept a token that another engine sampled; GrammarRejectedError if it does not fit."""
@@ -141,6 +164,12 @@ class Sampler:
         """Return whether the last token ends within a character: no marker can follow it."""
         return bool(self._characters.getstate()[0])
 
+    @property
+    def _is_weighed(self) -> bool:
+        """Return whether it is reported how likely the chain made each token."""
+        sampling = self._chain.sampling
+        return sampling.post_sampling_probs and not is_greedy(sampling)
+
     def close(self) -> None:
         """Free the C samplers; safe to call twice."""
         if self._sampler is not None:
@@ -150,7 +179,7 @@ class Sampler:
     def _sampled(self, row: int) -> int:
         logits = self._llama.logits(row)
         few = None if self._shortlist is None else self._shortlist.of(logits)
-        if few is None and self._constraint is None:
+        if few is None and self._constraint is None and not self._is_weighed:
             token = int(lib.llama_sampler_sample(self._sampler, self._llama.context, row))
             self._note(token)
             return token
@@ -187,6 +216,8 @@ class Sampler:
         candidates = candidates_of(rows)
         lib.llama_sampler_apply(self._sampler, ctypes.byref(candidates))
         assert candidates.selected >= 0, "the sampler chain selected nothing"
+        if self._is_weighed:
+            self._left = rows[: candidates.size]
         return int(candidates.data[candidates.selected].id)
 
     def _reseed(self, position: int) -> None:

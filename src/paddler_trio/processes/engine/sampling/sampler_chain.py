@@ -10,7 +10,12 @@ import attrs
 
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.system.llama_library import lib as llama_lib
-from paddler_trio.wire.engine.sampler_stages import STAGES, SamplerStage, Sampling
+from paddler_trio.wire.engine.sampler_stages import (
+    STAGES,
+    USUAL_STAGES,
+    SamplerStage,
+    Sampling,
+)
 
 _MIROSTAT_CANDIDATES = 100
 _BESIDE_MIROSTAT = ("penalties", "dry", "temperature")
@@ -71,10 +76,13 @@ class SamplerChain:
         elif sampling.mirostat:
             stages = [STAGES[name] for name in _BESIDE_MIROSTAT]
             last = ChainLink(_mirostat(llama, sampling))
+        elif selecting := [each for each in stages if each.selects and each.is_on(sampling)]:
+            factory.seed = sampling.seed
+            last = ChainLink(selecting[0].build(sampling, factory))
         else:
             last = ChainLink(llama_lib.llama_sampler_init_dist(0), is_random=True)
         for stage in stages:
-            if stage.is_on(sampling):
+            if stage.is_on(sampling) and not stage.selects:
                 sees_prompt = stage.name == "dry" or (
                     stage.name == "penalties" and sampling.penalize_prompt
                 )
@@ -116,8 +124,8 @@ def _built(llama: Llama, stage: SamplerStage, sampling: Sampling, factory: _Fact
 
 
 def stages_of(sampling: Sampling) -> list[SamplerStage]:
-    """Return the stages that a request names, or all of them in llama.cpp's order."""
-    return [STAGES[name] for name in sampling.samplers or STAGES]
+    """Return the stages that a request names, or the usual ones in llama.cpp's order."""
+    return [STAGES[name] for name in sampling.samplers or USUAL_STAGES]
 
 
 def is_greedy(sampling: Sampling) -> bool:
@@ -137,6 +145,7 @@ def _mirostat(llama: Llama, sampling: Sampling) -> object:
 def biases_of(llama: Llama, sampling: Sampling) -> dict[int, float]:
     """Return what is added to the logits of some tokens in any case."""
     biases = dict(sampling.logit_bias)
+    biases |= dict.fromkeys(llama.suppressed_tokens, float("-inf"))
     if sampling.ignore_eos:
         biases |= dict.fromkeys(llama.end_tokens, float("-inf"))
     return biases

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from paddler_trio.errors import WireError
-from paddler_trio.nursery_tree.handover import run_in
+from paddler_trio.system.synchronization import run_in
 
 
 async def fails_while_a_write_goes_on() -> None:

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from paddler_trio.errors import LinkError
-from paddler_trio.nursery_tree.tunnels import Tunnels
+from paddler_trio.net.tunnels import Tunnels
 from paddler_trio.wire.trio.tunnel_frames import body_frames
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.system.restart_budget import RestartBudget
+from paddler_trio.system.supervise import RestartBudget
 
 
 def test_pauses_double_up_to_the_longest_and_then_the_budget_is_spent() -> None:

@@ -133,7 +133,7 @@ class Tunnel:
             raise LinkError("the tunnel to the agent broke") from error
 
     def _check_open(self) -> None:
-        """Of a closed socket Trio would say that there is no such descriptor."""
+        """Raise LinkError after a close; Trio would say that there is no such descriptor."""
         if self.is_closed:
             raise LinkError("the tunnel to the agent was closed")
 
@@ -218,12 +218,12 @@ class Tunnels:
             await self._answered.park()
 
     def give_up_asked(self) -> None:
-        """What the agent was asked for and has not dialled, it dials at another process."""
+        """Expect no more what the agent was asked for and now dials at another process."""
         for future in self._asked.values():
             future.set(None)
 
     async def _dial(self) -> Tunnel:
-        """As `take`, and never one that was idle."""
+        """Have the agent dial a new one, as `take` does where none is idle; LinkError."""
         if self._is_closed:
             raise LinkError(f"the agent {self.label} has left")
         if self._dials_no_more:
@@ -256,7 +256,7 @@ class Tunnels:
         return f"another balancer has taken over the agent {self.label}: ask again"
 
     def expects(self, secret: str) -> bool:
-        """Whether the agent was asked for this tunnel, and has not dialled it yet."""
+        """Return whether the agent was asked for this tunnel, and has not dialled it yet."""
         future = self._asked.get(secret)
         return future is not None and not future.is_set
 
@@ -272,7 +272,7 @@ class Tunnels:
         return self._asked[secret].set(tunnel)
 
     def give_back(self, tunnel: Tunnel) -> None:
-        """Its exchange has ended in order."""
+        """Take back a tunnel whose exchange has ended in order."""
         if self._is_closed:
             self.close(tunnel)
         else:

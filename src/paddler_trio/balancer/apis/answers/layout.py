@@ -111,5 +111,5 @@ class Layout:
 
 
 def _one_blank(blanks: str) -> str:
-    """The blank that stays of those around a call between two texts."""
+    """Return the blank that stays of those around a call between two texts."""
     return "\n" if "\n" in blanks else blanks[:1]

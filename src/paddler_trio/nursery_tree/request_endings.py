@@ -1,15 +1,40 @@
-"""The endings that the dispatcher gives requests, in words for their clients."""
+"""How requests end, and the endings that the dispatcher gives them, in words for their clients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Collection
+from typing import Final, TypeAlias
 
-from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.nursery_tree.request import Failure, Request
+import attrs
+
+from paddler_trio.nursery_tree.agent_kinds import AgentKind
 from paddler_trio.scheduler.truth.request_truth import CANCELLED_CODE
 from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler
 from paddler_trio.wire.trio.request_frame import TooLong
+
+
+@attrs.frozen
+class Completed:
+    """The agent sent the ending result, and it was passed on."""
+
+
+@attrs.frozen
+class Failure:
+    """An ending that no agent produced; ``code`` mirrors HTTP status numbers."""
+
+    code: int
+    description: str
+    blames_agent: bool = attrs.field(default=False, eq=False)
+    """It counts against the health of the agent that held the request."""
+
+
+@attrs.frozen
+class Stopped:
+    """The client is gone or asked to stop; nothing more is sent to it."""
+
+
+Ending: TypeAlias = Completed | Failure | Stopped
+
 
 SHUTTING_DOWN: Final = Failure(503, "balancer is shutting down")
 MOVED: Final = Failure(503, "another process has taken over from this balancer: send it again")
@@ -82,23 +107,23 @@ def token_timeout(item_timeout_s: float) -> Failure:
     return Failure(504, words, blames_agent=True)
 
 
-def stranded(request: Request, waited_s: float, agents: Iterable[AgentConnection]) -> Failure:
-    """Why no agent can go on with what was begun."""
-    waited_ms = round(1000 * waited_s)
-    if not request.tokens and request.pin is not None:
-        revision = (request.pin.revision or "")[:12]
-        words = (
-            f"This call was begun with revision {revision}, which no agent has served "
-            f"for {waited_ms}ms; send the whole call again"
-        )
-        return Failure(502, words)
-    serving = [agent for agent in agents if agent.is_accepting]
+def revision_gone(revision: str, waited_s: float) -> Failure:
+    """Return why no agent can go on with a call that was begun with this revision."""
     words = (
-        f"The agent was lost after {len(request.tokens)} tokens, and no agent that can "
-        f"continue the answer connected within {waited_ms}ms"
+        f"This call was begun with revision {revision[:12]}, which no agent has served "
+        f"for {round(1000 * waited_s)}ms; send the whole call again"
     )
-    if any(agent.kind.continues for agent in serving):
+    return Failure(502, words)
+
+
+def stranded(num_tokens: int, waited_s: float, ready: Collection[AgentKind]) -> Failure:
+    """Return why no agent can go on with an answer; ``ready``: the kinds of those that serve."""
+    words = (
+        f"The agent was lost after {num_tokens} tokens, and no agent that can "
+        f"continue the answer connected within {round(1000 * waited_s)}ms"
+    )
+    if any(kind.continues for kind in ready):
         words = f"{words}; the others serve a different model"
-    elif serving:
+    elif ready:
         words = f"{words}; the others are Paddler 4.1 agents, which continue no answer"
     return Failure(502, words)

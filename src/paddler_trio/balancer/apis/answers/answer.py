@@ -13,15 +13,14 @@ neither: the answer has begun a call, and no more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 
-from paddler_trio.balancer.apis.api_errors import ApiError
-from paddler_trio.balancer.apis.kept_logprobs import KeptLogprobs
-from paddler_trio.balancer.apis.layout import Layout
+from paddler_trio.balancer.apis.answers.kept_logprobs import KeptLogprobs
+from paddler_trio.balancer.apis.answers.layout import Layout
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.nursery_tree.request import RawResult
+from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.raw_results import result_tag
 from paddler_trio.wire.trio.work import ConversationPrompt, Generate
@@ -42,26 +41,6 @@ class Step:
     choice: int
     results: Sequence[RawResult]
     tokens: Sequence[int] = ()
-
-
-class StreamEncoder(Protocol):
-    """Turns steps into the bytes of one stream; called in order, never again after the end."""
-
-    def opening(self) -> bytes:
-        """Sent with the first bytes of the body."""
-        ...
-
-    def take(self, step: Step) -> bytes:
-        """The events of this step; may be none."""
-        ...
-
-    def closing(self) -> bytes:
-        """The end of a stream in which every choice was ``Done``."""
-        ...
-
-    def failed(self, error: ApiError) -> bytes:
-        """The end of a stream that began and cannot go on."""
-        ...
 
 
 @attrs.frozen
@@ -160,7 +139,7 @@ class AnswerReader:
     _layout: Layout = attrs.field(factory=Layout, init=False)
 
     def take(self, results: Iterable[RawResult]) -> Iterator[Piece]:
-        """The pieces of these results; results without a meaning here give none."""
+        """Return the pieces of these results; results without a meaning here give none."""
         for result in results:
             tag = result_tag(result)
             value = result[tag] if isinstance(result, Mapping) else None
@@ -262,7 +241,7 @@ class AnswerReader:
         self._call_text, self._is_no_call = "", False
 
     def _text_of_no_call(self) -> Iterator[Piece]:
-        """The text that was held back, if it turned out to be no call."""
+        """Return the text that was held back, if it turned out to be no call."""
         if not self._is_no_call:
             return
         text, self._call_text, self._is_no_call = self._call_text, "", False
@@ -286,8 +265,8 @@ class AnswerReader:
 
 
 def reader_of(generate: Generate, *, is_verbatim: bool = False) -> AnswerReader:
-    """Of an answer to this request: what it may call, and where it is cut off, Paddler's agents do
-    not say."""
+    """Return what reads an answer to this request: Paddler's agents do not say what it may call, or
+    where it is cut off."""
     prompt = generate.prompt
     reads_calls = isinstance(prompt, ConversationPrompt) and prompt.reads_calls
     return AnswerReader(not reads_calls, generate.max_tokens, is_verbatim)
@@ -327,19 +306,20 @@ def _ended(done: Mapping[str, object], num_calls: int, max_tokens: int | None) -
 
 
 def completion_tokens(ending: Ended) -> int:
-    """All tokens that the model generated."""
+    """Return all tokens that the model generated."""
     kinds = ("content_tokens", "reasoning_tokens", "tool_call_tokens", "undeterminable_tokens")
     return sum(ending.usage.get(kind, 0) for kind in kinds)
 
 
 def _with_images(usage: Mapping[str, int]) -> Mapping[str, int]:
-    """As all these APIs count: the tokens of an image are part of the prompt."""
+    """Count the tokens of an image as part of the prompt, as all these APIs do."""
     seen = usage.get("input_image_tokens", 0) + usage.get("input_audio_tokens", 0)
     return {**usage, "prompt_tokens": usage["prompt_tokens"] + seen}
 
 
 def logprob_with_top(entry: Mapping[str, object], *names: str) -> Json:
-    """A token's log probability: these members of it, and the same of the likeliest tokens."""
+    """Return a token's log probability: these members of it, and the same of the likeliest
+    tokens."""
     return {
         **{name: entry[name] for name in names},
         "top_logprobs": [{name: other[name] for name in names} for other in top_of(entry)],
@@ -353,7 +333,7 @@ def top_of(entry: Mapping[str, object]) -> list[Mapping[str, object]]:
 
 
 def text_bytes(text: str) -> int:
-    """The most that ``text`` takes in a longer one, whatever else is in that."""
+    """Return the most that ``text`` takes in a longer one, whatever else is in that."""
     return 4 * len(text)
 
 
@@ -399,6 +379,6 @@ class Answer:
 
     @property
     def ended(self) -> Ended:
-        """Its last piece; it must have ended."""
+        """Return the last piece of an answer, which must have ended."""
         assert self.reader.ended is not None
         return self.reader.ended

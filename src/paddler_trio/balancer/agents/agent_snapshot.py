@@ -14,7 +14,7 @@ from paddler_trio.wire.codec import unstructure
 
 
 def agent_facts(agent: AgentConnection, busy: int) -> AgentFacts:
-    """What is said of an agent that has so many requests follows from these."""
+    """Return the facts from which follows what is said of an agent with so many requests."""
     report, status = agent.report, agent.status
     progress = None if report is None or report.progress is None else report.progress
     return AgentFacts(
@@ -33,7 +33,7 @@ def agent_facts(agent: AgentConnection, busy: int) -> AgentFacts:
 
 
 def phase_of(agent: AgentConnection) -> str:
-    """What it is doing: as it reports, or as the status of a Paddler agent means it."""
+    """Return what it is doing: as it reports, or as the status of a Paddler agent means it."""
     if agent.report is not None:
         return agent.report.phase
     status = agent.status
@@ -59,7 +59,7 @@ def snapshot(agent: AgentConnection, slots_processing: int) -> Mapping[str, obje
 
 
 def snapshot_v2(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
-    """The same with what Paddler's schema has no room for."""
+    """Return a snapshot with what Paddler's schema has no room for."""
     report = agent.report
     return {
         **snapshot(agent, slots_processing),

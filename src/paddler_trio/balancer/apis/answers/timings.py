@@ -1,5 +1,5 @@
-"""How much and how long: usage, timings and the progress of prompts, as OpenAI and llama-server
-report them. Pure."""
+"""Tell how much and how long: usage, timings and the progress of prompts, as OpenAI and
+llama-server report them. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from paddler_trio.balancer.apis.answer import Ended, Piece, Prefilled, completion_tokens
+from paddler_trio.balancer.apis.answers.answer import Ended, Piece, Prefilled, completion_tokens
 from paddler_trio.balancer.apis.shapes import Json
 
 
@@ -101,8 +101,8 @@ class Stopwatch:
             self._first_token_s = self.now_s()
 
     def timings(self) -> Json | None:
-        """None before the first token. If the agent reports no progress, only the time of the
-        prompt is known; its numbers of tokens are 0."""
+        """Return None before the first token. If the agent reports no progress, only the time of
+        the prompt is known; its numbers of tokens are 0."""
         if self._first_token_s is None:
             return None
         prompt = Prefilled(0, 0, 0) if self._prompt is None else self._prompt
@@ -117,7 +117,7 @@ class Stopwatch:
 
 @attrs.define
 class PromptProgress:
-    """Which reports a client gets of one prompt, as members of its chunks.
+    """Choose which reports a client gets of one prompt, as members of its chunks.
 
     Args:
       now_s: a clock of seconds.
@@ -133,7 +133,7 @@ class PromptProgress:
     _is_over: bool = attrs.field(default=False, init=False)
 
     def take(self, prefilled: Prefilled) -> list[Json]:
-        """The reports that follow from this one of the agent.
+        """Return the reports that follow from this one of the agent.
 
         None repeats, and there are none after the first token: an agent that continues after a
         loss computes the prompt once more.
@@ -147,7 +147,7 @@ class PromptProgress:
         return [self._report(each) for each in (*first, prefilled) if each.done > self._reported]
 
     def finished(self) -> list[Json]:
-        """The reports that are missing when the first token came."""
+        """Return the reports that are missing when the first token came."""
         was_over, self._is_over = self._is_over, True
         if was_over or self._latest is None or self._reported >= self._latest.total:
             return []
@@ -184,7 +184,7 @@ class Reports:
     _choices: dict[int, PromptProgress] = attrs.field(factory=dict, init=False)
 
     def before(self, choice: int, piece: Piece) -> list[Json]:
-        """The members of the chunks that come before that of ``piece``."""
+        """Return the members of the chunks that come before that of ``piece``."""
         if isinstance(piece, Prefilled) and choice == 0:
             self.watch.prefilled(piece)
         if not self.is_wanted:

@@ -1,16 +1,8 @@
-"""Native requests behind one exchange: submitted, and read to their end.
-
-Every choice of an answer is a native request of its own: it waits in the same queue, holds a slot,
-is continued after a loss and is stopped when its client leaves, like any other. Several of one
-exchange hold one place in the queue: the next is submitted when the one before has left it.
-
-`gather` collects the steps for a whole answer. `stream` answers with server-sent events while they
-come; what differs between APIs is a :class:`~paddler_trio.balancer.apis.answer.StreamEncoder`.
-"""
+"""The steps of the native requests of one exchange, in the order in which they came."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -20,217 +12,19 @@ import trio
 from paddler_trio.balancer.agents.direct_results import DirectResults, send_directly
 from paddler_trio.balancer.agents.ready_steps import ready_steps
 from paddler_trio.balancer.agents.work_encoding import encoded
-from paddler_trio.balancer.apis.answer import Step, StreamEncoder, top_of
+from paddler_trio.balancer.apis.answers.answer import Step, top_of
 from paddler_trio.balancer.apis.api_errors import ApiError, from_failure, from_problem, from_result
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
-from paddler_trio.balancer.apis.backend import Backend
-from paddler_trio.balancer.apis.prompt_noise import normalised_work
-from paddler_trio.net.server import sse
-from paddler_trio.net.server.asgi import ClientGoneError, HttpProblem
+from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.input_budget import Reservation
-from paddler_trio.net.server.streaming import body_writer, while_client_stays
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.request import NOTHING, Request, Results, RevisionPin
+from paddler_trio.nursery_tree.request import Request, RevisionPin
+from paddler_trio.nursery_tree.step_results import NOTHING, Results
 from paddler_trio.telemetry.trace_context import trace_of
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 from paddler_trio.wire.trio.work import Work
 
-MAX_ATTEMPTS: Final = 3
-"""Of a call whose revision was lost before it was answered."""
-HELD_REPORT_S: Final = 2.0
-"""While no slot is expected for a known reason, the client is sent the newest one so often."""
 MAX_REASON_CHARS: Final = 200
-
-
-async def gather(
-    backend: Backend,
-    exchange: ApiExchange,
-    works: Sequence[Work],
-    take: Callable[[Step], int],
-    *,
-    pin: RevisionPin | None = None,
-    is_repeatable: bool = False,
-) -> None:
-    """Run all of ``works`` to their ends, giving each step to ``take``, which returns by how many
-    bytes the answer has grown: they are counted in the budget of all until it is sent. With a
-    ``pin``, on one revision of the model. ``is_repeatable``: steps of one that lost its agent may
-    come again.
-
-    Errors:
-      ApiError: one of them failed, or there is no room for more of the answer; the others are
-        stopped.
-      ClientGoneError: the client left; all are stopped.
-    """
-
-    async def read(source: StepSource) -> None:
-        while (step := await source.receive()) is not None:
-            exchange.hold(take(step), backend.limits)
-
-    await _watched(backend, exchange, works, read, pin=pin, is_repeatable=is_repeatable)
-
-
-async def gather_on_one_revision(
-    backend: Backend,
-    exchange: ApiExchange,
-    works: Sequence[Work],
-    begin: Callable[[], Callable[[Step], int]],
-) -> None:
-    """As :func:`gather`; all are answered by one revision of the model.
-
-    If no agent serves that one any more before all have ended, all are asked again. One that lost
-    its agent is computed anew.
-
-    Args:
-      begin: what takes the steps of an attempt, empty each time; some may come again.
-    """
-    held_bytes = exchange.held_bytes
-    for attempt in range(MAX_ATTEMPTS):
-        pin = RevisionPin() if len(works) > 1 else None
-        exchange.let_go(down_to=held_bytes)  # of an attempt in vain
-        try:
-            await gather(backend, exchange, works, begin(), pin=pin, is_repeatable=True)
-        except ApiError:
-            if pin is None or not pin.is_lost or attempt + 1 == MAX_ATTEMPTS:
-                raise
-        else:
-            return
-
-
-async def stream(
-    backend: Backend,
-    exchange: ApiExchange,
-    works: Sequence[Work],
-    encoder: StreamEncoder,
-    *,
-    keep_alive_s: float | None = None,
-    is_long: Callable[[Sequence[Step]], bool] = lambda steps: False,
-    held: Callable[[], int] = lambda: 0,
-) -> None:
-    """Answer with server-sent events, from the status to the last byte.
-
-    The status waits for the first token, but not longer than ``limits.hold_start_s``: an early
-    refusal has a status of its own. ``keep_alive_s`` replaces that of the limits; infinite for
-    none. ``is_long``: whether the events of these steps, or without any those of the beginning and
-    the end, are to be made off the event loop. ``held``: how many bytes the encoder keeps of the
-    answer; they are counted in the budget of all.
-
-    Errors:
-      ApiError: it failed before anything was sent.
-      ClientGoneError: the client left.
-    """
-    limits = backend.limits
-    interval_s = limits.keep_alive_s if keep_alive_s is None else keep_alive_s
-    ending, counted_bytes = b"", 0
-    written_s = trio.current_time()
-    problems: list[Exception] = []
-
-    def events_of(steps: Sequence[Step]) -> bytes:
-        return b"".join([encoder.take(step) for step in steps])
-
-    def noted(events: bytes) -> bytes:
-        nonlocal written_s
-        if events:
-            written_s = trio.current_time()
-        return events
-
-    def count() -> None:
-        nonlocal counted_bytes
-        if (grown := held() - counted_bytes) > 0:
-            exchange.hold(grown, limits)
-            counted_bytes += grown
-
-    async def made(make: Callable[[], bytes], steps: Sequence[Step] = ()) -> bytes:
-        events = await exchange.room.off_loop(make) if is_long(steps) else make()
-        count()
-        return events
-
-    def render(steps: Sequence[Step]) -> bytes | None:
-        """None for what the reader makes, and what cannot be rendered: it is raised by the reader,
-        whom an empty step wakes."""
-        if is_long(steps):
-            return None
-        try:
-            events = noted(events_of(steps))
-            count()
-            return events  # the only way out without a problem
-        except Exception as error:  # noqa: BLE001  # not in the task that delivers
-            problems.append(error)
-            return None
-
-    async def read(source: StepSource) -> None:
-        nonlocal ending, written_s
-        with trio.move_on_after(limits.hold_start_s):
-            await source.look_ahead(beyond_progress=True)
-        await exchange.begin(200, sse.HEADERS)
-        write = body_writer(exchange.http)
-        waiting = b"" if source.has_steps else sse.comment(source.progress_text())
-        await write(waiting + await made(encoder.opening))
-        written_s = trio.current_time()
-        source.write_directly(exchange, render)
-        try:
-            while True:
-                is_over = False
-                pause_s = min(interval_s, HELD_REPORT_S) if source.is_held else interval_s
-                with trio.move_on_at(written_s + pause_s):
-                    is_over = not await source.look_ahead()
-                if problems:
-                    raise problems[0]
-                if is_over:
-                    break
-                steps = source.take_all()
-                events = noted(await made(partial(events_of, steps), steps))
-                if not events and trio.current_time() >= written_s + pause_s:
-                    events = sse.comment(source.progress_text())  # not every step has an event
-                    written_s = trio.current_time()
-                await write(events)
-            ending = await made(encoder.closing)
-        except ApiError as error:
-            ending = encoder.failed(error)
-
-    await _watched(backend, exchange, works, read)
-    await exchange.send({"type": "http.response.body", "body": ending, "more_body": False})
-
-
-async def _watched(
-    backend: Backend,
-    exchange: ApiExchange,
-    works: Sequence[Work],
-    read: Callable[[StepSource], Awaitable[None]],
-    *,
-    pin: RevisionPin | None = None,
-    is_repeatable: bool = False,
-) -> None:
-    """Submit ``works`` and ``read`` their steps while the client is connected; stop all then."""
-    failure: ApiError | None = None
-    is_complete = False
-    if backend.settings.normalises_prompts:
-        works = [normalised_work(work) for work in works]
-    most = backend.limits.max_logprobs if len(works) > 1 else None
-    source = StepSource(backend.dispatcher, backend.deployment.name, pin, is_repeatable, most)
-
-    async def answer(choices: trio.Nursery | None) -> None:
-        nonlocal failure, is_complete
-        try:
-            await source.submit(exchange, works, choices)
-            await read(source)
-        except ApiError as error:
-            failure = error
-        is_complete = True
-
-    try:
-        async with while_client_stays(exchange.http):
-            if len(works) == 1:
-                await answer(None)
-            else:
-                async with trio.open_nursery() as choices:
-                    await answer(choices)
-                    choices.cancel_scope.cancel(reason="the response is complete")
-    finally:
-        source.stop(exchange.room)
-    if failure is not None:
-        raise failure
-    if not is_complete:
-        raise ClientGoneError(f"client of {exchange.id} left")
 
 
 def _is_progress(step: Step) -> bool:
@@ -284,7 +78,7 @@ class StepSource:
     async def submit(
         self, exchange: ApiExchange, works: Sequence[Work], nursery: trio.Nursery | None
     ) -> None:
-        """A single one now; several one after the other in ``nursery``, as their turns come.
+        """Submit a single one now; several one after the other in ``nursery``, as their turns come.
 
         Errors:
           HttpProblem: 503 without room for it.
@@ -320,7 +114,7 @@ class StepSource:
             self._direct = send_directly(exchange.http, request, text_of)
 
     def progress_text(self) -> str:
-        """The state of the first one that has not ended, in one line for a comment."""
+        """Return the state of the first one that has not ended, in one line for a comment."""
         for choice, request in enumerate(self._requests):
             if request.is_over:
                 continue
@@ -336,7 +130,7 @@ class StepSource:
         return "working"
 
     async def receive(self) -> Step | None:
-        """The next step; None when all have ended. ApiError if one of them failed."""
+        """Return the next step; None when all have ended. ApiError if one of them failed."""
         if not await self.look_ahead():
             return None
         return self._ahead.pop(0)
@@ -388,7 +182,7 @@ class StepSource:
             direct.consumer_works()
 
     def take_all(self) -> list[Step]:
-        """All steps that have arrived, up to a limit."""
+        """Take all steps that have arrived, up to a limit."""
         if self._merged is None and self._error is None:
             for results in ready_steps(self._requests[0], after=len(self._ahead)):
                 self._add(0, results)

@@ -49,7 +49,7 @@ class KeptLogprobs:
 
     @property
     def is_long(self) -> bool:
-        """Whether writing them takes so long that it belongs into a thread."""
+        """Return whether writing them takes so long that it belongs into a thread."""
         return len(self._numbers) > MANY_NUMBERS
 
     def add(self, entries: Iterable[Mapping[str, object]]) -> None:
@@ -64,14 +64,14 @@ class KeptLogprobs:
             self.held_bytes += NUMBER_BYTES * (1 + len(top)) + 4
 
     def sampled(self) -> Iterator[float]:
-        """The log probability of each sampled token."""
+        """Return the log probability of each sampled token."""
         start = 0
         for size in self._sizes:
             yield self._numbers[start]
             start += size
 
     def written(self, form: Callable[[Mapping[str, object]], object]) -> Items:
-        """A list of what ``form`` makes of each entry, made while it is written."""
+        """Return a list of what ``form`` makes of each entry, made while it is written."""
         return Items(lambda: map(form, self), VALUES * len(self._numbers))
 
     def _entry(self, index: int) -> dict[str, object]:

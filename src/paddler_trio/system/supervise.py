@@ -1,8 +1,10 @@
-"""Restart a child that failed for outside reasons; let everything else rise."""
+"""Restart a child that failed for outside reasons, within a budget; let everything else rise."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import attrs
 import structlog
@@ -10,14 +12,51 @@ import trio
 
 from paddler_trio.errors import ChildGaveUpError, one_line
 from paddler_trio.system.printed_tree import forget_this_task, history_of_this_task
-from paddler_trio.system.restart_budget import RestartBudget
 
 log = structlog.get_logger("supervise")
+
+_MAX_DOUBLINGS: Final = 64
+
+
+@attrs.define
+class RestartBudget:
+    """A budget of at most ``max_restarts`` within ``period_s``; restarts in between back off
+    exponentially.
+
+    It has no clock of its own. (OTP calls the two intensity and period.) A child that stayed up for
+    ``period_s`` starts again with the shortest pause.
+    """
+
+    max_restarts: int = attrs.field(validator=attrs.validators.ge(1))
+    period_s: float
+    first_pause_s: float = 0.1
+    longest_pause_s: float = 5.0
+    _crashes_s: deque[float] = attrs.field(factory=deque, init=False)
+
+    def crashed(self, now_s: float) -> float | None:
+        """Record a crash; the pause before the next start, or None if the budget is spent."""
+        self._forget_before(now_s - self.period_s)
+        self._crashes_s.append(now_s)
+        if len(self._crashes_s) > self.max_restarts:
+            return None
+        pause_s = self.first_pause_s * 2.0 ** min(len(self._crashes_s) - 1, _MAX_DOUBLINGS)
+        return min(pause_s, self.longest_pause_s)
+
+    def refilled_in_s(self, now_s: float) -> float:
+        """Return how long it takes until a crash would be forgiven again; 0 if it would be now."""
+        self._forget_before(now_s - self.period_s)
+        if len(self._crashes_s) < self.max_restarts:
+            return 0.0
+        return self._crashes_s[-self.max_restarts] + self.period_s - now_s
+
+    def _forget_before(self, moment_s: float) -> None:
+        while self._crashes_s and self._crashes_s[0] <= moment_s:
+            self._crashes_s.popleft()
 
 
 @attrs.frozen
 class Child:
-    """What to run, which crashes are the outside world's fault, and how many are forgiven.
+    """Name what to run, which crashes are the outside world's fault, and how many are forgiven.
 
     ``on_crash`` is called with each; with ``wait_for_refill`` a spent budget means a
     long pause instead of giving up: right for what only time or an operator can heal.

@@ -1,0 +1,235 @@
+"""Put together what each port of a balancer answers: routes behind guards, limits and accounts."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+import attrs
+
+from paddler_trio.balancer.activity.accounts.entrance import Entrance
+from paddler_trio.balancer.activity.event_routes import EventRoutes
+from paddler_trio.balancer.activity.log_routes import LogRoutes
+from paddler_trio.balancer.activity.metrics_routes import MetricsRoutes
+from paddler_trio.balancer.activity.request_routes import RequestRoutes
+from paddler_trio.balancer.agents.agent_socket import AgentSocket
+from paddler_trio.balancer.agents.held_changes import HeldChanges
+from paddler_trio.balancer.agents.paddler_v1_agents import PaddlerV1Agents
+from paddler_trio.balancer.apis.api_router import CORS_RULES, ApiRouter
+from paddler_trio.balancer.apis.api_routes import api_routers
+from paddler_trio.balancer.assembly.balancer_core import BalancerCore
+from paddler_trio.balancer.assembly.bound_balancer import BoundBalancer
+from paddler_trio.balancer.assembly.hub_models import AnsweredHubModels
+from paddler_trio.balancer.assembly.joining_assembly import Joining
+from paddler_trio.balancer.assembly.key_quotas import KeyQuotas
+from paddler_trio.balancer.assembly.panel_assembly import PANEL, panel_info, panel_site
+from paddler_trio.balancer.assembly.port_guards import PortGuards
+from paddler_trio.balancer.assembly.store_assembly import readable_models
+from paddler_trio.balancer.assembly.upstream_assembly import REVERSE_PROXY, Upstreams
+from paddler_trio.balancer.fleet.deployments import Deployments
+from paddler_trio.balancer.front.cors import Cors
+from paddler_trio.balancer.front.hub_routes import HubRoutes
+from paddler_trio.balancer.front.inference_routes import PROBES, InferenceRoutes
+from paddler_trio.balancer.front.management_routes import ManagementRoutes, may_change
+from paddler_trio.balancer.front.model_store_routes import ModelStoreRoutes
+from paddler_trio.balancer.front.no_model_store import no_model_store
+from paddler_trio.balancer.front.paddler_v1_routes import PaddlerV1Routes
+from paddler_trio.balancer.joining.agent_guard import AgentGuard
+from paddler_trio.balancer.keys.audit_routes import AuditRoutes
+from paddler_trio.balancer.keys.audit_trail import audited
+from paddler_trio.balancer.keys.key_accounts import KeyAccounts
+from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.balancer.keys.key_routes import KeyRoutes
+from paddler_trio.balancer.panel.panel_site import PanelSite, below
+from paddler_trio.balancer.reverse_proxy.slot_paths import SLOT_PATHS
+from paddler_trio.balancer.reverse_proxy.tunnel_route import TunnelRoute, is_tunnel_path
+from paddler_trio.balancer.status.status_routes import StatusRoutes
+from paddler_trio.net.server.exchange import App
+from paddler_trio.net.server.router import Router, by_path, http_only
+from paddler_trio.processes.model_store.store_messages import PREFIX, is_store_path
+from paddler_trio.system.logs.log_ring import RECENT
+from paddler_trio.system.settings.balancer_config import BalancerConfig
+from paddler_trio.telemetry.exposition import Exposition
+
+Sockets: TypeAlias = Sequence[socket.socket]
+
+
+@attrs.define(eq=False)
+class PortApps:
+    """The application of each port, guarded, over the parts of one balancer."""
+
+    bound: BoundBalancer
+    core: BalancerCore
+    guards: PortGuards
+    quotas: KeyQuotas
+    joining: Joining
+    entrance: Entrance
+    changes: HeldChanges
+    _deployments: Deployments = attrs.field(init=False)
+    _agents: AgentGuard = attrs.field(init=False)
+    _native: InferenceRoutes = attrs.field(init=False)
+    _api: ApiRouter = attrs.field(init=False)
+    _exact_api: ApiRouter = attrs.field(init=False)
+    _upstreams: Upstreams = attrs.field(init=False)
+    _native_cors: Cors = attrs.field(init=False)
+    _api_cors: Cors = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        config, core = self.bound.config, self.core
+        states = core.states
+        self._deployments = Deployments(
+            core.dispatcher,
+            states,
+            config.strict_model_names,
+            states.find,
+            lambda: states.current.state.deployments,
+            config.model_aliases,
+        )
+        self._agents = self.joining.guard(config, self.guards.manage, core.problems.refused)
+        registry = self.joining.registry
+        core.problems.suspicious = lambda: [
+            each.name for each in registry.credentials if each.suspicious is not None
+        ]
+        self._native = InferenceRoutes(
+            core.dispatcher, states, core.goodbye, self._deployments, moved=core.moved
+        )
+        self._api, self._exact_api = api_routers(config, core.dispatcher, states, self._deployments)
+        self._upstreams = Upstreams.of(config, core, self.guards, self._deployments)
+        self._native_cors = Cors(config.inference_cors_allowed_hosts)
+        self._api_cors = Cors(config.inference_cors_allowed_hosts, CORS_RULES)
+
+    def by_service(self) -> dict[str, App]:
+        """Return the applications by the names of their services, of those that are bound."""
+        native, operators = self._native.routes(), self._operators()
+        limited = self.quotas.limiter(http_only(self._api.routes_http, native))
+        site = self._panel(operators, limited)
+        services: dict[str, Callable[[Sockets], App]] = {
+            "inference": partial(self._inference, native, limited),
+            "management": partial(self._management, operators, site),
+            "compat openai": self._exact_openai,
+            REVERSE_PROXY: self._reverse_proxy,
+            PANEL: lambda listener: self.guards.hosts(listener, self.guards.operate)(site.at("/")),
+        }
+        listeners = self.bound.listeners
+        return {name: app(listeners[name]) for name, app in services.items() if name in listeners}
+
+    def _inference(self, native: Router, limited: App, listener: Sockets) -> App:
+        api, guards, limiter = self._api, self.guards, self.quotas.limiter
+        front = self._upstreams.front(self.quotas.limited(api), api.refuse, limiter)
+        return self.entrance(
+            by_path(
+                api.serves,
+                guards.inference(front, listener, self._api_cors, api.refuse),
+                otherwise=guards.inference(limited, listener, self._native_cors),
+            ),
+            lambda path: api.routes.find(path).pattern or native.pattern_of(path),
+        )
+
+    def _exact_openai(self, listener: Sockets) -> App:
+        api, guards = self._exact_api, self.guards
+        probes, limited = self._native.probes(), self.quotas.limited(api)
+        return self.entrance(
+            by_path(
+                PROBES.__contains__,
+                guards.inference(probes, listener, self._native_cors, api.refuse),
+                otherwise=guards.inference(limited, listener, self._api_cors, api.refuse),
+            ),
+            lambda path: api.routes.find(path).pattern,
+        )
+
+    def _reverse_proxy(self, listener: Sockets) -> App:
+        proxy = self.quotas.limiter(self._upstreams.proxy())
+        return self.entrance(
+            self.guards.forwarded(proxy, listener), lambda path: path if path in SLOT_PATHS else ""
+        )
+
+    def _operators(self) -> App:
+        config, core = self.bound.config, self.core
+        routes = management_routes(
+            config, core, self.bound.keys, self.quotas.accounts, self.joining
+        )
+        held = self.changes.before(routes.app(), may_change)
+        return audited(held, core.audit, changes=may_change)
+
+    def _management(self, operators: App, site: PanelSite, listener: Sockets) -> App:
+        config, core, guards = self.bound.config, self.core, self.guards
+        store = audited(
+            no_model_store
+            if core.store is None
+            else ModelStoreRoutes(
+                core.store, partial(readable_models, core.states, core.dispatcher)
+            ),
+            core.audit,
+            changes=lambda exchange: False,
+        )
+        app = by_path(is_store_path, store, otherwise=operators)
+        app = by_path(is_tunnel_path, TunnelRoute(core.dispatcher), otherwise=app)
+        cors = Cors(config.management_cors_allowed_hosts)
+        return below(
+            "/panel/",
+            guards.hosts(listener, guards.operate)(site.at("/panel/")),
+            otherwise=guards.management(app, listener, cors, self._agents),
+        )
+
+    def _panel(self, operators: App, limited: App) -> PanelSite:
+        bound, guards = self.bound, self.guards
+        info = panel_info(
+            bound.listeners,
+            agents_need_key=lambda: self._agents.agents_need_key,
+            captures=bound.config.capture_prompts,
+            is_encrypted=bound.tls is not None,
+        )
+        return panel_site(
+            info,
+            bound.keys,
+            management=operators,
+            inference=limited,
+            apis=self._api,
+            limited_apis=self.quotas.limited(self._api),
+            use=guards.use,
+            operators=guards.operate,
+            pages=guards.management_pages,
+            audit=self.core.audit,
+        )
+
+
+def management_routes(
+    config: BalancerConfig,
+    core: BalancerCore,
+    keys: KeyRing,
+    accounts: KeyAccounts,
+    joining: Joining,
+) -> ManagementRoutes:
+    """Return what operators and agents may ask of this balancer."""
+    agents = AgentSocket(
+        core.dispatcher,
+        core.goodbye,
+        silence_s=config.agent_silence_s,
+        store_path=None if core.store is None else PREFIX,
+    )
+    return ManagementRoutes(
+        core.dispatcher,
+        core.states,
+        agents,
+        core.goodbye,
+        keys,
+        core.rollouts,
+        attrs.evolve(core.problems.progress, rollouts=core.rollouts.of),
+        more=(
+            EventRoutes(core.feed, core.moving),
+            RequestRoutes(core.activity),
+            HubRoutes(AnsweredHubModels()),
+            MetricsRoutes(core.metrics),
+            Exposition(config.metrics_prefix, core.measures.collect),
+            LogRoutes(RECENT),
+            joining.exchange,
+            joining.tokens,
+            AuditRoutes(core.audit),
+            StatusRoutes(core.problems, core.problems.known),
+            KeyRoutes(keys, accounts.used),
+            PaddlerV1Routes(PaddlerV1Agents(core.dispatcher), core.goodbye),
+        ),
+        moving=core.moving,
+    )

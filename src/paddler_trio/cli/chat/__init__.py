@@ -1,0 +1,1 @@
+"""``paddler-trio chat``: one question, or a conversation on a terminal."""
