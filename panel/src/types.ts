@@ -365,7 +365,13 @@ export interface LogsLast {
 }
 
 export interface LogEntry {
+  /** Of the newest of those that say the same. */
   seq: number;
+  /** The same for all that say the same. */
+  group: number;
+  count: number;
+  /** When the first of them came. */
+  first: string;
   time: string;
   level: string;
   logger: string;

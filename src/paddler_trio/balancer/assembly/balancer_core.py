@@ -87,7 +87,7 @@ class BalancerCore:
             lambda deployment: dispatcher.pools.serves(deployment),
             AgentMeasures(lambda: dispatcher.agents),
         )
-        metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
+        metrics = MetricsHistory(lambda: dispatcher.capacity)
         recorder = MetricsObserver(metrics, activity.finished)
         all_observers = Observers((activity, *observers, requests, recorder))
         dispatcher = Dispatcher(_limits(config), all_observers)

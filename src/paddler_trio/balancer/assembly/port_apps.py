@@ -86,11 +86,12 @@ class PortApps:
             states.find,
             lambda: states.current.state.deployments,
             config.model_aliases,
+            states.spec,
         )
         self._agents = self.joining.guard(config, self.guards.manage, core.problems.refused)
         registry = self.joining.registry
         core.problems.suspicious = lambda: [
-            each.name for each in registry.credentials if each.suspicious is not None
+            each.name for each in registry.credentials() if each.suspicious is not None
         ]
         self._native = InferenceRoutes(
             core.dispatcher, states, core.goodbye, self._deployments, moved=core.moved

@@ -61,6 +61,7 @@ class StateView:
 
     word: str = ""
     severity: str = ""
+    sentence: str = ""
 
 
 @attrs.frozen(kw_only=True)
