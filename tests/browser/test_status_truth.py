@@ -157,3 +157,79 @@ def test_a_change_that_every_agent_fails_is_in_the_logs_and_the_problems(
     found = problems(fleet)["rollout:default"]
     assert "nowhere.gguf" in found["sentence"]
     assert found["follows"] == "the agents serve what they served before"
+
+
+def test_one_slow_request_is_drawn_and_percentiles_say_of_when_they_are(
+    viewer: Viewer, fleet: Fleet
+) -> None:
+    ask(fleet)
+    page = viewer.page
+    viewer.open(f"{fleet.management_url}/panel/", "metrics")
+    figure = page.get_by_role("figure", name=re.compile("^Time to first token: p50"))
+    expect(figure.locator("canvas")).to_be_visible()
+    drawn = """([place]) => {
+      const canvas = place.querySelector('canvas');
+      const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+      let found = 0;
+      for (let at = 0; at < data.length; at += 4) {
+        const [red, green, blue, opacity] = data.slice(at, at + 4);
+        const isGrey = Math.max(red, green, blue) - Math.min(red, green, blue) < 40;
+        found += opacity > 128 && !isGrey ? 1 : 0;
+      }
+      return found;
+    }"""
+    assert figure.evaluate_all(drawn) > 5, "a value without neighbours is a point"
+    expect(page.get_by_role("region", name="Newest figures")).to_contain_text(
+        "TTFT p95, worst of 5 min"
+    )
+
+
+def ask(fleet: Fleet, **fields: object) -> dict[str, Any]:
+    answer = httpx.post(
+        f"{fleet.inference_url}/v1/completions",
+        json={"prompt": "Once", "max_tokens": 2, **fields},
+        verify=NO_TLS,
+        timeout=60,
+    )
+    return dict(answer.raise_for_status().json())
+
+
+def test_names_are_those_of_the_model_that_answers(fleet: Fleet, tmp_path: Path) -> None:
+    """A swap that fails and is not taken back: the model before it goes on."""
+    before = ask(fleet)
+    stays = deployment(tmp_path / "newer.gguf", rollout={"on_failure": "pause"})
+    revision = apply(fleet, stays)
+    follow(fleet, ends("paused", revision))
+    after = ask(fleet)
+    assert after["model"] == before["model"] != "newer"
+    assert after["system_fingerprint"] == before["system_fingerprint"]
+    assert ask(fleet, model="newer")["model"] == before["model"]
+    models = httpx.get(f"{fleet.inference_url}/v1/models", verify=NO_TLS, timeout=60).json()
+    assert [each["id"] for each in models["data"]] == [before["model"]]
+    found = problems(fleet)
+    assert any("newer.gguf" in each["sentence"] for each in found.values()), found
+    apply(fleet, deployment(BUNDLED_MODEL))
+    fleet.wait_serving(AGENTS)
+
+
+def test_drained_agents_are_no_capacity_and_a_machine_is_one_agent(
+    viewer: Viewer, fleet: Fleet
+) -> None:
+    agents = get(fleet, "/api/v2/agents")["agents"]
+    a1 = next(each["id"] for each in agents if each["name"] == "a1")
+    url = f"{fleet.management_url}/api/v2/agents/{a1}/drain"
+    httpx.post(url, verify=NO_TLS, timeout=60).raise_for_status()
+    page = viewer.page
+    viewer.open(f"{fleet.management_url}/panel/", "fleet")
+    expect(page.get_by_role("region", name="The fleet in figures")).to_contain_text("of 4")
+    expect(card(page)).to_contain_text("of 4 slots on 1 agent")
+    httpx.delete(url, verify=NO_TLS, timeout=60).raise_for_status()
+    expect(card(page)).to_contain_text("of 8 slots on 2 agents")
+    default = get(fleet, "/api/v2/fleet")["revision"]["state"]["deployments"][0]
+    revision = apply(fleet, {**default, "name": "one"}, {**default, "name": "two", "aliases": []})
+    follow(fleet, ends("complete", revision), "two")
+    shown = get(fleet, "/api/v1/agents")["agents"]
+    assert all(each["model_path"] for each in shown), "no row without a model"
+    expect(page.get_by_role("region", name="Agents").get_by_role("heading", level=2)).to_have_text(
+        "2 agents"
+    )

@@ -27,7 +27,7 @@ def record(**fields: object) -> dict[str, object]:
 def test_only_warnings_and_errors_are_kept_and_the_newest_of_them() -> None:
     ring = LogRing()
     for level in ("debug", "info", "warning", "error", "critical"):
-        kept = record(level=level)
+        kept = record(level=level, event=level)
         assert ring(None, level, kept) is kept, "the log itself gets it unchanged"
     assert [each["level"] for each in entries(ring)] == ["warning", "error", "error"]
     assert (ring.seq, ring.warnings, ring.errors) == (3, 1, 2)
@@ -121,7 +121,7 @@ def test_an_exception_is_one_line() -> None:
     try:
         raise ExceptionGroup("two", [ValueError("first\nline"), OSError("second")])
     except ExceptionGroup as group:
-        ring.add("error", record(exc_info=True))
+        ring.add("error", record(exc_info=True, event="another"))
         ring.add("error", record(exc_info=group))
     texts = [each["fields"]["exception"] for each in entries(ring)]
     assert texts == ["ValueError: first line; OSError: second"] * 2

@@ -154,7 +154,8 @@ class RequestView:
         """The words for how it ended, with code and text; empty while it is in flight."""
         if self.ending is None:
             return ""
-        words = self.state.word or self.ending.kind
+        code = "" if self.ending.code is None else f" {self.ending.code}"
+        words = self.state.word or f"{self.ending.kind}{code}"
         return f"{words}: {self.ending.text}" if self.ending.text else words
 
 

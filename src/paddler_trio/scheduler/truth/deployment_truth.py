@@ -127,7 +127,7 @@ def truth_of_deployment(facts: DeploymentFacts) -> Truth:
         return Truth(
             state="failed" if failed else "changing",
             word="serves what was before",
-            severity="bad" if failed else "info",
+            severity="warn" if failed else "info",
             sentence=f"{who}, all of them with what was desired before{_reason_of(facts)}",
             follows=_follows(facts),
             todo="choose another model, or undo the change" if failed else "",

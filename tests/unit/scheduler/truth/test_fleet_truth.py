@@ -149,7 +149,7 @@ deployments = st.builds(
                 rollout=attrs.evolve(ROLLING, phase="rolled_back", reason="no template."),
             ),
             "failed",
-            "bad",
+            "warn",
             "2 agents answer with 8 slots, all of them with what was desired before: no template",
             "",
         ),
