@@ -30,7 +30,7 @@ from paddler_trio.nursery_tree.instance_tree import InstanceParts, run_instance
 from paddler_trio.system.heap_trim import run_heap_trim
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.ready_sockets import run_ready_sockets
-from paddler_trio.system.systemd_notify import SystemdNotifier, show_drain
+from paddler_trio.system.systemd_notify import SystemdNotifier, show_drain, show_status
 
 log = structlog.get_logger("agent")
 
@@ -63,22 +63,28 @@ async def run_agent(
 ) -> None:
     """Serve until ``stop``, then drain.
 
-    Started means: registered with the balancer for the first time.
+    Started means: registered with the balancer for the first time. The service manager is told that
+    the agent is ready before that: an agent that waits for its balancer is as it should be, and its
+    status says so.
 
     Cancellation: everything ends at once; all engine processes are gone when this returns.
     """
     parts = assemble()
+    showing = trio.CancelScope()
 
-    def registered() -> None:
-        task_status.started()
-        notifier.ready(f"agent {parts.first.name}")
+    async def show() -> None:
+        with showing:
+            await show_status(notifier, parts.first.link.describe)
 
     async with trio.open_nursery() as services:
 
         def stopping() -> None:
+            showing.cancel(reason="the drain is shown from now on")
             notifier.stopping()
             services.start_soon(show_drain, notifier, parts.num_running, name="drain status")
 
+        notifier.ready(parts.first.link.describe())
+        services.start_soon(show, name="systemd status")
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(parts.lag.run, name="event loop lag")
         services.start_soon(run_ready_sockets, name="ready sockets")
@@ -87,6 +93,6 @@ async def run_agent(
             services.start_soon(run, name=name)
         async with trio.open_nursery() as instances:
             instances.start_soon(parts.run_instances, stop, name="instances")
-            await run_instance(parts.first, stop, on_registered=registered, on_stopping=stopping)
+            await run_instance(parts.first, stop, on_registered=task_status.started, on_stopping=stopping)
         services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
     log.info("agent down", name=parts.first.name)

@@ -174,6 +174,16 @@ def _parse_interval_s(text: str) -> float | None:
     return None
 
 
+async def show_status(notifier: SystemdNotifier, describe: Callable[[], str]) -> None:
+    """Show what ``describe`` returns as it changes, looked at once a second until cancelled."""
+    shown = ""
+    while True:
+        if (text := describe()) != shown:
+            notifier.status(text)
+            shown = text
+        await trio.sleep(PAUSE_S)
+
+
 async def show_drain(notifier: SystemdNotifier, num_left: Callable[[], int]) -> None:
     """Show how far a drain is, once a second until cancelled.
 
