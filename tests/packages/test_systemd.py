@@ -145,7 +145,7 @@ def test_a_hot_upgrade_cuts_no_stream_and_neither_does_the_next_restart(
 def test_a_restart_while_the_process_before_still_drains_cuts_no_stream(
     fleet: BootedMachine,
 ) -> None:
-    with streams(fleet, 6, 1200) as running:
+    with streams(fleet, 6, 500) as running:
         upgrade_hot(fleet)
         fleet.run("systemctl", "restart", BALANCER)
         assert complete(running) == 6
