@@ -102,6 +102,8 @@ def serve(folder: Path, arguments: Sequence[str]) -> None:
         left += ["--model", str(folder / "models" / PLACEHOLDERS[asked])]
         if asked == SEES and "--no-mmproj" not in left:
             left += ["--mmproj", str(folder / "models" / "projector.gguf")]
+    if "--threads" not in left:
+        left += ["--threads", "1"]  # more spin while they wait for each other
     command = [os.environ[SERVER], *left]
     if os.environ[SERVER] == str(SHIM):
         command.insert(0, sys.executable)
