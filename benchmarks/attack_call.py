@@ -22,6 +22,8 @@ Port: TypeAlias = Literal[
 """``guarded``: of the balancer that asks for keys, and has a model store. ``proxied`` and
 ``deployments``: for servers behind agents, of every path and by their model."""
 Ending: TypeAlias = Literal["answered", "closed", "left", "late", "refused"]
+CROWD, NEWCOMER = "127.0.0.9", "127.0.0.8"
+"""Addresses of one client with very many connections, and of one who comes then."""
 READ_BYTES = 1 << 18
 SLOW_READ_BYTES = 1 << 12
 KEPT_BYTES = 1 << 16
@@ -63,6 +65,7 @@ class Call:
     """One connection.
 
     Attributes:
+      source: the address on loopback that it comes from; None for any.
       steps: in order. Bytes are sent in pieces of at most 1 MiB, while answers are read.
       answers: HTTP answers to wait for; 0 for a WebSocket, which is left when it falls silent.
       leave_after_s: close so long after the last step, whatever was received; None to stay.
@@ -73,6 +76,7 @@ class Call:
     """
 
     port: Port = "inference"
+    source: str | None = None
     steps: Sequence[Step]
     answers: int = 1
     leave_after_s: float | None = None
@@ -198,7 +202,8 @@ async def perform(call: Call, address: str, *, deadline_s: float) -> Answered:
     began_s = time.monotonic()
     with trio.move_on_after(deadline_s):
         try:
-            async with await trio.open_tcp_stream(host, int(port)) as stream:
+            opened = await trio.open_tcp_stream(host, int(port), local_address=call.source)
+            async with opened as stream:
                 stream.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_send, call, stream, reading, nursery.cancel_scope)

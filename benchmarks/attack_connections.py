@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import random
 
-from attack_call import AwaitAnswers, Call, HalfClose, Pause, Port, Step, dumps, head, request
+from attack_call import (
+    CROWD,
+    NEWCOMER,
+    AwaitAnswers,
+    Call,
+    HalfClose,
+    Pause,
+    Port,
+    Step,
+    dumps,
+    head,
+    request,
+)
 from attack_value import ABANDON_S, SURFACES, Attack, ask, attack_of, honest_call, prose, whole
 
 CHAT = "/v1/chat/completions"
@@ -202,6 +214,25 @@ def connections(dice: random.Random, scale: float) -> Attack:
     return Attack(
         name=f"{number} connections of {text[:8]!r} to {port}", calls=calls, honest=honest
     )
+
+
+def crowds(dice: random.Random, scale: float) -> Attack:
+    """More connections of one address than a port takes, while somebody comes from elsewhere."""
+    number = whole(dice, 4000, 4800, scale)
+    port: Port = dice.choice(["inference", "management"])
+    health = request("/health", method="GET")
+
+    def calls() -> list[Call]:
+        held = Call(
+            port=port, source=CROWD, steps=[], answers=0, leave_after_s=4.0, may_be_cut=True
+        )
+        newcomer = Call(port=port, source=NEWCOMER, steps=[Pause(2.0), health])
+        return [*([held] * number), newcomer]
+
+    def honest() -> list[Call]:
+        return [Call(port=port, steps=[health]) for _ in range(number)]
+
+    return Attack(name=f"{number} connections of one address to {port}", calls=calls, honest=honest)
 
 
 def before_keys(dice: random.Random, scale: float) -> Attack:

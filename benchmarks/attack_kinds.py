@@ -9,6 +9,7 @@ from attack_connections import (
     abandoned,
     before_keys,
     connections,
+    crowds,
     half_closed,
     heavy_streams,
     kept,
@@ -47,6 +48,7 @@ from attack_proxied import (
     in_one_write,
     large_bodies,
     odd_paths,
+    sleepers,
     slow_readers,
     smuggled,
     structures,
@@ -77,6 +79,7 @@ KINDS: Mapping[str, Sequence[Generator]] = {
     "before-keys": (before_keys,),
     "kept": (kept,),
     "slow": (slow_heads, slow_bodies, small_chunks, half_closed, connections),
+    "crowds": (crowds, sleepers),
     "abandoned": (abandoned, heavy_streams, pipelined),
     "proxied": (
         smuggled,

@@ -7,7 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from attack_call import Await, Call, HalfClose, Pause, Port, Step, frame, head, request, websocket
+import attrs
+from attack_call import (
+    CROWD,
+    NEWCOMER,
+    Await,
+    Call,
+    HalfClose,
+    Pause,
+    Port,
+    Step,
+    frame,
+    head,
+    request,
+    websocket,
+)
 from attack_generation import structure_of
 from attack_server import SLOTS, SMUGGLED
 from attack_value import Attack, ask, prose, whole
@@ -457,6 +471,33 @@ def left_at_once(number: int) -> Attack:
         return [Call(port="proxied", steps=[text], leave_after_s=0.0, may_be_cut=True)] * number
 
     return proxied(f"{number} requests for slots, left at once", calls)
+
+
+def sleepers(dice: random.Random, scale: float) -> Attack:
+    """WebSockets of one address in more slots than there are, which say nothing but pings, while
+    somebody from elsewhere has something to ask."""
+    number = SLOTS * 2 + whole(dice, 1, 10, scale)
+    steps: list[Step] = [websocket(asking("/v1/realtime", "echo"), [])[0]]
+    steps += [Pause(1.0), frame(b"", opcode=9)] * 5
+
+    def calls() -> list[Call]:
+        held = Call(
+            port="proxied",
+            source=CROWD,
+            steps=steps,
+            answers=0,
+            leave_after_s=1.0,
+            may_be_cut=True,
+            may_fail=True,
+        )
+        short = request(CHAT, ask(CHAT))
+        newcomer = Call(port="proxied", source=NEWCOMER, steps=[Pause(1.0), short])
+        return [*([held] * number), attrs.evolve(newcomer, expects=frozenset({200}))]
+
+    def honest() -> list[Call]:
+        return [forwarded(call.size_bytes) for call in calls()[:8]]
+
+    return proxied(f"{number} sleeping WebSockets in slots", calls, honest)
 
 
 def held_websockets(dice: random.Random, scale: float) -> Attack:

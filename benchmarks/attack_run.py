@@ -275,9 +275,10 @@ def by_kind(sizes: Mapping[str, int]) -> str:
 async def play(
     calls: Sequence[Call], addresses: dict[str, str], deadline_s: float
 ) -> list[Answered]:
-    """All calls at once; what came of each, in their order."""
+    """All calls at once; what came of each, in their order. A crowd is all there at one time."""
     answers = [Answered() for _ in calls]
-    room = trio.CapacityLimiter(CONNECTIONS_AT_ONCE)
+    is_crowd = any(call.source for call in calls)
+    room = trio.CapacityLimiter(len(calls) if is_crowd else CONNECTIONS_AT_ONCE)
 
     async def one(place: int, call: Call) -> None:
         async with room:

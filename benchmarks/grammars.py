@@ -19,10 +19,10 @@ from typing import Any, Protocol
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
-
 from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar, compile_gbnf
 from paddler_trio.language.grammars.gbnf_conversion import json_schema_to_gbnf
 from paddler_trio.language.grammars.gbnf_reader import read_gbnf
+
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL

@@ -48,6 +48,7 @@ class Misbehaviour:
       falls_silent_after: nothing more comes after so many bytes, and the connection stays.
       ignores_range: 200 and the whole file.
       content_range: another Content-Range, word for word.
+      content_length: another Content-Length, word for word.
       hides_length: chunked, no Content-Length.
       waits_for: set before anything is sent.
     """
@@ -61,6 +62,7 @@ class Misbehaviour:
     falls_silent_after: int | None = None
     ignores_range: bool = False
     content_range: str | None = None
+    content_length: str | None = None
     hides_length: bool = False
     waits_for: threading.Event | None = None
 
@@ -335,7 +337,7 @@ def send_file(
     if odd.hides_length:
         handler.send_header("Transfer-Encoding", "chunked")
     else:
-        handler.send_header("Content-Length", str(stop - start))
+        handler.send_header("Content-Length", odd.content_length or str(stop - start))
     handler.end_headers()
     if seen.method == "HEAD":
         return

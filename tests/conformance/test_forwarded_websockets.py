@@ -39,7 +39,7 @@ from wsproto.connection import Connection
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
 from certificates import Authority
-from paddler_trio.balancer.reverse_proxy import tunnel_exchange
+from paddler_trio.balancer.reverse_proxy import slot_holders, tunnel_exchange
 from paddler_trio.nursery_tree.dispatch_limits import STOP_CONFIRMATION_S
 
 GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -225,6 +225,54 @@ async def test_one_has_a_slot_as_long_as_it_is_open_where_a_model_works() -> Non
             await first.aclose()
             await read_until(second, b"\r\n\r\n")
         await free(fleet)
+
+
+async def test_who_has_most_sockets_in_slots_gives_one_up_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(slot_holders, "PATIENCE_S", 0.05)
+    ask = ASK.replace(b"/ws", b"/v1/realtime")
+    async with proxy(raw_echo, slots=4) as fleet:
+        streams = [await fleet.connect() for _ in range(4)]
+        for number, stream in enumerate(streams, 1):
+            await switched(stream, ask)
+            await fleet.balancer.wait_slots(number)
+        for stream in streams[1:]:  # the first one is the one that was silent longest
+            await stream.send_all(b"x")
+            assert await stream.receive_some() == b"x"
+        async with await fleet.connect(source="127.0.0.2") as other:
+            await switched(other, ask)
+            assert await at_end(streams[0]) == b""
+            await fleet.balancer.wait_slots(4)
+            for stream in streams[1:]:
+                await stream.send_all(b"y")
+                assert await stream.receive_some() == b"y"
+        for stream in streams:
+            await stream.aclose()
+        await free(fleet)
+
+
+async def test_pings_keep_no_slot_from_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_holders, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(slot_holders, "SILENCE_S", 0.5)
+    ask = ASK.replace(b"/ws", b"/v1/realtime")
+    async with proxy(raw_echo, slots=1) as fleet, trio.open_nursery() as nursery:
+        sleeper = await fleet.connect()
+        await switched(sleeper, ask)
+
+        async def ping() -> None:
+            try:
+                while True:
+                    await sleeper.send_all(b"\x89\x84\0\0\0\0ping\x89\x80\0\0\0\0")
+                    await trio.sleep(0.05)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass
+
+        nursery.start_soon(ping)
+        async with await fleet.connect() as second:
+            await switched(second, ask)
+        nursery.cancel_scope.cancel()
+        await sleeper.aclose()
 
 
 async def test_those_beside_slots_are_bounded() -> None:

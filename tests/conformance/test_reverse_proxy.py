@@ -57,10 +57,10 @@ class Proxy:
                 data = b"".join([bytes(piece) async for piece in stream])
         return without_ours(data)
 
-    async def connect(self, at: str | None = None) -> trio.SocketStream:
+    async def connect(self, at: str | None = None, source: str | None = None) -> trio.SocketStream:
         address = self.balancer.reverse_proxy if at is None else at
         host, _, port = address.rpartition(":")
-        return await trio.open_tcp_stream(host, int(port))
+        return await trio.open_tcp_stream(host, int(port), local_address=source)
 
 
 def without_ours(data: bytes) -> bytes:

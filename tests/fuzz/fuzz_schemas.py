@@ -22,14 +22,14 @@ from paddler_trio.language.answers.call_syntax import JsonCalls, PythonCalls, Qu
 from paddler_trio.language.answers.format_detection import GENERIC_CALLS
 from paddler_trio.language.answers.model_format import CallFormat
 from paddler_trio.language.grammars.call_grammar import CallPlace, Tool
-from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
-from paddler_trio.language.grammars.gbnf_conversion import (
-    choice_to_gbnf,
-    inspect_gbnf,
-    json_schema_to_gbnf,
-    regex_to_gbnf,
+from paddler_trio.language.grammars.conversion import (
+    AnswerGrammar,
+    write_choice,
+    write_json_schema,
+    write_pattern,
 )
-from paddler_trio.language.grammars.gbnf_writer import GrammarError
+from paddler_trio.language.grammars.gbnf import write_gbnf
+from paddler_trio.language.grammars.lark import GrammarError, LarkWriter
 
 FAIR = FairCost(seconds=0.002, seconds_per_char=0.000_005)
 
@@ -141,25 +141,35 @@ def _mutilated(dice: random.Random, text: str) -> str:
     return text
 
 
+def _writes(write: Callable[[LarkWriter], str]) -> Callable[[], AnswerGrammar]:
+    def make() -> AnswerGrammar:
+        writer = LarkWriter()
+        grammar = AnswerGrammar(writer.text(write(writer)))
+        grammar.compiled()
+        return grammar
+
+    return make
+
+
 def try_schema(dice: random.Random) -> Trial:
     text = _mutilated(dice, json.dumps(random_schema(dice, 4), ensure_ascii=dice.random() < 0.5))
-    return lambda: json_schema_to_gbnf(text), text
+    return _writes(lambda writer: write_json_schema(text, writer)), text
 
 
 def try_pattern(dice: random.Random) -> Trial:
     pattern = random_text(dice, _PATTERN_PARTS)
-    return lambda: regex_to_gbnf(pattern), pattern
+    return _writes(lambda writer: write_pattern(pattern, writer)), pattern
 
 
 def try_grammar(dice: random.Random) -> Trial:
     rules = (random_text(dice, _GBNF_PARTS), random_text(dice, _GBNF_PARTS))
     text = _mutilated(dice, "root ::= {}\na ::= {}".format(*rules))
-    return lambda: inspect_gbnf(text, "root"), text
+    return _writes(lambda writer: write_gbnf(text, "root", writer, lambda _: 7)), text
 
 
 def try_choice(dice: random.Random) -> Trial:
     choices = [dice.choice(_WORDS) for _ in range(dice.randrange(5))]
-    return lambda: choice_to_gbnf(choices), repr(choices)
+    return _writes(lambda writer: write_choice(choices, writer)), repr(choices)
 
 
 def try_tools(dice: random.Random) -> Trial:
@@ -182,15 +192,13 @@ def fuzz(
     seed: int,
     *,
     judges_cost: bool = False,
-    judge: Callable[[str, str], object] = lambda *_: None,
+    judge: Callable[[AnswerGrammar], object] = lambda _: None,
 ) -> Counter[str]:
-    """Try so many inputs; ``judge`` is given every grammar that was made, and its root."""
+    """Try so many inputs; ``judge`` is given every grammar that was made."""
 
     def look(made: object) -> None:
         if isinstance(made, AnswerGrammar):
-            judge(made.gbnf, made.root)
-        elif isinstance(made, str):
-            judge(made, "root")
+            judge(made)
 
     return try_all(
         TRIALS,

@@ -143,12 +143,12 @@ def test_the_named_tool_is_called(shared_fleet: Fleet) -> None:
             "GrammarSyntaxError",
             "JSON",
         ),
-        ({}, {"type": "regex", "pattern": "a(?=b)"}, "GrammarSyntaxError", "lookahead"),
+        ({}, {"type": "regex", "pattern": "a(?=b)"}, "GrammarSyntaxError", "look-around"),
         (
             {},
-            {"type": "gbnf", "grammar": "root ::= root", "root": "root"},
+            {"type": "gbnf", "grammar": "root ::= missing", "root": "root"},
             "GrammarInitializationFailed",
-            "left recursion",
+            "no rule",
         ),
         (
             {

@@ -128,6 +128,18 @@ def test_a_reader_that_has_enough_is_no_error_to_talk_about(fleet: Fleet) -> Non
         assert watching.stderr.read() == ""
 
 
+def test_who_changed_what_is_a_line_each(shared_fleet: Fleet) -> None:
+    ended = managed(shared_fleet, "audit")
+    assert ended.returncode == SUCCESS, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert lines
+    assert all(re.match(r"[0-9-]{10} [0-9:]{8} \S+ from 127\.0\.0\.1: ", line) for line in lines)
+    told = json.loads(managed(shared_fleet, "audit", "--json", "--limit", 1).stdout)
+    assert len(told["entries"]) == 1
+    assert told["entries"][0]["action"] in lines[-1]
+    assert managed(shared_fleet, "audit", "--who", "nobody").stdout.startswith("no management")
+
+
 # --- chat ---------------------------------------------------------------------------------------
 
 

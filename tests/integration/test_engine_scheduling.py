@@ -17,7 +17,6 @@ from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 from distinct_models import write_model
 from memory_models import write_sliding
 from paddler_trio.agent.children.engine_process import PATIENT_WAITING
-from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.system.machine import granted_cores
 from paddler_trio.wire.engine.engine_pipe import (
@@ -26,6 +25,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     StopSequence,
 )
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from written_grammars import gbnf
 
 SYSTEM = "<|im_start|>system\n" + "You are a patient teacher who answers in short sentences. " * 12
 LAYOUTS = ["split", "unified"]
@@ -358,25 +358,27 @@ def test_logprobs_are_those_of_the_model(plain: Engine) -> None:
     plain.start(2, "The capital of France is", max_tokens=2, logprobs=0)
     plain.start(3, "The capital of France is", max_tokens=2)
     plain.until_ended(1, 2, 3)
-    sampled, *best = plain.reports[1][0].logprobs
-    assert sampled == best[0], "greedy draws the most likely"
-    assert sampled.token == plain.sampled[1][0]
-    assert sampled.text == plain.reports[1][0].text
-    assert [entry.logprob for entry in best] == sorted((e.logprob for e in best), reverse=True)
-    assert all(entry.logprob <= 0 for entry in best)
-    assert len(best) == 4
-    assert [len(report.logprobs) for report in plain.reports[2]] == [1, 1]
-    assert plain.reports[2][0].logprobs[0].logprob == pytest.approx(sampled.logprob, abs=0.05)
-    assert plain.reports[3][0].logprobs == []
+    told = plain.reports[1][0].logprobs
+    assert told is not None
+    assert told.tokens[0] == told.tokens[1] == plain.sampled[1][0], "greedy draws the most likely"
+    assert told.texts[0] == plain.reports[1][0].text
+    assert told.values[1:] == sorted(told.values[1:], reverse=True)
+    assert all(value <= 0 for value in told.values)
+    assert len(told.tokens) == len(told.texts) == len(told.values) == 5
+    alone = [report.logprobs for report in plain.reports[2]]
+    assert [each and len(each.values) for each in alone] == [1, 1]
+    assert alone[0] is not None
+    assert alone[0].values[0] == pytest.approx(told.values[0], abs=0.05)
+    assert plain.reports[3][0].logprobs is None
 
 
 def test_a_sleeping_grammar_wakes_at_its_trigger(plain: Engine) -> None:
-    grammar = AnswerGrammar('root ::= "{" [0-9]{3} "}"', "root", [], ["</think>\\s*"]).compiled()
+    grammar = gbnf('root ::= "{" [0-9]{3} "}"', trigger_patterns=["</think>\\s*"])
     plain.start(1, STORY.replace("\n\n</think>\n\n", ""), grammar=grammar, max_tokens=200)
     plain.start(
         2,
         STORY,
-        grammar=AnswerGrammar('root ::= " a"', "root", [], ["never said"]).compiled(),
+        grammar=gbnf('root ::= " a"', trigger_patterns=["never said"]),
         max_tokens=9,
     )
     plain.until_ended(1, 2)
@@ -415,7 +417,7 @@ def test_reasoning_is_not_closed_inside_a_character(plain: Engine) -> None:
     snowman = plain.vocabulary.tokenize("☃", add_special=False, parse_special=False)
     assert len(snowman) > 1, "it must be several tokens"
     close = plain.vocabulary.tokenize("</think>", add_special=False, parse_special=True)
-    grammar = AnswerGrammar('root ::= "☃"+ "</think>" [a-z]+', "root").compiled()
+    grammar = gbnf('root ::= "☃"+ "</think>" [a-z]+')
     budget = ReasoningBudget(1, [], close, is_open=True)
     plain.start(
         1, STORY.replace("\n\n</think>\n\n", ""), grammar=grammar, reasoning=budget, max_tokens=12
@@ -463,6 +465,7 @@ BREAKS_OFF = """
 import math, os, runpy
 from paddler_trio.processes.engine import pass_watchdog
 from paddler_trio.scheduler.batching.thread_count import ThreadCount
+from written_grammars import gbnf
 
 def passed(count, wall_s, ran_s, *, paged_in, now_s):
     is_other, count.now = count.now != count.most, count.most

@@ -275,7 +275,7 @@ class PlayedInstance:
 
     async def fetch(self, wire_id: str, models: tuple[object, ...]) -> None:
         if self.connection is not None:
-            self.connection.progressed(
+            self.connection.questions.progressed(
                 CacheProgress(id=wire_id, phase="downloading", source="host", filename="file")
             )
         if self.host.manners.is_busy:
@@ -322,7 +322,7 @@ class PlayedInstance:
 
     def reply(self, answer: Answer) -> None:
         if self.connection is not None:
-            self.connection.answer(answer.id, answer)
+            self.connection.questions.answer(answer.id, answer)
 
     def report(
         self, phase: str | None = None, *, served: str | None = None, detail: str | None = None

@@ -43,9 +43,10 @@ class Served:
     connections: trio.Nursery
     clients: list[Client] = attrs.field(factory=list)
 
-    async def connect(self, *, handshake: bool = True) -> Client:
+    async def connect(self, *, handshake: bool = True, source: str | None = None) -> Client:
+        """A client's connection, from the address ``source``."""
         stream: trio.SocketStream | EncryptedStream
-        stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+        stream = await trio.open_tcp_stream("127.0.0.1", self.port, local_address=source)
         if _tls is not None and handshake:
             stream = await _tls.over(stream)
         self.clients.append(Client(stream))

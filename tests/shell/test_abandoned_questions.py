@@ -28,11 +28,8 @@ from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.net.server.asgi import Message, Scope
 from paddler_trio.net.server.input_budget import INLINE_BYTES, DecodingThread, InputBudget
-from paddler_trio.nursery_tree.agent_connection import (
-    OUTGOING_FRAMES,
-    QUESTIONS_AT_ONCE,
-    AgentConnection,
-)
+from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, AgentConnection
+from paddler_trio.nursery_tree.agent_questions import QUESTIONS_AT_ONCE
 from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.wire.codec import dumps, loads, unstructure
@@ -123,7 +120,7 @@ class Asking:
     def answer(self, ask: Ask) -> None:
         assert isinstance(ask.question, Detokenize)
         pieces = ["é"] * len(ask.question.tokens)
-        self.peer.connection.answer(ask.id, Answer(ask.id, {"pieces": pieces}, None, 0))
+        self.peer.connection.questions.answer(ask.id, Answer(ask.id, {"pieces": pieces}, None, 0))
 
 
 @asynccontextmanager
@@ -168,7 +165,9 @@ async def test_of_texts_among_token_ids_no_more_is_asked_for_a_client_that_left(
         for _ in range(3):
             ask = await client.question()
             assert isinstance(ask.question, Tokenize)
-            client.peer.connection.answer(ask.id, Answer(ask.id, {"tokens": [1]}, None, 0))
+            client.peer.connection.questions.answer(
+                ask.id, Answer(ask.id, {"tokens": [1]}, None, 0)
+            )
         ask = await client.question()
         client.left.set()
         await client.ended.wait()
@@ -181,7 +180,7 @@ async def test_the_text_of_a_prompt_is_asked_for_once_for_all_its_answers() -> N
         client.ask("/completion", {"prompt": [7, 8], "n": 5, "n_predict": 1})
         ask = await client.question()
         assert ask.question == Detokenize(tokens=(7, 8))
-        client.peer.connection.answer(ask.id, Answer(ask.id, {"text": "é"}, None, 0))
+        client.peer.connection.questions.answer(ask.id, Answer(ask.id, {"text": "é"}, None, 0))
         await wait_all_tasks_blocked()
         (start,) = client.peer.received()
         assert isinstance(start, Start), "the first answer is begun: there is one slot"
@@ -197,7 +196,10 @@ async def test_questions_that_waited_for_a_model_do_not_flood_its_agent() -> Non
 
     async def ask(connection: AgentConnection) -> None:
         nonlocal answered
-        assert await connection.ask_model(dumps(unstructure(DescribeModel(), Question))) == {}
+        assert (
+            await connection.questions.ask_model(dumps(unstructure(DescribeModel(), Question)))
+            == {}
+        )
         answered += 1
 
     async with world() as here:
@@ -210,7 +212,7 @@ async def test_questions_that_waited_for_a_model_do_not_flood_its_agent() -> Non
             assert 0 < len(under_way) <= QUESTIONS_AT_ONCE
             for frame in under_way:
                 assert isinstance(frame, Ask)
-                peer.connection.answer(frame.id, Answer(frame.id, {}, None, 0))
+                peer.connection.questions.answer(frame.id, Answer(frame.id, {}, None, 0))
             await wait_all_tasks_blocked()
         assert not peer.connection.scope.cancel_called
 
@@ -220,7 +222,9 @@ async def test_a_client_with_very_many_questions_leaves_turns_to_others() -> Non
     questions = 1000
 
     async def ask(connection: AgentConnection, client: str) -> None:
-        await connection.ask_model(dumps(unstructure(DescribeModel(), Question)), client=client)
+        await connection.questions.ask_model(
+            dumps(unstructure(DescribeModel(), Question)), client=client
+        )
         answered.append(client)
 
     async with world() as here:
@@ -232,7 +236,7 @@ async def test_a_client_with_very_many_questions_leaves_turns_to_others() -> Non
         while len(answered) < questions + 3:
             for frame in list(peer.received()):
                 assert isinstance(frame, Ask)
-                peer.connection.answer(frame.id, Answer(frame.id, {}, None, 0))
+                peer.connection.questions.answer(frame.id, Answer(frame.id, {}, None, 0))
             await wait_all_tasks_blocked()
         last = max(index for index, client in enumerate(answered) if client == "few")
         assert last < QUESTIONS_AT_ONCE, "it is asked beside the first of the other"
@@ -242,7 +246,7 @@ async def test_an_agent_that_answers_with_something_else_is_not_asked_for_ever()
     async with asking() as client:
         client.begin(1)
         for _ in range(MAX_ASKED):
-            client.peer.connection.answer((await client.question()).id, {"Tree": {}})
+            client.peer.connection.questions.answer((await client.question()).id, {"Tree": {}})
         await client.ended.wait()
         assert client.sent[0]["status"] == 503
         assert list(client.peer.received()) == []
@@ -278,7 +282,9 @@ async def test_the_conversation_of_a_long_count_is_made_off_the_event_loop(
         async with asking() as client:
             client.ask("/v1/responses/input_tokens", {"model": "m", "input": "a" * size})
             ask = await client.question()
-            client.peer.connection.answer(ask.id, Answer(ask.id, {"num_tokens": 7}, None, 0))
+            client.peer.connection.questions.answer(
+                ask.id, Answer(ask.id, {"num_tokens": 7}, None, 0)
+            )
             await client.ended.wait()
             assert client.sent[0]["status"] == 200
     assert on_loop == [True, False]

@@ -9,13 +9,13 @@ import trio
 from trio.testing import MockClock
 
 from paddler_trio.errors import LinkError
-from paddler_trio.nursery_tree.agent_connection import (
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_kinds import TRIO
+from paddler_trio.nursery_tree.agent_questions import (
     COMMAND_BEGINS_S,
     COMMAND_SILENCE_S,
-    AgentConnection,
     QuestionRefusedError,
 )
-from paddler_trio.nursery_tree.agent_kinds import TRIO
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.paddler.status import (
@@ -66,13 +66,13 @@ async def test_an_agent_that_reports_nothing_is_asked_no_longer(
     agent, frames = agent_and_frames
     began_s = trio.current_time()
     with pytest.raises(LinkError, match="older version"):
-        await agent.command_cache(ListCache(), lambda progress: None)
+        await agent.questions.command_cache(ListCache(), lambda progress: None)
     assert trio.current_time() - began_s == COMMAND_BEGINS_S
     sent = [json.loads(frames.receive_nowait()) for _ in range(2)]
     assert sent[0] == {"Trio": {"Cache": {"id": ID, "request": {"ListCache": {}}}}}
     assert sent[1] == {"Notification": {"StopRespondingTo": ID}}
-    agent.progressed(PROGRESS)  # too late: nobody is there
-    assert not agent.answer(ID, Answer(ID, {}, None, 200))
+    agent.questions.progressed(PROGRESS)  # too late: nobody is there
+    assert not agent.questions.answer(ID, Answer(ID, {}, None, 200))
 
 
 async def test_progress_keeps_a_command_alive_and_silence_ends_it(
@@ -85,13 +85,13 @@ async def test_progress_keeps_a_command_alive_and_silence_ends_it(
     async def report() -> None:
         for _ in range(3):
             await trio.sleep(COMMAND_BEGINS_S - 1)
-            agent.progressed(PROGRESS)
+            agent.questions.progressed(PROGRESS)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(report)
         began_s = trio.current_time()
         with pytest.raises(LinkError, match=r"nothing for 600 s$"):
-            await agent.command_cache(ListCache(), seen.append)
+            await agent.questions.command_cache(ListCache(), seen.append)
     expected_s = 3 * (COMMAND_BEGINS_S - 1) + COMMAND_SILENCE_S
     assert trio.current_time() - began_s == expected_s
     assert len(seen) == 3
@@ -105,15 +105,17 @@ async def test_the_last_word_is_an_answer_a_problem_or_the_end_of_the_link(
 
     async def ask() -> None:
         try:
-            outcomes.append(await agent.command_cache(ListCache(), lambda progress: None))
+            outcomes.append(await agent.questions.command_cache(ListCache(), lambda progress: None))
         except (QuestionRefusedError, LinkError) as error:
             outcomes.append(str(error))
 
     for number, word in enumerate(
         (
-            lambda wire_id: agent.answer(wire_id, Answer(wire_id, {"models": []}, None, 200)),
-            lambda wire_id: agent.answer(wire_id, Answer(wire_id, None, "busy", 503)),
-            lambda wire_id: agent.answer(wire_id, {"a": "tree"}),
+            lambda wire_id: agent.questions.answer(
+                wire_id, Answer(wire_id, {"models": []}, None, 200)
+            ),
+            lambda wire_id: agent.questions.answer(wire_id, Answer(wire_id, None, "busy", 503)),
+            lambda wire_id: agent.questions.answer(wire_id, {"a": "tree"}),
             lambda wire_id: agent.close(),
         ),
         1,

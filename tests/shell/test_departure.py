@@ -19,8 +19,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.slot_shares import SlotShare, SlotShares
+from paddler_trio.balancer.hot_restart.departure import FOLLOW_S, Departure
 from paddler_trio.nursery_tree.agent_kinds import PADDLER, Feature
-from paddler_trio.nursery_tree.departure import FOLLOW_S, Departure
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.nursery_tree.request_endings import MOVED
@@ -218,11 +218,11 @@ async def test_an_agent_that_is_asked_something_is_kept_until_it_has_answered(
         departure = Departure(here.dispatcher)
         async with trio.open_nursery() as nursery:
             await nursery.start(departure.run)
-            nursery.start_soon(agent.connection.ask_tree)
+            nursery.start_soon(agent.connection.questions.ask_tree)
             await wait_all_tasks_blocked()
             departure.let_go()
             assert not agent.connection.scope.cancel_called
-            agent.connection.answer("query.1", {})
+            agent.connection.questions.answer("query.1", {})
             await trio.sleep(1.5)
             assert agent.connection.scope.cancel_called
             nursery.cancel_scope.cancel()

@@ -51,7 +51,7 @@ async def test_a_request_gets_a_slot_of_its_deployment_and_waits_for_no_other(
         await wait_all_tasks_blocked()
         assert general.sent() == ["start 1.1"]
         assert coder.sent() == ["start 3.1"]
-        assert here.dispatcher.position(second) == 0
+        assert here.dispatcher.pools.position(second) == 0
         statistics = here.dispatcher.statistics()
         assert (statistics.slots_processing, statistics.requests_buffered) == (2, 1)
         assert statistics.slots_total == 2
@@ -222,7 +222,7 @@ async def test_nobody_times_out_in_a_held_queue_before_the_hold_and_its_own_pati
         await trio.sleep(5)
         here.dispatcher.hold("default", Hold("loading m", trio.current_time() + 60))
         during = here.submit("2")
-        assert here.dispatcher.retry_after_s() == 60
+        assert here.dispatcher.pools.retry_after_s() == 60
         await trio.sleep(69.9)
         assert not before.is_over
         assert not during.is_over
@@ -256,8 +256,8 @@ async def test_without_a_hold_nothing_waits_longer(autojump_clock: MockClock) ->
         here.dispatcher.hold("default", None)
         await trio.sleep(10.1)
         assert request.failure is not None
-        assert here.dispatcher.retry_after_s() == 10
-        assert here.dispatcher.retry_after_s("coder") == 50
+        assert here.dispatcher.pools.retry_after_s() == 10
+        assert here.dispatcher.pools.retry_after_s("coder") == 50
 
 
 async def test_what_loses_its_slot_during_a_hold_waits_as_long_as_others(
@@ -292,7 +292,7 @@ async def test_the_demand_counts_what_waits_and_what_runs_and_its_changes_are_an
         await trio.sleep(3)
         also = here.submit("3", deployment="coder")
         assert changes.ordinal == ordinal + 1, "it was not empty"
-        assert here.dispatcher.demand() == {
+        assert here.dispatcher.pools.demand() == {
             "default": Demand(0, 0.0, 1),
             "coder": Demand(2, 3.0, 0),
         }
@@ -312,7 +312,7 @@ async def test_the_demand_knows_how_long_a_request_waits_whatever_came_and_went_
                 here.submit(str(number)).stop()
             waits = here.submit("waits")
             await trio.sleep(0.5)
-            assert here.dispatcher.demand()["default"].oldest_wait_s == 0.5, others
+            assert here.dispatcher.pools.demand()["default"].oldest_wait_s == 0.5, others
             waits.stop()
 
 

@@ -106,7 +106,7 @@ async def test_who_is_refused_after_a_quiet_time_is_advised_by_the_queue_and_not
             await trio.sleep(600)
         works, *waiting = [here.submit() for _ in range(3)]
         assert (await heard(here.submit()))[1] == Failure(503, "Buffered requests overflow")
-        assert here.dispatcher.retry_after_s() == 1
+        assert here.dispatcher.pools.retry_after_s() == 1
         for request in waiting:
             request.stop()
         await wait_all_tasks_blocked()

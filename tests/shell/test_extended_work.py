@@ -12,8 +12,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from paddler_trio.balancer.agents.ask_model import ask_model
 from paddler_trio.net.server.asgi import HttpProblem
-from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
 from paddler_trio.nursery_tree.agent_kinds import PADDLER, Feature
+from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.nursery_tree.request_endings import OLD_FOR_INFILL
 from paddler_trio.wire.codec import unstructure
@@ -206,7 +206,7 @@ async def test_what_an_infill_becomes_is_asked_of_an_agent_that_fills(
         await wait_all_tasks_blocked()
         (frame,) = new.received()
         assert isinstance(frame, Ask)
-        new.connection.answer(frame.id, Answer(frame.id, {"prompt": "x"}, None, 200))
+        new.connection.questions.answer(frame.id, Answer(frame.id, {"prompt": "x"}, None, 200))
         await wait_all_tasks_blocked()
         assert (answers, old.sent()) == ([{"prompt": "x"}], [])
 
@@ -246,7 +246,7 @@ async def test_a_serving_agent_answers(autojump_clock: MockClock) -> None:
         answers: list[object] = []
         await ask_in_background(here, answers)
         wire_id = asked(agent)
-        agent.connection.answer(wire_id, Answer(wire_id, {"tokens": [1]}, None, 200))
+        agent.connection.questions.answer(wire_id, Answer(wire_id, {"tokens": [1]}, None, 200))
         await wait_all_tasks_blocked()
         assert answers == [{"tokens": [1]}]
 
@@ -261,7 +261,7 @@ async def test_a_question_outlives_the_agent_it_was_put_to(autojump_clock: MockC
         first.connection.close()
         await wait_all_tasks_blocked()
         wire_id = asked(second)
-        second.connection.answer(wire_id, Answer(wire_id, "yes", None, 200))
+        second.connection.questions.answer(wire_id, Answer(wire_id, "yes", None, 200))
         await wait_all_tasks_blocked()
         assert answers == ["yes"]
 
@@ -289,7 +289,7 @@ async def test_who_joins_in_time_is_asked(autojump_clock: MockClock) -> None:
         agent = here.agent()
         await wait_all_tasks_blocked()
         wire_id = asked(agent)
-        agent.connection.answer(wire_id, Answer(wire_id, None, "no such token", 400))
+        agent.connection.questions.answer(wire_id, Answer(wire_id, None, "no such token", 400))
         await wait_all_tasks_blocked()
         (problem,) = answers
         assert isinstance(problem, QuestionRefusedError)

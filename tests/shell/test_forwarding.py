@@ -16,6 +16,7 @@ from dispatch_world import LIMITS, World, status_of, world
 from http_world import PATIENCE_S, Served, hello, serving
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from paddler_trio.balancer.hot_restart.departure import Departure
 from paddler_trio.balancer.reverse_proxy.forwarding import Forwarding
 from paddler_trio.balancer.reverse_proxy.reverse_proxy import ReverseProxy, UpstreamFront
 from paddler_trio.balancer.reverse_proxy.server_pools import ServerPools
@@ -25,7 +26,6 @@ from paddler_trio.net.server.exchange import App, Exchange, refuse_in_plain_text
 from paddler_trio.net.tunnels import DIAL_S, Tunnel, Tunnels
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import UPSTREAM
-from paddler_trio.nursery_tree.departure import Departure
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.request import Request
 from paddler_trio.nursery_tree.request_endings import Stopped

@@ -10,6 +10,8 @@ import attrs
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from paddler_trio.balancer.hot_restart.bequest import Bequest
+from paddler_trio.balancer.hot_restart.restartable import Restartable
 from paddler_trio.net.server.listening import listen
 from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.server import HttpServer
@@ -40,6 +42,7 @@ class SlowPredecessor:
 
 async def test_a_hangup_while_another_balancer_lets_go_reloads_and_does_not_stop() -> None:
     reloaded, predecessor = trio.Event(), SlowPredecessor()
+    nobody = Bequest(None, {}, {}, lambda _: None, lambda: 0)
 
     async def load() -> None:
         return
@@ -56,10 +59,10 @@ async def test_a_hangup_while_another_balancer_lets_go_reloads_and_does_not_stop
             Dispatcher(DispatchLimits()),
             load_state=load,
             ports=ports,
-            goodbye=trio.Event(),
+            goodbyes=(),
             drain_timeout_s=1,
             services={},
-            predecessor=predecessor,
+            serving=Restartable(nobody, predecessor, trio.Event(), trio.Event(), 1.0),
             reloads=[reload],
         )
 

@@ -279,6 +279,48 @@ async def test_connections_over_the_cap_are_closed_at_once() -> None:
         assert (await first.response())[2] == b"waited"
 
 
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_who_has_most_connections_gives_one_up_for_a_newcomer(is_busy: bool) -> None:
+    entered, answer = 0, trio.Event()
+
+    async def waits(exchange: Exchange) -> None:
+        nonlocal entered
+        entered += 1
+        await answer.wait()
+        await send_text(exchange.send, 200, "waited")
+
+    async with serving(waits, max_connections=4) as served:
+        held = [await served.connect() for _ in range(4)]
+        if is_busy:
+            for client in held:
+                await client.get("/")
+            await until(lambda: entered == 4)
+        else:
+            await until(lambda: served.server.statistics().open_connections == 4)
+        newcomers = [await served.connect(source="127.0.0.2") for _ in range(3)]
+        for client in newcomers:
+            await client.get("/")
+        given_up = held[2:] if is_busy else held[:2]  # the newest at work, the oldest at rest
+        for client in [*given_up, newcomers[2]]:  # two of each are fair: the third is too many
+            assert await client.read_to_end() == b""
+        assert served.server.statistics().refused == 3
+        assert served.server.statistics().open_connections == 4
+        answer.set()
+        for client in newcomers[:2]:
+            assert (await client.response())[2] == b"waited"
+
+
+async def test_a_trusted_proxy_gives_up_no_connection() -> None:
+    proxies = parse_networks(["127.0.0.1/32"], "--trusted-proxy")
+    async with serving(hello, max_connections=4, trusted_proxies=proxies) as served:
+        held = [await served.connect() for _ in range(4)]
+        await until(lambda: served.server.statistics().open_connections == 4)
+        newcomer = await served.connect(source="127.0.0.2")
+        assert await newcomer.read_to_end() == b""
+        await held[0].get("/")
+        assert (await held[0].response())[0] == 200
+
+
 async def test_clients_that_wait_are_accepted_several_in_a_turn_of_the_event_loop() -> None:
     """In a busy balancer a turn takes long: with one for each, they would wait as many."""
     number, turns = 3 * ACCEPTED_AT_ONCE, 0

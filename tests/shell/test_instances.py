@@ -11,8 +11,8 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from paddler_trio.agent.assembly.instances import Instances
 from paddler_trio.nursery_tree.instance_tree import InstanceParts
-from paddler_trio.nursery_tree.instances import Instances
 from paddler_trio.wire.trio.trio_link import InstanceWanted
 
 DRAIN_S = 20.0

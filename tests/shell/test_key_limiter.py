@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -115,6 +116,32 @@ async def test_only_what_asks_a_model_counts(tmp_path: Path) -> None:
     assert (await world.ask(ok, key="unknown"))[0] == 401
     assert (await world.ask(ok))[0] == 200
     assert (await world.ask(ok))[0] == 429
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
+async def test_whatever_a_server_may_take_for_work_counts(tmp_path: Path, method: str) -> None:
+    world = World(tmp_path, KeyLimits(requests_per_minute=1))
+    assert (await world.ask(ok, method=method))[0] == 200
+    assert (await world.ask(ok, method=method))[0] == 429
+
+
+async def test_each_answer_of_a_request_counts(tmp_path: Path) -> None:
+    problems: list[str | None] = []
+
+    async def asks_for(number: int, exchange: Exchange) -> None:
+        assert exchange.admit_more is not None
+        problem = exchange.admit_more(number - 1)
+        problems.append(problem and problem.text)
+        await ok(exchange)
+
+    world = World(tmp_path, KeyLimits(requests_per_minute=10))
+    for number in (4, 2048, 6, 4):
+        await world.ask(partial(asks_for, number))
+    # 4, 1 of 2048, 1 of 6, as 6 + 5 would be 11; then there is room for 4
+    assert [problem is None for problem in problems] == [True, False, False, True]
+    assert "each of the 2048 answers that are asked for is a request" in str(problems[1])
+    assert "at its limit of 10 requests in a minute" in str(problems[1])
+    assert world.accounts.used("k")["requests_last_minute"] == 10
 
 
 async def test_a_websocket_that_is_passed_on_is_a_request(tmp_path: Path) -> None:

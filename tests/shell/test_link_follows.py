@@ -16,12 +16,12 @@ from paddler_trio.agent.link.balancer_link import BalancerLink
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.requests.requests import AgentRequests
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
+from paddler_trio.balancer.hot_restart.departure import Departure
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import Feature
-from paddler_trio.nursery_tree.departure import Departure
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.engine.engine_settings import EngineSettings
@@ -138,7 +138,7 @@ async def test_what_the_balancer_before_desires_does_not_count_any_more() -> Non
         await until(lambda: it.models.desired == state(2))
         before.send(render_extension(Want(state(3), NO_EXTRAS)))
         before.send_state(state(4))
-        await before.ask_tree()  # it has read what came before that question
+        await before.questions.ask_tree()  # it has read what came before that question
         assert it.models.desired == state(2)
         nursery.cancel_scope.cancel()
 

@@ -540,6 +540,11 @@ async def test_a_size_beyond_reason_is_refused_before_anything_is_written(
     with pytest.raises(ServerFailedError) as caught:
         await world.fetch(world.url("x.gguf"))
     assert str(10**18) in caught.value.cause
+    hub.misbehave = lambda seen: Misbehaviour(
+        content_length=str(10**19), ignores_range=True, falls_silent_after=10
+    )
+    with pytest.raises(ServerFailedError, match="Content-Length"), trio.fail_after(3):
+        await world.fetch(world.url("x.gguf"))  # and nobody waits for what would come
     hub.misbehave = lambda seen: Misbehaviour(content_range=f"bytes 0-1048575/{2**49}")
     with pytest.raises(CacheFullError, match=f"{2**49} bytes are needed"):
         await world.fetch(world.url("x.gguf"))

@@ -130,7 +130,7 @@ class Fleet:
             for name, peer in (("general", self.general), ("coder", self.coder)):
                 for frame in peer.received():
                     if isinstance(frame, Ask):
-                        peer.connection.answer(frame.id, _answer_to(frame, name))
+                        peer.connection.questions.answer(frame.id, _answer_to(frame, name))
                     else:
                         assert isinstance(frame, Start | AgentRequest)
                         lease = peer.lease(frame.id)
@@ -550,9 +550,9 @@ async def test_a_question_waits_for_a_deployment_that_is_loaded_for_it(
         async def load() -> None:
             """As on demand: something waits, so the model is loaded."""
             ordinal = dispatcher.pools_changed.ordinal
-            while not dispatcher.demand()["unused"].waiting:
+            while not dispatcher.pools.demand()["unused"].waiting:
                 ordinal = await dispatcher.pools_changed.wait_beyond(ordinal)
-            demanded.append(dispatcher.demand()["unused"].waiting)
+            demanded.append(dispatcher.pools.demand()["unused"].waiting)
             dispatcher.hold("unused", Hold("loading unused", trio.current_time() + 20))
             await trio.sleep(25)
             here.coder = here.here.agent(serves="u1", deployment="unused")
@@ -561,7 +561,7 @@ async def test_a_question_waits_for_a_deployment_that_is_loaded_for_it(
             nursery.start_soon(load)
             status, answer = await here.ask("/detokenize", {"tokens": [1], "model": "unused"})
         assert (status, answer, demanded) == (200, {"content": "coder"}, [1])
-        assert dispatcher.demand()["unused"].waiting == 0
+        assert dispatcher.pools.demand()["unused"].waiting == 0
 
 
 async def test_a_question_of_a_deployment_that_nothing_loads_is_refused_in_time(

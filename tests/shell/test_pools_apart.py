@@ -207,7 +207,7 @@ class Life:
                     assert request.pin.revision is not None or not lease.agent.kind.reports_state
         statistics = self.dispatcher.statistics()
         assert (statistics.slots_processing, statistics.requests_buffered) == (running, waiting)
-        demand = self.dispatcher.demand()
+        demand = self.dispatcher.pools.demand()
         assert set(demand) == set(NAMES) - self.removed
         for pool in self.dispatcher.pools.known():
             assert {request.deployment for request in pool.requests.values()} <= {pool.name}

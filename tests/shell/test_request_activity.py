@@ -230,7 +230,7 @@ async def test_positions_in_the_queue_are_noted_once_a_second(autojump_clock: Mo
         activity = watched(here)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
-                activity.run, here.dispatcher.position, here.dispatcher.pools.obstacle
+                activity.run, here.dispatcher.pools.position, here.dispatcher.pools.obstacle
             )
             requests = [here.submit(f"r{number}") for number in range(3)]
             await trio.sleep(1.5)
@@ -259,7 +259,7 @@ async def test_a_request_that_waits_for_drained_agents_is_told_so(
         agents = [here.agent().connection, here.agent().connection]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
-                activity.run, here.dispatcher.position, here.dispatcher.pools.obstacle
+                activity.run, here.dispatcher.pools.position, here.dispatcher.pools.obstacle
             )
             for agent in agents:
                 here.dispatcher.drain_agent(agent, drained=True)

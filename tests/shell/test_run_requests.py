@@ -26,7 +26,7 @@ from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.fleet.fleet_database import MemoryDatabase
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.net.server import sse
-from paddler_trio.net.server.asgi import ClientGoneError, Message
+from paddler_trio.net.server.asgi import ClientGoneError, HttpProblem, Message
 from paddler_trio.net.server.input_budget import FREE_BYTES, MIB, InputBudget
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.wire.json_text import Items
@@ -591,3 +591,23 @@ async def test_a_long_answer_is_written_as_its_client_reads(autojump_clock: Mock
     assert len(sizes) > 5
     assert max(sizes) < 2 * PORTION_BYTES
     assert len(made) == 64, "each was made once"
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+async def test_each_answer_is_admitted_before_any_is_made(
+    is_streamed: bool, autojump_clock: MockClock
+) -> None:
+    asked: list[int] = []
+
+    def more(number: int) -> HttpProblem:
+        asked.append(number)
+        return HttpProblem(429, "too many", [(b"retry-after", b"7")])
+
+    async with world() as here:
+        exchange, backend = Client().exchange(), backend_of(here)
+        exchange.http.admit_more = more
+        answers = partial(stream if is_streamed else gather, backend, exchange, [WORK] * 3)
+        with pytest.raises(ApiError) as caught:
+            await answers(Words() if is_streamed else kept_in([]))
+    assert (asked, caught.value.status, caught.value.message) == ([2], 429, "too many")
+    assert list(caught.value.headers) == [(b"retry-after", b"7")]

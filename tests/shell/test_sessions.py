@@ -107,6 +107,18 @@ async def test_the_least_recently_used_session_makes_room(mock_clock: MockClock)
     assert sessions.find(tokens[1]) is None
 
 
+async def test_who_signs_in_all_the_time_signs_out_nobody_else(mock_clock: MockClock) -> None:
+    sessions = Sessions()
+    mine = [sessions.open(key("mine")).encode() for _ in range(2)]
+    for _ in range(MAX_SESSIONS + 5):
+        sessions.open(key("theirs"))
+    assert len(sessions) == MAX_SESSIONS
+    assert all(sessions.find(token) is not None for token in mine)
+    more = sessions.open(key("mine")).encode()
+    assert all(sessions.find(token) is not None for token in (*mine, more))
+    assert len(sessions) == MAX_SESSIONS
+
+
 async def test_streams_of_a_session_end_with_it_and_keep_it_awake(mock_clock: MockClock) -> None:
     sessions = Sessions()
     token = sessions.open(key()).encode()

@@ -58,7 +58,7 @@ async def answered(here: World, agent: Peer, body: object, answer: Answer) -> tu
         nursery.start_soon(post)
         await wait_all_tasks_blocked()
         (asked,) = (frame for frame in agent.received() if isinstance(frame, Ask))
-        agent.connection.answer(asked.id, answer)
+        agent.connection.questions.answer(asked.id, answer)
     ((status, text),) = responses
     return status, text, asked
 

@@ -74,9 +74,9 @@ async def _ask(world: World, dispatcher: WatchedDispatcher, order: Order) -> Non
     with trio.move_on_after(ANSWER_S):
         try:
             if agent.kind.answers_questions:
-                answer = await agent.ask_tree()
+                answer = await agent.questions.ask_tree()
             else:
-                answer = await agent.ask("GetModelMetadata")
+                answer = await agent.questions.ask("GetModelMetadata")
         except LinkError as error:
             answer = error
     world.note("operator", f"hears from {agent.id}: {answer}")

@@ -27,7 +27,7 @@ With ``parallel_tool_calls`` off "several" is one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -35,23 +35,24 @@ from paddler_trio.language.answers.automaton import TokenClass
 from paddler_trio.language.answers.format_detection import GENERIC_CALLS
 from paddler_trio.language.answers.turns import AnswerStart
 from paddler_trio.language.grammars.call_grammar import MAX_CALLS, CallPlace, Tool, write_calls
-from paddler_trio.language.grammars.finite_automaton import texts_without, write
-from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
-from paddler_trio.language.grammars.gbnf_conversion import (
+from paddler_trio.language.grammars.conversion import (
+    AnswerGrammar,
     SchemaNotConvertibleError,
-    any_json_to_gbnf,
-    choice_to_gbnf,
-    inspect_gbnf,
-    json_schema_to_gbnf,
-    refuse_endless,
-    regex_to_gbnf,
+    write_any_object,
+    write_choice,
+    write_json_schema,
+    write_pattern,
 )
-from paddler_trio.language.grammars.gbnf_writer import (
-    MAX_GRAMMAR_CHARS,
+from paddler_trio.language.grammars.gbnf import TokenOf, write_gbnf
+from paddler_trio.language.grammars.lark import (
     GrammarError,
-    GrammarWriter,
+    LarkWriter,
+    either,
+    joined,
     literal,
+    regex,
 )
+from paddler_trio.language.grammars.patterns import texts_without
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import ReasoningBudget, Thoughts
@@ -81,12 +82,18 @@ def grammar_of_answer(
       SchemaNotConvertibleError, Refusal: see :func:`constrain`.
     """
     if conversation is None:
-        return constrain(constraint, reasoning=Reasoning(may_open=False))
+        return constrain(
+            constraint,
+            reasoning=Reasoning(may_open=False),
+            token_of=lambda text: _token_of(vocabulary, text),
+            end_tokens=vocabulary.end_tokens,
+        )
     return constrain(
         constraint,
         reasoning=reasoning_of(start, thinking=conversation.thinking),
         calls=call_rules(start, conversation, vocabulary),
         token_of=lambda text: _token_of(vocabulary, text),
+        end_tokens=vocabulary.end_tokens,
     )
 
 
@@ -237,38 +244,35 @@ class CallRules:
     thoughts: Thoughts | None = None
 
 
-TokenOf = Callable[[str], int | None]
-"""The one token that a text is; None if it is several."""
-
-
 def constrain(
     constraint: Constraint | None,
     *,
     reasoning: Reasoning,
     calls: CallRules | None = None,
     token_of: TokenOf = lambda _text: None,
+    end_tokens: Sequence[int] = (),
 ) -> AnswerGrammar | None:
     """The grammar of one answer; None if it may be anything.
 
     Args:
       token_of: lets a lazy grammar wake on a token instead of looking through the text.
+      end_tokens: with which the model ends its answer.
 
     Raises:
       SchemaNotConvertibleError: a schema, pattern, choice or tool that no grammar can express.
       Refusal: a grammar of a client that cannot be used.
     """
     choice = "none" if calls is None or not calls.tools else calls.choice
-    bound = None if constraint is None else _of_constraint(constraint)
+    writer = LarkWriter()
+    bound = None if constraint is None else _of_constraint(constraint, writer, token_of, end_tokens)
     if calls is None or choice == "none":
-        return None if bound is None else _composed([bound], reasoning)
-    prefix = _unused_prefix("call-", bound)
+        return None if bound is None else _composed([bound], reasoning, writer)
     if choice != "auto":
-        return _composed([_required_calls(calls, prefix)], reasoning)
-    called = _optional_calls(calls, prefix)
+        return _required_calls(calls, reasoning)
     if bound is None:
-        return None if called is None else _lazy(called, calls, token_of)
-    parts = [bound] if called is None else [bound, called]
-    return _composed(parts, reasoning)
+        return _lazy(calls, token_of)
+    called = _optional_calls(calls, writer)
+    return _composed([bound] if called is None else [bound, called], reasoning, writer)
 
 
 # --------------------------------------------------------------------------- the parts
@@ -276,49 +280,60 @@ def constrain(
 
 @attrs.frozen
 class _Part:
-    """GBNF with a root; ``is_exact``: not even a line break may stand before it."""
+    """A rule; ``is_exact``: not even a line break may stand before it."""
 
-    gbnf: str
-    root: str
+    rule: str
     is_exact: bool = False
     is_content: bool = True
 
 
-def _of_constraint(constraint: Constraint) -> _Part:
+def _of_constraint(
+    constraint: Constraint, writer: LarkWriter, token_of: TokenOf, end_tokens: Sequence[int]
+) -> _Part:
     match constraint:
         case GbnfGrammar():
             try:
-                inspect_gbnf(constraint.grammar, constraint.root)
+                rule = write_gbnf(constraint.grammar, constraint.root, writer, token_of, end_tokens)
             except GrammarError as error:
                 raise Refusal("GrammarInitializationFailed", str(error)) from error
-            return _Part(constraint.grammar, constraint.root, is_exact=True)
+            return _Part(rule, is_exact=True)
         case JsonSchemaGrammar():
-            return _Part(json_schema_to_gbnf(constraint.schema), "root")
+            return _Part(write_json_schema(constraint.schema, writer))
         case RegexGrammar():
-            return _Part(regex_to_gbnf(constraint.pattern), "root", is_exact=True)
+            return _Part(write_pattern(constraint.pattern, writer), is_exact=True)
         case ChoiceGrammar():
-            return _Part(choice_to_gbnf(constraint.choices), "root", is_exact=True)
+            return _Part(write_choice(constraint.choices, writer), is_exact=True)
         case AnyJsonGrammar():
-            return _Part(any_json_to_gbnf(), "root")
+            return _Part(write_any_object(writer))
 
 
-def _required_calls(calls: CallRules, prefix: str) -> _Part:
+def _required_calls(calls: CallRules, reasoning: Reasoning) -> AnswerGrammar:
     tools = calls.tools
     if calls.choice == "function":
         tools = [tool for tool in tools if tool.name == calls.tool_name]
         if not tools:
             raise ToolNotConvertibleError(f"tool_name: there is no tool {calls.tool_name!r}")
+
+    def grammar(tools: Sequence[Tool]) -> AnswerGrammar:
+        writer = LarkWriter()
+        part = _calls(calls, tools, writer, is_lenient=False)
+        composed = _composed([part], reasoning, writer)
+        try:
+            composed.compiled()
+        except GrammarError as error:
+            raise ToolNotConvertibleError(str(error)) from error
+        return composed
+
     try:
-        return _calls(calls, tools, prefix, is_lenient=False)
+        return grammar(tools)
     except ToolNotConvertibleError:
         if any(tool.is_strict for tool in tools):
             raise
         # too large, or a tool that cannot be called: one of them is called with any arguments
-        free = [attrs.evolve(tool, parameters=None) for tool in tools]
-        return _calls(calls, free, prefix, is_lenient=False)
+        return grammar([attrs.evolve(tool, parameters=None) for tool in tools])
 
 
-def _optional_calls(calls: CallRules, prefix: str) -> _Part | None:
+def _optional_calls(calls: CallRules, writer: LarkWriter) -> _Part | None:
     """Calls that may be made; None where nothing marks their beginning, or no grammar fits them.
 
     What is not constrained here is judged when it is read.
@@ -326,71 +341,62 @@ def _optional_calls(calls: CallRules, prefix: str) -> _Part | None:
     if calls.place.form.is_bare:
         return None
     try:
-        return _calls(calls, calls.tools, prefix, is_lenient=True)
+        return _calls(calls, calls.tools, writer, is_lenient=True)
     except SchemaNotConvertibleError:
         return None
 
 
-def _calls(calls: CallRules, tools: Sequence[Tool], prefix: str, *, is_lenient: bool) -> _Part:
-    writer = GrammarWriter(prefix)
+def _calls(
+    calls: CallRules, tools: Sequence[Tool], writer: LarkWriter, *, is_lenient: bool
+) -> _Part:
     most = MAX_CALLS if calls.parallel else 1
     try:
         root = write_calls(calls.place, tools, writer, most=most, is_lenient=is_lenient)
-        grammar = writer.text(root)
-        refuse_endless(grammar, writer.root)
     except GrammarError as error:
         raise ToolNotConvertibleError(str(error)) from error
     except RecursionError as error:
         raise ToolNotConvertibleError("a tool's schema is nested too deeply") from error
-    return _Part(grammar, writer.root, is_content=False)
+    return _Part(root, is_content=False)
 
 
-def _lazy(part: _Part, calls: CallRules, token_of: TokenOf) -> AnswerGrammar:
+def _lazy(calls: CallRules, token_of: TokenOf) -> AnswerGrammar | None:
+    writer = LarkWriter()
+    part = _optional_calls(calls, writer)
+    if part is None:
+        return None
     opener = calls.place.form.opener.removeprefix(calls.place.prompted)
     token = token_of(opener)
-    return AnswerGrammar(
-        part.gbnf,
-        part.root,
+    grammar = AnswerGrammar(
+        writer.text(part.rule),
         trigger_tokens=[] if token is None else [token],
         trigger_patterns=[f"({re.escape(opener)})"] if token is None else [],
         thoughts=calls.thoughts,
     )
+    try:
+        grammar.compiled()
+    except GrammarError:
+        return None
+    return grammar
 
 
-def _composed(parts: Sequence[_Part], reasoning: Reasoning) -> AnswerGrammar:
-    """One grammar for an answer that is one of ``parts``, with reasoning before it."""
+def _composed(parts: Sequence[_Part], reasoning: Reasoning, writer: LarkWriter) -> AnswerGrammar:
+    """Return one grammar for an answer that is one of ``parts``, with reasoning before it."""
     if reasoning.is_open and not reasoning.close:
         message = "this model's reasoning has no mark at its end after which a grammar could begin"
         raise SchemaNotConvertibleError(message)
     may_think = reasoning.may_open and bool(reasoning.open) and bool(reasoning.close)
-    is_plain = not (reasoning.is_open or may_think or reasoning.content_open)
-    if is_plain and len(parts) == 1:
-        return AnswerGrammar(parts[0].gbnf, parts[0].root)
     direct, afterwards = [], []
     for part in parts:
-        content_open = literal(reasoning.content_open) if part.is_content else '""'
-        direct.append(f"{content_open} {part.root}")
-        layout = '""' if part.is_exact else '"\\n"{0,2}'
-        afterwards.append(f"{literal(reasoning.turn_open)} {content_open} {layout} {part.root}")
-    writer = GrammarWriter(_unused_prefix("answer-", *parts))
+        content_open = literal(reasoning.content_open) if part.is_content else ""
+        direct.append(joined(content_open, part.rule))
+        layout = "" if part.is_exact else '"\\n"{0,2}'
+        afterwards.append(joined(literal(reasoning.turn_open), content_open, layout, part.rule))
     ways = [] if reasoning.is_open else direct
     if reasoning.is_open or may_think:
-        avoided = dict.fromkeys((reasoning.close, *reasoning.avoided))
-        thought = write(texts_without(list(avoided)), writer, in_json=False, hint="thought")
-        opening = '""' if reasoning.is_open else f'"\\n"? {literal(reasoning.open)}'
-        ways.append(f"{opening} {thought} {literal(reasoning.close)} ({' | '.join(afterwards)})")
-    # The rules of the parts are not this writer's: it only names them.
-    head = writer.rule(" | ".join(ways), "whole")
-    own = writer.text(head, known=[part.root for part in parts])
-    grammar = own + "".join(part.gbnf.rstrip("\n") + "\n" for part in parts)
-    if len(grammar) > MAX_GRAMMAR_CHARS:
-        message = f"the grammar has {len(grammar)} characters, the limit is {MAX_GRAMMAR_CHARS}"
-        raise SchemaNotConvertibleError(message)
-    return AnswerGrammar(grammar, writer.root)
-
-
-def _unused_prefix(prefix: str, *parts: _Part | None) -> str:
-    """A beginning of names that none of these grammars has."""
-    while any(part is not None and prefix in part.gbnf for part in parts):
-        prefix = f"x{prefix}"
-    return prefix
+        without = texts_without([reasoning.close, *reasoning.avoided])
+        thought = " & ".join(map(regex, without))
+        # The mark at its end is a part of it: a lexer that never goes back would take it as text.
+        thought = writer.terminal(joined(f"({thought})", literal(reasoning.close)))
+        opening = "" if reasoning.is_open else joined('"\\n"?', literal(reasoning.open))
+        ways.append(joined(opening, thought, either(afterwards)))
+    return AnswerGrammar(writer.text(writer.rule(" | ".join(ways))))

@@ -23,8 +23,8 @@ from paddler_trio.language.answers.model_format import ModelFormat
 from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.answers.tool_calls import ToolCallReader, reader_of_calls
-from paddler_trio.language.grammars.gbnf_conversion import SchemaNotConvertibleError
-from paddler_trio.language.grammars.gbnf_writer import GrammarError
+from paddler_trio.language.grammars.conversion import SchemaNotConvertibleError
+from paddler_trio.language.grammars.lark import GrammarError
 from paddler_trio.language.images.image_parts import texts_between
 from paddler_trio.language.infill import infill_tokens_of
 from paddler_trio.language.model_language import Language

@@ -34,6 +34,19 @@ def is_within(networks: Sequence[Network], address: str) -> bool:
     return any(found in network for network in networks)
 
 
+def household(address: str) -> str:
+    """Return what counts as one address: of IPv6 the first 64 bits, which one household has."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        mapped = found.ipv4_mapped
+        found64 = ipaddress.ip_network((found, 64), strict=False)
+        return str(found64.network_address if mapped is None else mapped)
+    return str(found)
+
+
 def _unmapped(network: Network) -> Network:
     """Return the IPv4 network that an IPv6 notation stands for, else the network itself."""
     if not isinstance(network, ipaddress.IPv6Network) or network.prefixlen < MAPPED_BITS:

@@ -83,7 +83,7 @@ class Tunnel:
             raise LinkError("the tunnel to the agent broke") from error
 
     async def receive(self) -> list[tuple[Kind, bytes]]:
-        """The frames that have arrived, at least one.
+        """Return the frames that have arrived, at least one.
 
         Errors:
           LinkError: the tunnel was closed or broke.
@@ -184,7 +184,7 @@ class Tunnels:
         return len(self._all) > len(self._idle) or bool(self._asked)
 
     async def take(self) -> Tunnel:
-        """A tunnel for one exchange: ``give_back`` it, or ``close`` it, whatever happens.
+        """Return a tunnel for one exchange: ``give_back`` it, or ``close`` it, whatever happens.
 
         Errors:
           LinkError: the agent is gone, has too many, or did not dial in time.
@@ -197,7 +197,8 @@ class Tunnels:
         return await self._dial()
 
     async def dial_spare(self, num_idle: int) -> None:
-        """Have so many idle, as far as the agent dials them, for a time when it dials no more."""
+        """Have so many idle ones dialled, as far as the agent dials them, for a time when it dials
+        no more."""
         missing = min(num_idle - len(self._idle), self.most() - len(self._all) - len(self._asked))
         async with trio.open_nursery() as dials:
             for _ in range(missing):

@@ -8,42 +8,29 @@ a client's id never leaves the balancer.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import attrs
 import structlog
 import trio
 
-from paddler_trio.errors import LinkError, PaddlerError
 from paddler_trio.net.tunnels import Tunnels
 from paddler_trio.nursery_tree.agent_kinds import AgentKind, Feature, Readiness
+from paddler_trio.nursery_tree.agent_questions import AgentQuestions
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.request import Lease
 from paddler_trio.nursery_tree.step_results import ResultSink
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
-from paddler_trio.system.fair_places import FairPlaces
-from paddler_trio.system.synchronization import Future
-from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
-    DesiredModel,
-    applicable_state,
 )
 from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, render
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
-from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest, Pull
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
-from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
-    MAX_FRAME_BYTES,
-    Answer,
-    Cache,
-    GetTree,
     Leaving,
     Report,
     Want,
@@ -56,30 +43,9 @@ log = structlog.get_logger("agents")
 OUTGOING_FRAMES = 1024
 """Frames an agent may lag behind. Requests are few and its reader is quick: a full queue means
 that the agent does not read at all, and then the connection is given up."""
-QUESTIONS_AT_ONCE = 48
-"""To the model of one agent, which refuses more than 64; the others wait here, clients in turns.
-All that waited for a model would be asked when it is there."""
-QUESTIONS_OF_ONE_CLIENT = QUESTIONS_AT_ONCE // 2
 TUNNELS_BESIDE_SLOTS = 32
 """To a server, for what takes no slot of it, and twice as many as it has slots for the rest: one
 that is being closed and one that is begun may overlap."""
-COMMAND_BEGINS_S = 10.0
-"""An agent that works on a command reports at once that it does."""
-COMMAND_SILENCE_S = 600.0
-"""Longer than any part of a command that shows no progress: listing and removing."""
-
-
-class AgentDisconnectedError(LinkError):
-    """Its connection is over: it may be back in a moment, on another one."""
-
-
-class QuestionRefusedError(PaddlerError):
-    """The agent has no answer; ``code`` mirrors HTTP status numbers, ``problem`` is the reason."""
-
-    def __init__(self, code: int, problem: str) -> None:
-        super().__init__(f"{code} {problem}")
-        self.code = code
-        self.problem = problem
 
 
 @attrs.define(eq=False, repr=False)
@@ -120,6 +86,7 @@ class AgentConnection:
     )
     tunnels: Tunnels | None = attrs.field(default=None, init=False)
     """To that server."""
+    questions: AgentQuestions = attrs.field(init=False)
     has_followed: bool = attrs.field(default=False, init=False)
     """It is registered with the process that takes over."""
     kept_slots: int | None = attrs.field(default=None, init=False)
@@ -150,18 +117,10 @@ class AgentConnection:
     touched: dict[ResultSink, None] = attrs.field(factory=dict, init=False)
     """Sinks of requests that were given results since the last ``flush``."""
     _leases: dict[str, Lease] = attrs.field(factory=dict, init=False)
-    _is_closed: bool = attrs.field(default=False, init=False)
-    _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
-    _progress: dict[str, Callable[[CacheProgress], None]] = attrs.field(factory=dict, init=False)
-    """Of the queries that report it; by the same ids."""
-    asked_models: Counter[DesiredModel] = attrs.field(factory=Counter, init=False)
-    """Models that it was just told to fetch, or to judge, whatever is desired."""
-    _num_queries: int = attrs.field(default=0, init=False)
-    _asking: FairPlaces = attrs.field(
-        factory=lambda: FairPlaces(QUESTIONS_AT_ONCE, share=QUESTIONS_OF_ONE_CLIENT), init=False
-    )
 
     def __attrs_post_init__(self) -> None:
+        judges_beside = Feature.BESIDE in self.features
+        self.questions = AgentQuestions(self.label, self.send, self.kind.is_extended, judges_beside)
         if self.kind.forwards:
             self.tunnels = Tunnels(self.label, self.send, self._most_tunnels)
 
@@ -170,12 +129,12 @@ class AgentConnection:
 
     @property
     def label(self) -> str:
-        """Its name in logs."""
+        """The name of the agent in logs."""
         return self.name or self.id
 
     @property
     def offers(self) -> frozenset[str]:
-        """What requests may need."""
+        """Return what requests may need of it."""
         return self.kind.offers(self.features)
 
     @property
@@ -185,7 +144,7 @@ class AgentConnection:
 
     @property
     def slots_processing(self) -> int:
-        """How many requests hold a slot of it, as this connection knows."""
+        """Return how many requests hold a slot of it, as this connection knows."""
         return len(self._leases)
 
     @property
@@ -200,12 +159,12 @@ class AgentConnection:
 
     @property
     def revision(self) -> str | None:
-        """The same of the state that it serves."""
+        """Digest of the state that it serves; see :class:`Readiness`."""
         return self.readiness.revision(self)
 
     @property
     def gets_work_by_right(self) -> bool:
-        """It gets work, and not only because it stands in."""
+        """Return whether it gets work, and not only because it stands in."""
         return self.is_accepting and self.serves_desired
 
     def __repr__(self) -> str:
@@ -289,7 +248,7 @@ class AgentConnection:
         self.send(render(StopRespondingTo(lease.wire_id)))
 
     def forget(self, lease: Lease) -> None:
-        """Its results are dropped from now on."""
+        """Drop the results of a request from now on."""
         if self._leases.pop(lease.wire_id, None) is not None:
             if isinstance(lease.request.work, ForwardedWork):
                 lease.request.work.cut()
@@ -320,143 +279,6 @@ class AgentConnection:
         together = len(preparing) if self.kind.isolates else 1
         return {lease.request.key: 1 if lease.is_announced else together for lease in preparing}
 
-    # -------------------------------------------------------------- queries
-
-    async def ask(self, query: str) -> object:
-        """Ask ``GetModelMetadata`` or ``GetChatTemplateOverride``; LinkError if it leaves.
-
-        Returns:
-          The raw response, e.g. ``{"ModelMetadata": null}``.
-        """
-        self._num_queries += 1
-        wire_id = f"query.{self._num_queries}"
-        return await self._asked(wire_id, dumps({"Request": {"id": wire_id, "request": query}}))
-
-    async def ask_tree(self) -> object:
-        """The agent's nursery tree as plain JSON; only for agents of ours."""
-        self._num_queries += 1
-        wire_id = f"query.{self._num_queries}"
-        return await self._asked(wire_id, render_extension(GetTree(wire_id)))
-
-    async def ask_model(self, question: bytes, *, client: str = "") -> object:
-        """The answer of its model, as plain JSON; only for agents of ours.
-
-        Args:
-          question: the JSON of a ``Question``.
-
-        Errors:
-          QuestionRefusedError: there is no answer, and why.
-          LinkError: it left before it answered.
-        """
-        self._num_queries += 1
-        wire_id = f"query.{self._num_queries}"
-        frame = b'{"Trio":{"Ask":{"id":%b,"client":%b,"question":%b}}}' % (
-            dumps(wire_id),
-            dumps(client),
-            question,
-        )
-        if len(frame) > MAX_FRAME_BYTES:
-            raise QuestionRefusedError(
-                413, f"the question has {len(frame)} bytes, at most {MAX_FRAME_BYTES} are taken"
-            )
-        async with self._asking.held_by(client):
-            return self._answer_in(await self._asked(wire_id, frame))
-
-    async def ask_fit(self, question: FitQuestion) -> object:
-        """Whether a model would fit, a ``FitReport`` as plain JSON; only for agents of ours.
-
-        Errors:
-          QuestionRefusedError: there is no answer, and why.
-          LinkError: it left before it answered.
-        """
-        self._num_queries += 1
-        wire_id = f"query.{self._num_queries}"
-        state = applicable_state(question.state)
-        beside = Feature.BESIDE in self.features
-        asked = AskFit(wire_id, state, question.extras, question.slots, beside=beside)
-        frame = render_extension(asked)
-        with self._asking_about(state.model, state.multimodal_projection):
-            return self._answer_in(await self._asked(wire_id, frame))
-
-    @contextmanager
-    def _asking_about(self, *models: DesiredModel) -> Iterator[None]:
-        self.asked_models.update(models)
-        try:
-            yield
-        finally:
-            self.asked_models -= Counter(models)
-
-    async def command_cache(
-        self, request: CacheRequest, on_progress: Callable[[CacheProgress], None]
-    ) -> object:
-        """The answer to a command about its cache, as plain JSON; only for agents of ours.
-
-        Args:
-          on_progress: called at once when it begins, and then as it goes on.
-
-        Errors:
-          QuestionRefusedError: it failed, and why.
-          LinkError: it left before it answered, or was silent for too long.
-        """
-        self._num_queries += 1
-        wire_id = f"query.{self._num_queries}"
-        patience_s = COMMAND_BEGINS_S
-        with trio.CancelScope(deadline=trio.current_time() + patience_s) as waiting:
-
-            def progressed(progress: CacheProgress) -> None:
-                nonlocal patience_s
-                patience_s = COMMAND_SILENCE_S
-                waiting.deadline = trio.current_time() + patience_s
-                on_progress(progress)
-
-            self._progress[wire_id] = progressed
-            models = request.models if isinstance(request, Pull) else ()
-            try:
-                with self._asking_about(*models):
-                    answer = await self._asked(wire_id, render_extension(Cache(wire_id, request)))
-            finally:
-                del self._progress[wire_id]
-            return self._answer_in(answer)
-        why = "" if patience_s > COMMAND_BEGINS_S else ": it may be of an older version"
-        raise LinkError(f"agent {self.label} reported nothing for {patience_s:g} s{why}")
-
-    def _answer_in(self, answer: object) -> object:
-        """What an ``Answer`` holds; QuestionRefusedError, LinkError."""
-        if not isinstance(answer, Answer):
-            raise LinkError(f"agent {self.label} answers a question with something else")
-        if answer.problem is not None:
-            raise QuestionRefusedError(answer.code, answer.problem)
-        return answer.answer
-
-    async def _asked(self, wire_id: str, frame: bytes) -> object:
-        if self._is_closed:
-            raise AgentDisconnectedError(f"agent {self.label} has disconnected")
-        future: Future[object] = Future()
-        self._queries[wire_id] = future
-        try:
-            self.send(frame)
-            answer = await future.wait()
-        except trio.Cancelled:
-            if self.kind.is_extended:  # the client is gone: its answer need not be computed
-                self.send(render(StopRespondingTo(wire_id)))
-            raise
-        finally:
-            del self._queries[wire_id]
-        if isinstance(answer, LinkError):
-            raise answer
-        return answer
-
-    def answer(self, wire_id: str, response: object) -> bool:
-        """An answer to a query; False if ``wire_id`` is not one that is being asked."""
-        future = self._queries.get(wire_id)
-        return future is not None and future.set(response)
-
-    def progressed(self, progress: CacheProgress) -> None:
-        """How far a command is; one that is over is ignored."""
-        on_progress = self._progress.get(progress.id)
-        if on_progress is not None:
-            on_progress(progress)
-
     # ------------------------------------------------------------- the link
 
     def send(self, frame: bytes) -> None:
@@ -472,7 +294,7 @@ class AgentConnection:
     @property
     def has_work_beside(self) -> bool:
         """It is asked something, works on a command, or its server answers what takes no slot."""
-        return bool(self._queries) or (self.tunnels is not None and self.tunnels.are_used)
+        return self.questions.are_open or (self.tunnels is not None and self.tunnels.are_used)
 
     def say_kept(self) -> None:
         """Tell it how many of its slots are kept, if it understands that."""
@@ -486,9 +308,7 @@ class AgentConnection:
 
     def close(self) -> None:
         """The connection is over: every query ends with an error now."""
-        self._is_closed = True
-        for future in self._queries.values():
-            future.set(AgentDisconnectedError(f"agent {self.label} disconnected"))
+        self.questions.close()
         if self.tunnels is not None:
             self.tunnels.close_all()
         self.readiness.sent_digest = None

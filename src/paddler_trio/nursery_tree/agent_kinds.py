@@ -30,7 +30,7 @@ it reports which one, or none."""
 
 
 class Feature(Enum):
-    """What some agents of ours understand, and earlier ones do not: they name it as they dial."""
+    """Something that an agent of ours may understand: it names what it does as it dials."""
 
     TRACES = FEATURE
     """It takes the names of requests in logs and traces."""
@@ -51,7 +51,7 @@ def features_in(header: bytes) -> frozenset[Feature]:
 
 
 class Reporting(Protocol):
-    """What a ``Readiness`` looks at of its agent."""
+    """An agent, as its ``Readiness`` looks at it."""
 
     id: str
     status: SlotAggregatedStatusSnapshot
@@ -64,7 +64,7 @@ class Reporting(Protocol):
 
 @attrs.define(eq=False)
 class Readiness:
-    """Whether an agent serves what it shall; see the kinds of it below."""
+    """Judges whether an agent serves what it shall; there is one for each kind, below."""
 
     admissible: frozenset[str] | None = attrs.field(default=None, init=False)
     """The digests of the states that it may serve to get work; None for the one sent to it."""
@@ -182,7 +182,7 @@ class ReadyByServer(Readiness):
 
 @attrs.frozen(eq=False, kw_only=True)
 class AgentKind:
-    """What the agents of one kind can do; there are the three below.
+    """One kind of agents and what they can do; there are the three below.
 
     Args:
       protocol: as operators are shown it.

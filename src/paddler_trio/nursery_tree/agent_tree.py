@@ -37,7 +37,7 @@ log = structlog.get_logger("agent")
 
 @attrs.frozen(eq=False)
 class AgentParts:
-    """What the tree gives tasks to.
+    """All that the tree gives tasks to.
 
     Args:
       first: of the first link; the agent is down when it is.

@@ -42,19 +42,12 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.net.server.server import HttpServer
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.handing_over import (
-    Bequest,
-    Predecessor,
-    finish_connections,
-    hand_over,
-    hasten_end,
-)
-from paddler_trio.nursery_tree.ports import MANAGEMENT, Ports, Server, wait_all_closed
+from paddler_trio.nursery_tree.ports import MANAGEMENT, Ports, wait_all_closed
 from paddler_trio.nursery_tree.state_owner import Run, StateOwner
 from paddler_trio.system.heap_trim import run_heap_trim
 from paddler_trio.system.signals import watch_hangups
-from paddler_trio.system.synchronization import wait_any
 from paddler_trio.system.systemd_notify import SystemdNotifier, show_drain
 
 log = structlog.get_logger("balancer")
@@ -65,7 +58,7 @@ FLUSH_S = 2.0
 
 @attrs.frozen
 class Addresses:
-    """What was bound, ``host:port`` each."""
+    """All that was bound, ``host:port`` each."""
 
     inference: list[str]
     management: list[str]
@@ -76,35 +69,82 @@ class Addresses:
 
 @attrs.frozen(eq=False)
 class BalancerParts:
-    """What the tree gives tasks to.
+    """All that the tree gives tasks to.
 
     Args:
       load_state: reads the desired state, before any port accepts.
       ports: every server with its bound sockets, by the names of ``Addresses``.
-      goodbye: set when sockets and event streams shall end.
+      goodbyes: set when sockets and event streams shall end.
       services: what runs beside everything else until cancelled, by the names of their tasks.
       owner: what only one balancer may run.
-      moving: set when another process has the management port.
-      moved: set when it has all ports: sockets of clients end as soon as they are idle.
-      bequest: None: no process can take over.
-      predecessor: None: there was none.
-      handover_drain_s: how long requests may take then.
+      serving: how it begins to serve, and how that ends.
       reloads: what SIGHUP does, one after the other; without any it asks for the end.
     """
 
     dispatcher: Dispatcher
     load_state: Run
-    ports: list[tuple[Server, list[socket.socket]]]
-    goodbye: trio.Event
+    ports: Sequence[tuple[HttpServer, list[socket.socket]]]
+    goodbyes: Sequence[trio.Event]
     drain_timeout_s: float
     services: Mapping[str, Run]
     owner: StateOwner = attrs.field(factory=lambda: StateOwner({}))
-    moving: trio.Event = attrs.field(factory=trio.Event)
-    moved: trio.Event = attrs.field(factory=trio.Event)
-    bequest: Bequest | None = None
-    predecessor: Predecessor | None = None
-    handover_drain_s: float = 3600.0
+    serving: Serving = attrs.field(factory=lambda: Serving())
     reloads: Sequence[Run] = ()
+
+    @property
+    def servers(self) -> list[HttpServer]:
+        """Return all of its ports."""
+        return [server for server, _ in self.ports]
+
+
+@attrs.frozen(eq=False)
+class BalancerTree:
+    """The nurseries of a balancer that is up, and what lives in them."""
+
+    parts: BalancerParts
+    stop: trio.Event
+    notifier: SystemdNotifier
+    ports: Ports
+    services: trio.Nursery
+    agents: trio.Nursery
+    requests: trio.Nursery
+
+    @property
+    def status(self) -> str:
+        """Return what ``systemctl status`` shows while it serves."""
+        return f"inference on {', '.join(self.ports.addresses['inference'])}"
+
+
+class Serving:
+    """A balancer begins to serve, serves until something ends that, and drains.
+
+    A balancer that takes over from another process, or from which one takes over, does more in each
+    step: see ``balancer/hot_restart/restartable.py``.
+    """
+
+    async def prepare(self) -> None:
+        """The state is read; nothing is served until this returns."""
+
+    async def begin(self, tree: BalancerTree) -> None:
+        """Accept on every port."""
+        await tree.ports.open_management()
+        await tree.ports.open_others()
+
+    async def until_end(self, tree: BalancerTree) -> None:
+        """Return when nothing new is to be accepted."""
+        await tree.stop.wait()
+
+    def drain(self, tree: BalancerTree) -> None:
+        """Nothing new is accepted: bound the time that requests may take."""
+        parts = tree.parts
+        tree.notifier.stopping()
+        left = partial(len, parts.dispatcher.requests)
+        tree.services.start_soon(show_drain, tree.notifier, left, name="drain status")
+        for server in parts.servers:
+            if server.name != MANAGEMENT:  # there the drain is watched
+                server.close_after_next()
+        parts.dispatcher.drain()
+        tree.requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s
 
 
 async def run_balancer(
@@ -132,13 +172,14 @@ async def _serve_and_drain(
     notifier: SystemdNotifier,
     task_status: trio.TaskStatus[Addresses],
 ) -> None:
-    """``hangups``: those that come before it serves are kept until it does. Whoever is taken over
-    from makes this the main process of a service, which may be reloaded, before that."""
+    """Run the whole tree.
+
+    ``hangups``: those that come before it serves are kept until it does. Whoever is taken over from
+    makes this the main process of a service, which may be reloaded, before that.
+    """
+    serving = parts.serving
     await parts.load_state()
-    if parts.predecessor is not None:
-        await parts.predecessor.ready()  # until here nothing was served, and all can go back
-    servers = [server for server, _ in parts.ports]
-    given = trio.Event() if parts.bequest is None else parts.bequest.given
+    await serving.prepare()
     async with trio.open_nursery() as services:
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(run_heap_trim, name="heap trim")
@@ -147,78 +188,49 @@ async def _serve_and_drain(
         services.start_soon(parts.owner.run, name="state owner")
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as agents:
-                agents.start_soon(_cut_when_cancelled, servers, name="cutter")
+                agents.start_soon(_cut_when_cancelled, parts.servers, name="cutter")
                 async with trio.open_nursery() as requests:
                     parts.dispatcher.open(agents=agents, requests=requests)
                     async with trio.open_nursery() as listeners:
                         ports = Ports(parts.ports, listeners, connections)
-                        await ports.open(
-                            None if parts.predecessor is None else parts.predecessor.wait_all
+                        tree = BalancerTree(
+                            parts, stop, notifier, ports, services, agents, requests
                         )
-                        addresses = Addresses(**ports.addresses)
-                        status = f"inference on {', '.join(addresses.inference)}"
-                        task_status.started(addresses)
-                        notifier.ready(status)
-                        log.info("balancer up", **attrs.asdict(addresses))
-                        if hangups is not None:
-                            reload = partial(_reload, parts.reloads, notifier)
-                            services.start_soon(
-                                watch_hangups, hangups, reload, name="reload on SIGHUP"
-                            )
-                        if parts.predecessor is not None:
-                            show = partial(_show_predecessor, notifier, status)
-                            requests.start_soon(
-                                parts.predecessor.wait_end, show, name="predecessor"
-                            )
-                        if parts.bequest is not None:
-                            services.start_soon(parts.bequest.run, parts.owner, name="handover")
-                        await wait_any(stop, given)
-                        is_given = given.is_set()
-                        if parts.bequest is not None and not is_given:
-                            parts.bequest.close()
-                        elif parts.bequest is not None:
-                            await hand_over(
-                                parts.bequest,
-                                parts.dispatcher,
-                                ports,
-                                agents,
-                                moving=parts.moving,
-                                moved=parts.moved,
-                            )
+                        await serving.begin(tree)
+                        _is_up(tree, hangups, task_status)
+                        await serving.until_end(tree)
                         listeners.cancel_scope.cancel(reason="stopping: no new connections")
-                    if is_given:
-                        requests.cancel_scope.deadline = (
-                            trio.current_time() + parts.handover_drain_s
-                        )
-                        hasten = partial(hasten_end, stop, requests, parts.drain_timeout_s)
-                        services.start_soon(hasten, name="stop watch")
-                        # a call may ask for more while its connection is open
-                        requests.start_soon(finish_connections, servers, name="connections")
-                    else:
-                        notifier.stopping()
-                        left = partial(len, parts.dispatcher.requests)
-                        services.start_soon(show_drain, notifier, left, name="drain status")
-                        for server in servers:
-                            if server.name != MANAGEMENT:  # there the drain is watched
-                                server.close_after_next()
-                        parts.dispatcher.drain()
-                        requests.cancel_scope.deadline = trio.current_time() + parts.drain_timeout_s
+                    serving.drain(tree)
                 parts.dispatcher.drain()
-                parts.moving.set()
-                parts.goodbye.set()
-                with trio.move_on_after(FLUSH_S):
-                    for server in servers:
-                        server.close_idle()
-                    await wait_all_closed(servers)
+                for goodbye in parts.goodbyes:
+                    goodbye.set()
+                await _flush(parts.servers)
                 agents.cancel_scope.cancel(reason="stopped: every answer had its time")
             connections.cancel_scope.cancel(reason="stopped: every answer had its time")
         services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
     log.info("balancer down")
 
 
-def _show_predecessor(notifier: SystemdNotifier, status: str, num_left: int) -> None:
-    plural = "" if num_left == 1 else "s"
-    notifier.status(f"{status}; the process before has {num_left} request{plural} left")
+def _is_up(
+    tree: BalancerTree,
+    hangups: AsyncIterator[int] | None,
+    task_status: trio.TaskStatus[Addresses],
+) -> None:
+    addresses = Addresses(**tree.ports.addresses)
+    task_status.started(addresses)
+    tree.notifier.ready(tree.status)
+    log.info("balancer up", **attrs.asdict(addresses))
+    if hangups is not None:
+        reload = partial(_reload, tree.parts.reloads, tree.notifier)
+        tree.services.start_soon(watch_hangups, hangups, reload, name="reload on SIGHUP")
+
+
+async def _flush(servers: Sequence[HttpServer]) -> None:
+    """Give connections a moment to send what is written."""
+    with trio.move_on_after(FLUSH_S):
+        for server in servers:
+            server.close_idle()
+        await wait_all_closed(servers)
 
 
 async def _reload(reloads: Sequence[Run], notifier: SystemdNotifier) -> None:
@@ -228,7 +240,7 @@ async def _reload(reloads: Sequence[Run], notifier: SystemdNotifier) -> None:
     notifier.reloaded()
 
 
-async def _cut_when_cancelled(servers: list[Server]) -> None:
+async def _cut_when_cancelled(servers: list[HttpServer]) -> None:
     """A write to a client that does not read is shielded: only closing its socket ends it."""
     try:
         await trio.sleep_forever()

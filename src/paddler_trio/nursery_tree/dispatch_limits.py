@@ -1,4 +1,4 @@
-"""How many requests may wait, and how long requests may last."""
+"""The limits of how many requests may wait, and how long requests may last."""
 
 from __future__ import annotations
 

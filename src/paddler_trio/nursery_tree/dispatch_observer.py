@@ -1,4 +1,4 @@
-"""What the dispatcher lets others see: synchronously, in the step in which it happens.
+"""Observers see what the dispatcher does: synchronously, in the step in which it happens.
 
 An observer decides nothing and must not raise. It sees each request from its arrival to its end,
 also one that is refused at once.

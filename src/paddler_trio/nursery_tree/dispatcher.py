@@ -9,7 +9,7 @@ that the request ends when the task is cancelled.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import attrs
@@ -18,10 +18,11 @@ import trio
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import INFILL_OFFERS, TRIO_OFFERS
+from paddler_trio.nursery_tree.connected_agents import Agents
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
-from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
+from paddler_trio.nursery_tree.pool import Hold, Pool, PoolSettings
 from paddler_trio.nursery_tree.pools import Pools
 from paddler_trio.nursery_tree.request import (
     Buffered,
@@ -61,7 +62,7 @@ from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Granted, Queued
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics, Priority, RequestKey
 from paddler_trio.system.printed_tree import explain_this_task
-from paddler_trio.system.synchronization import ChangedItems, Changes, run_in
+from paddler_trio.system.synchronization import Changes, run_in
 from paddler_trio.wire.trace_parent import TraceContext
 from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
@@ -82,7 +83,7 @@ class Dispatcher:
     limits: DispatchLimits
     observers: Observers = attrs.field(factory=Observers)
     """They see every request."""
-    agents: dict[AgentKey, AgentConnection] = attrs.field(factory=dict, init=False)
+    agents: Agents = attrs.field(factory=Agents, init=False)
     agents_changed: Changes = attrs.field(factory=Changes, init=False)
     fleet_changed: Changes = attrs.field(factory=Changes, init=False)
     """An agent came or left, or reports something else; not every request that begins or ends."""
@@ -96,10 +97,6 @@ class Dispatcher:
     """All that have not ended."""
     _agents_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _requests_nursery: trio.Nursery | None = attrs.field(default=None, init=False)
-    _ids: set[str] = attrs.field(factory=set, init=False)
-    """Of the agents that are here."""
-    _drained: set[str] = attrs.field(factory=set, init=False)
-    _followers: list[ChangedItems[AgentConnection]] = attrs.field(factory=list, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -151,32 +148,26 @@ class Dispatcher:
         )
         request.observer = self.observers
         self.observers.arrived(request)
-        if self.is_draining or self._requests_nursery is None:
-            return self._refused(request, SHUTTING_DOWN)
-        if work.excess is not None:
-            return self._refused(request, too_long(work.excess))
         pool = self.pools.find(deployment)
-        if pool is None:
-            return self._refused(request, no_such_deployment(deployment))
-        if pool.is_upstream != isinstance(work, ForwardedWork):
-            return self._refused(request, other_kind(deployment, is_upstream=pool.is_upstream))
-        needs = TRIO_OFFERS if work.needs_ours is not None else frozenset()
-        if work.needs_ours is not None and pool.ledger.is_hopeless(needs):
-            return self._refused(request, hopeless(work.needs_ours))
-        if work.is_infill:
-            needs = INFILL_OFFERS
-            if pool.ledger.is_hopeless(needs):
-                return self._refused(request, OLD_FOR_INFILL)
+        refusal = self._refusal_at_once(request, pool)
+        if refusal is not None or pool is None or self._requests_nursery is None:
+            return self._refused(request, refusal or SHUTTING_DOWN)
         decision = pool.ledger.ask(
             request.key,
             client=client,
             user=user,
             priority=priority,
-            needs=needs,
+            needs=_needs(work),
             revision=request.pinned_to,
         )
         if isinstance(decision, BufferFull):
             return self._refused(request, OVERFLOW)
+        self._take(pool, request, decision)
+        self._requests_nursery.start_soon(self._run, request, name=f"request {request.id}")
+        return request
+
+    def _take(self, pool: Pool, request: Request, decision: Granted | Queued) -> None:
+        """Let a request into its pool, where it has a slot or waits."""
         self._requests[request.key] = pool.requests[request.key] = request
         pool.entered(request)
         request.on_move = self._moved
@@ -185,11 +176,26 @@ class Dispatcher:
             if decision.displaced is not None:
                 self._requests[decision.displaced].end(DISPLACED)
         self._apply(pool, [decision])
-        self._requests_nursery.start_soon(self._run, request, name=f"request {request.id}")
-        return request
+
+    def _refusal_at_once(self, request: Request, pool: Pool | None) -> Failure | None:
+        """Return why a request need not wait; None if it may."""
+        work, deployment = request.work, request.deployment
+        if self.is_draining:
+            return SHUTTING_DOWN
+        if work.excess is not None:
+            return too_long(work.excess)
+        if pool is None:
+            return no_such_deployment(deployment)
+        if pool.is_upstream != isinstance(work, ForwardedWork):
+            return other_kind(deployment, is_upstream=pool.is_upstream)
+        if work.needs_ours is not None and pool.ledger.is_hopeless(TRIO_OFFERS):
+            return hopeless(work.needs_ours)
+        if work.is_infill and pool.ledger.is_hopeless(INFILL_OFFERS):
+            return OLD_FOR_INFILL
+        return None
 
     def _refused(self, request: Request, failure: Failure) -> Request:
-        """It never was in a queue."""
+        """End a request that never was in a queue."""
         left = request.phase
         request.end(failure)
         self.observers.moved(request, left)
@@ -205,52 +211,20 @@ class Dispatcher:
 
     @property
     def requests(self) -> Collection[RequestKey]:
-        """All that have not ended; it follows what happens."""
+        """Return all that have not ended; it follows what happens."""
         return self._requests.keys()
 
-    def retry_after_s(self, deployment: str = DEFAULT_DEPLOYMENT) -> int:
-        """When a request that was refused now should come again."""
-        return self.pools.retry_after_s(deployment)
-
-    def position(self, request: Request) -> int | None:
-        """How many stand before this request in its queue; None if it does not wait."""
-        return self.pools.position(request)
-
     def statistics(self) -> LedgerStatistics:
-        """The counts of all pools; ``slots_total`` is what the agents reported, usable or not."""
+        """Return the counts of all pools; ``slots_total`` is what the agents reported, usable or
+        not."""
         reported = sum(max(0, agent.status.slots_total) for agent in self.agents.values())
         return attrs.evolve(self.pools.statistics(), slots_total=reported)
-
-    @property
-    def capacity(self) -> int:
-        """The slots that requests may get now: not those of agents that are drained, ejected, or
-        have nothing to serve."""
-        return sum(agent.usable_slots for agent in self.agents.values() if agent.is_accepting)
-
-    @property
-    def all_slots_are_drained(self) -> bool:
-        """Agents have slots, and an operator has drained every one of these agents."""
-        having = [agent for agent in self.agents.values() if agent.status.slots_total > 0]
-        return bool(having) and all(agent.is_drained for agent in having)
 
     def suspend(self, owner: SlotOwner) -> None:
         """The server behind this agent did not answer: no work until the agent's next report, which
         says how it is."""
         owner.is_suspended = True
         self._look_again(owner)
-
-    def agents_with_models(self) -> list[AgentConnection]:
-        """Those that load what is desired; not those in front of a server."""
-        return [agent for agent in self.agents.values() if not agent.kind.forwards]
-
-    def changed_agents(self) -> ChangedItems[AgentConnection]:
-        """Each agent for which ``fleet_changed`` is notified, to be taken by one reader, which
-        lives as long as this dispatcher. Those that are here have changed at first."""
-        changed: ChangedItems[AgentConnection] = ChangedItems()
-        for agent in self.agents.values():
-            changed.note(agent)
-        self._followers.append(changed)
-        return changed
 
     def slots_processing(self, agent: AgentKey) -> int:
         return self.pools.of(self.agents[agent]).ledger.slots_processing(agent)
@@ -282,10 +256,6 @@ class Dispatcher:
         if pool is not None and pool.held != hold:
             pool.hold(hold, trio.current_time())
 
-    def demand(self) -> Mapping[str, Demand]:
-        """What waits and what runs, of each deployment."""
-        return self.pools.demand()
-
     # -------------------------------------------------------------- agents
 
     async def run_agent(self, run: Callable[[], Awaitable[None]], *, name: str) -> None:
@@ -296,34 +266,18 @@ class Dispatcher:
 
     def join(self, agent: AgentConnection) -> None:
         """An agent of a deployment that there is not stays, and gets no work."""
-        self.agents[agent.key] = agent
-        self._ids.add(agent.id)
+        self.agents.add(agent)
         agent.joined_s = trio.current_time()
         self.health.joined(agent.label, agent.joined_s)
-        agent.is_drained = self._is_drained(agent)
         self.pools.joined_by(agent).join(agent)
         self.update(agent)
 
-    def is_here(self, agent_id: str) -> bool:
-        """An agent with this id has joined and not left."""
-        return agent_id in self._ids
-
     def drain_agent(self, agent: AgentConnection, *, drained: bool) -> None:
-        """Give the agent nothing new while ``drained``; what it has, it finishes. Remembered across
-        its reconnects, not across restarts of the balancer. The first link of a host stands for
-        all instances on it."""
-        if drained:
-            self._drained.add(agent.id)
-        else:
-            self._drained.discard(agent.id)
-        for each in list(self.agents.values()):
-            if agent.id in (each.id, each.host):
-                each.is_drained = self._is_drained(each)
-                each.refresh_readiness()
-                self.update(each)
-
-    def _is_drained(self, agent: AgentConnection) -> bool:
-        return agent.id in self._drained or agent.host in self._drained
+        """Give the agent nothing new while ``drained``; what it has, it finishes. See
+        :meth:`Agents.set_drained`; a balancer that is started anew does not remember it."""
+        for each in self.agents.set_drained(agent, drained=drained):
+            each.refresh_readiness()
+            self.update(each)
 
     def update(self, agent: AgentConnection) -> None:
         """The agent's slots or readiness may have changed."""
@@ -341,9 +295,8 @@ class Dispatcher:
     def leave(self, agent: AgentConnection) -> None:
         """The agent is gone: its slots vanish at once, and every lease on it ends. Requests that
         may go on elsewhere are back in the queue before any other can ask, the earliest first."""
-        if self.agents.pop(agent.key, None) is None:
+        if not self.agents.remove(agent):
             return
-        self._ids.discard(agent.id)
         self.observers.agent_changed(agent, is_here=False)
         self.health.left(agent.label, trio.current_time(), gracefully=agent.said_goodbye)
         suspects = {} if agent.said_goodbye else agent.suspects()
@@ -360,8 +313,7 @@ class Dispatcher:
         self._note_changed(agent)
 
     def _note_changed(self, agent: AgentConnection) -> None:
-        for each in self._followers:
-            each.note(agent)
+        self.agents.note_changed(agent)
         self.agents_changed.notify()
         self.fleet_changed.notify()
 
@@ -415,7 +367,7 @@ class Dispatcher:
         return len(moved)
 
     def _refusal(self, request: Request, suspects: int) -> str | None:
-        """Why another agent may not go on with it; None if one may."""
+        """Return why another agent may not go on with a request; None if one may."""
         has_output = request.num_results > 0 or bool(request.tokens)
         loss = Loss(
             has_output=has_output and not request.is_repeatable,
@@ -469,7 +421,7 @@ class Dispatcher:
 
     async def _run(self, request: Request) -> None:
         """The task of a request: it ends the phases that last too long."""
-        explain_this_task(lambda: shown(request, self.position(request)))
+        explain_this_task(lambda: shown(request, self.pools.position(request)))
         structlog.contextvars.bind_contextvars(**request.log_fields)
         try:
             while not isinstance(request.phase, Ended):
@@ -548,7 +500,7 @@ class Dispatcher:
         self.agents_changed.notify()
 
     def _item_timeout_s(self, request: Request) -> float:
-        """How long its agent may be silent about it."""
+        """Return how long its agent may be silent about a request."""
         if isinstance(request.work, ForwardedWork):
             return request.work.response_timeout_s
         return self.limits.item_timeout_s
@@ -586,3 +538,10 @@ class Dispatcher:
             request.pin.revision = agent.revision
         request.grant(lease)
         self.agents_changed.notify()
+
+
+def _needs(work: EncodedWork | ForwardedWork) -> frozenset[str]:
+    """Return what an agent must offer to get this work."""
+    if work.is_infill:
+        return INFILL_OFFERS
+    return frozenset() if work.needs_ours is None else TRIO_OFFERS

@@ -14,7 +14,7 @@ import attrs
 
 @attrs.define(eq=False)
 class ForwardedWork:
-    """What of an exchange the dispatcher knows.
+    """An exchange, as far as the dispatcher knows it.
 
     Args:
       response_timeout_s: the server may be silent for so long, before its answer and in it.
@@ -44,7 +44,7 @@ class ForwardedWork:
         self.sent_as, self._close = self._wire_id, close
 
     def finish(self) -> None:
-        """It is over: there is nothing left to cut."""
+        """Note that the exchange is over: there is nothing left to cut."""
         self._cut = self._close = None
 
     def cut(self) -> None:

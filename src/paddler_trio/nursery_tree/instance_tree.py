@@ -28,12 +28,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from paddler_trio.errors import EngineError, PreparationError
-from paddler_trio.system.supervise import Child, RestartBudget, supervise
 from paddler_trio.system.synchronization import wait_any
-
-ENGINE_RESTARTS = 12
-ENGINE_PERIOD_S = 60.0
 
 
 class BalancerLink(Protocol):
@@ -50,7 +45,7 @@ class BalancerLink(Protocol):
 
 @attrs.frozen(eq=False)
 class InstanceParts:
-    """What the tree gives tasks to.
+    """All that the tree gives tasks to.
 
     Args:
       name: in logs.
@@ -98,35 +93,3 @@ async def run_instance(
             await parts.link.leave()
             links.cancel_scope.cancel(reason="stopping: said goodbye")
         services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
-
-
-async def keep_engine(
-    run: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]
-) -> None:
-    """Run the engine again after each crash; too many in a minute mean a pause, not the end."""
-    await _keep("engine", EngineError, run, on_crash)
-
-
-async def keep_preparation(
-    run: Callable[[], Awaitable[None]], on_crash: Callable[[BaseException], None]
-) -> None:
-    """Run the preparation processes again after each crash, as the engine."""
-    await _keep("preparation", PreparationError, run, on_crash)
-
-
-async def _keep(
-    name: str,
-    restart_on: type[Exception],
-    run: Callable[[], Awaitable[None]],
-    on_crash: Callable[[BaseException], None],
-) -> None:
-    await supervise(
-        Child(
-            name,
-            run,
-            restart_on=(restart_on,),
-            budget=RestartBudget(max_restarts=ENGINE_RESTARTS, period_s=ENGINE_PERIOD_S),
-            wait_for_refill=True,
-            on_crash=on_crash,
-        )
-    )

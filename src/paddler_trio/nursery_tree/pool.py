@@ -52,7 +52,7 @@ class Hold:
 
 @attrs.frozen
 class Demand:
-    """What clients want of a deployment now: requests and questions that wait, for how many
+    """All that clients want of a deployment now: requests and questions that wait, for how many
     seconds the first of them, and requests in slots."""
 
     waiting: int
@@ -137,7 +137,8 @@ class Pool:
         self.ledger.join(agent.key)
 
     def record(self, agent: AgentConnection) -> list[Granted]:
-        """Its slots or readiness may have changed; the grants that this made possible."""
+        """Note that its slots or readiness may have changed; return the grants that this made
+        possible."""
         if agent.revision is not None and agent.revision == self.settings.coming:
             self._coming_model = agent.model
         return self.ledger.update(
@@ -286,7 +287,7 @@ class Pool:
             request.timer.deadline = phase.deadline_s
 
     def retry_after_s(self, now_s: float) -> int:
-        """When a request that was refused now should come again, in whole seconds."""
+        """Return when a request that was refused now should come again, in whole seconds."""
         seconds = self.rate.retry_after_s(self.ledger.statistics().requests_buffered, now_s)
         if self.held is None or self.serves:
             return seconds

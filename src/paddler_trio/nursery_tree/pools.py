@@ -43,24 +43,24 @@ class Pools:
         return f"<Pools {', '.join(self._by_name)}>"
 
     def known(self) -> list[Pool]:
-        """Those of all deployments that there are, ``default`` first."""
+        """Return those of all deployments that there are, ``default`` first."""
         return [pool for pool in self._by_name.values() if pool.is_known]
 
     def all(self) -> list[Pool]:
-        """Those that are left of others, too."""
+        """Return them all, also those that are left of deployments that were removed."""
         return list(self._by_name.values())
 
     def find(self, deployment: str) -> Pool | None:
-        """The pool of a deployment that there is."""
+        """Return the pool of a deployment that there is."""
         pool = self._by_name.get(deployment)
         return pool if pool is not None and pool.is_known else None
 
     def of(self, owner: AgentConnection | Request) -> Pool:
-        """The pool of a connected agent, or of a request that has not ended."""
+        """Return the pool of a connected agent, or of a request that has not ended."""
         return self._by_name[owner.deployment]
 
     def joined_by(self, agent: AgentConnection) -> Pool:
-        """The pool for a new agent; it need not be that of a deployment that there is."""
+        """Return the pool for a new agent; it need not be that of a deployment that there is."""
         if agent.kind.forwards:
             return self.open_upstream(agent.deployment)
         return self._with(agent.deployment)
@@ -101,11 +101,11 @@ class Pools:
         return pool
 
     def upstreams(self) -> list[Pool]:
-        """Those of servers."""
+        """Return those of servers."""
         return [pool for pool in self._by_name.values() if pool.is_upstream]
 
     def upstream_problem(self, name: str) -> str | None:
-        """Why there can be no servers of this name; None if there can."""
+        """Return why there can be no servers of this name; None if there can."""
         pool = self._by_name.get(name)
         if pool is not None and not pool.is_upstream:
             return f"{name!r} is a deployment of models: choose another --deployment"
@@ -143,22 +143,22 @@ class Pools:
         )
 
     def demand(self) -> Mapping[str, Demand]:
-        """What waits and what runs, of each deployment."""
+        """Return what waits and what runs, of each deployment."""
         now_s = trio.current_time()
         return {pool.name: pool.demand(now_s) for pool in self.known()}
 
-    def retry_after_s(self, deployment: str) -> int:
-        """When a request that was refused now should come again."""
+    def retry_after_s(self, deployment: str = DEFAULT_DEPLOYMENT) -> int:
+        """Return when a request that was refused now should come again, in seconds."""
         pool = self._by_name.get(deployment) or self._by_name[DEFAULT_DEPLOYMENT]
         return pool.retry_after_s(trio.current_time())
 
     def position(self, request: Request) -> int | None:
-        """How many stand before this request in its queue; None if it does not wait."""
+        """Return how many stand before this request in its queue; None if it does not wait."""
         pool = self._by_name.get(request.deployment)
         return None if pool is None else pool.ledger.position(request.key)
 
     def hold_of(self, request: Request) -> Hold | None:
-        """Why it waits, if its pool is held."""
+        """Return why a request waits, if its pool is held."""
         pool = self._by_name.get(request.deployment)
         return None if pool is None else pool.held
 
@@ -168,7 +168,8 @@ class Pools:
         return pool is not None and pool.serves
 
     def obstacle(self, deployment: str) -> str:
-        """Why its requests wait, if they do not only wait for their turn; else empty."""
+        """Return why its requests wait, if they do not only wait for their turn; else an empty
+        text."""
         pool = self._by_name.get(deployment)
         if pool is None:
             return ""

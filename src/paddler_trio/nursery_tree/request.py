@@ -77,7 +77,7 @@ class RevisionPin:
 
 @attrs.define(eq=False)
 class Buffered:
-    """In the queue, without a slot; times are in seconds of Trio's clock."""
+    """It is in the queue, without a slot; times are in seconds of Trio's clock."""
 
     since_s: float
     deadline_s: float
@@ -90,21 +90,21 @@ class Buffered:
 
 @attrs.frozen(eq=False)
 class Leased:
-    """In a slot; the agent has produced nothing yet."""
+    """It is in a slot; the agent has produced nothing yet."""
 
     lease: Lease
 
 
 @attrs.frozen(eq=False)
 class Streaming:
-    """In a slot, with results on their way to the client."""
+    """It is in a slot, with results on their way to the client."""
 
     lease: Lease
 
 
 @attrs.frozen(eq=False)
 class Stopping:
-    """Over for the client. The slot stays taken until the agent confirms that it stopped."""
+    """It is over for the client. The slot stays taken until the agent confirms that it stopped."""
 
     lease: Lease
     ending: Ending
@@ -112,7 +112,7 @@ class Stopping:
 
 @attrs.frozen(eq=False)
 class Ended:
-    """Holds nothing, waits for nothing."""
+    """It holds nothing, and waits for nothing."""
 
     ending: Ending
 
@@ -267,14 +267,14 @@ class Request:
 
     @property
     def seed(self) -> int:
-        """Of every token sampled for this answer, on whatever agent."""
+        """The seed of every token sampled for this answer, on whatever agent."""
         if self._seed is None:
             self._seed = secrets.randbits(32)
         return self._seed
 
     @property
     def log_id(self) -> str:
-        """Its id in logs, here and on agents."""
+        """The id of the request in logs, here and on agents."""
         return self.id[:MAX_LOG_ID_CHARS]
 
     @property
@@ -284,14 +284,14 @@ class Request:
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """What names it in each line of the log."""
+        """Return what names the request in each line of the log."""
         if self.trace is None:
             return {"request": self.log_id}
         return {"request": self.log_id, "trace": self.trace.trace_id}
 
     @property
     def lease(self) -> Lease | None:
-        """The slot it holds, if it holds one."""
+        """Return the slot it holds, if it holds one."""
         phase = self.phase
         return phase.lease if isinstance(phase, _IN_A_SLOT) else None
 
@@ -307,14 +307,14 @@ class Request:
 
     @property
     def isolation(self) -> str | None:
-        """What it may have killed, as it is sent to an agent; None for nothing."""
+        """Return what it may have killed, as it is sent to an agent; None for nothing."""
         if self.may_kill_agents:
             return "agent"
         return "engine" if self.suspicions else None
 
     @property
     def ending(self) -> Ending | None:
-        """How it ended for the client; None as long as it did not."""
+        """Return how it ended for the client; None as long as it did not."""
         return self.phase.ending if isinstance(self.phase, Stopping | Ended) else None
 
     @property
@@ -341,7 +341,7 @@ class Request:
         return isinstance(self.ending, Stopped)
 
     async def wait_ended(self) -> None:
-        """Until it holds nothing any more; a request that is over may still have its slot."""
+        """Return when it holds nothing any more; a request that is over may still have its slot."""
         while not isinstance(self.phase, Ended):
             await self.moved.park()
 
@@ -387,7 +387,7 @@ class Request:
             self.observer.delivered(self, Results(lease.agent.name, FORWARDED, []), now_s)
 
     async def left_phase(self, phase: type[Phase]) -> None:
-        """Until it is in another phase."""
+        """Return when it is in another phase."""
         while isinstance(self.phase, phase):
             await self.moved.park()
 
@@ -466,7 +466,7 @@ class Lease:
 
     @property
     def silent_from_s(self) -> float:
-        """When its agent will have been silent about it for too long, unless it is heard."""
+        """Return when its agent will have been silent about it for too long, unless it is heard."""
         return self.heard_s + self.item_timeout_s
 
     def __repr__(self) -> str:
@@ -543,7 +543,7 @@ class Lease:
             request.begin_stream(now_s)
 
     def trace(self) -> RequestTrace | None:
-        """As it is sent to an agent: the span of this placement is the parent of the agent's."""
+        """Return what an agent is sent: the span of this placement is the parent of the agent's."""
         trace = self.request.trace
         if trace is None:
             return None
@@ -551,7 +551,7 @@ class Lease:
 
     @property
     def span_id(self) -> str | None:
-        """Of this placement, if spans of it are exported here."""
+        """Return the span of this placement, if spans of it are exported here."""
         trace = self.request.trace
         return trace.span_below(self.wire_id) if trace and trace.is_exported else None
 
@@ -562,7 +562,7 @@ class Lease:
             self._show()
 
     def report_preemptions(self, count: int, *, is_now: bool) -> None:
-        """So many in all; ``is_now``: the last one has just happened."""
+        """Note so many in all; ``is_now``: the last one has just happened."""
         if is_now and count > self.preemptions and len(self.preempted_s) < MAX_MOMENTS:
             self.preempted_s.append(trio.current_time())
         self.preemptions = count
@@ -589,10 +589,11 @@ class Lease:
 
     @property
     def is_being_prepared(self) -> bool:
-        """As far as is known: an agent of ours reports when it has prepared a request."""
+        """Return whether it is, as far as is known: agents of ours report when they have prepared
+        it."""
         return self.num_deliveries == (1 if self.is_announced else 0)
 
 
 def client_digest(client: str) -> str:
-    """Tells clients apart on agents without naming them."""
+    """Return what tells clients apart on agents without naming them."""
     return hashlib.blake2s(client.encode(), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""How requests end, and the endings that the dispatcher gives them, in words for their clients."""
+"""The ways in which requests end, and why the dispatcher ends them, in words for clients."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def silent_server(response_timeout_s: float) -> Failure:
 
 
 def hopeless(reason: UnsupportedByPaddler | TooLong) -> Failure:
-    """Why agents of Paddler's alone cannot take a request."""
+    """Return why agents of Paddler's alone cannot take a request."""
     if isinstance(reason, TooLong):
         words = f"{_too_long(reason)} by the agents that are connected, which are Paddler's"
         return Failure(413, words)

@@ -34,7 +34,7 @@ def log_end(request: Request) -> None:
 
 
 def shown(request: Request, ahead: int | None) -> str:
-    """For the printed tree: why it waits, behind how many, or where it runs."""
+    """Return, for the printed tree, why it waits, behind how many, or where it runs."""
     match request.phase:
         case Buffered():
             again = f", continuing after {len(request.tokens)} tokens" if request.tokens else ""

@@ -1,4 +1,4 @@
-"""What only one balancer may run and write, and how it lets go of that for another one.
+"""All that only one balancer may run and write, and that it lets go of for another one.
 
     state owner
     ├─ fleet                 plans, and sends agents what they shall serve
@@ -12,21 +12,19 @@ have, and from then on a write is an error. All of it can be taken back.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import attrs
 import trio
 
-from paddler_trio.errors import ModelStoreError
 from paddler_trio.system.printed_tree import explain_this_task
-from paddler_trio.system.supervise import Child, RestartBudget, supervise
 
 Run: TypeAlias = Callable[[], Awaitable[None]]
 """A task that runs until it is cancelled."""
 
 
 class Changes(Protocol):
-    """What clients change."""
+    """All that clients change."""
 
     async def hold(self) -> None:
         """Refuse them from now on; returns when none runs any more."""
@@ -45,21 +43,6 @@ class Store(Protocol):
         ...
 
     def thaw(self) -> None: ...
-
-
-STORE_RESTARTS: Final = 12
-STORE_PERIOD_S: Final = 60.0
-
-
-async def keep_model_store(run: Run) -> None:
-    """Run it again after each crash; too many in a minute mean a pause, not the end: agents fetch
-    from the source meanwhile."""
-    budget = RestartBudget(max_restarts=STORE_RESTARTS, period_s=STORE_PERIOD_S)
-    await supervise(
-        Child(
-            "model store", run, restart_on=(ModelStoreError,), budget=budget, wait_for_refill=True
-        )
-    )
 
 
 @attrs.define(eq=False)

@@ -1,4 +1,4 @@
-"""What an agent's step brings to a request, and who sends it to the client."""
+"""The results of an agent's step for a request, and who sends them to the client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RawResult: TypeAlias = "Mapping[str, object] | str"
 
 @attrs.frozen
 class Results:
-    """What one step of an agent produced for this request, in order."""
+    """All that one step of an agent produced for this request, in order."""
 
     generated_by: str | None
     family: str
@@ -36,8 +36,8 @@ class ResultSink(Protocol):
     """Sends results to the client in the step in which the agent delivers them."""
 
     def take(self, results: Results) -> bool:
-        """Whether it will send them, with the next ``flush``; if not, they go to the outbox, and
-        so do all until the consumer has read it empty. Never raises."""
+        """Return whether it will send them, with the next ``flush``; if not, they go to the outbox,
+        and so do all until the consumer has read it empty. Never raises."""
         ...
 
     def flush(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,11 @@ _SYNC_FILE_RANGE_WRITE: Final = 2
 _FRESH: Final = ".fresh"
 _LEFT_S: Final = 3600.0
 """No file that is still to be renamed is so old."""
+_MOMENT_S: Final = 1.0
+"""No small file that is still to be renamed is so old."""
+_BEGAN_S: Final = time.time()
+_OLD_SUFFIX: Final = re.compile(r"[a-z0-9_]{8}")
+"""What versions before wrote in the place of the writer."""
 
 
 def durably_replace(source: Path, target: Path) -> None:
@@ -34,28 +40,64 @@ def write_durably(path: Path, data: bytes) -> None:
         durably_replace(fresh, path)
     finally:
         fresh.unlink(missing_ok=True)
-    with suppress(OSError):  # the next writer tries again
-        _remove_leftovers(path)
+    sweep(path, age_s=_LEFT_S)
+
+
+def replace_whole(path: Path, data: bytes) -> None:
+    """Put a small file that only its owner may read in the place of ``path``, whole or not at all;
+    OSError. If root writes it, it belongs to the owner of its folder: the daemon that reads it need
+    not be root.
+    """
+    fresh = _fresh(path, f"{os.getpid()}.{threading.get_native_id()}")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            if os.geteuid() == 0:
+                owner = path.parent.stat()
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        durably_replace(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    sweep(path)
+
+
+def sweep(path: Path, *, age_s: float = _MOMENT_S) -> None:
+    """Remove what writers of ``path`` left that were killed, if it is as old. Whoever reads a small
+    file at a start does this; what cannot be removed stays."""
+    with suppress(OSError):
+        _remove_leftovers(path, age_s)
 
 
 def _fresh(path: Path, writer: str) -> Path:
     return path.with_name(f".{path.name[:200]}.{writer}{_FRESH}")
 
 
-def _remove_leftovers(path: Path) -> None:
-    """Remove old files of processes that are no more: the number of one in another container says
-    nothing here, but it has renamed its file long ago."""
+def _remove_leftovers(path: Path, least_age_s: float) -> None:
+    """Remove files of processes that are no more: the number of one in another container says
+    nothing here, but it has renamed its file before it is so old."""
     start = _fresh(path, "").name.removesuffix(_FRESH)
     with os.scandir(path.parent) as entries:
         for entry in entries:
-            if not (entry.name.startswith(start) and entry.name.endswith(_FRESH)):
+            if not entry.name.startswith(start):
                 continue
-            pid, _, thread = entry.name[len(start) : -len(_FRESH)].partition(".")
-            if not pid or not (pid + thread).isdecimal():
+            writer = entry.name[len(start) :].removesuffix(_FRESH)
+            is_old_name = _OLD_SUFFIX.fullmatch(entry.name[len(start) :]) is not None
+            pid, _, thread = writer.partition(".")
+            is_ours = pid.isdecimal() and (not thread or thread.isdecimal())
+            if not is_old_name and not (is_ours and entry.name.endswith(_FRESH)):
                 continue
-            age_s = time.time() - entry.stat(follow_symlinks=False).st_mtime
-            if age_s > _LEFT_S and not _is_alive(int(pid)):
+            since_s = entry.stat(follow_symlinks=False).st_mtime
+            is_left = is_old_name or not _is_writer(int(pid), since_s)
+            if is_left and time.time() - since_s > (_LEFT_S if is_old_name else least_age_s):
                 Path(entry.path).unlink(missing_ok=True)
+
+
+def _is_writer(pid: int, since_s: float) -> bool:
+    """Return whether the process may still write a file that is there since then. One in a
+    container has the number of the one before."""
+    return _is_alive(pid) and (pid != os.getpid() or since_s >= _BEGAN_S)
 
 
 def _is_alive(pid: int) -> bool:

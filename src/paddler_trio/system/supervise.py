@@ -15,6 +15,8 @@ from paddler_trio.system.printed_tree import forget_this_task, history_of_this_t
 
 log = structlog.get_logger("supervise")
 
+RESTARTS: Final = 12
+PERIOD_S: Final = 60.0
 _MAX_DOUBLINGS: Final = 64
 
 
@@ -99,3 +101,17 @@ async def supervise(child: Child) -> None:
             await trio.sleep(pause_s)
     finally:
         forget_this_task()
+
+
+async def keep(
+    name: str,
+    restart_on: type[Exception],
+    run: Callable[[], Awaitable[None]],
+    on_crash: Callable[[BaseException], None] = lambda crash: None,
+) -> None:
+    """Run a child again after each crash of this kind; too many in a minute mean a pause, not the
+    end: the rest goes on meanwhile."""
+    budget = RestartBudget(max_restarts=RESTARTS, period_s=PERIOD_S)
+    await supervise(
+        Child(name, run, (restart_on,), budget, wait_for_refill=True, on_crash=on_crash)
+    )

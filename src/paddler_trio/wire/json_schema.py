@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import TypeAlias
 from urllib.parse import unquote, urldefrag
 
@@ -53,6 +54,19 @@ _NOT_IN_GRAMMARS = frozenset(
         "minContains", "maxContains", "unevaluatedItems",
     }
 )  # fmt: skip
+MAX_COUNT = 65_536
+"""Of characters, items and properties that a grammar counts."""
+MAX_FREE_NAMES = 4
+"""Of an object whose properties are counted: each choice of those that need not be there is one
+way."""
+MAX_INTEGER = 2**63 - 2**10
+"""The greatest integer of 64 bits that a double has, too."""
+MAX_MULTIPLE = 10_000
+"""Of ``multipleOf``, as an integer: a state is kept for each remainder."""
+_COUNTS = (
+    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
+)  # fmt: skip
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LOOKS_AROUND = re.compile(r"\(\?[=!<]|\\[1-9bBpPk]")
 
 
@@ -80,6 +94,20 @@ def lawful_schema(given: Mapping[str, object]) -> LawfulSchema:
     work.rewrite()
     work.write_references()
     return LawfulSchema(work.root, work.lost, work.unbound)
+
+
+def holds_multiples_of(step: object) -> bool:
+    """Return whether a grammar can hold a number to be a multiple of this one."""
+    if not isinstance(step, int | float) or isinstance(step, bool) or not step > 0:
+        return False
+    _, digits, exponent = Decimal(repr(step)).normalize().as_tuple()
+    if not isinstance(exponent, int) or not -9 <= exponent <= 4:
+        return False
+    return bool(int("".join(map(str, digits))) * 10 ** max(exponent, 0) <= MAX_MULTIPLE)
+
+
+def _is_over(value: object, limit: int) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) > limit
 
 
 def _copied(value: object) -> Schema:
@@ -253,15 +281,35 @@ class _Work:
     def _note_unbound(self, node: Schema, path: str) -> None:
         for key in node.keys() & _NOT_IN_GRAMMARS:
             self.unbound.append((path, key))
-        pattern, step = node.get("pattern"), node.get("multipleOf", 1)
+        pattern = node.get("pattern")
         if node.get("uniqueItems") is True and node.get("maxItems") not in (0, 1):
             self.unbound.append((path, "uniqueItems"))
         if node.get("format", "date") not in KNOWN_FORMATS:
             self.unbound.append((path, "format"))
         if isinstance(pattern, str) and _LOOKS_AROUND.search(pattern):
             self.unbound.append((path, "pattern"))
-        if step != 1:
+        if "multipleOf" in node and not holds_multiples_of(node["multipleOf"]):
             self.unbound.append((path, "multipleOf"))
+        for key in _COUNTS:
+            if _is_over(node.get(key), MAX_COUNT):
+                self.unbound.append((path, key))
+        for key in _BOUNDS:
+            if _is_over(node.get(key), MAX_INTEGER):
+                self.unbound.append((path, key))
+        self._note_property_counts(node, path)
+
+    def _note_property_counts(self, node: Schema, path: str) -> None:
+        properties, required = node.get("properties", {}), node.get("required", [])
+        if not isinstance(properties, dict) or not isinstance(required, list):
+            return
+        num_free = len(properties.keys() - set(map(str, required)))
+        least, most = node.get("minProperties", 0), node.get("maxProperties")
+        counts = [key for key in ("minProperties", "maxProperties") if key in node]
+        asks = _is_over(least, len(required)) or (
+            most is not None and not _is_over(most, len(properties) - 1)
+        )
+        if num_free > MAX_FREE_NAMES and asks:
+            self.unbound += [(path, key) for key in counts]
 
     def _lose(self, path: str, key: str) -> None:
         if not key:

@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[3] / "src" / "paddler_trio"
 ROOMS = (
-    *("agent", "balancer", "cli", "models", "net", "processes"),
+    *("agent", "balancer", "cli", "models", "net", "nursery_tree", "processes"),
     *("scheduler", "system", "telemetry", "wire"),
     *("language/answers", "language/images", "language/templates"),
 )

@@ -1,6 +1,6 @@
 """Calls sampled under a grammar are read by the readers and allowed by the schemas, in any format.
 
-Nothing here is a mock: llama.cpp's grammar engine masks the demo vocabulary, dice choose a token,
+Nothing here is a mock: the engine's matcher masks the demo vocabulary, dice choose a token,
 and what comes out goes through the classifier and the reader of the same format.
 """
 
@@ -10,7 +10,7 @@ import random
 
 import attrs
 import pytest
-from grammar_engine import open_engine
+from grammar_engine import engine_of
 
 from effort import examples
 from paddler_trio.language.answer_grammar import grammar_of_answer
@@ -20,8 +20,7 @@ from paddler_trio.language.answers.format_detection import GENERIC_CALLS, known_
 from paddler_trio.language.answers.model_format import CallFormat, ModelFormat
 from paddler_trio.language.answers.turns import AnswerStart
 from paddler_trio.language.answers.whole_answer import AnswerReader, WholeAnswer
-from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
-from paddler_trio.language.grammars.gbnf_conversion import SchemaNotConvertibleError, inspect_gbnf
+from paddler_trio.language.grammars.conversion import AnswerGrammar, SchemaNotConvertibleError
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import Thoughts
 from paddler_trio.wire.paddler.request_params import JsonSchemaGrammar
@@ -145,10 +144,7 @@ def grammar_for(
     conversation = ConversationPrompt(messages=(), tools=TOOLS)
     conversation = attrs.evolve(conversation, **changes)  # type: ignore[arg-type]
     start = AnswerStart(form, prompt, opening)
-    grammar = grammar_of_answer(constraint, conversation, start, vocabulary)
-    if grammar is not None:
-        inspect_gbnf(grammar.gbnf, grammar.root)
-    return grammar
+    return grammar_of_answer(constraint, conversation, start, vocabulary)
 
 
 def closers_of(form: ModelFormat) -> list[str]:
@@ -181,12 +177,12 @@ def sampled(
 ) -> list[str]:
     dice = random.Random(seed)
     texts: list[str] = []
-    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
-        for _ in range(ATTEMPTS):
-            text = engine.random_text(dice, 160, closers=closers_of(form))
-            texts += [text] if text is not None else []
-            if len(texts) == times:
-                break
+    engine = engine_of(vocabulary, grammar)
+    for _ in range(ATTEMPTS):
+        text = engine.random_text(dice, 160, closers=closers_of(form))
+        texts += [text] if text is not None else []
+        if len(texts) == times:
+            break
     return texts
 
 
@@ -226,14 +222,14 @@ def test_a_model_may_think_before_a_required_call_and_need_not(vocabulary: Vocab
     )
     assert grammar is not None
     call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
-        assert engine.accepts(call)
-        assert engine.accepts(f"<think>\nLet me see: a < b, </thin\n</think>\n\n{call}")
-        assert engine.accepts(f"<think></think>{call}\n{call}")
-        assert not engine.accepts(f"<think>{call}")
-        assert not engine.accepts("<think>a</think>It is late.")
-        assert not engine.accepts("It is late.")
-        assert not engine.accepts(call.replace("now", "later"))
+    engine = engine_of(vocabulary, grammar)
+    assert engine.accepts(call)
+    assert engine.accepts(f"<think>\nLet me see: a < b, </thin\n</think>\n\n{call}")
+    assert engine.accepts(f"<think></think>{call}\n{call}")
+    assert not engine.accepts(f"<think>{call}")
+    assert not engine.accepts("<think>a</think>It is late.")
+    assert not engine.accepts("It is late.")
+    assert not engine.accepts(call.replace("now", "later"))
 
 
 def test_reasoning_that_the_prompt_left_open_has_to_end_before_the_call(
@@ -244,10 +240,10 @@ def test_reasoning_that_the_prompt_left_open_has_to_end_before_the_call(
     grammar = grammar_for(form, vocabulary, tool_choice="required", opening=opening)
     assert grammar is not None
     call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
-        assert engine.accepts(f"Hm.</think>{call}")
-        assert not engine.accepts(call)
-        assert not engine.accepts("Hm.")
+    engine = engine_of(vocabulary, grammar)
+    assert engine.accepts(f"Hm.</think>{call}")
+    assert not engine.accepts(call)
+    assert not engine.accepts("Hm.")
 
 
 def test_a_form_for_the_answer_begins_after_the_reasoning(vocabulary: Vocabulary) -> None:
@@ -262,11 +258,11 @@ def test_a_form_for_the_answer_begins_after_the_reasoning(vocabulary: Vocabulary
         opening=TokenClass.UNDETERMINABLE,
     )
     assert grammar is not None
-    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
-        assert engine.accepts('<think>{"b"</think>\n\n{"a": 1}')
-        assert engine.accepts('{"a": 1}')
-        assert not engine.accepts("<think>what</think>ever")
-        assert not engine.accepts('<think>{"a": 1}')
+    engine = engine_of(vocabulary, grammar)
+    assert engine.accepts('<think>{"b"</think>\n\n{"a": 1}')
+    assert engine.accepts('{"a": 1}')
+    assert not engine.accepts("<think>what</think>ever")
+    assert not engine.accepts('<think>{"a": 1}')
     without = grammar_for(
         form,
         vocabulary,
@@ -276,9 +272,9 @@ def test_a_form_for_the_answer_begins_after_the_reasoning(vocabulary: Vocabulary
         opening=TokenClass.UNDETERMINABLE,
     )
     assert without is not None
-    with open_engine(vocabulary, without.gbnf, without.root) as engine:
-        assert engine.accepts('{"a": 1}')
-        assert not engine.accepts('<think></think>{"a": 1}')
+    engine = engine_of(vocabulary, without)
+    assert engine.accepts('{"a": 1}')
+    assert not engine.accepts('<think></think>{"a": 1}')
 
 
 def test_a_form_and_tools_leave_the_choice_between_an_answer_and_a_call(
@@ -289,10 +285,10 @@ def test_a_form_and_tools_leave_the_choice_between_an_answer_and_a_call(
     grammar = grammar_for(form, vocabulary, constraint=schema)
     assert grammar is not None
     assert not grammar.trigger_tokens
-    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
-        assert engine.accepts('{"a": 1}')
-        assert engine.accepts('<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
-        assert not engine.accepts("Well, ")
+    engine = engine_of(vocabulary, grammar)
+    assert engine.accepts('{"a": 1}')
+    assert engine.accepts('<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
+    assert not engine.accepts("Well, ")
 
 
 def test_calls_that_need_not_be_made_wait_for_their_opener(vocabulary: Vocabulary) -> None:
@@ -302,8 +298,8 @@ def test_calls_that_need_not_be_made_wait_for_their_opener(vocabulary: Vocabular
     opener = vocabulary.tokenize("<tool_call>", add_special=False, parse_special=True)
     assert grammar.trigger_tokens == opener
     assert grammar.thoughts == Thoughts("<think>", "</think>", is_open=False)
-    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
-        assert engine.accepts('<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
+    engine = engine_of(vocabulary, grammar)
+    assert engine.accepts('<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
     coder = grammar_for(format_named("minimax-m2"), vocabulary)
     assert coder is not None
     assert coder.trigger_patterns == ["(<minimax:tool_call>)"]
@@ -325,11 +321,11 @@ def test_a_strict_schema_that_no_grammar_says_is_refused_where_a_call_has_to_be_
     required = grammar_for(form, vocabulary, tools=tools, tool_choice="required")
     for lenient in (grammar_for(form, vocabulary, tools=strict), required):
         assert lenient is not None
-        with open_engine(vocabulary, lenient.gbnf, lenient.root) as engine:
-            call = '<tool_call>\n{"name": "pick", "arguments": {"a": [1, 1]}}\n</tool_call>'
-            assert engine.accepts(call)
-            assert not engine.accepts(call.replace("pick", "poke"))
-            assert not engine.accepts(call.replace("[1, 1]", "1"))
+        engine = engine_of(vocabulary, lenient)
+        call = '<tool_call>\n{"name": "pick", "arguments": {"a": [1, 1]}}\n</tool_call>'
+        assert engine.accepts(call)
+        assert not engine.accepts(call.replace("pick", "poke"))
+        assert not engine.accepts(call.replace("[1, 1]", "1"))
 
 
 def test_no_text_in_a_call_contains_what_ends_the_call(vocabulary: Vocabulary) -> None:
@@ -339,10 +335,10 @@ def test_no_text_in_a_call_contains_what_ends_the_call(vocabulary: Vocabulary) -
     call = (
         '<tool_call>\n{"name": "get_weather", "arguments": {"city": "%s", "days": 1}}\n</tool_call>'
     )
-    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
-        assert engine.accepts(call % "a </tool_cal b")
-        assert engine.accepts(call % r"\u003c/tool_call>")
-        assert not engine.accepts(call % "a </tool_call> b")
+    engine = engine_of(vocabulary, grammar)
+    assert engine.accepts(call % "a </tool_cal b")
+    assert not engine.accepts(call % r"\u003c/tool_call>")
+    assert not engine.accepts(call % "a </tool_call> b")
 
 
 @pytest.mark.parametrize(
@@ -394,10 +390,10 @@ def test_an_answer_of_a_given_form_begins_as_its_family_begins_one(
         thinking=True,
     )
     assert grammar is not None
-    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
-        assert engine.accepts(f"{before}7")
-        assert not before or not engine.accepts("7")
-        assert engine.accepts(f"{thought}{before}7")
+    engine = engine_of(vocabulary, grammar)
+    assert engine.accepts(f"{before}7")
+    assert not before or not engine.accepts("7")
+    assert engine.accepts(f"{thought}{before}7")
     reader = AnswerReader(form, prompt_end=prompt)
     reader.feed(f"{thought}{before}7")
     answer = reader.end()
@@ -415,9 +411,9 @@ def test_gpt_oss_goes_on_where_its_prompt_ends(vocabulary: Vocabulary) -> None:
     )
     assert grammar is not None
     call = "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|call|>"
-    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
-        assert engine.accepts(call)
-        assert engine.accepts(f"<|channel|>analysis<|message|>Time?<|end|><|start|>assistant{call}")
+    engine = engine_of(vocabulary, grammar)
+    assert engine.accepts(call)
+    assert engine.accepts(f"<|channel|>analysis<|message|>Time?<|end|><|start|>assistant{call}")
 
 
 @pytest.mark.parametrize("name", ["hermes", "gpt-oss", "qwen-coder"])
@@ -455,6 +451,6 @@ def test_a_text_of_an_ordinary_length_fits_a_call(
     grammar = grammar_for(form, vocabulary, tools=(tool,), tool_choice="required")
     assert grammar is not None
     call = '<tool_call>\n{"name": "find", "arguments": {"q": "%s"}}\n</tool_call>'
-    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
-        assert engine.accepts(call % "a-b")
-        assert not engine.accepts(call % ("a" * 161))
+    engine = engine_of(vocabulary, grammar)
+    assert engine.accepts(call % "a-b")
+    assert not engine.accepts(call % ("a" * 161))

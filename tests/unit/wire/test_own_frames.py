@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.engine import engine_pipe, pipe_codec
-from paddler_trio.wire.engine.grammar_rules import GrammarRules
 from paddler_trio.wire.paddler.desired_state import UrlModel
 from paddler_trio.wire.paddler.request_params import ContinueFromRawPromptParams
 from paddler_trio.wire.trio import cache_commands, fit_messages, trio_link
@@ -30,9 +29,6 @@ samplings = st.builds(
     penalty_presence=st.floats(0, 2),
     seed=st.integers(0, 2**32 - 1),
 )
-rules = st.builds(
-    GrammarRules, root=st.integers(0, 2**31 - 1), tokens=st.lists(texts, max_size=3).map(tuple)
-)
 to_engine = st.one_of(
     st.builds(
         engine_pipe.StartSequence,
@@ -41,7 +37,7 @@ to_engine = st.one_of(
         sampled=tokens,
         max_tokens=st.integers(1, 2**31 - 1),
         sampling=samplings,
-        grammar=st.none() | st.builds(engine_pipe.Grammar, rules=rules, trigger_tokens=tokens),
+        grammar=st.none() | st.builds(engine_pipe.Grammar, lark=texts, trigger_tokens=tokens),
     ),
     st.builds(engine_pipe.StopSequence, key=st.integers(0, 2**40)),
     st.builds(

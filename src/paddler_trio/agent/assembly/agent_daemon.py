@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 import attrs
 import trio
 
+from paddler_trio.agent.assembly.instances import Instances
 from paddler_trio.agent.assembly.upstream_agent import upstream_agent_parts
 from paddler_trio.agent.link.agent_folder import in_use
 from paddler_trio.agent.link.agent_status import AgentStatus
@@ -21,19 +22,19 @@ from paddler_trio.agent.model.model_fit import ModelFit
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.agent.requests.instance_measures import InstanceMeasures
 from paddler_trio.agent.requests.requests import AgentRequests
-from paddler_trio.errors import ConfigurationError
+from paddler_trio.errors import ConfigurationError, EngineError, PreparationError
 from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.models.memory.known_needs import KnownNeeds
 from paddler_trio.models.memory.memory_prediction import open_memory_questions
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
-from paddler_trio.nursery_tree.instance_tree import InstanceParts, keep_engine, keep_preparation
-from paddler_trio.nursery_tree.instances import Instances
+from paddler_trio.nursery_tree.instance_tree import InstanceParts
 from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.machine import available_memory_bytes
 from paddler_trio.system.settings.agent_config import AgentConfig
+from paddler_trio.system.supervise import keep
 from paddler_trio.system.systemd_notify import SystemdNotifier
 from paddler_trio.telemetry.otlp_exporter import open_exporter
 from paddler_trio.telemetry.span_export import SpanExport
@@ -236,8 +237,8 @@ class _Host:
             threads=config.threads,
             settings=config.engine,
             drain_s=config.drain_timeout_s,
-            supervise=keep_engine,
-            supervise_preparation=keep_preparation,
+            supervise=partial(keep, "engine", EngineError),
+            supervise_preparation=partial(keep, "preparation", PreparationError),
             on_step=requests.on_step,
             on_engine_gone=requests.on_engine_gone,
             trusts_messages=config.trusts_messages,

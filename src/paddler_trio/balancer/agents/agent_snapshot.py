@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 import trio
@@ -32,6 +32,12 @@ def agent_facts(agent: AgentConnection, busy: int) -> AgentFacts:
     )
 
 
+def capacity(agents: Iterable[AgentConnection]) -> int:
+    """Return the slots that requests may get now: not those of agents that are drained, ejected, or
+    have nothing to serve."""
+    return sum(agent.usable_slots for agent in agents if agent.is_accepting)
+
+
 def phase_of(agent: AgentConnection) -> str:
     """Return what it is doing: as it reports, or as the status of a Paddler agent means it."""
     if agent.report is not None:
@@ -46,7 +52,7 @@ def phase_of(agent: AgentConnection) -> str:
 
 
 def snapshot(agent: AgentConnection, slots_processing: int) -> Mapping[str, object]:
-    """Paddler's AgentControllerSnapshot as plain JSON: the status with our slot count."""
+    """Return Paddler's AgentControllerSnapshot as plain JSON: the status with our slot count."""
     fields = unstructure(agent.status)
     assert isinstance(fields, dict)
     del fields["version"]

@@ -416,7 +416,7 @@ class _Link:
             raise WireError(problem)
         if self.agent is not None:
             raise WireError(f"agent {self.agent_id} registered twice on one connection")
-        if dispatcher.is_here(self.agent_id):
+        if dispatcher.agents.is_here(self.agent_id):
             raise WireError(f"an agent with the id {self.agent_id!r} is connected already")
         name = self.credential.name(registration.name)
         agent = AgentConnection(
@@ -489,7 +489,7 @@ class _Link:
         agent = self.agent
         response = message.response_raw
         assert isinstance(response, dict)
-        if agent is None or agent.answer(message.request_id, response):
+        if agent is None or agent.questions.answer(message.request_id, response):
             return
         lease = agent.lease(message.request_id)
         if lease is None:
@@ -525,11 +525,11 @@ class _Link:
                         lease, bounded_reason(reason), suspects=among if engine_died else 0
                     )
             case Tree(wire_id, tree):
-                agent.answer(wire_id, tree)
+                agent.questions.answer(wire_id, tree)
             case Answer(wire_id) as answer:
-                agent.answer(wire_id, answer)
+                agent.questions.answer(wire_id, answer)
             case CacheProgress() as progress:
-                agent.progressed(bounded_progress(progress))
+                agent.questions.progressed(bounded_progress(progress))
             case Upstream() as upstream:
                 if not self.kind.forwards:
                     raise WireError(f"an agent with models of its own has none @ $.{TAG}.Upstream")

@@ -16,7 +16,8 @@ import trio
 
 from paddler_trio.errors import LinkError
 from paddler_trio.net.server.asgi import HttpProblem
-from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import client_digest
@@ -74,7 +75,7 @@ async def ask_model(
         agent = await _serving_agent(dispatcher, deployment, began_s, is_infill=is_infill)
         with trio.move_on_after(limits.item_timeout_s):
             try:
-                return await agent.ask_model(written, client=client_digest(client))
+                return await agent.questions.ask_model(written, client=client_digest(client))
             except LinkError as error:
                 log.info("asking another agent", reason=str(error))
                 continue
@@ -199,5 +200,5 @@ def _serving_now(dispatcher: Dispatcher, pool: Pool, *, is_infill: bool) -> Agen
 
 
 def _busy(dispatcher: Dispatcher, deployment: str, problem: str) -> HttpProblem:
-    retry_after_s = dispatcher.retry_after_s(deployment)
+    retry_after_s = dispatcher.pools.retry_after_s(deployment)
     return HttpProblem(503, problem, [(b"retry-after", b"%d" % retry_after_s)])

@@ -15,7 +15,7 @@ from paddler_trio.balancer.apis.backend import Backend
 from paddler_trio.balancer.apis.prompt_noise import normalised
 from paddler_trio.balancer.apis.prompts import is_ids
 from paddler_trio.net.server.streaming import while_connected
-from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
+from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.wire.trio.model_questions import (
     DescribeModel,
     Detokenize,

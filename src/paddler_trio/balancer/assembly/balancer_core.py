@@ -15,6 +15,7 @@ from paddler_trio.balancer.activity.measures.request_measures import RequestMeas
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
+from paddler_trio.balancer.agents.agent_snapshot import capacity
 from paddler_trio.balancer.assembly.feed_assembly import event_feed
 from paddler_trio.balancer.assembly.store_assembly import model_store_child
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
@@ -28,15 +29,17 @@ from paddler_trio.balancer.keys.audit_log import AuditLog
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.status.known_agents import SUFFIX, KnownAgents
 from paddler_trio.balancer.status.problem_list import ProblemList
+from paddler_trio.errors import ModelStoreError
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, Observers
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.state_owner import Run, keep_model_store
+from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.ready_sockets import run_ready_sockets
 from paddler_trio.system.settings.balancer_config import BalancerConfig
+from paddler_trio.system.supervise import keep
 from paddler_trio.telemetry.statsd import StatsdExporter
 from paddler_trio.wire.trio.default_deployment import PADDLERS_RULES
 
@@ -87,7 +90,7 @@ class BalancerCore:
             lambda deployment: dispatcher.pools.serves(deployment),
             AgentMeasures(lambda: dispatcher.agents),
         )
-        metrics = MetricsHistory(lambda: dispatcher.capacity)
+        metrics = MetricsHistory(lambda: capacity(dispatcher.agents.values()))
         recorder = MetricsObserver(metrics, activity.finished)
         all_observers = Observers((activity, *observers, requests, recorder))
         dispatcher = Dispatcher(_limits(config), all_observers)
@@ -134,7 +137,7 @@ class BalancerCore:
             "event loop lag": self.lag.run,
             "ready sockets": run_ready_sockets,
             "request activity": partial(
-                self.activity.run, dispatcher.position, dispatcher.pools.obstacle
+                self.activity.run, dispatcher.pools.position, dispatcher.pools.obstacle
             ),
             "metrics history": self.metrics.run,
             "event feed": self.feed.run,
@@ -149,7 +152,7 @@ class BalancerCore:
             **(
                 {}
                 if self.store is None
-                else {"model store": partial(keep_model_store, self.store.run)}
+                else {"model store": partial(keep, "model store", ModelStoreError, self.store.run)}
             ),
         }
 

@@ -33,7 +33,7 @@ from paddler_trio.net.server.input_budget import PUBLIC_SHARE
 from paddler_trio.net.server.listening import beyond_loopback
 from paddler_trio.net.server.server import HttpServer
 from paddler_trio.net.server.trusted_proxies import FLAG as TRUSTED_PROXY_FLAG
-from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, run_balancer
+from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, Serving, run_balancer
 from paddler_trio.nursery_tree.state_owner import StateOwner
 from paddler_trio.processes.model_store.store_messages import is_store_path
 from paddler_trio.system.listen_fds import passed_sockets
@@ -109,30 +109,26 @@ def balancer_parts(
     activity = RequestActivity(Captures() if config.capture_prompts else None)
     watch = RequestWatch.of(config, activity, addresses["inference"])
     quotas = KeyQuotas.of(config, keys, activity.finished)
-    observers = (*quotas.observers, *watch.observers)
-    core = BalancerCore.of(config, addresses, keys, activity, observers)
-    if tls is not None:
-        core.watch_certificate(lambda: tls.expires_in_s)
+    core = BalancerCore.of(config, addresses, keys, activity, (*quotas.observers, *watch.observers))
     guards = PortGuards.of(config, keys, host_names)
-    names = sorted(host_names, key=len)
-    address = AdvertisedAddress(bound.listeners["management"], tls is not None, names)
+    listeners, names = bound.listeners, sorted(host_names, key=len)
+    address = AdvertisedAddress(listeners["management"], tls is not None, names)
     joining = Joining.of(config, keys, tls, address)
     changes = HeldChanges()
     apps = PortApps(bound, core, guards, quotas, joining, watch.entrance, changes).by_service()
-    bequest = None
+    serving = Serving()
     services = core.services() | watch.services
     if handover is not None:
-        bequest = handover.bequest(core.dispatcher)
-        services["successor on SIGUSR2"] = handover.own_successor(bequest.given).run
+        serving = hot = handover.serving(core, bound.inheritance)
+        services |= handover.services(hot)
     if tls is not None:
+        core.watch_certificate(lambda: tls.expires_in_s)
         services["certificate watch"] = tls.run
     return BalancerParts(
         core.dispatcher,
         load_state=core.states.load,
-        ports=[
-            (_server(name, app, bound, core), bound.listeners[name]) for name, app in apps.items()
-        ],
-        goodbye=core.goodbye,
+        ports=[(_server(name, app, bound, core), listeners[name]) for name, app in apps.items()],
+        goodbyes=(core.moving, core.goodbye),
         drain_timeout_s=config.drain_timeout_s,
         services=services,
         owner=StateOwner(
@@ -140,11 +136,7 @@ def balancer_parts(
             changes,
             (core.states, joining.registry),
         ),
-        moving=core.moving,
-        moved=core.moved,
-        bequest=bequest,
-        predecessor=bound.inheritance,
-        handover_drain_s=config.hot_restart_drain_s,
+        serving=serving,
         reloads=[
             *([keys.reload] if keys.path is not None or reloads else []),
             *([] if tls is None else [tls.reload]),

@@ -12,12 +12,15 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.fleet.state_database import state_file
 from paddler_trio.balancer.fleet.state_lock import StateLock, locked
 from paddler_trio.balancer.hot_restart.bequest import Bequest, BoundPort
 from paddler_trio.balancer.hot_restart.inheritance import Inheritance
 from paddler_trio.balancer.hot_restart.own_successor import OwnSuccessor
+from paddler_trio.balancer.hot_restart.restartable import Restartable
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 from paddler_trio.system.systemd_notify import SystemdNotifier
 
@@ -62,8 +65,16 @@ class HotRestart:
     listeners: Mapping[str, Sequence[socket.socket]]
     locks: Mapping[str, StateLock]
 
-    def bequest(self, dispatcher: Dispatcher) -> Bequest:
-        """Return the bequest for the tree."""
+    def serving(self, core: BalancerCore, predecessor: Inheritance | None) -> Restartable:
+        """Put hot restart around the tree of this balancer."""
+        bequest, drain_s = self._bequest(core.dispatcher), self.config.hot_restart_drain_s
+        return Restartable(bequest, predecessor, core.moving, core.moved, drain_s)
+
+    def services(self, serving: Restartable) -> dict[str, Run]:
+        """Return what runs beside everything else, by the names of the tasks."""
+        return {"successor on SIGUSR2": self._own_successor(serving.bequest.given).run}
+
+    def _bequest(self, dispatcher: Dispatcher) -> Bequest:
         return Bequest(
             handover_path(self.config),
             {
@@ -79,7 +90,7 @@ class HotRestart:
             lambda: len(dispatcher.requests),
         )
 
-    def own_successor(self, given: trio.Event) -> OwnSuccessor:
+    def _own_successor(self, given: trio.Event) -> OwnSuccessor:
         """Do what SIGUSR2 asks for; ``given`` is the bequest's."""
         problem = None
         if handover_path(self.config) is None:

@@ -58,7 +58,7 @@ def readable_models(
 ) -> tuple[DesiredModel, ...]:
     """The models whose files an agent's credential opens: what is desired of deployments that it
     may serve, and what agents were just told to fetch or to judge."""
-    asked = [model for each in dispatcher.agents.values() for model in each.asked_models]
+    asked = [model for each in dispatcher.agents.values() for model in each.questions.asked_models]
     return (*states.wanted_models(lambda spec: agent.may_meet(spec.where)), *asked)
 
 

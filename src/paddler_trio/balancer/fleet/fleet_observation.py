@@ -106,7 +106,7 @@ class FleetObservation:
             hosts=hosts,
             queues={
                 name: Queue(waiting=demand.waiting, oldest_wait_s=demand.oldest_wait_s)
-                for name, demand in self.dispatcher.demand().items()
+                for name, demand in self.dispatcher.pools.demand().items()
             },
             rollouts=rollouts,
             is_settling=is_settling,

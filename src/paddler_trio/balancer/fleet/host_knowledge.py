@@ -15,11 +15,8 @@ import structlog
 import trio
 
 from paddler_trio.errors import LinkError, WireError
-from paddler_trio.nursery_tree.agent_connection import (
-    AgentConnection,
-    AgentDisconnectedError,
-    QuestionRefusedError,
-)
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_questions import AgentDisconnectedError, QuestionRefusedError
 from paddler_trio.system.synchronization import ChangedItems, Changes
 from paddler_trio.wire.codec import structure
 from paddler_trio.wire.paddler.desired_state import DesiredModel
@@ -206,7 +203,7 @@ class HostKnowledge:
         try:
             async with self._fits:
                 with trio.fail_after(FIT_TIMEOUT_S):
-                    return structure(await agent.ask_fit(question), FitReport)
+                    return structure(await agent.questions.ask_fit(question), FitReport)
         except (QuestionRefusedError, LinkError, WireError, trio.TooSlowError) as error:
             reason = str(error) or f"no answer in {FIT_TIMEOUT_S:g} s"
             log.info("the fit is unknown", agent=agent.label, reason=reason)
@@ -311,7 +308,7 @@ class HostKnowledge:
         while True:
             try:
                 async with self._fetches:
-                    await agent.command_cache(Pull(models=models), on_progress)
+                    await agent.questions.command_cache(Pull(models=models), on_progress)
                 return
             except QuestionRefusedError as error:
                 if error.code != HTTPStatus.SERVICE_UNAVAILABLE:

@@ -151,7 +151,7 @@ class PlacedHosts:
     _numbers: Iterator[int] = attrs.field(factory=itertools.count, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._changed = self.dispatcher.changed_agents()
+        self._changed = self.dispatcher.agents.changed()
 
     def follow(self) -> list[HostId]:
         """Note which connections came, changed and went; costs what that is.

@@ -15,13 +15,13 @@ import hashlib
 import json
 import os
 import stat
-import tempfile
 from pathlib import Path
 from typing import Final
 
 import attrs
 
 from paddler_trio.errors import ConfigurationError, StateDatabaseError, WireError
+from paddler_trio.system.durable import replace_whole, sweep
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import BalancerDesiredState
 
@@ -84,6 +84,7 @@ def digest_of(state: BalancerDesiredState) -> str:
 
 def content(path: Path, *, limit_bytes: int) -> bytes:
     """Return the content of a file; empty if there is none. StateDatabaseError."""
+    sweep(path)
     try:
         _check_kind(path, path.lstat().st_mode)
         # should it be another file by now, this neither follows a link nor waits for a writer
@@ -123,31 +124,10 @@ def _check_kind(path: Path, mode: int) -> None:
 
 def replace(path: Path, text: bytes) -> None:
     """Put a new file in the place of the old one, whole or not at all; StateDatabaseError."""
-    folder = path.parent
-    temporary: str | None = None
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=folder)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-        temporary = None
-        sync_folder(folder)
+        replace_whole(path, text)
     except OSError as error:
         raise StateDatabaseError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Let what was renamed in it survive a power cut; OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def state_file(url: str) -> Path | None:

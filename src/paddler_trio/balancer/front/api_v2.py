@@ -24,7 +24,7 @@ from paddler_trio.net.server.input_budget import BudgetSpentError
 from paddler_trio.net.server.json_body import input_of, json_body, no_room, structured
 from paddler_trio.net.server.router import Handler, Router
 from paddler_trio.net.server.streaming import while_connected
-from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
+from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.json_text import dumps_in_runs, is_long
 from paddler_trio.wire.trio.model_questions import (

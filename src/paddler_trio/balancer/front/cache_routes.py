@@ -31,7 +31,8 @@ from paddler_trio.net.server.json_body import json_body, structured
 from paddler_trio.net.server.router import Handler, Router
 from paddler_trio.net.server.sse import UNBUFFERED
 from paddler_trio.net.server.streaming import cancelled_on_disconnect
-from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.codec import dumps, unstructure
@@ -108,7 +109,7 @@ class CacheRoutes:
 
     def _named(self, names: object) -> list[AgentConnection]:
         """Return the agents of these ids or names, all for None; HttpProblem for anything else."""
-        agents = self.dispatcher.agents_with_models()
+        agents = self.dispatcher.agents.with_models()
         if names is None:
             return agents
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -208,7 +209,7 @@ async def _serve(
         last: dict[str, object]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_show, newest, about, lines, name="progress")
-            last = await _asked(lambda: agent.command_cache(request, newest.set))
+            last = await _asked(lambda: agent.questions.command_cache(request, newest.set))
             nursery.cancel_scope.cancel(reason="it has answered")
         line = await trio.to_thread.run_sync(dumps_in_runs, {**about, **last})
         await lines.write(line)

@@ -18,7 +18,8 @@ from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body, structured
 from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.streaming import while_connected
-from paddler_trio.nursery_tree.agent_connection import AgentConnection, QuestionRefusedError
+from paddler_trio.nursery_tree.agent_connection import AgentConnection
+from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.wire.paddler.desired_state import desired_state_problem
 from paddler_trio.wire.trio.fit_messages import FitQuestion
 
@@ -53,7 +54,7 @@ async def _asked(agent: AgentConnection, question: FitQuestion) -> object:
     """Return what is asked; HttpProblem."""
     with trio.move_on_after(FIT_ANSWER_S):
         try:
-            return await agent.ask_fit(question)
+            return await agent.questions.ask_fit(question)
         except LinkError as error:
             raise HttpProblem(502, str(error)) from error
         except QuestionRefusedError as refused:

@@ -92,7 +92,7 @@ class InferenceRoutes:
             await send_text(exchange.send, 503, "draining: the balancer is shutting down")
         elif statistics.slots_total == 0:
             await send_text(exchange.send, 503, "no agent has a slot: requests wait in the buffer")
-        elif self.dispatcher.all_slots_are_drained:
+        elif self.dispatcher.agents.all_slots_are_drained:
             await send_text(exchange.send, 503, ALL_DRAINED)
         else:
             await send_text(exchange.send, 200, "OK")
@@ -146,7 +146,7 @@ class InferenceRoutes:
         """``Retry-After`` for a request that was refused at once."""
         if request.failure is None or request.failure.code != 503:
             return []
-        retry_after_s = self.dispatcher.retry_after_s(request.deployment)
+        retry_after_s = self.dispatcher.pools.retry_after_s(request.deployment)
         return [(b"retry-after", b"%d" % retry_after_s)]
 
     def _must_generate(self) -> None:

@@ -7,11 +7,11 @@ tells it when to come again. Many people may have one address, so it keeps no ri
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Final
 
 import attrs
 
+from paddler_trio.net.networks import household
 from paddler_trio.scheduler.limits.token_bucket import TokenBucket
 
 BURST: Final = 10
@@ -32,12 +32,12 @@ class LoginLimit:
 
     def wait_s(self, address: str, now_s: float) -> float:
         """Return for how long a failure of this address is one too many; 0 if it is not."""
-        buckets = (self._all, self._by_address.get(_network(address)))
+        buckets = (self._all, self._by_address.get(household(address)))
         return max(0.0 if bucket is None else bucket.wait_s(now_s) for bucket in buckets)
 
     def failed(self, address: str, now_s: float) -> None:
         """Somebody at this address tried, and did not know a key."""
-        network = _network(address)
+        network = household(address)
         own = self._by_address.pop(network, None) or TokenBucket(BURST, PER_S, now_s)
         while len(self._by_address) >= MAX_ADDRESSES:
             del self._by_address[next(iter(self._by_address))]
@@ -45,15 +45,3 @@ class LoginLimit:
         own.take(now_s)
         self._all = self._all or TokenBucket(ALL_BURST, ALL_PER_S, now_s)
         self._all.take(now_s)
-
-
-def _network(address: str) -> str:
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, ipaddress.IPv6Address):
-        mapped = found.ipv4_mapped
-        found64 = ipaddress.ip_network((found, 64), strict=False)
-        return str(found64.network_address if mapped is None else mapped)
-    return str(found)

@@ -181,7 +181,7 @@ class ManagementRoutes:
             raise HttpProblem(501, f"agent {agent.label} is Paddler's: it prints no tree")
         with trio.move_on_after(AGENT_ANSWER_S):
             try:
-                tree = await agent.ask_tree()
+                tree = await agent.questions.ask_tree()
             except LinkError as error:
                 raise HttpProblem(502, str(error)) from error
             await send_json(exchange.send, 200, tree)
@@ -249,7 +249,7 @@ class ManagementRoutes:
             agent = self._find(params["agent_id"])
             with trio.move_on_after(AGENT_ANSWER_S):
                 try:
-                    response = await agent.ask(query)
+                    response = await agent.questions.ask(query)
                 except LinkError as error:
                     raise HttpProblem(502, "") from error
                 if not isinstance(response, dict) or tag not in response:

@@ -16,6 +16,7 @@ import hashlib
 import hmac
 import math
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -28,7 +29,7 @@ from paddler_trio.balancer.keys.api_keys import StoredKey
 SESSION_COOKIE: Final = "paddler_panel"
 """What the name of a cookie with a token begins with; the port of the page may follow."""
 MAX_SESSIONS: Final = 1000
-"""The one used least recently makes room for another."""
+"""Of the key that has most of them, the one used least recently makes room for another."""
 MAX_AGE_S: Final = 12 * 3600.0
 MAX_IDLE_S: Final = 3600.0
 TOKEN_BYTES: Final = 32
@@ -84,14 +85,23 @@ class Sessions:
         now_s = trio.current_time()
         for session in [each for each in self._by_digest.values() if each.ends_s <= now_s]:
             self.end(session)
-        while len(self._by_digest) >= MAX_SESSIONS:
-            self.end(next(iter(self._by_digest.values())))
+        if len(self._by_digest) >= MAX_SESSIONS:
+            self.end(self._one_too_many(key))
         token = secrets.token_urlsafe(TOKEN_BYTES)
         digest = _digest(token.encode())
         self._by_digest[digest] = Session(
             key, now_s, now_s, now_s + min(MAX_AGE_S, valid_s), digest
         )
         return token
+
+    def _one_too_many(self, key: StoredKey) -> Session:
+        """Return the session that makes room for one of ``key``: its own, unless another key has
+        more. So whoever signs in all the time signs out nobody else."""
+        counts = Counter(each.key.name for each in self._by_digest.values())
+        counts[key.name] += 1
+        most = max(counts.values())
+        name = key.name if counts[key.name] == most else counts.most_common(1)[0][0]
+        return next(each for each in self._by_digest.values() if each.key.name == name)
 
     def find(self, token: bytes) -> Session | None:
         """Return the session of a token, now used; None if there is none, or none any more."""

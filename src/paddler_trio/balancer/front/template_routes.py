@@ -21,7 +21,7 @@ from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.json_body import json_body, structured
 from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.streaming import while_connected
-from paddler_trio.nursery_tree.agent_connection import QuestionRefusedError
+from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.trio.model_questions import PreviewTemplate
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT

@@ -22,7 +22,6 @@ import json
 import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ import attrs
 
 from paddler_trio.balancer.keys.key_terms import NO_TERMS, TERMS, KeyTerms
 from paddler_trio.errors import ConfigurationError, WireError
+from paddler_trio.system.durable import replace_whole, sweep
 from paddler_trio.wire.trio.placement_rules import check_deployment
 
 KEY_PREFIX = "pt-"
@@ -216,6 +216,7 @@ def check_deployments(value: object, what: str) -> frozenset[str]:
 
 def read_key_file(path: Path) -> KeyFile:
     """Read the keys of a file; ConfigurationError if there is none, or it is no key file."""
+    sweep(path)
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
@@ -231,25 +232,8 @@ def read_key_file(path: Path) -> KeyFile:
 
 
 def write_key_file(path: Path, content: KeyFile) -> None:
-    """Replace the file in one step; only its owner may read it.
-
-    If root writes it, it belongs to the owner of its directory: the daemon that has to read it need
-    not be root.
-    """
-    folder = path.parent
-    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w") as file:  # mkstemp made it 0600
-            file.write(content.render())
-            file.flush()
-            if os.geteuid() == 0:
-                owner = folder.stat()
-                os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Replace the file as :func:`replace_whole` does."""
+    replace_whole(path, content.render().encode())
 
 
 @contextmanager

@@ -79,6 +79,24 @@ class KeyAccounts:
         if exceeded is None:
             self._told = {told for told in self._told if told[0] != name} if self._told else set()
             return Admission(usage)
+        return self._refused(name, exceeded)
+
+    def more(self, name: str, number: int) -> Refusal | None:
+        """A request of this key that was let in has so many more answers made: why they are not, if
+        they are not."""
+        key = self.keys.named(name)
+        if key is None:
+            return Refusal(401, f"the API key {name!r} is revoked")
+        exceeded = self._usage(name).more(number, key.terms.limits, trio.current_time())
+        if exceeded is None:
+            return None
+        refusal = self._refused(name, exceeded)
+        text = (
+            f"each of the {number + 1} answers that are asked for is a request, and {refusal.text}"
+        )
+        return attrs.evolve(refusal, text=text)
+
+    def _refused(self, name: str, exceeded: Exceeded) -> Refusal:
         refused = name, exceeded.limit
         self.keys.limited[refused] += 1
         if refused not in self._told:

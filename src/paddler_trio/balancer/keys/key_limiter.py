@@ -1,7 +1,9 @@
 """The limits of API keys, behind authentication and in front of the applications for inference.
 
-Every ``POST`` is a request, whatever becomes of it: also one that is wrong, a count of tokens, one
-with several choices or a batch of texts. Reading (models, slots, stored responses) is not counted.
+Every ``POST``, ``PUT`` and ``PATCH`` is a request, whatever becomes of it: also one that is wrong,
+a count of tokens, a batch of texts. Each answer beyond the first that is to be generated is one
+more, as soon as it is known how many there are. Reading (models, slots, stored responses) is not
+counted.
 It is under way from here to the last byte of its answer, so its wait for a slot counts, and it ends
 with the task that serves it: also when the client leaves, the agent is lost, or the server stops.
 
@@ -23,6 +25,8 @@ from paddler_trio.net.server.asgi import Header, HttpProblem, Message
 from paddler_trio.net.server.exchange import App, Exchange, Refuse, refuse_in_plain_text
 from paddler_trio.scheduler.limits.key_usage import Left
 
+WORK_METHODS: Final = frozenset({"POST", "PUT", "PATCH"})
+"""A server behind an agent may take any of them for a ``POST``."""
 LONG_WAIT_S: Final = 60
 """Official clients would sleep up to a minute and try again: after longer ones it is no use."""
 
@@ -62,7 +66,7 @@ class KeyLimiter:
             if name and exchange.is_websocket:
                 exchange.admit = partial(self.accounts.begin, name)
             is_work = exchange.is_http and (
-                exchange.method == "POST" or exchange.upgrade is not None
+                exchange.method in WORK_METHODS or exchange.upgrade is not None
             )
             if not name or not is_work:
                 await app(exchange)
@@ -72,6 +76,11 @@ class KeyLimiter:
                 await refuse(exchange, self._problem(exchange, name, admission, fields))
                 return
 
+            def more(number: int) -> HttpProblem | None:
+                refusal = self.accounts.more(name, number)
+                return None if refusal is None else self._problem(exchange, name, refusal, fields)
+
+            exchange.admit_more = more
             send, path = exchange.send, exchange.path
 
             async def send_with_fields(message: Message) -> None:
@@ -84,6 +93,7 @@ class KeyLimiter:
                 exchange.send = send_with_fields
                 await app(exchange)
             finally:
+                exchange.admit_more = None  # which knows this exchange
                 admission.end()
 
         return answer

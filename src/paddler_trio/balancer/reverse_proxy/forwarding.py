@@ -26,6 +26,7 @@ from paddler_trio.balancer.reverse_proxy.server_choice import (
     named,
     preferred,
 )
+from paddler_trio.balancer.reverse_proxy.slot_holders import SlotHolders
 from paddler_trio.balancer.reverse_proxy.slot_paths import slot_of, takes_slot
 from paddler_trio.balancer.reverse_proxy.tunnel_exchange import ForwardedRequest, exchange_with
 from paddler_trio.net.server.asgi import (
@@ -41,7 +42,7 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.pool import Pool
-from paddler_trio.nursery_tree.request import Buffered, Request, RevisionPin
+from paddler_trio.nursery_tree.request import Request, RevisionPin
 from paddler_trio.nursery_tree.request_endings import (
     DISPLACED,
     MOVED,
@@ -89,6 +90,7 @@ class Forwarding:
     rewrites_host: bool = False
     needs_keys: Callable[[], bool] = lambda: False
     affinity: PrefixAffinity = attrs.field(factory=PrefixAffinity)
+    sockets: SlotHolders = attrs.field(factory=SlotHolders)
     overflow_status: int = 503
 
     async def forward(
@@ -177,7 +179,7 @@ class Forwarding:
         try:
             if watch.has_ended:
                 request.stop()
-            while not await self._held_slot(request, work, forwarded, answer):
+            while not await self._held_slot(request, work, forwarded, answer, pool):
                 pass
         finally:
             watch.on_end = None
@@ -192,17 +194,21 @@ class Forwarding:
         work: ForwardedWork,
         forwarded: ForwardedRequest,
         answer: AnswerWriter,
+        pool: Pool,
     ) -> bool:
         """Stay in a slot once; True when the request is over."""
-        await request.left_phase(Buffered)
+        await self.sockets.turn(request, answer.exchange, pool.name)
         lease = request.lease
         if lease is None or request.is_over:
             return True
         failed: Failed | None = None
-        with trio.CancelScope() as scope:
+        with (
+            trio.CancelScope() as scope,
+            self.sockets.held(request, answer.exchange, pool.name) as heard,
+        ):
             work.begin(lease.wire_id, scope.cancel)
             failed = await exchange_with(
-                lease.agent, forwarded, lease.wire_id, answer, lease.progressed, work.sent
+                lease.agent, forwarded, lease.wire_id, answer, heard, work.sent
             )
         work.finish()
         if scope.cancelled_caught or (failed is not None and scope.cancel_called):
@@ -282,8 +288,7 @@ class Forwarding:
     async def _server_beside(
         self, pool: Pool, unfit: set[AgentConnection], broke: set[AgentConnection]
     ) -> AgentConnection | None:
-        """Return none of the ``unfit``, and one that ``broke`` on the request only if there is no
-        other; None if there is none."""
+        """Return one that is not ``unfit``, and did not break on the request if one did not."""
         if unfit or broke:
             fit = set(pool.agents.values()) - unfit
             agent = least_busy(fit - broke)
@@ -292,8 +297,7 @@ class Forwarding:
         return await self._ready_server(pool)
 
     async def _ready_server(self, pool: Pool) -> AgentConnection | None:
-        """Return the least busy one, at the latest when a request would no longer wait for a
-        slot."""
+        """Return the least busy one, no later than a request would wait for a slot."""
         agent = least_busy(pool.agents.values())
         if agent is not None or self.dispatcher.is_draining or pool.has_moved:
             return agent
@@ -318,8 +322,8 @@ class Forwarding:
     def _head(self, exchange: Exchange, body: bytes | bytearray) -> RequestHead:
         written = exchange.written
         client = exchange.peer or exchange.client[0]  # those before it are in the field already
-        framing = (exchange.header(b"content-length"), exchange.header(b"transfer-encoding"))
-        has_body = framing != (None, None)
+        framed = (b"content-length", b"transfer-encoding")
+        has_body = any(exchange.header(name) is not None for name in framed)
         names = written.names
         if self.rewrites_host:  # agents of before look for it in small letters
             names = [b"host" if each.lower() == b"host" else each for each in names]
@@ -343,8 +347,7 @@ class Forwarding:
     def _wanted_server(
         self, exchange: Exchange, pool: Pool, body: bytes | bytearray
     ) -> AgentConnection | None:
-        """Return the only one that may answer; HttpProblem 503 if it is not here, None if any
-        may."""
+        """Return the only one that may answer, None if any may; HttpProblem 503."""
         agents = pool.agents.values()
         asked = exchange.header(AGENT_FIELD)
         if asked is not None:
@@ -364,7 +367,7 @@ class Forwarding:
     def _advice(self, problem: Failure, pool: Pool) -> list[Header]:
         if problem.code != 503:
             return []
-        return [(b"retry-after", b"%d" % self.dispatcher.retry_after_s(pool.name))]
+        return [(b"retry-after", b"%d" % self.dispatcher.pools.retry_after_s(pool.name))]
 
 
 def _failure(failed: Failed) -> Failure:

@@ -10,6 +10,8 @@ import posixpath
 import re
 from typing import Final
 
+from paddler_trio.balancer.keys.key_limiter import WORK_METHODS
+
 _WITH_AND_WITHOUT_VERSION: Final = (
     "chat/completions",
     "completions",
@@ -60,7 +62,7 @@ def takes_slot(method: str, path: str, *, upgrades: bool = False) -> bool:
     path = plain_path(path).lower()
     if upgrades:
         return path in WEBSOCKET_SLOT_PATHS
-    return method == "POST" and path in SLOT_PATHS
+    return method in WORK_METHODS and path in SLOT_PATHS
 
 
 def plain_path(path: str) -> str:

@@ -13,6 +13,7 @@ from paddler_trio.errors import LinkError, WireError
 from paddler_trio.net.server.asgi import ClientGoneError
 from paddler_trio.net.server.upgrade import Upgrade
 from paddler_trio.net.tunnels import Tunnel, Tunnels
+from paddler_trio.net.websocket.control_frames import is_pings
 from paddler_trio.nursery_tree.agent_connection import TUNNELS_BESIDE_SLOTS
 from paddler_trio.nursery_tree.request import SlotOwner
 from paddler_trio.wire.trio.tunnel_frames import (
@@ -71,7 +72,8 @@ async def exchange_with(
 
     Args:
       wire_id: of the lease of its slot; empty for none.
-      on_progress: called when something of the answer has come.
+      on_progress: called when something of the answer has come; over a WebSocket in a slot, when
+        something other than pings came either way.
       on_tunnel: called before anything is sent to the agent, with what closes the tunnel at once.
 
     Cancellation: the tunnel is closed, by which the agent knows that nobody wants the answer.
@@ -167,12 +169,14 @@ async def _exchange_both_ways(
     end of the answer ends both; the end of the client gives the answer ``CLOSED_SIDE_S``."""
     outcome: list[Failed | None] = []
     problem: LinkError | WireError | ClientGoneError | None = None
+    is_heard = _is_anything if not wire_id else _is_said
 
     async def send() -> None:
         try:
             while data := await upgrade.take():
                 await tunnel.send(body_frames(data))
-                on_progress()
+                if is_heard(data):
+                    on_progress()
             await tunnel.send(end_frame())
         except LinkError:
             return  # who reads the answer sees the end of the tunnel, too
@@ -191,14 +195,7 @@ async def _exchange_both_ways(
         try:
             pieces = request.pieces(wire_id)
             outcome.append(
-                await _exchange(
-                    tunnel,
-                    agent,
-                    pieces,
-                    answer,
-                    on_progress,
-                    switched,
-                )
+                await _exchange(tunnel, agent, pieces, answer, on_progress, switched, is_heard)
             )
         except (LinkError, WireError, ClientGoneError) as error:
             problem = error  # raised below, not in the nursery's group
@@ -213,6 +210,16 @@ async def _exchange_both_ways(
     return outcome[0]
 
 
+def _is_anything(data: bytes) -> bool:
+    """Beside slots pings keep open what is open."""
+    return True
+
+
+def _is_said(data: bytes) -> bool:
+    """A slot is no place to sleep in."""
+    return not is_pings(data)
+
+
 async def _exchange(
     tunnel: Tunnel,
     agent: SlotOwner,
@@ -220,10 +227,17 @@ async def _exchange(
     answer: AnswerWriter,
     on_progress: Callable[[], None],
     on_switch: Callable[[], None] = lambda: None,
+    is_heard: Callable[[bytes], bool] = _is_anything,
 ) -> Failed | None:
     for piece in pieces:
         await tunnel.send(piece)
     rest: list[tuple[Kind, bytes]] = []
+
+    def note(frames: list[tuple[Kind, bytes]]) -> None:
+        if not answer.is_switched or any(
+            kind is not Kind.BODY or is_heard(payload) for kind, payload in frames
+        ):
+            on_progress()
 
     def take(frames: list[tuple[Kind, bytes]]) -> bool:
         """Take pieces of the body, while the client keeps up."""
@@ -232,7 +246,7 @@ async def _exchange(
                 rest.extend(frames[index:])
                 break
             answer.add(payload)
-        on_progress()
+        note(frames)
         return answer.flush_now() and not rest
 
     frames = await tunnel.receive()
@@ -256,7 +270,7 @@ async def _exchange(
                     )
                 case _:
                     raise WireError(f"{kind.name} is not the agent's turn @ tunnel")
-        on_progress()
+        note(frames)
         await answer.flush()
         if answer.has_begun:
             await tunnel.pass_on(take)

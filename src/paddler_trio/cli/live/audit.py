@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
+import attrs
 import typer
 
 from paddler_trio.cli.client_flags import ManagementFlags
@@ -16,6 +16,62 @@ from paddler_trio.cli.terminal import one_line_errors, print_json, printable, st
 AUDIT_PATH: Final = "/api/v2/audit"
 SHOWN_DIGEST: Final = 12
 """Characters of a digest in the text for people."""
+_EMPTY: Final = ("", None)
+
+
+@attrs.frozen(kw_only=True)
+class AuditEntry:
+    """A management action: who did it, from where, and what became of it."""
+
+    time: str
+    who: str
+    source: str
+    action: str
+    outcome: str
+    target: str = ""
+    revision: int | None = None
+    before: str | None = None
+    after: str | None = None
+    details: dict[str, object] = attrs.field(factory=dict)
+
+    @property
+    def line(self) -> str:
+        """The record as people read it."""
+        words = [self.time[:19].replace("T", " "), f"{self.who} from {self.source}:", self.action]
+        if self.target:
+            words.append(self.target)
+        if self.revision is not None:
+            words.append(f"(revision {self.revision})")
+        if self.before != self.after:
+            words.append(f"{_digest(self.before)} → {_digest(self.after)}")
+        words += [f"{name}={value}" for name, value in self.details.items() if value not in _EMPTY]
+        if self.outcome != "done":
+            words.append(f"[{self.outcome}]")
+        return " ".join(words)
+
+
+@attrs.frozen(kw_only=True)
+class AuditFile:
+    """The file of the balancer's --audit-log."""
+
+    path: str
+    dropped: int = 0
+    problem: str | None = None
+
+    @property
+    def problem_words(self) -> str:
+        """A warning about the file; empty if nothing is wrong with it."""
+        said = [f"cannot be written: {self.problem}"] if self.problem else []
+        said += [f"lacks {self.dropped} records"] if self.dropped else []
+        return f"warning: the audit log {self.path} {' and '.join(said)}" if said else ""
+
+
+@attrs.frozen(kw_only=True)
+class AuditPage:
+    """The records that the balancer holds in memory, the newest last."""
+
+    entries: list[AuditEntry]
+    file: AuditFile | None = None
 
 
 @with_flags
@@ -33,53 +89,20 @@ def audit(
     All of them are in its log too, and in the file of its --audit-log.
     """
     with one_line_errors(), ManagementClient.open(management) as client:
-        answer = client.ask("GET", AUDIT_PATH)
-        listed = answer.get("entries")
-        entries = listed if isinstance(listed, list) else []
-        entries = [each for each in entries if not who or each.get("who") == who][-limit:]
-        file = answer.get("file")
+        raw = client.ask("GET", AUDIT_PATH)
+        page = client.structured(raw, AuditPage)
+        chosen = [n for n, each in enumerate(page.entries) if not who or each.who == who][-limit:]
         if as_json:
-            print_json({"entries": entries, "file": file})
+            listed: Any = raw["entries"]
+            print_json({"entries": [listed[n] for n in chosen], "file": raw.get("file")})
             return
-        for entry in entries:
-            stdout().print(printable(audit_line(entry)), soft_wrap=True, highlight=False)
-        if not entries:
+        for n in chosen:
+            stdout().print(printable(page.entries[n].line), soft_wrap=True)
+        if not chosen:
             stdout().print("no management action is on record")
-        if isinstance(file, dict) and (problem := file_problem(file)):
-            stderr().print(problem)
+        if page.file is not None and page.file.problem_words:
+            stderr().print(printable(page.file.problem_words))
 
 
-def audit_line(entry: Mapping[str, Any]) -> str:
-    """One record for people."""
-    words = [
-        str(entry.get("time", ""))[:19].replace("T", " "),
-        f"{entry.get('who')} from {entry.get('source')}:",
-        str(entry.get("action")),
-    ]
-    if entry.get("target"):
-        words.append(str(entry["target"]))
-    if entry.get("revision") is not None:
-        words.append(f"(revision {entry['revision']})")
-    before, after = entry.get("before"), entry.get("after")
-    if before != after:
-        words.append(f"{_digest(before)} → {_digest(after)}")
-    details = entry.get("details")
-    if isinstance(details, dict):
-        words += [f"{name}={value}" for name, value in details.items() if value not in ("", None)]
-    if entry.get("outcome") != "done":
-        words.append(f"[{entry.get('outcome')}]")
-    return " ".join(words)
-
-
-def file_problem(file: Mapping[str, Any]) -> str:
-    """Return what is wrong with the balancer's file; empty if nothing is."""
-    said = []
-    if file.get("problem"):
-        said.append(f"cannot be written: {file['problem']}")
-    if file.get("dropped"):
-        said.append(f"lacks {file['dropped']} records")
-    return f"warning: the audit log {file.get('path')} {' and '.join(said)}" if said else ""
-
-
-def _digest(value: object) -> str:
-    return "nothing" if value is None else str(value)[:SHOWN_DIGEST]
+def _digest(digest: str | None) -> str:
+    return "nothing" if digest is None else digest[:SHOWN_DIGEST]

@@ -199,7 +199,8 @@ class AnswerReader:
             begins_after = index == 0 and self._begins_after_reasoning
             if begins_after or run.came_from in (_REASONING, _CALL):
                 stripped = text.lstrip()
-                gap = _layout(gap + text[: len(text) - len(stripped)])
+                if run.came_from is _CALL:  # blanks behind reasoning stand for nothing
+                    gap = _layout(gap + text[: len(text) - len(stripped)])
                 text = stripped
             following = self._runs[index + 1].kind if index + 1 < len(self._runs) else None
             blanks = ""

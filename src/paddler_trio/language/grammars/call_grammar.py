@@ -22,15 +22,21 @@ from paddler_trio.language.answers.call_syntax import (
     TaggedCalls,
 )
 from paddler_trio.language.answers.model_format import CallFormat
-from paddler_trio.language.grammars.finite_automaton import intersection, texts_but, write
-from paddler_trio.language.grammars.gbnf_writer import GrammarError, GrammarWriter, joined, literal
-from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
-from paddler_trio.language.grammars.schema_writer import SchemaWriter
-from paddler_trio.language.grammars.string_schemas import bare_text
-from paddler_trio.language.grammars.tagged_calls import BARE_KEYS, PYTHON, TaggedArguments
+from paddler_trio.language.grammars.lark import (
+    GrammarError,
+    LarkWriter,
+    either,
+    joined,
+    literal,
+    regex,
+)
+from paddler_trio.language.grammars.notation import Notation
+from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
+from paddler_trio.language.grammars.schema_preparation import Prepared, SchemaPreparation
+from paddler_trio.language.grammars.tagged_calls import PYTHON, TaggedArguments
 
 MAX_CALLS = 64
-_ID = "[A-Za-z0-9] [A-Za-z0-9_-]{0,31}"
+_ID = "[A-Za-z0-9][A-Za-z0-9_\\-]{0,31}"
 
 
 @attrs.frozen
@@ -67,7 +73,7 @@ class CallPlace:
 
 
 def write_calls(
-    place: CallPlace, tools: Sequence[Tool], writer: GrammarWriter, *, most: int, is_lenient: bool
+    place: CallPlace, tools: Sequence[Tool], writer: LarkWriter, *, most: int, is_lenient: bool
 ) -> str:
     """The rule for one to ``most`` calls.
 
@@ -103,31 +109,28 @@ def write_calls(
     if form.in_header:
         # The tool's name is in the middle of the opener, so every call brings its own.
         opening = ""
-    one = writer.rule(" | ".join(dict.fromkeys(calls)), "call")
+    one = writer.rule(" | ".join(dict.fromkeys(calls)))
     start, end = joined(literal(opening), line), joined(line, literal(closing))
     first_start = joined(literal(opening.removeprefix(place.prompted)), line)
     if not (form.one_a_section or form.in_header):
-        return writer.rule(
-            joined(first_start, _several(one, one, between, most, writer), end), "calls"
-        )
-    section = writer.rule(joined(start, one, end), "section")
+        return writer.rule(joined(first_start, _several(one, one, between, most), end))
+    section = writer.rule(joined(start, one, end))
     first = section
     if place.prompted and form.in_header:
         prompted = [_call(place, tool, writer, is_first=True) for tool in tools]
-        first = writer.rule(joined(writer.rule(" | ".join(prompted), "call"), end), "section")
+        first = writer.rule(joined(either(prompted), end))
     elif place.prompted:
-        first = writer.rule(joined(first_start, one, end), "section")
-    return writer.rule(_several(first, section, between, most, writer), "calls")
+        first = writer.rule(joined(first_start, one, end))
+    return writer.rule(_several(first, section, between, most))
 
 
-def _several(first: str, other: str, between: str, most: int, writer: GrammarWriter) -> str:
+def _several(first: str, other: str, between: str, most: int) -> str:
     if most == 1:
         return first
-    following = writer.rule(joined(literal(between), other), "next")
-    return f"{first} {writer.counted(following, 0, most - 1)}"
+    return f"{first} ({joined(literal(between) if between else '', other)}){{0,{most - 1}}}"
 
 
-def _call(place: CallPlace, tool: Tool, writer: GrammarWriter, *, is_first: bool = False) -> str:
+def _call(place: CallPlace, tool: Tool, writer: LarkWriter, *, is_first: bool = False) -> str:
     form = place.form
     if not tool.name:
         raise GrammarError("a tool has no name")
@@ -145,35 +148,35 @@ def _call(place: CallPlace, tool: Tool, writer: GrammarWriter, *, is_first: bool
     return joined(header, _exact_call(place, attrs.evolve(tool, parameters=None), writer))
 
 
-def _exact_call(place: CallPlace, tool: Tool, writer: GrammarWriter) -> str:
+def _exact_call(place: CallPlace, tool: Tool, writer: LarkWriter) -> str:
     syntax = place.form.syntax
     is_lenient = not tool.is_strict
-    schemas = SchemaWriter(writer, tool.schema, avoided=place.avoided, is_lenient=is_lenient)
+    quote = (syntax.quote,) if isinstance(syntax, QuotedObjects) else ()
+    schemas = SchemaPreparation(
+        writer.work, tool.schema, avoided=(*place.avoided, *quote), is_lenient=is_lenient
+    )
     match syntax:
         case NamedJson(header_names=True):
-            return _json_arguments(tool, schemas)
+            return writer.rule(schemas.grammar(_json_arguments(tool, schemas)))
         case JsonCalls():
-            return _json_call(syntax, place, tool, schemas)
+            return _json_call(syntax, place, tool, schemas, writer)
         case NamedJson():
-            return _named_call(syntax, place, tool, schemas)
+            return _named_call(syntax, place, tool, schemas, writer)
         case TaggedCalls() | NestedTags():
             tags = _tags_of(syntax) if isinstance(syntax, NestedTags) else syntax
             return joined(
                 literal(f"{tags.before_name}{tool.name}{tags.name_end}{tags.head_end}"),
-                TaggedArguments(tags, tool.schema, place.avoided, writer).written(),
+                TaggedArguments(tags, tool.schema, Notation(writer, schemas)).written(),
                 literal(tags.call_end),
             )
         case PythonCalls():
-            words = ("True", "False", "None")
-            arguments = TaggedArguments(PYTHON, tool.schema, place.avoided, writer, words).written()
+            notation = Notation(writer, schemas, words=("True", "False", "None"))
+            arguments = TaggedArguments(PYTHON, tool.schema, notation).written()
             return joined(literal(f"{tool.name}{syntax.after_name}("), arguments, '")"')
         case QuotedObjects():
-            quoted = QuotedWriter(
-                writer, tool.schema, place.avoided, syntax.quote, is_lenient=is_lenient
-            )
-            return joined(
-                literal(f"{syntax.before_name}{tool.name}"), _json_arguments(tool, quoted)
-            )
+            notation = Notation(writer, schemas, quote=syntax.quote)
+            arguments = notation.value({"allOf": [{"type": "object"}, tool.schema]}, "$")
+            return joined(literal(f"{syntax.before_name}{tool.name}"), arguments)
 
 
 def _tags_of(syntax: NestedTags) -> TaggedCalls:
@@ -190,87 +193,58 @@ def _tags_of(syntax: NestedTags) -> TaggedCalls:
     )
 
 
-def _json_arguments(tool: Tool, schemas: SchemaWriter) -> str:
+def _json_arguments(tool: Tool, schemas: SchemaPreparation) -> Prepared:
     schema = tool.schema
     if isinstance(schema, Mapping) and schema.get("type") == "object":
         return schemas.value(schema, "$")
     return schemas.value({"allOf": [{"type": "object"}, schema]}, "$")
 
 
-def _json_call(syntax: JsonCalls, place: CallPlace, tool: Tool, schemas: SchemaWriter) -> str:
-    def pair(key: str, value: str) -> str:
-        return f'{schemas.quoted(key)} ":" {schemas.blanks} {value}'
-
+def _json_call(
+    syntax: JsonCalls,
+    place: CallPlace,
+    tool: Tool,
+    schemas: SchemaPreparation,
+    writer: LarkWriter,
+) -> str:
     arguments = _json_arguments(tool, schemas)
     if syntax.name_is_key:
-        return schemas.bracketed("{", [pair(tool.name, arguments)], "}")
-    pairs = [
-        pair(syntax.name_key, schemas.quoted(tool.name)),
-        pair(syntax.arguments_key, arguments),
-    ]
-    if syntax.id_key is not None:
-        own_id = pair(syntax.id_key, f'"\\"" {_id(place)} "\\""')
-        pairs.insert(0 if syntax.id_comes_first else 2, own_id)
-    return schemas.bracketed("{", pairs, "}")
+        pairs: dict[str, object] = {tool.name: arguments}
+    else:
+        pairs = {syntax.name_key: {"const": tool.name}, syntax.arguments_key: arguments}
+        if syntax.id_key is not None:
+            own_id = {syntax.id_key: {"type": "string", "pattern": f"^{_id(place)}$"}}
+            pairs = {**own_id, **pairs} if syntax.id_comes_first else {**pairs, **own_id}
+    call: Prepared = {
+        "type": "object",
+        "properties": pairs,
+        "required": list(pairs),
+        "additionalProperties": False,
+    }
+    return writer.rule(schemas.grammar(call))
 
 
-def _named_call(syntax: NamedJson, place: CallPlace, tool: Tool, schemas: SchemaWriter) -> str:
+def _named_call(
+    syntax: NamedJson,
+    place: CallPlace,
+    tool: Tool,
+    schemas: SchemaPreparation,
+    writer: LarkWriter,
+) -> str:
+    own_id = writer.terminal(regex(_id(place)))
     parts = [literal(syntax.before_name)]
     if syntax.id_mark and syntax.id_comes_first:
-        parts += [_id(place), literal(syntax.id_mark)]
+        parts += [own_id, literal(syntax.id_mark)]
     parts.append(literal(syntax.name_prefix + tool.name))
     if syntax.index_mark:
-        parts += [literal(syntax.index_mark), '("0" | [1-9] [0-9]{0,2})']
+        parts += [literal(syntax.index_mark), "/0|[1-9][0-9]{0,2}/"]
     if syntax.id_mark and not syntax.id_comes_first:
-        parts += [literal(syntax.id_mark), _id(place)]
-    parts += [literal(syntax.after_name), _json_arguments(tool, schemas)]
+        parts += [literal(syntax.id_mark), own_id]
+    arguments = writer.rule(schemas.grammar(_json_arguments(tool, schemas)))
+    parts += [literal(syntax.after_name), arguments]
     return joined(*parts, literal(syntax.after_arguments))
 
 
 def _id(place: CallPlace) -> str:
     count = place.form.id_chars
     return _ID if count is None else f"[A-Za-z0-9]{{{count}}}"
-
-
-class QuotedWriter(SchemaWriter):
-    """JSON values as Gemma writes them: bare keys, texts in a quote token, nothing escaped."""
-
-    def __init__(
-        self,
-        writer: GrammarWriter,
-        document: object,
-        avoided: Sequence[str],
-        quote: str,
-        *,
-        is_lenient: bool = False,
-    ) -> None:
-        """``quote``: the token that quotes texts; no text can contain it."""
-        super().__init__(writer, document, avoided=(*avoided, quote), is_lenient=is_lenient)
-        self._quote = quote
-        self.blanks = '""'
-
-    def text(self, rules: Schema, path: str) -> str:
-        """The rule for a string; SchemaError."""
-        quote = literal(self._quote)
-        return self.grammar.rule(f"{quote} {bare_text(rules, path, self)} {quote}", "string")
-
-    def key(self, name: str) -> str:
-        """GBNF for a key; SchemaError if it cannot be written without quotes."""
-        if not BARE_KEYS.accepts(name):
-            raise SchemaError("$", f"properties: {name!r} cannot be a key in this model's calls")
-        return literal(name)
-
-    def any_key(self, names: list[str]) -> str:
-        """The rule for a key that is none of ``names``."""
-        automaton = BARE_KEYS
-        if names:
-            automaton = intersection(BARE_KEYS, texts_but(names), self.grammar.work)
-        return write(automaton, self.grammar, in_json=False, hint="key")
-
-    def quoted(self, value: object) -> str:
-        """GBNF for a text or a number."""
-        if not isinstance(value, str):
-            return super().quoted(value)
-        if any(text in value for text in self.avoided):
-            raise SchemaError("$", f"enum: {value!r} cannot be written in this model's calls")
-        return literal(f"{self._quote}{value}{self._quote}")

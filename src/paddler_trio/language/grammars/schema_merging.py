@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import attrs
 
 from paddler_trio.language.answers.typed_values import json_types
-from paddler_trio.language.grammars.gbnf_writer import GrammarError, Work
+from paddler_trio.language.grammars.lark import GrammarError, Work
 
 Schema: TypeAlias = Mapping[str, object]
 
@@ -110,6 +110,8 @@ def _both(key: str, one: object, other: object, path: str, work: Work) -> object
         return one
     if key == "type":
         return _types_of_both(one, other, path)
+    if key == "pattern":
+        return [*patterns_in(one, path), *patterns_in(other, path)]
     if key == "enum" and isinstance(one, list) and isinstance(other, list):
         allowed = set(map(canonical, other))
         return [value for value in one if canonical(value) in allowed]
@@ -223,6 +225,14 @@ def types_in(value: object, path: str) -> list[str]:
 
 
 KINDS = ("null", "boolean", "integer", "number", "string", "array", "object")
+
+
+def patterns_in(value: object, path: str) -> list[str]:
+    """The ``pattern`` keyword as a list: of several schemas, each has one."""
+    patterns = value if isinstance(value, list) else [value]
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise SchemaError(path, "pattern: has to be a text")
+    return [pattern for pattern in patterns if isinstance(pattern, str)]
 
 
 def _types_of_both(one: object, other: object, path: str) -> list[str]:

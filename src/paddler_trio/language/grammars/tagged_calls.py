@@ -3,6 +3,9 @@
 In tags, a value that can only be a text is written without quotes, any other as JSON. Where a
 schema allows texts among other types the reader takes for JSON whatever reads as JSON, so such a
 text has to begin with a letter and be none of JSON's and Python's words.
+
+The lexer never goes back: a text without quotes, a word or a name ends with the tag behind it, in
+one terminal.
 """
 
 from __future__ import annotations
@@ -13,23 +16,20 @@ import attrs
 
 from paddler_trio.language.answers.call_syntax import TaggedCalls
 from paddler_trio.language.answers.typed_values import ANY, expected_of
-from paddler_trio.language.grammars.container_schemas import chained
-from paddler_trio.language.grammars.finite_automaton import (
-    Automaton,
-    intersection,
-    texts_but,
-    write,
+from paddler_trio.language.grammars.lark import either, joined, literal, optional, regex
+from paddler_trio.language.grammars.notation import (
+    BARE_KEY,
+    Notation,
+    chained,
+    is_bare_key,
+    quoted_text,
 )
-from paddler_trio.language.grammars.gbnf_writer import GrammarWriter, joined, literal
-from paddler_trio.language.grammars.regex_automaton import automaton_of
 from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
-from paddler_trio.language.grammars.schema_writer import SchemaWriter
-from paddler_trio.language.grammars.string_schemas import bare_text
 
 _TEXT = frozenset({"string"})
-BARE_KEYS = automaton_of("[A-Za-z_][A-Za-z0-9_]{0,63}", anchored=True)
-"""Keys that need no quotes."""
-_LOOSE_WORDS = ["true", "false", "null", "True", "False", "None"]
+_LOOSE_WORDS = ("true", "false", "null", "True", "False", "None")
+_LOOSE_TEXT = rf"/[A-Za-z](?:[\s\S]*\S)?/ & ~/{'|'.join(_LOOSE_WORDS)}/"
+"""Blanks at its ends are read away where a value may be JSON."""
 
 
 @attrs.frozen(kw_only=True)
@@ -45,33 +45,30 @@ PYTHON = Bare(separator=", ", key_end="=")
 
 @attrs.define
 class TaggedArguments:
-    """The arguments that a tool takes, in the order of its schema, ``schema``.
-
-    ``avoided``: texts that end the section of calls. ``words``: how true, false and nothing are
-    written.
-    """
+    """The arguments that a tool takes, in the order of its schema, ``schema``."""
 
     syntax: TaggedCalls | Bare
     schema: object
-    avoided: tuple[str, ...]
-    grammar: GrammarWriter
-    words: tuple[str, str, str] = ("true", "false", "null")
-    _schemas: SchemaWriter = attrs.field(init=False)
+    notation: Notation
 
     def __attrs_post_init__(self) -> None:
-        syntax = self.syntax
-        own: tuple[str, ...] = (syntax.value_end,) if isinstance(syntax, TaggedCalls) else ()
-        own += ("<![CDATA[",) if isinstance(syntax, TaggedCalls) and syntax.has_cdata else ()
-        avoided = tuple(dict.fromkeys((*own, *self.avoided)))
-        self._schemas = SchemaWriter(self.grammar, self.schema, avoided=avoided, words=self.words)
+        if isinstance(self.syntax, TaggedCalls):
+            own = (self.syntax.value_end, *(("<![CDATA[",) if self.syntax.has_cdata else ()))
+            schemas = self.notation.schemas
+            schemas.avoided = tuple(dict.fromkeys((*own, *schemas.avoided)))
 
     def written(self) -> str:
-        """GBNF for them.
+        """Return Lark for them.
 
         Raises:
           SchemaError: they are no object of named properties, or cannot be expressed.
         """
-        parts = self._schemas.plain({"allOf": [{"type": "object"}, self.schema]}, "$")
+        return self.notation.schemas.leniently(
+            {"allOf": [{"type": "object"}, self.schema]}, self._written
+        )
+
+    def _written(self, schema: object) -> str:
+        parts = self.notation.schemas.plain(schema, "$")
         if len(parts) != 1:
             reason = "anyOf, oneOf: arguments of several shapes cannot be expressed in these calls"
             raise (SchemaError if parts else NothingMatchesError)("$", reason)
@@ -92,79 +89,105 @@ class TaggedArguments:
             raise SchemaError("$", "maxProperties: cannot be expressed in this model's calls")
         if not declared:
             is_open = "properties" not in rules and rules.get("additionalProperties") is not False
-            return f"{self._blank()} {self._any_arguments() if is_open else ''}".rstrip()
-        return self._chain(declared, frozenset(required))
-
-    def _chain(self, declared: Mapping[str, object], required: frozenset[str]) -> str:
-        """Each argument leads to the next; those that are not required may be left out."""
+            return joined(self._blank(), self._any_arguments() if is_open else "")
         separator = literal(self.syntax.separator) if isinstance(self.syntax, Bare) else ""
         arguments: list[tuple[str, bool]] = []
-        for name, schema in declared.items():
+        for name, part in declared.items():
             try:
-                arguments.append((self._argument(name, schema), name in required))
+                argument = self.notation.schemas.leniently(
+                    part,
+                    lambda lesser, name=name: self._argument(name, lesser),  # type: ignore[misc]
+                )
+                arguments.append((argument, name in required))
             except NothingMatchesError:
                 if name in required:
                     raise
-        some, may_end = chained(arguments, separator, self.grammar)
-        if not some:
-            return self._blank()
-        return f"{self._blank()} {f'({some})?' if may_end else some}"
+        return joined(self._blank(), chained(arguments, separator, self.notation.writer))
 
     def _argument(self, name: str, schema: object) -> str:
         path = f"$.{name}"
-        syntax = self.syntax
+        syntax, notation = self.syntax, self.notation
         if isinstance(syntax, Bare):
-            if not BARE_KEYS.accepts(name):
+            if not is_bare_key(name):
                 raise SchemaError(path, f"{name!r} cannot be a key in this model's calls")
-            value = self._schemas.value(schema, path)
-            return self.grammar.rule(f"{literal(name + syntax.key_end)} {value}", "argument")
-        if any(text and text in name for text in (syntax.key_end, *self._schemas.avoided)):
+            value = notation.value(schema, path)
+            return notation.writer.rule(joined(literal(name + syntax.key_end), value))
+        if any(text and text in name for text in (syntax.key_end, *notation.schemas.avoided)):
             raise SchemaError(path, f"{name!r} cannot be a key in this model's calls")
         assert isinstance(self.schema, Mapping), "it has properties"
         types = expected_of(self.schema, name).types
-        closing = name if _key_closes(syntax) else ""
-        ways: list[str] = []
         if "string" not in types or types == ANY or syntax.quoted:
-            ways.append(
-                self._tag(literal(name), "value", self._schemas.value(schema, path), closing)
-            )
+            prepared = notation.schemas.value(schema, path)
+            written = joined(self._json(prepared), literal(self._end(name)))
+            ways = [self._tag(name, "value", written)]
         else:
-            texts, others = self._split(schema, path, is_text=types == _TEXT)
-            ways += [self._tag(literal(name), "text", text, closing) for text in texts]
-            ways += [self._tag(literal(name), "value", other, closing) for other in others]
+            ways = self._ways(name, schema, is_text=types == _TEXT)
         if not ways:
             raise NothingMatchesError(path, "no value fits")
-        return self.grammar.rule(" | ".join(ways), "argument")
+        return notation.writer.rule(" | ".join(dict.fromkeys(ways)))
 
-    def _split(self, schema: object, path: str, *, is_text: bool) -> tuple[list[str], list[str]]:
-        """Rules for the texts that fit a schema, and for its other values."""
-        texts, others = [], []
-        for part in self._schemas.plain(schema, path):
-            if part.get("type") != "string":
-                others.append(self._schemas.value(part, path))
+    def _ways(self, name: str, schema: object, *, is_text: bool) -> list[str]:
+        """Return tags for the texts that fit a schema, and for its other values."""
+        schemas, writer = self.notation.schemas, self.notation.writer
+        path, end = f"$.{name}", self._end(name)
+        ways = []
+        for part in schemas.plain(schema, path):
+            kind = part.get("type")
+            if kind != "string":
+                is_word = kind in ("boolean", "null")
+                words = {"boolean": _LOOSE_WORDS[:2], "null": _LOOSE_WORDS[2:3]}
+                values = part.get("enum")
+                if isinstance(values, list) and is_word:
+                    words = {str(kind): tuple(map(_word, values))}
+                value = (
+                    either([literal(word + end) for word in words[str(kind)]])
+                    if is_word
+                    else joined(self._json(schemas.value(part, path)), literal(end))
+                )
+                ways.append(self._tag(name, "value", value))
             elif isinstance(values := part.get("enum"), list):
-                texts += [literal(value) for value in values if self._is_readable(value, is_text)]
+                written = [
+                    literal(value + end) for value in values if self._is_readable(value, is_text)
+                ]
+                ways += [self._tag(name, "text", value) for value in written]
             else:
-                readable = self._readable(is_text=is_text)
-                texts.append(bare_text(part, path, self._schemas, also=readable))
-        return list(dict.fromkeys(texts)), list(dict.fromkeys(others))
+                also = "" if is_text else _LOOSE_TEXT
+                text = quoted_text(schemas, part, path, "", end, also=also)
+                ways.append(self._tag(name, "text", writer.terminal(text)))
+        return ways
 
     def _is_readable(self, value: object, is_text: bool) -> bool:
-        if not isinstance(value, str) or any(text in value for text in self._schemas.avoided):
+        """Return whether a text is read as it was written."""
+        if not isinstance(value, str) or any(
+            text in value for text in self.notation.schemas.avoided
+        ):
             raise SchemaError("$", f"enum: {value!r} cannot be written in this model's calls")
-        return self._readable(is_text=is_text).accepts(value)
+        begins = value[:1].isascii() and value[:1].isalpha()
+        return is_text or (begins and value == value.strip() and value not in _LOOSE_WORDS)
 
-    def _readable(self, *, is_text: bool) -> Automaton:
-        """Texts that are read as they were written."""
-        assert isinstance(self.syntax, TaggedCalls), "only tags have bare texts"
-        if not is_text:
-            # Blanks at its ends are read away where a value may be JSON.
-            words = automaton_of(r"[A-Za-z](?:[\s\S]*\S)?", anchored=True)
-            return intersection(words, texts_but(_LOOSE_WORDS), self.grammar.work)
-        return automaton_of(r"[\s\S]*", anchored=True)
+    def _json(self, prepared: object) -> str:
+        assert isinstance(prepared, dict | bool), "it was prepared"
+        return self.notation.writer.rule(self.notation.schemas.grammar(prepared))
 
-    def _tag(self, key: str, kind: str, value: str, closing_key: str = "") -> str:
-        """One argument in tags; ``key`` and ``value`` are GBNF."""
+    def _end(self, name: str) -> str:
+        """Return what stands behind the value of an argument."""
+        syntax = self.syntax
+        assert isinstance(syntax, TaggedCalls), "only tags are written here"
+        closing = f"{name}>" if _key_closes(syntax) else ""
+        return f"{syntax.value_blank}{syntax.value_end}{closing}"
+
+    def _tag(self, name: str, kind: str, value: str) -> str:
+        """Return one argument in tags; ``value`` is Lark for the value and what ends it."""
+        return joined(
+            literal(f"{self._before_key}{name}"), self._behind_key(kind), value, self._blank()
+        )
+
+    @property
+    def _before_key(self) -> str:
+        assert isinstance(self.syntax, TaggedCalls), "only tags are written here"
+        return self.syntax.before_key
+
+    def _behind_key(self, kind: str) -> str:
         syntax = self.syntax
         assert isinstance(syntax, TaggedCalls), "only tags are written here"
         attribute = ""
@@ -174,34 +197,36 @@ class TaggedArguments:
             is_text = "true" if kind == "text" else "false"
             attribute = f' {syntax.text_attribute}="{is_text}"'
         tag_is_whole = syntax.key_end.endswith(">") and bool(syntax.before_value)
-        if _key_closes(syntax):
-            closing_key += ">"
         return joined(
-            literal(syntax.before_key),
-            key,
             literal(f"{syntax.key_end}{attribute}"),
             self._blank() if tag_is_whole else "",
             literal(f"{syntax.before_value}{syntax.value_blank}"),
-            value,
-            literal(f"{syntax.value_blank}{syntax.value_end}{closing_key}"),
-            self._blank(),
         )
 
     def _any_arguments(self) -> str:
-        """Any keys, each with any text or value."""
-        grammar, syntax = self.grammar, self.syntax
-        key = write(BARE_KEYS, grammar, in_json=False, hint="key")
+        """Return any keys, each with any text or value."""
+        notation, syntax = self.notation, self.syntax
+        writer = notation.writer
         if isinstance(syntax, Bare):
-            value = self._schemas.anything()
-            pair = grammar.rule(f"{key} {literal(syntax.key_end)} {value}", "argument")
-            return f"({pair} ({literal(syntax.separator)} {pair})*)?"
+            key = writer.terminal(f"{regex(BARE_KEY)} {literal(syntax.key_end)}")
+            pair = writer.rule(joined(key, notation.anything()))
+            return optional(f"{pair} ({literal(syntax.separator)} {pair})*")
         if _key_closes(syntax):
             return ""  # a grammar cannot close a tag by a name that is any text
-        text = self._schemas.anything() if syntax.quoted else bare_text({}, "$", self._schemas)
-        return f"{grammar.rule(self._tag(key, 'text', text), 'argument')}*"
+        if syntax.quoted:
+            value = joined(self._json(notation.schemas.anything()), literal(self._end("")))
+        else:
+            value = writer.terminal(quoted_text(notation.schemas, {}, "$", "", self._end("")))
+        key = writer.terminal(f"{literal(syntax.before_key)} {regex(BARE_KEY)}")
+        tag = joined(key, self._behind_key("text"), value, self._blank())
+        return f"{writer.rule(tag)}*"
 
     def _blank(self) -> str:
-        return '"\\n"?' if isinstance(self.syntax, TaggedCalls) and self.syntax.blank else '""'
+        return '"\\n"?' if isinstance(self.syntax, TaggedCalls) and self.syntax.blank else ""
+
+
+def _word(value: object) -> str:
+    return {True: "true", False: "false", None: "null"}[value]  # type: ignore[index]
 
 
 def _key_closes(syntax: TaggedCalls) -> bool:

@@ -155,6 +155,11 @@ class HttpConnection:
 
     # -------------------------------------------------------------------- for the owner
 
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is in progress."""
+        return self._idle
+
     def drain(self) -> None:
         """Take no request after the one in progress; without one, end now."""
         self.draining = True

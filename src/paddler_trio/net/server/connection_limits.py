@@ -13,7 +13,8 @@ class HttpLimits:
     """The limits of one HTTP server; the defaults suit a daemon that faces a network.
 
     Attributes:
-      max_connections: open at the same time; further ones are closed at once. About 20 KiB each.
+      max_connections: open at the same time, about 20 KiB each; a further one is closed at once,
+        unless another address has more of them: then that one gives one up.
       header_deadline_s: from the accept to the end of the first request's header; bytes that
         trickle in do not extend it.
       keep_alive_s: from the end of a response to the end of the next request's header.

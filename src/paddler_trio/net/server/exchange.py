@@ -209,6 +209,8 @@ class Exchange:
     trace_entry: TraceEntry | None = None
     admit: Callable[[], Any] | None = None
     """Begins a request for each message of a WebSocket, within the limits of its key."""
+    admit_more: Callable[[int], HttpProblem | None] | None = None
+    """Counts so many more answers to this request within the limits of its key, or says why not."""
     open_body: Callable[[], DirectBody | None] = lambda: None
     """Opens the body of the response that has begun, if pieces can go past hypercorn."""
     raw_response: RawResponse | None = None

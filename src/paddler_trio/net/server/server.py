@@ -23,6 +23,7 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from paddler_trio.net.server.connection import HttpConnection
 from paddler_trio.net.server.connection_limits import HttpLimits
+from paddler_trio.net.server.connection_shares import ConnectionShares
 from paddler_trio.net.server.exchange import App
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.net.server.listening import bound_address
@@ -49,7 +50,7 @@ class HttpStatistics:
     open_connections: int
     accepted: int
     refused: int
-    """Closed at once because ``max_connections`` were open."""
+    """Closed because ``max_connections`` were open: new ones, and those that made room for them."""
     dropped_for_abuse: int
     """Rules broken by clients: malformed or oversized requests, headers or reads too slow."""
 
@@ -92,6 +93,7 @@ class HttpServer:
         self._config = _hypercorn_config(self._limits)
         self._context = WorkerContext(None)
         self._open: set[HttpConnection] = set()
+        self._shares = ConnectionShares[HttpConnection](self._limits.trusted_proxies)
         self._closings = trio.lowlevel.ParkingLot()
         self._draining = False
         self._closes_after_next = False
@@ -207,10 +209,20 @@ class HttpServer:
                 self._start(stream, connections)
 
     def _start(self, stream: trio.SocketStream, connections: trio.Nursery) -> None:
-        if len(self._open) >= self._limits.max_connections:
-            self._refused += 1
+        try:
+            address = stream.socket.getpeername()[0]
+        except OSError:  # it has left
             stream.socket.close()
             return
+        if len(self._open) >= self._limits.max_connections:
+            self._refused += 1
+            given_up = self._shares.gives_up(address)
+            if given_up is None:
+                stream.socket.close()
+                return
+            self._shares.remove(given_up)
+            self._open.discard(given_up)
+            given_up.cut()
         connection = self._connect(
             self._app,
             stream,
@@ -227,6 +239,7 @@ class HttpServer:
         connection.closes_after_next = self._closes_after_next
         self._accepted += 1
         self._open.add(connection)
+        self._shares.add(connection, address)
         name = f"{self._name} connection {self._accepted}"
         connections.start_soon(self._run, connection, name=name)
 
@@ -235,6 +248,7 @@ class HttpServer:
             await connection.run()
         finally:
             self._open.discard(connection)
+            self._shares.remove(connection)
             self._closings.unpark_all()
 
     def _count_abuse(self) -> None:

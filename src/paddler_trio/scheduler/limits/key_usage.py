@@ -86,6 +86,18 @@ class KeyUsage:
         self.concurrent += 1
         return None
 
+    def more(self, number: int, limits: KeyLimits, now_s: float) -> Exceeded | None:
+        """Note that a request which was let in is so many more: each answer that it has made counts
+        like one of its own. Return why they may not all be made, if they may not: then none is."""
+        self._advance_window(now_s)
+        most = limits.requests_per_minute
+        if most is not None and self._in_window + number > most:
+            fits = number <= most
+            wait_s = self._window_reset_s(now_s, most, number) if fits else WINDOW_S + 1
+            return Exceeded("requests_per_minute", most, max(1, wait_s))
+        self._count(now_s, number)
+        return None
+
     def end(self) -> None:
         """Note that a request that was let in is over."""
         assert self.concurrent > 0, "a request ends that never began"
@@ -122,26 +134,26 @@ class KeyUsage:
 
     # ------------------------------------------------------------- private
 
-    def _window_reset_s(self, now_s: float, most: int) -> int:
-        """Return when the next request is let in, if none is now; else when the oldest no longer
-        counts.
+    def _window_reset_s(self, now_s: float, most: int, number: int = 1) -> int:
+        """Return when the next ``number`` of requests is let in, if it is not now; else when the
+        oldest no longer counts.
 
         After a limit was lowered, more may be in the window than it allows.
         """
-        surplus = max(1, self._in_window - most + 1)
+        surplus = max(1, self._in_window - most + number)
         for tick, count in self._ticks:
             surplus -= count
             if surplus <= 0:
                 return max(1, math.ceil((tick + _WINDOW_TICKS) / _TICKS_PER_S - now_s))
         return 0
 
-    def _count(self, now_s: float) -> None:
+    def _count(self, now_s: float, number: int = 1) -> None:
         tick = math.floor(now_s * _TICKS_PER_S)
         if self._ticks and self._ticks[-1][0] >= tick:
-            self._ticks[-1] = (self._ticks[-1][0], self._ticks[-1][1] + 1)
+            self._ticks[-1] = (self._ticks[-1][0], self._ticks[-1][1] + number)
         else:
-            self._ticks.append((tick, 1))
-        self._in_window += 1
+            self._ticks.append((tick, number))
+        self._in_window += number
 
     def _advance(self, now_s: float, unix_s: float) -> None:
         self._advance_window(now_s)

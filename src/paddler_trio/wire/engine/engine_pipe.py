@@ -12,7 +12,6 @@ from typing import TypeAlias
 import attrs
 
 from paddler_trio.wire.engine.engine_settings import EngineSettings
-from paddler_trio.wire.engine.grammar_rules import GrammarRules
 from paddler_trio.wire.engine.memory_need import MemoryUse
 from paddler_trio.wire.engine.sampler_stages import Sampling
 
@@ -67,9 +66,11 @@ class Grammar:
     token first), or the sampled text matches one of the ``trigger_patterns`` (an ECMAScript regular
     expression over all text sampled so far; the grammar takes the text from its first group on).
     No trigger counts within ``thoughts``.
+
+    ``lark``: the grammar as llguidance reads it.
     """
 
-    rules: GrammarRules
+    lark: str = attrs.field(repr=lambda text: f"{len(text)} characters")
     trigger_tokens: list[int] = attrs.field(factory=list)
     trigger_patterns: list[str] = attrs.field(factory=list)
     thoughts: Thoughts | None = None
@@ -257,25 +258,29 @@ class Ending:
 
 
 @attrs.frozen
-class TokenLogprob:
-    """Natural logarithm of a token's probability, before any sampler changed it."""
+class Logprobs:
+    """Natural logarithms of probabilities, before any sampler changed them: of the sampled token,
+    then of the most likely ones, best first. A hundred of them come with one token, so they are
+    three lists and no objects.
 
-    token: int
-    text: bytes
-    logprob: float
+    Args:
+      texts: the bytes of each token.
+    """
+
+    tokens: list[int]
+    texts: list[bytes]
+    values: list[float]
 
 
 @attrs.frozen
 class SampledToken:
-    """One token of one sequence. ``text`` are its bytes, possibly part of a character.
-
-    ``logprobs``, if asked for: the token itself, then the most likely ones, best first.
-    """
+    """One token of one sequence. ``text`` are its bytes, possibly part of a character;
+    ``logprobs``: if they were asked for."""
 
     key: int
     token: int
     text: bytes
-    logprobs: list[TokenLogprob] = attrs.field(factory=list)
+    logprobs: Logprobs | None = None
 
 
 @attrs.frozen

@@ -20,6 +20,8 @@ from paddler_trio.balancer.reverse_proxy.slot_paths import slot_of, takes_slot
         ("POST", "/invocations", True),
         ("POST", "/v2/rerank", True),
         ("POST", "/v1/images/edits", True),
+        ("PUT", "/v1/completions", True),
+        ("PATCH", "/v1/completions", True),
         ("GET", "/v1/chat/completions", False),
         ("OPTIONS", "/v1/chat/completions", False),
         ("POST", "/tokenize", False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from answer_cases import TOOLS
-from grammar_engine import open_engine
+from grammar_engine import engine_of
 
 from paddler_trio.language.answer_grammar import grammar_of_answer
 from paddler_trio.language.answers.automaton import TokenClass
@@ -66,8 +66,8 @@ def test_a_required_call_is_written_as_the_entry_says(vocabulary: Vocabulary) ->
     conversation = ConversationPrompt(messages=(), tools=tuple(TOOLS), tool_choice="required")
     grammar = grammar_of_answer(None, conversation, start, vocabulary)
     assert grammar is not None
-    with open_engine(vocabulary, grammar.gbnf, grammar.root) as engine:
-        assert engine.accepts(CALL)
-        assert engine.accepts(f"{REASONING}{CALL}")
-        assert not engine.accepts(CALL.replace("do weather", "do whether"))
-        assert not engine.accepts("<tool_call>")
+    engine = engine_of(vocabulary, grammar)
+    assert engine.accepts(CALL)
+    assert engine.accepts(f"{REASONING}{CALL}")
+    assert not engine.accepts(CALL.replace("do weather", "do whether"))
+    assert not engine.accepts("<tool_call>")

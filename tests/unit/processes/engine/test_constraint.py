@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
+import codecs
 import ctypes
-import json
 import random
 import time
-import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
+from llguidance import LLMatcher
 
-from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar, compile_gbnf
-from paddler_trio.language.grammars.gbnf_conversion import (
-    any_json_to_gbnf,
-    choice_to_gbnf,
-    inspect_gbnf,
-    json_schema_to_gbnf,
+from paddler_trio.language.grammars.conversion import (
+    write_any_object,
+    write_schema,
 )
-from paddler_trio.language.grammars.pushdown_automaton import PushdownAutomaton
+from paddler_trio.language.grammars.lark import GrammarError
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
+from paddler_trio.processes.engine.sampling import constraint as constraint_module
 from paddler_trio.processes.engine.sampling.candidates import candidates_of, token_rows
 from paddler_trio.processes.engine.sampling.constraint import (
+    TIME_FOR_ANSWER_S,
     Constraint,
     GrammarInvalidError,
     GrammarRejectedError,
-    _State,
-    _TokenGrammar,
 )
-from paddler_trio.processes.engine.sampling.token_trie import TokenTrie, read_text
+from paddler_trio.processes.preparation.job_limits import resident_bytes
 from paddler_trio.wire.engine.engine_pipe import Thoughts
+from written_grammars import gbnf, written
 
 NESTED = {
     "$ref": "#/$defs/n",
@@ -72,94 +70,72 @@ def follows(constraint: Constraint, llama: Llama, text: str) -> bool:
 
 
 def fitting(constraint: Constraint, llama: Llama) -> np.ndarray:
-    rows = token_rows(np.zeros(llama.n_vocab, np.float32))
-    constraint.mask(rows)
-    return np.isfinite(rows["logit"])
+    fits = np.zeros(llama.n_vocab, bool)
+    fits[constraint.allowed()] = True
+    return fits
 
 
 @contextmanager
-def llama_cpp_sampler(llama: Llama, gbnf: str) -> Iterator[object]:
-    sampler = lib.llama_sampler_init_grammar(llama.vocab, gbnf.encode(), b"root")
+def llama_cpp_sampler(llama: Llama, text: str) -> Iterator[object]:
+    sampler = lib.llama_sampler_init_grammar(llama.vocab, text.encode(), b"root")
     assert sampler
     yield sampler
     lib.llama_sampler_free(sampler)
 
 
+def is_text(piece: bytes) -> bool:
+    """Whether bytes may stand in a text of UTF-8."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(piece)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in piece
+
+
 @pytest.mark.parametrize(
-    "gbnf",
+    "text",
     [
         'root ::= "alpha " ("beta " | "gamma ") "delta"',
         'root ::= ([a-z]+ " ")*',
         'root ::= [^"\\n]* "é" .',
         'root ::= (word (" " word)*)?\nword ::= [a-z]+ | [^\\x00-\\x7F]',
-        'root ::= x | y\nx ::= "a"\ny ::= x{2,3} | <[120]> "b" | !<[130]>',
-        'root ::= "b" | !<[130]> | !<[131]> "a" | !<[130]> "b"',
+        'root ::= x | y\nx ::= "a"\ny ::= x{2,3} | <[1528]> "b"',
         'root ::= e* more\nmore ::= "a" more | e\ne ::= "x"?',
         'root ::= [あ-ん]+ | [é-ü]* "z"',
         'root ::= "1" root "]" | "1" root "}" | "2"',
-        any_json_to_gbnf(),
-        choice_to_gbnf(["yes", "no", "maybe", "später", "日本"]),
-        json_schema_to_gbnf(json.dumps(NESTED)),
+        'root ::= "if" | "in" | [a-z]+ | "iffy!"',
     ],
 )
-def test_the_tokens_that_fit_are_those_that_llama_cpp_lets_come(llama: Llama, gbnf: str) -> None:
-    dice = random.Random(gbnf)
+def test_the_tokens_that_fit_are_those_that_llama_cpp_lets_come(llama: Llama, text: str) -> None:
+    dice = random.Random(text)
     for _ in range(3):
-        constraint = Constraint.build(llama, AnswerGrammar(gbnf, "root").compiled())
-        with llama_cpp_sampler(llama, gbnf) as sampler:
-            cut = b""
+        constraint = Constraint.build(llama, gbnf(text))
+        with llama_cpp_sampler(llama, text) as sampler:
+            sampled = b""
             for _ in range(8):  # more of them is more than llama.cpp can follow
                 theirs = token_rows(np.zeros(llama.n_vocab, np.float32))
                 candidates = candidates_of(theirs)
                 lib.llama_sampler_apply(sampler, ctypes.byref(candidates))
-                ours, expected = fitting(constraint, llama), np.isfinite(theirs["logit"])
-                for token in np.flatnonzero(ours != expected).tolist():
-                    # It takes bytes for characters that are none.
-                    assert not ours[token]
-                    assert read_text(cut + llama.token_bytes(token)) is None
-                likely = [t for t in np.flatnonzero(ours).tolist() if t not in llama.end_tokens]
+                expected = np.isfinite(theirs["logit"])
+                taken = np.array([constraint.takes(token) for token in range(llama.n_vocab)])
+                for token in np.flatnonzero(taken != expected).tolist():
+                    assert not taken[token]  # it takes bytes for characters that are none
+                    assert not is_text(sampled + llama.token_bytes(token))
+                assert (fitting(constraint, llama) == taken).all()
+                likely = [t for t in np.flatnonzero(taken).tolist() if t not in llama.end_tokens]
                 if not likely:
                     break
                 token = dice.choice(likely)
-                assert constraint.takes(token)
                 constraint.accept(token)
                 lib.llama_sampler_accept(sampler, token)
-                read = read_text(cut + llama.token_bytes(token))
-                cut = read[1] if read is not None else b""
+                sampled += llama.token_bytes(token)
 
 
-def test_every_token_is_taken_exactly_when_the_mask_leaves_it(llama: Llama) -> None:
-    constraint = Constraint.build(
-        llama, AnswerGrammar('root ::= [a-z] "é"+ <[120]>? "." [0-9]*', "root").compiled()
-    )
-    for text in ("q", "é", ".", "5"):
-        fits = fitting(constraint, llama)
-        assert fits.tolist() == [constraint.takes(token) for token in range(llama.n_vocab)]
-        assert follows(constraint, llama, text)
-
-
-def test_a_grammar_that_names_thousands_of_tokens_looks_at_the_vocabulary_once() -> None:
-    num_tokens, num_names = 150_000, 20_000
-    trie = TokenTrie.of([b"%d" % number for number in range(num_tokens)])
-    automaton = PushdownAutomaton(
-        compile_gbnf("root ::= " + " | ".join(f"!<[{n}]>" for n in range(num_names)), "root"),
-        trie.code_points,
-    )
-    ids = {text: int(text.text[2:-2]) for text in automaton.tokens}
-    grammar = _TokenGrammar(automaton, trie, frozenset([0]), ids, trie.classes_in(automaton))
-    automaton.begin()
-    began_s = time.thread_time()
-    fits = grammar.mask(_State(automaton.start))
-    assert time.thread_time() - began_s < 0.6  # a look for each name takes more than a second
-    assert fits.tolist() == [False] + [True] * (num_tokens - 1)
-
-
-ALTERNATIVES = " | ".join(f'"alternative {n}"' for n in range(9000))
 LADDER = "\n".join(f'r{n} ::= r{n + 1} "a" | r{n + 1} "b"' for n in range(17)) + '\nr17 ::= "x"'
 
 
 @pytest.mark.parametrize(
-    ("gbnf", "text"),
+    ("text", "answer"),
     [
         # 2^60 leftmost paths; 2^17 stacks before the first character; 2^40 readings of blanks
         (LADDER.replace("17", "60").replace("r0", "root"), "x"),
@@ -173,94 +149,126 @@ LADDER = "\n".join(f'r{n} ::= r{n + 1} "a" | r{n + 1} "b"' for n in range(17)) +
             'root ::= "once" [a-z]{100} r\nr ::= "-" r "b" | "-" r "c" | "-"',
             "once" + "a" * 100 + "--",
         ),
-        ("root ::= " + " | ".join(f'"Q" root "{n}"' for n in range(1000)) + ' | "Q"', "Q" * 20),
-        (json_schema_to_gbnf(json.dumps(NESTED)), "[" * 40 + "5" + "]" * 40),
-        (
-            "root ::= (" + " | ".join(f'"alternative {n}"' for n in range(9000)) + ")*",
-            "alternative 8",
-        ),
     ],
 )
-def test_what_llama_cpp_cannot_follow_costs_little(llama: Llama, gbnf: str, text: str) -> None:
-    inspect_gbnf(gbnf, "root")
+def test_what_llama_cpp_cannot_follow_costs_little(llama: Llama, text: str, answer: str) -> None:
     began_s = time.thread_time()
-    constraint = Constraint.build(llama, AnswerGrammar(gbnf, "root").compiled())
+    constraint = Constraint.build(llama, gbnf(text))
     assert fitting(constraint, llama).any()
-    assert follows(constraint, llama, text)
+    assert follows(constraint, llama, answer)
     assert fitting(constraint, llama).any()
     assert time.thread_time() - began_s < 5.0  # llama.cpp takes minutes, or for ever
 
 
-@pytest.mark.thorough
-def test_one_call_has_a_limit_and_so_has_an_answer(llama: Llama) -> None:
-    """Stacks are counted, not seconds: the same request ends the same way on every machine."""
-    optional = "\n".join(f'r{n} ::= "a"? r{n + 1}' for n in range(2000)) + '\nr2000 ::= "b"'
-    constraint = Constraint.build(llama, AnswerGrammar(optional, "r0").compiled())
-    with pytest.raises(GrammarRejectedError, match="again and again"):
-        follows(constraint, llama, "a" * 500)
-    many = " ".join(f"([a-{chr(97 + n % 26)}]* [^{chr(97 + n % 26)}]?)" for n in range(800))
-    constraint = Constraint.build(llama, AnswerGrammar(f"root ::= {many}", "root").compiled())
-    with pytest.raises(GrammarRejectedError, match="too many ways here"):
-        fitting(constraint, llama)
+def test_a_schema_that_contains_itself_in_many_ways_costs_little(llama: Llama) -> None:
+    constraint = Constraint.build(
+        llama, written(lambda writer: write_schema(NESTED, writer)).compiled()
+    )
+    began_s = time.thread_time()
+    assert follows(constraint, llama, "[" * 40 + "5" + "]" * 40)
+    assert time.thread_time() - began_s < 1.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "root ::= " + " ".join(f"([a-{chr(97 + n % 26)}]* [^q]?)" for n in range(800)),
+        "root ::= r0\n"
+        + "\n".join(f'r{n} ::= "a"? r{n + 1}' for n in range(2000))
+        + '\nr2000 ::= "b"',
+        'root ::= ("a"{0,100}){100}',
+        f"root ::= {'([a-z]* [^b]?) ' * 400}",
+        "root ::= (" + " | ".join(f'"alternative {n}"' for n in range(9000)) + ")*",
+        "root ::= " + " | ".join(f'"Q" root "{n}"' for n in range(1000)) + ' | "Q"',
+    ],
+    ids=["classes", "optional rules", "counts", "options", "alternatives", "readings"],
+)
+def test_one_call_has_a_limit_and_so_has_an_answer(llama: Llama, text: str) -> None:
+    try:
+        constraint = Constraint.build(llama, gbnf(text))
+    except GrammarError:
+        return
+    calls = []
+    with suppress(GrammarRejectedError):
+        for _ in range(500):
+            began_s = time.thread_time()
+            allowed = constraint.allowed()
+            calls.append(time.thread_time() - began_s)
+            fits = [token for token in allowed.tolist() if token not in llama.end_tokens]
+            if not fits:
+                break
+            constraint.accept(fits[0])
+    assert sum(calls) < 2 * TIME_FOR_ANSWER_S + 0.01 * len(calls)
+    assert not calls or max(calls) < 1.0
 
 
 def test_a_token_that_a_rule_names_is_taken_whole(llama: Llama) -> None:
     """``"a" <[n]>`` where n is "ab": llama.cpp takes the token for both and aborts the process."""
     [token] = tokens_of(llama, "at")
-    constraint = Constraint.build(
-        llama, AnswerGrammar(f'root ::= "a" <[{token}]>', "root").compiled()
-    )
+    constraint = Constraint.build(llama, gbnf(f'root ::= "a" <[{token}]>'))
     assert not constraint.takes(token)
     assert follows(constraint, llama, "a")
     assert constraint.takes(token)
     assert fitting(constraint, llama).sum() == 1
 
 
-@pytest.mark.parametrize("name", ["<[99999999]>", "<no token>"])
-def test_a_token_that_the_model_does_not_have_is_refused(llama: Llama, name: str) -> None:
-    with pytest.raises(GrammarInvalidError, match="no token of this model"):
-        Constraint.build(llama, AnswerGrammar(f"root ::= {name}", "root").compiled())
+def test_any_other_token_is_none_that_ends_an_answer(llama: Llama) -> None:
+    [token] = tokens_of(llama, "at")
+    constraint = Constraint.build(
+        llama, gbnf(f"root ::= !<[{token}]>* <[{token}]>", end_tokens=llama.end_tokens)
+    )
+    assert follows(constraint, llama, "hello <think>")
+    assert not any(constraint.takes(end) for end in llama.end_tokens)
+    assert follows(constraint, llama, "at")
+    assert all(constraint.takes(end) for end in llama.end_tokens)
+
+
+def test_a_token_that_the_model_does_not_have_is_refused(llama: Llama) -> None:
+    with pytest.raises(GrammarInvalidError):
+        Constraint.build(llama, gbnf("root ::= <[99999999]>"))
+    with pytest.raises(GrammarError, match="no token of this model"):
+        gbnf("root ::= <no token>")
 
 
 def test_an_answer_goes_on_where_another_one_stood(llama: Llama) -> None:
-    grammar = AnswerGrammar(any_json_to_gbnf(), "root").compiled()
+    grammar = written(write_any_object).compiled()
     first, second = (Constraint.build(llama, grammar) for _ in range(2))
     assert follows(first, llama, '{"a": [1, {"b')
     assert follows(second, llama, '{"a": [1, {"b')
     assert fitting(first, llama).tolist() == fitting(second, llama).tolist()
     assert follows(second, llama, '": null}]}')
     assert fitting(second, llama).sum() == len(llama.end_tokens)
+    end = llama.end_tokens[0]
+    for _ in range(2):  # what ends an answer may come again
+        assert second.takes(end)
+        second.accept(end)
 
 
-@pytest.mark.thorough
-def test_memory_is_given_back_during_a_long_answer(llama: Llama) -> None:
-    grammar = AnswerGrammar(
-        'root ::= (item "-"){0,300}\nitem ::= "x" [a-z]{0,300}', "root"
-    ).compiled()
-    constraint = Constraint.build(llama, grammar)
-    automaton = constraint._grammar.automaton
-    largest = 0
-    for _ in range(100):
-        assert follows(constraint, llama, "x" + "abcdefghij" * 30 + "-")
-        largest = max(largest, len(automaton._stacks))
-    assert len(automaton._stacks) < largest
+def test_a_text_that_is_certain_for_ever_is_looked_at_once(llama: Llama) -> None:
+    """Looking ahead for what is certain has no limit in the library, so it is turned off."""
+    for text in ('root ::= "Q" root "x"', f'root ::= "{"Q" * 20_000}"'):
+        began_s = time.thread_time()
+        constraint = Constraint.build(llama, gbnf(text))
+        assert follows(constraint, llama, "QQQQ")
+        assert fitting(constraint, llama).any()
+        assert time.thread_time() - began_s < 1.0
 
 
-def test_a_grammar_is_compiled_once_unless_it_is_large(llama: Llama) -> None:
-    def automaton_of(gbnf: str) -> object:
-        return Constraint.build(llama, AnswerGrammar(gbnf, "root").compiled())._grammar.automaton
+def test_grammars_are_kept_within_a_budget(llama: Llama, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
 
-    assert automaton_of('root ::= "kept"') is automaton_of('root ::= "kept"')
-    large = f'root ::= "{"x" * 100}"{{1000}}'
-    assert automaton_of(large) is not automaton_of(large)
+    def compile_one(llama: Llama, lark: str) -> LLMatcher:
+        compiled.append(lark)
+        return compile_grammar(llama, lark)
 
-
-def test_a_trie_has_the_tokens_that_are_text() -> None:
-    pieces = [b"a", b"ab", b"", b"\xc3", b"\xa9", b"b\xc3", b"\xff", b"a\0", "é".encode()]
-    trie = TokenTrie.of(pieces)
-    assert trie.is_text.tolist() == [True, True, *[False] * 6, True]
-    assert {cut: tokens.tolist() for cut, tokens in trie.cut.items()} == {b"\xc3": [3, 5]}
-    assert trie.continuing == (4,)
+    compile_grammar = constraint_module._compiled
+    monkeypatch.setattr(constraint_module, "_compiled", compile_one)
+    monkeypatch.setattr(constraint_module, "KEPT_CHARS", 10_000)
+    small, other = gbnf('root ::= "kept"'), gbnf('root ::= "kept, too"')
+    large = gbnf('root ::= "' + "x" * 4_000 + '"')
+    for grammar in (small, other, small, large, small):
+        assert follows(Constraint.build(llama, grammar), llama, "")
+    assert compiled == [small.lark, other.lark, large.lark, small.lark]
 
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["open in the prompt", "opened"])
@@ -273,13 +281,12 @@ def test_a_sleeping_grammar_is_not_woken_by_thoughts(
     llama: Llama, opener: str, is_token: bool, is_open: bool
 ) -> None:
     """Nor by what stood in them, once they are over."""
-    grammar = AnswerGrammar(
+    grammar = gbnf(
         f'root ::= "{opener}" "yes"',
-        "root",
         trigger_tokens=tokens_of(llama, opener) if is_token else [],
         trigger_patterns=[] if is_token else [f"({opener})"],
         thoughts=Thoughts("<think>", "</think>", is_open),
-    ).compiled()
+    )
     constraint = Constraint.build(llama, grammar)
     assert follows(constraint, llama, "" if is_open else "Well. <think>")
     assert follows(constraint, llama, f"Calls begin with {opener}, I think.</thin no </think> So: ")
@@ -295,7 +302,7 @@ MANY = "".join(map(chr, range(0x10000, 0x10000 + 200_000)))
 
 
 @pytest.mark.parametrize(
-    "gbnf",
+    "text",
     [
         f'root ::= [a-z ]{{0,400}} | "\x07" "{MANY}"',
         "root ::= " + " ".join(f"[^{MANY[n : n + 20_000 : 2]}]*" for n in range(20)),
@@ -304,38 +311,15 @@ MANY = "".join(map(chr, range(0x10000, 0x10000 + 200_000)))
     ],
     ids=["a literal", "negated sets", "counts", "sets of ranges"],
 )
-def test_an_engine_makes_nothing_for_each_character_of_a_grammar(llama: Llama, gbnf: str) -> None:
-    """It held some hundred bytes for each, and a column of four in every state: gigabytes."""
-    grammar = AnswerGrammar(gbnf, "root").compiled()
-    tracemalloc.start()
-    try:
-        constraint = Constraint.build(llama, grammar)
+def test_very_many_characters_cost_their_own_answer_only(llama: Llama, text: str) -> None:
+    """Each was a class of its own once, and each state a column for every one: gigabytes."""
+    began_s, before_bytes = time.thread_time(), resident_bytes()
+    with suppress(GrammarError, GrammarRejectedError, GrammarInvalidError):
+        constraint = Constraint.build(llama, gbnf(text))
         for _ in range(30):
-            token = int(np.flatnonzero(fitting(constraint, llama))[-1])
+            token = int(constraint.allowed()[-1])
             if token in llama.end_tokens or not constraint.takes(token):
                 break
             constraint.accept(token)
-        most_bytes = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert most_bytes < 32_000_000
-
-
-def test_a_large_grammar_takes_nobody_the_one_that_is_kept(llama: Llama) -> None:
-    kept = AnswerGrammar('root ::= "kept too"', "root").compiled()
-    automaton = Constraint.build(llama, kept)._grammar.automaton
-    large = AnswerGrammar(f'root ::= "{"x" * 100}"{{1000}}', "root").compiled()
-    Constraint.build(llama, large)
-    assert Constraint.build(llama, kept)._grammar.automaton is automaton
-
-
-def test_states_that_are_forgotten_keep_no_masks(llama: Llama) -> None:
-    grammar = AnswerGrammar('root ::= (item "-"){0,300}\nitem ::= "x" [a-z]{0,300}', "root")
-    constraint = Constraint.build(llama, grammar.compiled())
-    masks = constraint._grammar._masks
-    most = 0
-    for _ in range(60):
-        fitting(constraint, llama)
-        most = max(most, len(masks))
-        assert follows(constraint, llama, "x" + "abcdefghij" * 30 + "-")
-    assert len(masks) < most
+    assert resident_bytes() - before_bytes < 300_000_000
+    assert time.thread_time() - began_s < 6.0

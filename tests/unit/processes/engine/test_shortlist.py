@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from effort import examples
-from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.processes.engine.sampling import shortlist
@@ -22,6 +21,7 @@ from paddler_trio.processes.engine.sampling.shortlist import Shortlist, candidat
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.engine.sampler_stages import STAGES
 from samplings import GREEDY
+from written_grammars import gbnf
 
 PLAIN = attrs.evolve(GREEDY, temperature=0.8, top_k=40, top_p=0.95, min_p=0.05, penalty_last_n=-1)
 
@@ -171,7 +171,7 @@ class SampledToken:
 def test_a_grammar_masks_all_tokens_when_the_short_ones_do_not_fit(
     llama: Llama, words: str
 ) -> None:
-    grammar = AnswerGrammar(f"root ::= ({words})*", "root").compiled()
+    grammar = gbnf(f"root ::= ({words})*")
     whole, short = (Sampler.build(llama, PLAIN, grammar, cells=64) for _ in range(2))
     assert short._shortlist is not None
     whole._shortlist = None

@@ -116,6 +116,18 @@ def test_a_key_without_limits_is_never_refused_and_is_counted_all_the_same() -> 
     assert usage.left(NO_LIMITS, 5.0, 0.0) == []
 
 
+def test_so_many_more_at_once_wait_until_all_fit() -> None:
+    usage, limits = KeyUsage(), KeyLimits(requests_per_minute=10)
+    assert usage.begin(limits, 0.0, 0.0) is None
+    assert usage.more(6, limits, 10.0) is None
+    assert usage.begin(limits, 20.0, 0.0) is None
+    assert usage.more(3, limits, 20.0) == Exceeded("requests_per_minute", 10, 40)
+    assert usage.more(8, limits, 20.0) == Exceeded("requests_per_minute", 10, 50)
+    assert usage.more(11, limits, 20.0) == Exceeded("requests_per_minute", 10, 61)
+    assert usage.more(3, limits, 60.1) is None
+    assert usage.requests_last_minute(60.1) == 10
+
+
 def test_the_longest_wait_is_the_one_that_counts() -> None:
     usage = KeyUsage()
     limits = KeyLimits(requests_per_minute=1, max_concurrent=1, tokens_per_day=10)

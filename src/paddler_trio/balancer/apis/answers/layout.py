@@ -50,7 +50,8 @@ class Layout:
             self._turn_to(_Section.CONTENT)
         if self._other is not None and not self._has_text:
             begun = text.lstrip()
-            self._gap = _one_blank(self._gap + text[: len(text) - len(begun)])
+            if self._other is _Section.CALL:  # blanks behind reasoning stand for nothing
+                self._gap = _one_blank(self._gap + text[: len(text) - len(begun)])
             if not begun:
                 return "", ()
             is_after_call = self._other is _Section.CALL and self._has_content

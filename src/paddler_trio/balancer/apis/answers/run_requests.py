@@ -19,7 +19,7 @@ import trio
 
 from paddler_trio.balancer.apis.answers.answer import Step
 from paddler_trio.balancer.apis.answers.step_source import StepSource
-from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.api_errors import ApiError, from_problem
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend
 from paddler_trio.balancer.apis.limits import ApiLimits
@@ -76,11 +76,22 @@ async def gather(
       ClientGoneError: the client left; all are stopped.
     """
 
+    if not is_repeatable:
+        _admit_all(exchange, works)
+
     async def read(source: StepSource) -> None:
         while (step := await source.receive()) is not None:
             exchange.hold(take(step), backend.limits)
 
     await _watched(backend, exchange, works, read, pin=pin, is_repeatable=is_repeatable)
+
+
+def _admit_all(exchange: ApiExchange, works: Sequence[Work]) -> None:
+    """Count each answer as a request of the key, the first one having been; ApiError 429."""
+    more = exchange.http.admit_more
+    problem = None if more is None or len(works) < 2 else more(len(works) - 1)
+    if problem is not None:
+        raise from_problem(problem)
 
 
 async def gather_on_one_revision(
@@ -132,6 +143,7 @@ async def stream(
       ApiError: it failed before anything was sent.
       ClientGoneError: the client left.
     """
+    _admit_all(exchange, works)
     limits = backend.limits
     interval_s = limits.keep_alive_s if keep_alive_s is None else keep_alive_s
     events = _Events(exchange, encoder, limits, interval_s, is_long, held)

@@ -118,7 +118,7 @@ class StepSource:
         for choice, request in enumerate(self._requests):
             if request.is_over:
                 continue
-            ahead = self.dispatcher.position(request)
+            ahead = self.dispatcher.pools.position(request)
             if ahead is not None:
                 held = self.dispatcher.pools.hold_of(request)
                 why = "" if held is None else f" {_in_one_line(held.reason)}"
@@ -277,7 +277,7 @@ class StepSource:
     def _failure_of(self, request: Request) -> ApiError | None:
         if request.failure is None:
             return None
-        retry_after_s = self.dispatcher.retry_after_s(self.deployment)
+        retry_after_s = self.dispatcher.pools.retry_after_s(self.deployment)
         return from_failure(request.failure, retry_after_s=retry_after_s)
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from llguidance import LLTokenizer
 
 from paddler_trio.errors import EngineError
 from paddler_trio.processes.engine.llama.batch import Batch, EmbeddingBatch
@@ -29,8 +30,8 @@ from paddler_trio.processes.engine.llama.llama_options import (
     model_params,
 )
 from paddler_trio.processes.engine.rpc.rpc_devices import TURNS
+from paddler_trio.processes.engine.sampling.grammar_tokenizer import grammar_tokenizer
 from paddler_trio.processes.engine.sampling.sampler_prototypes import SamplerPrototypes
-from paddler_trio.processes.engine.sampling.token_trie import TokenTrie
 from paddler_trio.system.llama_library import lib
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
@@ -76,16 +77,17 @@ class Llama:
         return tuple(t for t in range(self.n_vocab) if lib.llama_vocab_is_eog(self.vocab, t))
 
     @cached_property
+    def grammar_tokenizer(self) -> LLTokenizer:
+        """Return the tokens that grammars are asked about; a second for 128,000 of them."""
+        pieces = [self.token_bytes(token) for token in range(self.n_vocab)]
+        return grammar_tokenizer(self.vocab, pieces, self.end_tokens)
+
+    @cached_property
     def suppressed_tokens(self) -> tuple[int, ...]:
         """Every token that the model's file says is never to be sampled."""
         count = ctypes.c_int32()
         first = lib.llama_vocab_get_suppress_tokens(self.vocab, ctypes.byref(count))
         return tuple(first[: count.value]) if count.value else ()
-
-    @cached_property
-    def token_trie(self) -> TokenTrie:
-        """The tokens that grammars are asked about: every one, special ones spelled out."""
-        return TokenTrie.of([self.token_bytes(token) for token in range(self.n_vocab)])
 
     @property
     def model(self) -> object:

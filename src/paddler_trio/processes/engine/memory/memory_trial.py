@@ -183,7 +183,7 @@ class Trial:
         self._llama, self._key = llama, key
         if before is None or before.file != key.file:
             if llama.can_generate:
-                _ = llama.token_trie  # the engine has one, and it may be large
+                _ = llama.grammar_tokenizer  # the engine has one, and it may be large
             self._process_bytes = process_memory()[0] + runtime_bytes(devices())
         return llama
 

@@ -1,172 +1,80 @@
 """A grammar over sampled tokens, awake from the first one or from a trigger on.
 
-llama.cpp's grammar sampler is not used: it follows every reading of a text by itself, which keeps
-it busy for ever with some grammars and cannot be interrupted, and it aborts the process on others.
+llguidance follows it: the one token that was sampled is checked, and only if it does not fit is the
+whole vocabulary asked. llama.cpp's own grammar sampler is not used: it follows every reading of a
+text by itself, which keeps it busy for ever with some grammars and cannot be interrupted, and it
+aborts the process on others.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 
 import attrs
 import numpy as np
+from llguidance import LLMatcher
 
-from paddler_trio.language.grammars.gbnf_reader import TokenText
-from paddler_trio.language.grammars.pushdown_automaton import (
-    PushdownAutomaton,
-    Stacks,
-    TooManyStacksError,
-)
+from paddler_trio.language.grammars.conversion import library_limits
 from paddler_trio.processes.engine.llama.llama import Llama
-from paddler_trio.processes.engine.sampling.token_trie import TokenTrie, may_complete, read_text
 from paddler_trio.wire.engine.engine_pipe import Grammar, Thoughts
-from paddler_trio.wire.engine.grammar_rules import GrammarRules
 
 _SEARCHED_CHARS = 4096
 """A trigger is looked for in so much of the newest text."""
-_MAX_MASKS = 64
-"""Kept for one grammar, a bit for each token."""
-_MAX_GRAMMARS = 16
-LARGE_PLACES = 50_000
-"""A grammar of more takes megabytes, too much to keep it for the next request."""
-WORK_FOR_ANSWER = 1_000_000
-WORK_PER_TOKEN = 5_000
-"""Stacks that may be looked at for one answer, about a second, and more for each of its tokens. A
+KEPT_CHARS = 4 * 1024 * 1024
+"""Of all grammars that are kept for the next request."""
+TIME_FOR_ANSWER_S = 1.0
+TIME_PER_TOKEN_S = 0.005
+"""Processor time that the library may take for one answer, and more for each of its tokens. A
 grammar that is at the limit of one call with every token would slow down all other answers."""
 
 
 class GrammarInvalidError(Exception):
-    """The grammar cannot be read, or it has no such root rule."""
+    """The grammar cannot be read."""
 
 
 class GrammarRejectedError(Exception):
-    """No token of the vocabulary fits the grammar any more, or it goes on in too many ways."""
+    """No token of the vocabulary fits the grammar any more, or following it takes too much."""
 
 
-@attrs.frozen
-class _State:
-    """A state of the grammar: what may follow a text. ``cut``: the first bytes of a character at
-    the end of the text."""
-
-    stacks: Stacks
-    cut: bytes = b""
-
-
-@attrs.define(eq=False, repr=False)
-class _TokenGrammar:
-    """A grammar over the tokens of a model; shared by all answers that it binds. Hold the
-    automaton's lock; TooManyStacksError from everything."""
-
-    automaton: PushdownAutomaton
-    trie: TokenTrie
-    _ends: frozenset[int]
-    _tokens: dict[TokenText, int]
-    _classes: tuple[np.ndarray, ...]
-    _masks: OrderedDict[_State, np.ndarray] = attrs.field(factory=OrderedDict, init=False)
-
-    def advance(self, state: _State, token: int) -> _State | None:
-        """Return the state after a token; None if the token does not fit."""
-        automaton, stacks = self.automaton, state.stacks
-        if token in self._ends:
-            return state if self._may_end(state) else None
-        piece = self.trie.pieces[token]
-        if not piece:
-            return None
-        whole = [] if state.cut else self._after_whole_token(stacks, token)
-        text, cut = read_text(state.cut + piece) or ("", b"")
-        row = automaton.step_text(automaton.row_of(stacks), text)
-        after = automaton.stacks_of(row) if text or cut else ()
-        if cut and not may_complete(automaton, after, cut):
-            after = ()
-        if whole:
-            return _State(automaton.union_of([*whole, () if cut else after]))
-        return _State(after, cut) if after else None
-
-    def mask(self, state: _State) -> np.ndarray:
-        """Return whether each token fits: bool, shape (tokens,)."""
-        known = self._masks.pop(state, None)
-        if known is None:
-            new = self._continuing(state) if state.cut else self._beginning(state.stacks)
-            new[list(self._ends)] = self._may_end(state)
-            known = np.packbits(new)
-            while len(self._masks) >= _MAX_MASKS:
-                self._masks.popitem(last=False)
-        self._masks[state] = known
-        fits: np.ndarray = np.unpackbits(known, count=len(self.trie.pieces)).view(bool)
-        return fits
-
-    def tidy(self) -> None:
-        """Between two pieces of work: keep no more than the next ones are worth."""
-        if self.automaton.tidy():
-            self._masks.clear()  # their states are equal to none that is made from now on
-
-    def _may_end(self, state: _State) -> bool:
-        return not state.cut and self.automaton.may_end(state.stacks)
-
-    def _continuing(self, state: _State) -> np.ndarray:
-        fits = np.zeros(len(self.trie.pieces), bool)
-        for token in self.trie.continuing:
-            fits[token] = self.advance(state, token) is not None
-        return fits
-
-    def _beginning(self, stacks: Stacks) -> np.ndarray:
-        automaton, trie = self.automaton, self.trie
-        rows = trie.rows(automaton, automaton.row_of(stacks), self._classes)
-        fits: np.ndarray = rows != 0
-        for cut, tokens in trie.cut.items():
-            for row in np.unique(rows[tokens]).tolist():
-                if not may_complete(automaton, automaton.stacks_of(row), cut):
-                    fits[tokens[rows[tokens] == row]] = False
-        refused = set()  # a rule may name thousands, and each would be a look at the vocabulary
-        for text in automaton.tokens_next(stacks):
-            token = self._tokens[text]
-            if text.is_negated:
-                refused.add(token)
-            else:
-                fits[token] |= trie.is_text[token]
-        if refused:
-            others = trie.is_text.copy()
-            if len(refused) == 1:  # of several, each takes what the others refuse
-                others[list(refused)] = False
-            fits |= others
-        return fits
-
-    def _after_whole_token(self, stacks: Stacks, token: int) -> list[Stacks]:
-        """Return the states after a token that rules name; only tokens that are text can be
-        named."""
-        if not self._tokens or not self.trie.is_text[token]:
-            return []
-        return self.automaton.after_whole(
-            stacks, lambda text: (self._tokens[text] == token) is not text.is_negated
-        )
-
-
-def _token_grammar(llama: Llama, rules: GrammarRules) -> _TokenGrammar:
-    """Raises GrammarInvalidError and TooManyStacksError."""
-    automaton = PushdownAutomaton(rules, llama.token_trie.code_points)
-    return _TokenGrammar(
-        automaton,
-        llama.token_trie,
-        frozenset(llama.end_tokens),
-        {text: _token_of(llama, text.text) for text in automaton.tokens},
-        llama.token_trie.classes_in(automaton),
+def _compiled(llama: Llama, lark: str) -> LLMatcher:
+    """Raises GrammarInvalidError. Other threads run meanwhile."""
+    matcher = LLMatcher(
+        llama.grammar_tokenizer,
+        LLMatcher.grammar_from_lark(lark),
+        log_level=0,
+        limits=library_limits(),
     )
+    if matcher.is_error():
+        raise GrammarInvalidError(matcher.get_error().partition("\n")[0])
+    return matcher
 
 
-_kept_grammar = lru_cache(maxsize=_MAX_GRAMMARS)(_token_grammar)
-"""An application asks for the same form again and again."""
+@attrs.define(eq=False)
+class _Kept:
+    """The grammars that were asked for last: an application asks for the same form again and again,
+    and a session for the same tools."""
+
+    _matchers: OrderedDict[tuple[Llama, str], LLMatcher] = attrs.field(factory=OrderedDict)
+    _num_chars: int = 0
+
+    def matcher(self, llama: Llama, lark: str) -> LLMatcher:
+        """Return one that has taken nothing yet; GrammarInvalidError."""
+        known = self._matchers.pop((llama, lark), None)
+        if known is None:
+            known = _compiled(llama, lark)
+            self._num_chars += len(lark)
+        self._matchers[llama, lark] = known
+        while self._num_chars > KEPT_CHARS and len(self._matchers) > 1:
+            (_, oldest), _ = self._matchers.popitem(last=False)
+            self._num_chars -= len(oldest)
+        return known.deep_copy()
 
 
-def _token_of(llama: Llama, text: str) -> int:
-    """Return the token that ``<[id]>`` or ``<text>`` names."""
-    tokens = [int(text[2:-2])] if text.startswith("<[") else llama.tokenize(text)
-    if len(tokens) != 1 or tokens[0] >= llama.n_vocab:
-        raise GrammarInvalidError(f"the grammar has {text}, which is no token of this model")
-    return tokens[0]
+_KEPT = _Kept()
 
 
 @attrs.frozen
@@ -206,66 +114,51 @@ class Constraint:
     """The grammar of one answer, and how far the answer has come."""
 
     _llama: Llama = attrs.field(repr=False)
-    _grammar: _TokenGrammar
-    _state: _State
+    _matcher: LLMatcher = attrs.field(repr=False)
     _trigger_tokens: frozenset[int]
     _patterns: tuple[re.Pattern[str], ...]
     is_awake: bool
     _sleep: _Sleep = attrs.field(repr=False)
-    _work_left: int = attrs.field(default=WORK_FOR_ANSWER, init=False)
-    _looked_at: tuple[int, _State | None] = attrs.field(default=(-1, None), init=False)
-    """The last token that was asked about, and the state after it."""
+    _time_left_s: float = attrs.field(default=TIME_FOR_ANSWER_S, init=False)
 
     @classmethod
     def build(cls, llama: Llama, grammar: Grammar) -> Constraint:
         """Build a constraint; raise GrammarInvalidError."""
+        matcher = _KEPT.matcher(llama, grammar.lark)
         try:
-            is_large = len(grammar.rules.kinds) > LARGE_PLACES
-            compiled = (_token_grammar if is_large else _kept_grammar)(llama, grammar.rules)
             patterns = tuple(re.compile(p, re.DOTALL) for p in grammar.trigger_patterns)
-        except TooManyStacksError as error:
-            raise GrammarInvalidError(str(error)) from error
         except re.error as error:
             raise GrammarInvalidError(f"a trigger is no regular expression: {error}") from error
         tokens = frozenset(grammar.trigger_tokens)
-        start = _State(compiled.automaton.start)
         is_awake = not tokens and not patterns
-        return cls(llama, compiled, start, tokens, patterns, is_awake, _Sleep.of(grammar.thoughts))
+        sleep = _Sleep.of(grammar.thoughts)
+        return cls(llama, matcher, tokens, patterns, is_awake, sleep)
 
     def takes(self, token: int) -> bool:
         """Return whether this token may come now; GrammarRejectedError."""
         if self.is_awake:
-            self._looked_at = token, self._after([token])
-            return self._looked_at[1] is not None
+            return self._fits([token])
         waking = self._waking(token, self._sleep.after(self._llama.token_bytes(token)))
-        return waking is None or self._after(waking) is not None
+        return waking is None or self._fits(waking)
 
     def accept(self, token: int) -> None:
         """Note that the token was sampled and fits, or it was forced; GrammarRejectedError."""
-        self._work_left = min(WORK_FOR_ANSWER, self._work_left + WORK_PER_TOKEN)
+        self._time_left_s = min(TIME_FOR_ANSWER_S, self._time_left_s + TIME_PER_TOKEN_S)
         if self.is_awake:
-            known, state = self._looked_at
-            self._state = (state if known == token else self._after([token])) or self._state
-            self._looked_at = -1, None
+            self._consume([token])
             return
         self._sleep = self._sleep.after(self._llama.token_bytes(token))
         waking = self._waking(token, self._sleep)
         if waking is not None:
             self.is_awake = True
-            self._state = self._after(waking) or self._state
+            self._consume(waking)
 
-    def mask(self, rows: np.ndarray) -> None:
-        """Set the logit of every token that may not come now to minus infinity.
-
-        Args:
-          rows: TOKEN_DATA of all tokens of the vocabulary, in order.
-
-        Raises:
-          GrammarRejectedError: the grammar goes on in too many ways.
-        """
+    def allowed(self) -> np.ndarray:
+        """Return the tokens that may come now, in order; GrammarRejectedError."""
         with self._working():
-            fits = self._grammar.mask(self._state)
-        rows["logit"][~fits] = -np.inf
+            bits = self._matcher.compute_bitmask()
+        fits = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
+        return np.flatnonzero(fits[: self._llama.n_vocab])
 
     def _waking(self, token: int, sleep: _Sleep) -> list[int] | None:
         """Return what the grammar takes first if this token, with which it would sleep like that,
@@ -285,28 +178,28 @@ class Constraint:
                 return self._llama.tokenize(rest) if rest else []
         return None
 
-    def _after(self, tokens: Sequence[int]) -> _State | None:
-        """Return the state after these tokens in a row; None if they do not fit."""
-        state: _State | None = self._state
+    def _fits(self, tokens: Sequence[int]) -> bool:
+        """Return whether these tokens fit in a row; what ends an answer may come again."""
         with self._working():
-            for token in tokens:
-                if state is None:
-                    break
-                state = self._grammar.advance(state, token)
-        return state
+            if self._matcher.is_stopped():
+                return set(tokens) <= set(self._llama.end_tokens)
+            return bool(self._matcher.validate_tokens(list(tokens)) == len(tokens))
+
+    def _consume(self, tokens: Sequence[int]) -> None:
+        """Take tokens; a forced one that does not fit changes nothing."""
+        if not self._matcher.is_stopped() and self._fits(tokens):
+            with self._working():
+                self._matcher.consume_tokens(list(tokens))
 
     @contextmanager
     def _working(self) -> Iterator[None]:
         """Use the grammar, within limits; GrammarRejectedError."""
-        automaton = self._grammar.automaton
-        with automaton.lock:
-            automaton.begin()
-            try:
-                yield
-            except TooManyStacksError as error:
-                raise GrammarRejectedError(str(error)) from error
-            finally:
-                self._work_left -= automaton.work
-                self._grammar.tidy()
-        if self._work_left < 0:
-            raise GrammarRejectedError("the grammar went on in too many ways again and again")
+        began_s = time.thread_time()
+        try:
+            yield
+        finally:
+            self._time_left_s -= time.thread_time() - began_s
+        if self._matcher.is_error():
+            raise GrammarRejectedError(self._matcher.get_error().partition("\n")[0])
+        if self._time_left_s < 0:
+            raise GrammarRejectedError("following the grammar took too long again and again")

@@ -3,8 +3,8 @@
 * Greedy without anything that changes logits is an argmax over them.
 * Where a few candidates are enough, only those are passed to the samplers.
 * Without a grammar, llama.cpp otherwise samples and accepts in one call.
-* With a grammar, the token is sampled first and the grammar checks that one token; the full
-  vocabulary is masked only when the grammar rejects it.
+* With a grammar, the token is sampled first and the grammar checks that one token; only when it
+  does not fit is another one sampled, of all that do.
 
 A sampled token is a function of the seed and the position: an answer that continues on another
 engine gets the tokens that the lost engine would have sampled. So whatever has a random generator
@@ -16,7 +16,6 @@ from __future__ import annotations
 import codecs
 import ctypes
 from collections.abc import Sequence
-from math import log
 
 import attrs
 import numpy as np
@@ -30,10 +29,14 @@ from paddler_trio.processes.engine.sampling.sampler_chain import (
     is_greedy,
     stages_of,
 )
-from paddler_trio.processes.engine.sampling.shortlist import Shortlist, candidates_needed
+from paddler_trio.processes.engine.sampling.shortlist import (
+    Shortlist,
+    best_of,
+    candidates_needed,
+)
 from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
 from paddler_trio.system.llama_library import lib
-from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, TokenLogprob
+from paddler_trio.wire.engine.engine_pipe import Grammar, Logprobs, ReasoningBudget
 from paddler_trio.wire.engine.sampler_stages import Sampling
 
 _MAX_WAKING_TRIES = 8
@@ -128,7 +131,7 @@ class Sampler:
             self._follow(self._reasoning, token)
         return token
 
-    def logprobs(self, token: int, count: int) -> list[TokenLogprob] | None:
+    def logprobs(self, token: int, count: int) -> Logprobs | None:
         """Return the token that was just sampled, then the ``count`` most likely ones that the
         chain left, best first, with their natural logarithms; None if the model's own are wanted.
         """
@@ -137,15 +140,11 @@ class Sampler:
         ids, shares = np.array([token]), np.array([1.0])  # certain, where nothing was chosen from
         if self._left is not None:
             likely = self._left[self._left["p"] > 0.0]
-            likely = likely[np.argsort(-likely["p"], kind="stable")]
             ids, shares = likely["id"], likely["p"]
-        places = [*np.flatnonzero(ids == token)[:1], *range(min(count, len(ids)))]
-        return [
-            TokenLogprob(
-                int(ids[place]), self._llama.token_bytes(int(ids[place])), log(shares[place])
-            )
-            for place in places
-        ]
+        places = [*np.flatnonzero(ids == token)[:1], *best_of(shares, count)]
+        tokens = ids[places].tolist()
+        values = np.log(shares[places].astype(np.float64)).tolist()
+        return Logprobs(tokens, [self._llama.token_bytes(each) for each in tokens], values)
 
     def replay(self, token: int) -> None:
         """Accept a token that another engine sampled; GrammarRejectedError if it does not fit."""
@@ -187,19 +186,27 @@ class Sampler:
         if self._constraint is None or self._constraint.takes(token):
             self._accept(token)
             return token
-        rows = token_rows(logits)
-        tries = 0
-        while not self._constraint.takes(token):
-            if self._constraint.is_awake:
-                self._constraint.mask(rows)
-            else:  # it would wake the grammar and not fit it: this one token is impossible here
-                rows["logit"][token] = -np.inf
-            if tries == _MAX_WAKING_TRIES or not np.isfinite(rows["logit"]).any():
+        if self._constraint.is_awake:
+            allowed = self._constraint.allowed()
+            if not len(allowed):
                 raise GrammarRejectedError("no token of the vocabulary fits the grammar here")
-            tries += 1
-            token = self._selected(rows.copy())
+            token = self._selected(token_rows(logits, allowed))
+        else:
+            token = self._not_waking(token, token_rows(logits))
         self._accept(token)
         return token
+
+    def _not_waking(self, token: int, rows: np.ndarray) -> int:
+        """Return another token than one that would wake the grammar and not fit it."""
+        assert self._constraint is not None, "it sleeps"
+        for _ in range(_MAX_WAKING_TRIES):
+            rows["logit"][token] = -np.inf
+            if not np.isfinite(rows["logit"]).any():
+                break
+            token = self._selected(rows.copy())
+            if self._constraint.takes(token):
+                return token
+        raise GrammarRejectedError("no token of the vocabulary fits the grammar here")
 
     def _accept(self, token: int) -> None:
         """Note that the token is the next one, sampled here or elsewhere."""
