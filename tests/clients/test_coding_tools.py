@@ -26,6 +26,13 @@ name = "fleet"
 base_url = "@URL@/v1"
 wire_api = "responses"
 """
+CLAUDE_CODE = {
+    "ANTHROPIC_BASE_URL": "@URL@",
+    "ANTHROPIC_AUTH_TOKEN": "none",
+    "ANTHROPIC_MODEL": "default",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "IS_SANDBOX": "1",  # else it refuses to skip permissions for root
+}
 PATCH = """apply_patch <<'EOF'
 *** Begin Patch
 *** Update File: greeting.txt
@@ -37,7 +44,7 @@ EOF"""
 
 
 def written(tool: str, **arguments: str) -> str:
-    return call(tool, json.dumps(arguments))
+    return call(tool, json.dumps(arguments), thought=f"Now {tool} is the right one.")
 
 
 def results(runs: ClientRuns, key: str) -> int:
@@ -90,17 +97,24 @@ def test_claude_code(runs: ClientRuns) -> None:
             str(installed("claude-code") / "claude"),
             *("-p", TASK, "--dangerously-skip-permissions"),
         ],
-        env={
-            "ANTHROPIC_BASE_URL": "@URL@",
-            "ANTHROPIC_AUTH_TOKEN": "none",
-            "ANTHROPIC_MODEL": "default",
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "IS_SANDBOX": "1",  # else it refuses to skip permissions for root
-        },
+        env=CLAUDE_CODE,
     )
     assert greeting.read_text() == "two\n"
     assert output.strip() == "It says two."
     assert results(runs, "tool_use_id") == 3
+
+
+def test_claude_code_counts_its_context(runs: ClientRuns) -> None:
+    output = runs.run(
+        "claude_code",
+        Script(),
+        [str(installed("claude-code") / "claude"), "-p", "/context"],
+        env=CLAUDE_CODE,
+    )
+    assert "System tools" in output
+    counted = [each for each in runs.asked if "/count_tokens" in each.path]
+    assert len(counted) > 1
+    assert all(json.loads(each.answer)["input_tokens"] > 0 for each in counted)
 
 
 def test_opencode(runs: ClientRuns) -> None:

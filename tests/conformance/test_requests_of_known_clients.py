@@ -21,7 +21,8 @@ from request_shapes import Made
 from scripted_model import Script, call, write_scripted_model
 
 FILES = sorted((Path(__file__).parent / "client_shapes").glob("*.json"))
-PATHS = {"/v1/chat/completions", "/v1/responses", "/v1/messages"}
+COUNT = "/v1/messages/count_tokens"
+PATHS = {"/v1/chat/completions", "/v1/responses", "/v1/messages", COUNT}
 
 
 @attrs.frozen
@@ -180,11 +181,14 @@ def test_a_request_of_a_known_client_is_answered(fleet: Fleet, request_: Request
     answer = httpx.post(
         f"{fleet.inference_url}{request_.path}",
         json=body,
-        headers={"anthropic-version": "2023-06-01"} if api == "/v1/messages" else {},
+        headers={"anthropic-version": "2023-06-01"} if "/messages" in api else {},
         timeout=120,
         trust_env=False,
     )
     assert answer.status_code == 200, answer.text
+    if api == COUNT:
+        assert answer.json()["input_tokens"] > 0
+        return
     is_stream = bool(body.get("stream"))
     text, calls = READERS[api](answer, is_stream=is_stream)
     if request_.name is not None:

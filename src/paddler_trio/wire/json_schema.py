@@ -103,7 +103,7 @@ def holds_multiples_of(step: object) -> bool:
     _, digits, exponent = Decimal(repr(step)).normalize().as_tuple()
     if not isinstance(exponent, int) or not -9 <= exponent <= 4:
         return False
-    return int("".join(map(str, digits))) * 10 ** max(exponent, 0) <= MAX_MULTIPLE
+    return bool(int("".join(map(str, digits))) * 10 ** max(exponent, 0) <= MAX_MULTIPLE)
 
 
 def _is_over(value: object, limit: int) -> bool:
