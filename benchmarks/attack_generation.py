@@ -104,6 +104,13 @@ def stops(dice: random.Random, scale: float) -> Attack:
     return attack(f"{number} entries of {field}", path, body)
 
 
+def schema_of_fields(number: int) -> Body:
+    """A schema with so many required texts, as a response format."""
+    fields = {f"p{k}": {"type": "string", "maxLength": 200} for k in range(4 * number)}
+    schema = {"type": "object", "properties": fields, "required": list(fields)}
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
 def products(dice: random.Random, scale: float) -> Attack:
     """Two numbers of a request, or three, each of which is allowed: what counts is their product.
 
@@ -131,6 +138,8 @@ def products(dice: random.Random, scale: float) -> Attack:
             ),
             (chat, "n x stop", {"n": n, "stop": [f"{k}".zfill(1024) for k in range(32)]}),
             (chat, "n x biases", {"n": n, "logit_bias": {str(k): 1 for k in range(300)}}),
+            (chat, "n x schema", {"n": n, "response_format": schema_of_fields(n), "max_tokens": 4}),
+            (chat, "tokens x model", {"model": "m" * 512, "max_tokens": tokens, "stream": True}),
             (
                 "/v1/responses",
                 "tokens x top_logprobs",

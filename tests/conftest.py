@@ -41,7 +41,7 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-WAITING = frozenset({"browser", "conformance", "integration", "packages"})
+WAITING = frozenset({"browser", "conformance", "integration", "packages", "real_models"})
 """Folders whose tests wait for processes most of their time."""
 
 

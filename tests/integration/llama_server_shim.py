@@ -6,9 +6,10 @@ here. With the ``bin`` of this project's environment first in ``PATH``, in their
 
     LLAMA_SERVER_BIN_PATH=.../tests/integration/llama_server_shim.py pytest unit/test_basic.py
 
-Every model is the bundled one, so what they say of a model's words, of the number of its tokens, or
-of a token of beginning that it does not have, cannot pass. With ``DEBUG_EXTERNAL=1`` they all use
-one server that was started before, which takes seconds instead of an hour. What else differs:
+Unless it is told another ``--model``, it serves the bundled one, so what the tests say of a model's
+words, of the number of its tokens, or of a token of beginning that it does not have, cannot pass.
+``benchmarks/llama_server_suite.py`` does all of this, with one fleet for all tests, which takes
+minutes instead of an hour. What else differs:
 
 * files of slots, context shift, routing of models, sleeping, metrics on this port, the web pages
   and tools of the server are not what a fleet has (501 or 404, by name);
@@ -22,8 +23,11 @@ one server that was started before, which takes seconds instead of an hour. What
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -42,8 +46,12 @@ NEUTRAL = {
     "top_k": 40,
     "top_p": 0.95,
     "min_p": 0.05,
+    "k_cache_dtype": "F16",
+    "v_cache_dtype": "F16",
 }
-"""What llama-server samples with where neither it nor a request is told."""
+"""What llama-server samples and computes with where neither it nor a request is told."""
+KEPT = "LLAMA_SERVER_SHIM_FLEET"
+"""``_4`` behind it, the variable with the two addresses of a fleet of one agent of 4 slots."""
 SWITCHES = ("--embedding", "--reranking")
 
 
@@ -59,6 +67,8 @@ def flags(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--alias", default="")
     parser.add_argument("--pooling", default="last")
     parser.add_argument("--chat-template-file", type=Path)
+    parser.add_argument("--model", type=Path, default=BUNDLED_MODEL)
+    parser.add_argument("--mmproj", type=Path)
     for switch in SWITCHES:
         parser.add_argument(switch, action="store_true")
     return parser.parse_known_args(arguments)[0]
@@ -77,10 +87,12 @@ def deployment(asked: argparse.Namespace) -> dict[str, object]:
     }
     spec: dict[str, object] = {
         "name": "default",
-        "model": {"LocalToAgent": str(BUNDLED_MODEL)},
+        "model": {"LocalToAgent": str(asked.model)},
         "parameters": parameters,
         "aliases": sorted(asked.alias.split(",")) if asked.alias else [],
     }
+    if asked.mmproj is not None:
+        spec["projection"] = {"LocalToAgent": str(asked.mmproj)}
     if asked.chat_template_file is not None:
         spec["template"] = asked.chat_template_file.read_text()
     return spec
@@ -105,23 +117,35 @@ async def answer_at(asked: argparse.Namespace, fleet: Fleet) -> None:
             nursery.start_soon(pump, server, client)
 
     async with trio.open_nursery() as nursery:
-        serve = partial(trio.serve_tcp, pass_on, asked.port, host=asked.host)
-        nursery.start_soon(serve)
+        for each in asked.host.split(","):
+            nursery.start_soon(partial(trio.serve_tcp, pass_on, asked.port, host=each.strip()))
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for _ in signals:
                 nursery.cancel_scope.cancel()
 
 
+@contextmanager
+def started(slots: int) -> Iterator[Fleet]:
+    """The fleet that was started before for all tests, or one of this server's own."""
+    addresses = os.environ.get(f"{KEPT}_{slots}")
+    if addresses is None:
+        with Fleet.start(agents=1, slots=slots, model=None) as fleet:
+            yield fleet
+    else:
+        inference, management = addresses.split()
+        yield Fleet(None, inference, management, {}, [], [])  # who started it ends its daemons
+
+
 def main() -> None:
     asked = flags(sys.argv[1:])
-    with Fleet.start(agents=1, slots=asked.parallel, model=None) as fleet:
+    with started(asked.parallel) as fleet:
         httpx.put(
             f"{fleet.management_url}/api/v2/fleet",
             json={"state": {"deployments": [deployment(asked)]}, "note": "flags"},
             trust_env=False,
             timeout=60,
         ).raise_for_status()
-        fleet.wait_serving()
+        fleet.wait_serving(agents=1)
         trio.run(answer_at, asked, fleet)
 
 

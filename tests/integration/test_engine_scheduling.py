@@ -358,16 +358,18 @@ def test_logprobs_are_those_of_the_model(plain: Engine) -> None:
     plain.start(2, "The capital of France is", max_tokens=2, logprobs=0)
     plain.start(3, "The capital of France is", max_tokens=2)
     plain.until_ended(1, 2, 3)
-    sampled, *best = plain.reports[1][0].logprobs
-    assert sampled == best[0], "greedy draws the most likely"
-    assert sampled.token == plain.sampled[1][0]
-    assert sampled.text == plain.reports[1][0].text
-    assert [entry.logprob for entry in best] == sorted((e.logprob for e in best), reverse=True)
-    assert all(entry.logprob <= 0 for entry in best)
-    assert len(best) == 4
-    assert [len(report.logprobs) for report in plain.reports[2]] == [1, 1]
-    assert plain.reports[2][0].logprobs[0].logprob == pytest.approx(sampled.logprob, abs=0.05)
-    assert plain.reports[3][0].logprobs == []
+    told = plain.reports[1][0].logprobs
+    assert told is not None
+    assert told.tokens[0] == told.tokens[1] == plain.sampled[1][0], "greedy draws the most likely"
+    assert told.texts[0] == plain.reports[1][0].text
+    assert told.values[1:] == sorted(told.values[1:], reverse=True)
+    assert all(value <= 0 for value in told.values)
+    assert len(told.tokens) == len(told.texts) == len(told.values) == 5
+    alone = [report.logprobs for report in plain.reports[2]]
+    assert [each and len(each.values) for each in alone] == [1, 1]
+    assert alone[0] is not None
+    assert alone[0].values[0] == pytest.approx(told.values[0], abs=0.05)
+    assert plain.reports[3][0].logprobs is None
 
 
 def test_a_sleeping_grammar_wakes_at_its_trigger(plain: Engine) -> None:

@@ -15,11 +15,14 @@ import pytest
 import trio
 from engine_client import LOAD
 
+from hub_server import Misbehaviour, hub_server
 from paddler_trio.errors import MemoryUnknownError
+from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.models.memory.dry_run_process import DryRun, open_dry_run
-from paddler_trio.models.memory.memory_prediction import memory_need
+from paddler_trio.models.memory.memory_prediction import memory_need, open_memory_questions
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.wire.engine.engine_settings import EngineSettings
+from paddler_trio.wire.paddler.desired_state import NoModel, UrlModel
 
 BUNDLED = BUNDLED_MODEL.read_bytes()
 
@@ -101,6 +104,49 @@ async def test_hostile_headers_are_named_and_the_process_lives_on(
             await dry_run.need(attrs.evolve(LOAD, model_path=str(path)))
         assert raised.value.kind == kind, case
     assert (await dry_run.need(LOAD)).architecture == "llama"
+
+
+async def test_hostile_headers_of_a_server_are_named_and_fetch_little(tmp_path: Path) -> None:
+    """The same behind a URL: of what cannot be a model no more is fetched than tells it so."""
+    with hub_server({}) as server:
+        hub = HubSettings(cache=tmp_path / "hub", url_cache=tmp_path / "urls")
+
+        for number, (data, kind, _) in enumerate(HOSTILE.values()):
+            server.stored[f"{number}.gguf"] = data
+            model = UrlModel(f"{server.storage_url}/storage/{number}.gguf")
+            with trio.fail_after(60), pytest.raises(MemoryUnknownError) as raised:
+                async with open_memory_questions(model, NoModel(), hub) as questions:
+                    await questions.need(LOAD)
+            assert raised.value.kind in {kind, "truncated", "unreachable"}
+    most_bytes = 2 * sum(min(len(data), 8 << 20) for data, _, _ in HOSTILE.values())
+    assert server.served_bytes <= most_bytes
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        Misbehaviour(content_range="bytes 0-4194303/99999999999999999999"),
+        Misbehaviour(content_range=f"bytes 0-4194303/{1 << 60}"),
+        Misbehaviour(content_length="9" * 19, ignores_range=True),
+        Misbehaviour(hides_length=True),
+        Misbehaviour(drops_after=10),
+        Misbehaviour(body=b"GGUF" + bytes(100)),
+        Misbehaviour(status=302, headers={"Location": "http://169.254.169.254/m.gguf"}),
+        Misbehaviour(status=302, headers={"Location": "m.gguf"}),
+    ],
+    ids=["20 digits", "an exbibyte", "no range", "no length", "drops", "zeros", "cloud", "circle"],
+)
+async def test_servers_that_lie_about_a_header_end_in_an_error(
+    odd: Misbehaviour, tmp_path: Path
+) -> None:
+    with hub_server({}) as server:
+        server.stored["m.gguf"] = header(n_tensors=1) + bytes(6 << 20)
+        server.misbehave = lambda seen: odd
+        hub = HubSettings(cache=tmp_path / "hub", url_cache=tmp_path / "urls")
+        model = UrlModel(f"{server.storage_url}/storage/m.gguf")
+        with trio.fail_after(60), pytest.raises(MemoryUnknownError):
+            async with open_memory_questions(model, NoModel(), hub) as questions:
+                await questions.need(LOAD)
 
 
 async def test_a_header_of_64_mib_is_refused_at_once_and_costs_no_memory(

@@ -17,7 +17,7 @@ from paddler_trio.agent.model.serving import Uses
 from paddler_trio.agent.requests.requests import AgentRequests
 from paddler_trio.language.answers.output_processor import OutputProcessor, RawResult
 from paddler_trio.processes.preparation.preparation_messages import Job, PreparedGeneration
-from paddler_trio.wire.engine.engine_pipe import SampledToken, Step, StopSequence, TokenLogprob
+from paddler_trio.wire.engine.engine_pipe import Logprobs, SampledToken, Step, StopSequence
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import RequestFrame
@@ -61,9 +61,7 @@ class Begun:
     is_complete = False
     num_sampled = 0
 
-    def take(
-        self, text: bytes, *, ends_turn: bool, logprobs: list[TokenLogprob]
-    ) -> list[RawResult]:
+    def take(self, text: bytes, *, ends_turn: bool, logprobs: Logprobs | None) -> list[RawResult]:
         if text == b"bad":
             raise ZeroDivisionError
         return [{"ContentToken": text.decode()}]

@@ -65,7 +65,7 @@ send(Ready(256, 8, 256, 9))
 take()
 """
 PROVED = """
-send(Step([SampledToken(0, 1, b"a", [TokenLogprob(1, b"a", -0.5)])], [Ending(0, "length", 8, 0)]))
+send(Step([SampledToken(0, 1, b"a", Logprobs([1], [b"a"], [-0.5]))], [Ending(0, "length", 8, 0)]))
 """
 
 

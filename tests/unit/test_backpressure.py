@@ -22,10 +22,15 @@ from paddler_trio.balancer.activity.request_record import MAX_MARKS
 from paddler_trio.balancer.agents import ask_model, embedding_fan_out
 from paddler_trio.balancer.apis import api_exchange
 from paddler_trio.balancer.apis.answers import answer, kept_logprobs
+from paddler_trio.balancer.apis.generation_fields import MAX_MODEL_CHARS
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server import rerank
 from paddler_trio.balancer.apis.openai import completion_request, embeddings
 from paddler_trio.balancer.apis.responses import response_output
+from paddler_trio.balancer.apis.responses.responses_fields import (
+    MAX_METADATA,
+    MAX_METADATA_CHARS,
+)
 from paddler_trio.balancer.fleet import model_store_child, shared_view
 from paddler_trio.balancer.fleet.fleet_database import MAX_FLEET_FILE_BYTES
 from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY
@@ -62,7 +67,7 @@ from paddler_trio.net.websocket.bounded_websocket import (
 from paddler_trio.nursery_tree.agent_connection import OUTGOING_FRAMES, TUNNELS_BESIDE_SLOTS
 from paddler_trio.nursery_tree.agent_questions import QUESTIONS_AT_ONCE, QUESTIONS_OF_ONE_CLIENT
 from paddler_trio.nursery_tree.request import OUTBOX_STEPS
-from paddler_trio.processes.engine.pipe import OUTBOX_FRAMES
+from paddler_trio.processes.engine.pipe import HELD_LOGPROBS, OUTBOX_FRAMES, OUTBOX_LOGPROBS
 from paddler_trio.processes.model_store import arrival, store_connection, upload_file, upload_routes
 from paddler_trio.processes.preparation.job_limits import (
     BASE_CPU_S,
@@ -224,9 +229,12 @@ def test_every_row_of_the_table_is_what_the_constants_say() -> None:
         "tokens of one embedding request in the engine": (
             f"less than two portions of {embedding.PORTION_TOKENS:,}, or one longer chunk"
         ),
-        "steps from the engine": f"{OUTBOX_FRAMES}, then its pipe",
+        "steps from the engine": (
+            f"{OUTBOX_FRAMES}, and {OUTBOX_LOGPROBS:,} log probabilities in them, then its pipe"
+        ),
         "passes whose tokens wait in the engine to be delivered together": (
-            f"{OUTBOX_FRAMES}, for `--stream-interval-ms` ({STREAM_INTERVAL_MS:g})"
+            f"{OUTBOX_FRAMES}, and {HELD_LOGPROBS} log probabilities, "
+            f"for `--stream-interval-ms` ({STREAM_INTERVAL_MS:g})"
         ),
         "pieces of a server's stream that wait in its agent to be delivered together": (
             f"{MAX_HELD_BYTES // KIB} KiB, for `--stream-interval-ms` ({STREAM_INTERVAL_MS:g})"
@@ -358,7 +366,7 @@ def test_the_outgoing_side_says_what_the_constants_say() -> None:
     page = " ".join(OUTGOING.split())
     rows = [line for line in OUTGOING.splitlines() if line.startswith("| ")][1:]
     told = {row.split("|")[1].strip(): row.split("|")[3].strip() for row in rows}
-    assert len(told) == 14
+    assert len(told) == 17
     for numbers in (
         f"{api_exchange.PORTION_BYTES // KIB} KiB at a time",
         f"{limits.max_prompts:,} answers, {limits.max_choices} of one prompt",
@@ -379,6 +387,9 @@ def test_the_outgoing_side_says_what_the_constants_say() -> None:
             f"{limits.max_prompts * rerank.SCORE_BYTES // KIB} KiB"
         ),
         f"{most // MIB} MiB: {item} bytes an item of a list",
+        f"{MAX_MODEL_CHARS} characters an event",
+        f"{MAX_METADATA} pairs of at most {MAX_METADATA_CHARS} characters",
+        f"{REQUEST_PLACES // 2} at once, each of at most {MAX_CPU_S:g} s",
         f"{limits.max_stored_bytes // MIB} MiB in all, {limits.max_stored_responses:,} responses",
         (
             f"{MAX_MARKS} marks and positions each; a file has at most "

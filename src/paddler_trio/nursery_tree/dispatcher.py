@@ -162,6 +162,12 @@ class Dispatcher:
         )
         if isinstance(decision, BufferFull):
             return self._refused(request, OVERFLOW)
+        self._take(pool, request, decision)
+        self._requests_nursery.start_soon(self._run, request, name=f"request {request.id}")
+        return request
+
+    def _take(self, pool: Pool, request: Request, decision: Granted | Queued) -> None:
+        """Let a request into its pool, where it has a slot or waits."""
         self._requests[request.key] = pool.requests[request.key] = request
         pool.entered(request)
         request.on_move = self._moved
@@ -170,8 +176,6 @@ class Dispatcher:
             if decision.displaced is not None:
                 self._requests[decision.displaced].end(DISPLACED)
         self._apply(pool, [decision])
-        self._requests_nursery.start_soon(self._run, request, name=f"request {request.id}")
-        return request
 
     def _refusal_at_once(self, request: Request, pool: Pool | None) -> Failure | None:
         """Return why a request need not wait; None if it may."""

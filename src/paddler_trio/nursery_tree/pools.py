@@ -173,12 +173,12 @@ class Pools:
         pool = self._by_name.get(deployment)
         if pool is None:
             return ""
+        if pool.serves:
+            return ""
         if pool.held is not None:
             return pool.held.reason
         if not pool.agents:
             return "it had no agent"
-        if pool.serves:
-            return ""
         drained = sum(agent.is_drained for agent in pool.agents.values())
         if drained == len(pool.agents):
             return "all of its agents were drained"

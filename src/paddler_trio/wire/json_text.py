@@ -84,9 +84,18 @@ class Items:
     size: int
 
 
-def _list_of(value: object) -> list[object]:
+@attrs.frozen
+class JsonText:
+    """A value that was written already."""
+
+    text: str
+
+
+def _value_of(value: object) -> object:
     if isinstance(value, Items):
         return list(value.make())
+    if isinstance(value, JsonText):
+        return json.loads(value.text)
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
@@ -96,7 +105,7 @@ _ENCODER = json.JSONEncoder(
     allow_nan=False,
     check_circular=False,
     separators=(",", ":"),
-    default=_list_of,
+    default=_value_of,
 )
 _SORTED_ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"), sort_keys=True

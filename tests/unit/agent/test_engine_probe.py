@@ -16,11 +16,11 @@ from paddler_trio.wire.engine.engine_pipe import (
     EmbeddingStep,
     EmbedDocuments,
     Ending,
+    Logprobs,
     Ready,
     SampledToken,
     StartSequence,
     Step,
-    TokenLogprob,
 )
 
 GENERATES = Ready(cells=256, n_batch=512, n_ctx_train=2048, n_vocab=32000)
@@ -36,7 +36,7 @@ BOTH = attrs.evolve(GENERATES, embedding=EMBEDS.embedding)
 
 
 def sampled(logprob: float) -> Step:
-    token = SampledToken(PROBE_KEY, 5, b"a", [TokenLogprob(5, b"a", logprob)])
+    token = SampledToken(PROBE_KEY, 5, b"a", Logprobs([5], [b"a"], [logprob]))
     return Step([token], [])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any, TypeAlias
 
 import pytest
@@ -12,7 +14,10 @@ from hypothesis import strategies as st
 from paddler_trio.language.answers.automaton import TokenClass
 from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.stop_texts import StopTexts
-from paddler_trio.wire.engine.engine_pipe import Ending, TokenLogprob
+from paddler_trio.wire.engine.engine_pipe import Ending, Logprobs
+from paddler_trio.wire.json_text import dumps
+from paddler_trio.wire.trio.step_frame import step_entry, step_frame
+from paddler_trio.wire.trio.trio_link import TAG
 
 Json: TypeAlias = Any  # results are looked into freely
 
@@ -121,15 +126,26 @@ def test_an_answer_continued_elsewhere_is_the_same_answer(
     assert drawn_here + replayed == undisturbed[-1]["Done"]["timings"]["predicted_n"]
 
 
+def written(logprobs: Logprobs) -> Json:
+    """What a token with these is told as."""
+    shown, _ = answer().take(b" yes", ends_turn=False, logprobs=logprobs)
+    return json.loads(dumps(shown))
+
+
 def test_log_probabilities_come_before_the_text_of_their_token() -> None:
     generation = answer()
-    sampled = TokenLogprob(5, b" yes", -0.25)
-    others = [sampled, TokenLogprob(6, b"\xc3", float("-inf"))]
-    shown, text = generation.take(b" yes", ends_turn=False, logprobs=[sampled, *others])
+    texts, values = [b" yes", b" yes", b"\xc3", b'"\n'], [-0.25, -0.25, -math.inf, math.nan]
+    logprobs = Logprobs([5, 5, 6, 7], texts, values)
+    shown, text = generation.take(b" yes", ends_turn=False, logprobs=logprobs)
     assert text == {"ContentToken": " yes"}
     yes = {"id": 5, "token": " yes", "bytes": [32, 121, 101, 115], "logprob": -0.25}
     half = {"id": 6, "token": "\N{REPLACEMENT CHARACTER}", "bytes": [195], "logprob": -9999.0}
-    assert shown == {"Logprobs": {**yes, "top": [yes, half]}}
+    odd = {"id": 7, "token": '"\n', "bytes": [34, 10], "logprob": -9999.0}
+    entry = {"Logprobs": {**yes, "top": [yes, half, odd]}}
+    assert json.loads(dumps(shown)) == entry
+    frame = json.loads(step_frame([step_entry("1", [5], [shown, text])]))
+    assert frame[TAG]["Step"][0]["results"] == [entry, text]
+    assert written(Logprobs([5], [b" yes"], [-0.25]))["Logprobs"] == {**yes, "top": []}
 
 
 @pytest.mark.parametrize(
@@ -153,8 +169,9 @@ def test_log_probabilities_are_those_of_the_text_and_not_of_marks(
     results: list[Json] = []
     for number, text in enumerate(texts):
         if not generation.is_complete:
-            logprob = TokenLogprob(number, text.encode(), -0.5)
-            results += generation.take(text.encode(), ends_turn=False, logprobs=[logprob])
+            logprob = Logprobs([number], [text.encode()], [-0.5])
+            taken = generation.take(text.encode(), ends_turn=False, logprobs=logprob)
+            results += json.loads(dumps(taken))
     results += generation.end(ending())
     entries = [result["Logprobs"]["token"] for result in results if "Logprobs" in result]
     assert entries == told

@@ -96,7 +96,7 @@ class EngineProbe:
             return
         for token in step.sampled:
             # the logarithm of a probability: not finite if any logit is no number or infinite
-            if not all(math.isfinite(each.logprob) for each in token.logprobs or ()):
+            if token.logprobs is not None and not all(map(math.isfinite, token.logprobs.values)):
                 self._fail("its logits are not finite")
         for ending in step.endings:
             self._is_generating = False

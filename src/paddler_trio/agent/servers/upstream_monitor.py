@@ -167,11 +167,6 @@ class UpstreamMonitor:
         """Note that a request was answered by the server itself."""
         self._ejection.request_succeeded()
 
-    def accept_model(self) -> None:
-        """Accept the model that is served now: ``changed_model`` is over."""
-        self._first_model = self._model()
-        self._publish()
-
     # ---------------------------------------------------------------------------------- inside
 
     @property

@@ -82,7 +82,7 @@ class UpstreamState:
       slots_busy_elsewhere: how many of these serve others.
       still_generating: how many of these may serve requests of ours that were cancelled.
       has_slots_endpoint: whether others and cancelled requests can be noticed at all.
-      changed_model: another model than at first; see `UpstreamMonitor.accept_model`.
+      changed_model: another model than at first.
       next_probe_s: of Trio's clock, while the server is not asked at its usual interval.
       num_failed: requests that it broke on, at the last look at it. So each look after one is told.
     """

@@ -45,7 +45,7 @@ class BalancerStatus:
                 "limit": limits.max_buffered,
                 "timeout_ms": ms(limits.buffered_timeout_s),
             },
-            "slots": {"busy": counts.slots_processing, "total": counts.slots_total},
+            "slots": {"busy": counts.slots_processing, "total": self.dispatcher.agents.capacity},
             "loop_lag_ms": ms(self.lag.worst_s),
             "capture": self.captures,
             "revision": self.states.current.revision,

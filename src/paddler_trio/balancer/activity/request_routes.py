@@ -38,7 +38,8 @@ from paddler_trio.net.server.asgi import (
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.request import MAX_LOG_ID_CHARS
-from paddler_trio.nursery_tree.request_endings import Failure
+from paddler_trio.nursery_tree.request_endings import CANCELLED
+from paddler_trio.scheduler.truth.request_truth import ENDINGS
 from paddler_trio.wire.codec import dumps
 
 log = structlog.get_logger("requests")
@@ -53,9 +54,7 @@ SORTED: Final = 1000
 """Records that are sorted between two checkpoints."""
 PART: Final = 100
 """Records that are looked at between two checkpoints."""
-CANCELLED: Final = Failure(503, "An operator cancelled this request")
 STATES: Final = ("in_flight", "finished", "all")
-ENDINGS: Final = ("done", "failed", "stopped")
 FORMATS: Final = ("json", "csv")
 COLUMNS: Final = (
     "key",
@@ -77,6 +76,7 @@ COLUMNS: Final = (
     "ending",
     "code",
     "text",
+    "finish",
     "why",
     "trace",
 )
@@ -325,7 +325,7 @@ def _csv(records: list[RequestRecord]) -> Iterator[bytes]:
 
 def _row(record: RequestRecord) -> list[object]:
     last = record.placements[-1] if record.placements else None
-    failure = record.ending if isinstance(record.ending, Failure) else None
+    facts = record.ending_facts
     waited_s = sum(stay.until_s - stay.since_s for stay in record.stays if stay.until_s)
     return [
         record.key,
@@ -344,9 +344,10 @@ def _row(record: RequestRecord) -> list[object]:
         "" if last is None or last.cached_tokens is None else last.cached_tokens,
         _cell(" ".join(record.agents)),
         record.continuations,
-        record.ending_kind or "",
-        "" if failure is None else failure.code,
-        "" if failure is None else _cell(failure.description),
+        "" if facts is None else facts.kind,
+        "" if facts is None or facts.code is None else facts.code,
+        "" if facts is None else _cell(facts.text),
+        record.finish or "",
         "" if last is None else last.why,
         record.trace or "",
     ]

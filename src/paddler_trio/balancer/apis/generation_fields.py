@@ -50,9 +50,11 @@ _SPECULATIVE: dict[str, Shape] = {
 """How llama.cpp's drafts are made, as its server takes it."""
 
 
+MAX_MODEL_CHARS = 512
+"""Each event of a stream repeats them."""
 MODEL = Field(
     "model",
-    Text(512),
+    Text(MAX_MODEL_CHARS),
     "The deployment that answers, or an alias of it. Any other name is default's, or 404 under "
     "--strict-model-names.",
 )

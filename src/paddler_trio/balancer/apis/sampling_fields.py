@@ -182,7 +182,7 @@ def sampling_fields() -> tuple[Field, ...]:
 
 
 def _repetition_fields() -> tuple[Field, ...]:
-    """What is said of tokens that occurred before."""
+    """Return the fields for tokens that occurred before."""
     return (
         _number(
             "repeat_penalty",

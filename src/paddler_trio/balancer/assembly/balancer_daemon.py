@@ -109,13 +109,10 @@ def balancer_parts(
     activity = RequestActivity(Captures() if config.capture_prompts else None)
     watch = RequestWatch.of(config, activity, addresses["inference"])
     quotas = KeyQuotas.of(config, keys, activity.finished)
-    observers = (*quotas.observers, *watch.observers)
-    core = BalancerCore.of(config, addresses, keys, activity, observers)
-    if tls is not None:
-        core.measures.certificate_left_s = lambda: tls.expires_in_s
+    core = BalancerCore.of(config, addresses, keys, activity, (*quotas.observers, *watch.observers))
     guards = PortGuards.of(config, keys, host_names)
-    names = sorted(host_names, key=len)
-    address = AdvertisedAddress(bound.listeners["management"], tls is not None, names)
+    listeners, names = bound.listeners, sorted(host_names, key=len)
+    address = AdvertisedAddress(listeners["management"], tls is not None, names)
     joining = Joining.of(config, keys, tls, address)
     changes = HeldChanges()
     apps = PortApps(bound, core, guards, quotas, joining, watch.entrance, changes).by_service()
@@ -125,13 +122,12 @@ def balancer_parts(
         serving = hot = handover.serving(core, bound.inheritance)
         services |= handover.services(hot)
     if tls is not None:
+        core.watch_certificate(lambda: tls.expires_in_s)
         services["certificate watch"] = tls.run
     return BalancerParts(
         core.dispatcher,
         load_state=core.states.load,
-        ports=[
-            (_server(name, app, bound, core), bound.listeners[name]) for name, app in apps.items()
-        ],
+        ports=[(_server(name, app, bound, core), listeners[name]) for name, app in apps.items()],
         goodbyes=(core.moving, core.goodbye),
         drain_timeout_s=config.drain_timeout_s,
         services=services,

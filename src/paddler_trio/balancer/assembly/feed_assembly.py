@@ -18,40 +18,38 @@ from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_lanes import RequestLanes
 from paddler_trio.balancer.activity.requests_topic import RequestsTopic
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.fleet.rollout_routes import RolloutControl
+from paddler_trio.balancer.status.problem_list import ProblemList
 from paddler_trio.net.server.listening import bound_address
-from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.logs.log_ring import RECENT
-from paddler_trio.system.loop_lag import LoopLag
 
 _SHOWN: Final = {"compat openai": "openai", "web admin panel": "panel"}
 """Names of services in the feed, where they have another one."""
 
 
 def event_feed(
-    dispatcher: Dispatcher,
     activity: RequestActivity,
     states: FleetKeeper,
-    lag: LoopLag,
     rollouts: RolloutControl,
     metrics: MetricsHistory,
     addresses: Mapping[str, Sequence[str]],
-    *,
-    captures: bool = False,
+    problems: ProblemList,
 ) -> EventFeed:
     """Return all topics, in the order in which events have them.
 
     Args:
       addresses: where each service listens.
-      captures: the beginnings of prompts and answers are kept.
     """
-    status = BalancerStatus(dispatcher, states, lag, addresses, captures)
+    dispatcher, captures = problems.dispatcher, activity.captures is not None
+    status = BalancerStatus(dispatcher, states, problems.lag, addresses, captures)
 
     def rollouts_now(now_s: float) -> Mapping[str, object]:
         entries = rollouts.view()["rollouts"]
         assert isinstance(entries, Sequence)
         return {entry["deployment"]: entry for entry in entries}
+
+    def gone_now(now_s: float) -> Mapping[str, object]:
+        return {str(each["name"]): each for each in problems.known.view()}
 
     def logs_now(now_s: float) -> Mapping[str, object]:
         counts = {"seq": RECENT.seq, "warnings": RECENT.warnings, "errors": RECENT.errors}
@@ -60,10 +58,12 @@ def event_feed(
     return EventFeed(
         (
             WholeTopic("balancer", status.values),
-            AgentsTopic(dispatcher, RequestLanes(activity)),
+            AgentsTopic(dispatcher, RequestLanes(activity), states.revision_of),
             DeploymentsTopic(
-                dispatcher, lambda: states.current.state.deployments, AgentsProgress(dispatcher)
+                dispatcher, lambda: states.current.state.deployments, problems.progress
             ),
+            WholeTopic("problems", problems.view),
+            WholeTopic("gone", gone_now, lambda: problems.known.changed.ordinal),
             RequestsTopic(activity),
             WholeTopic("rollouts", rollouts_now, lambda: rollouts.changes.ordinal),
             WholeTopic(

@@ -8,8 +8,8 @@ server that is least busy, and waits only while there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import attrs
@@ -26,7 +26,7 @@ from paddler_trio.balancer.reverse_proxy.server_choice import (
     named,
     preferred,
 )
-from paddler_trio.balancer.reverse_proxy.slot_holders import PATIENCE_S, SlotHolders
+from paddler_trio.balancer.reverse_proxy.slot_holders import SlotHolders
 from paddler_trio.balancer.reverse_proxy.slot_paths import slot_of, takes_slot
 from paddler_trio.balancer.reverse_proxy.tunnel_exchange import ForwardedRequest, exchange_with
 from paddler_trio.net.server.asgi import (
@@ -42,7 +42,7 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.pool import Pool
-from paddler_trio.nursery_tree.request import Buffered, Request, RevisionPin
+from paddler_trio.nursery_tree.request import Request, RevisionPin
 from paddler_trio.nursery_tree.request_endings import (
     DISPLACED,
     MOVED,
@@ -197,12 +197,15 @@ class Forwarding:
         pool: Pool,
     ) -> bool:
         """Stay in a slot once; True when the request is over."""
-        await self._turn(request, answer.exchange, pool)
+        await self.sockets.turn(request, answer.exchange, pool.name)
         lease = request.lease
         if lease is None or request.is_over:
             return True
         failed: Failed | None = None
-        with trio.CancelScope() as scope, self._held(request, answer.exchange, pool) as heard:
+        with (
+            trio.CancelScope() as scope,
+            self.sockets.held(request, answer.exchange, pool.name) as heard,
+        ):
             work.begin(lease.wire_id, scope.cancel)
             failed = await exchange_with(
                 lease.agent, forwarded, lease.wire_id, answer, heard, work.sent
@@ -211,6 +214,7 @@ class Forwarding:
         if scope.cancelled_caught or (failed is not None and scope.cancel_called):
             return request.is_over  # the slot was lost, or the request was stopped
         if failed is None:
+            request.answered_with = answer.status
             request.end(Completed())
             tokens = cached_tokens(answer.tail)
             self.affinity.answered(forwarded.body, lease.agent.id, tokens)
@@ -222,32 +226,6 @@ class Forwarding:
         else:
             request.end(_failure(failed))
         return request.is_over
-
-    async def _turn(self, request: Request, exchange: Exchange, pool: Pool) -> None:
-        """Wait until the request has a slot, or is over."""
-        while True:
-            with trio.move_on_after(PATIENCE_S):
-                await request.left_phase(Buffered)
-                return
-            self.sockets.make_room(pool.name, exchange)
-
-    @contextmanager
-    def _held(
-        self, request: Request, exchange: Exchange, pool: Pool
-    ) -> Iterator[Callable[[], None]]:
-        """Yield what notes that something came. A WebSocket may have to give its slot up."""
-        assert request.lease is not None
-        progressed = request.lease.progressed
-        if exchange.upgrade is None:
-            yield progressed
-            return
-        with self.sockets.holding(pool.name, exchange, request.abort) as held:
-
-            def heard() -> None:
-                held.heard()
-                progressed()
-
-            yield heard
 
     # -------------------------------------------------------- beside slots
 
@@ -310,8 +288,7 @@ class Forwarding:
     async def _server_beside(
         self, pool: Pool, unfit: set[AgentConnection], broke: set[AgentConnection]
     ) -> AgentConnection | None:
-        """Return none of the ``unfit``, and one that ``broke`` on the request only if there is no
-        other; None if there is none."""
+        """Return one that is not ``unfit``, and did not break on the request if one did not."""
         if unfit or broke:
             fit = set(pool.agents.values()) - unfit
             agent = least_busy(fit - broke)
@@ -320,8 +297,7 @@ class Forwarding:
         return await self._ready_server(pool)
 
     async def _ready_server(self, pool: Pool) -> AgentConnection | None:
-        """Return the least busy one, at the latest when a request would no longer wait for a
-        slot."""
+        """Return the least busy one, no later than a request would wait for a slot."""
         agent = least_busy(pool.agents.values())
         if agent is not None or self.dispatcher.is_draining or pool.has_moved:
             return agent
@@ -346,8 +322,8 @@ class Forwarding:
     def _head(self, exchange: Exchange, body: bytes | bytearray) -> RequestHead:
         written = exchange.written
         client = exchange.peer or exchange.client[0]  # those before it are in the field already
-        framing = (exchange.header(b"content-length"), exchange.header(b"transfer-encoding"))
-        has_body = framing != (None, None)
+        framed = (b"content-length", b"transfer-encoding")
+        has_body = any(exchange.header(name) is not None for name in framed)
         names = written.names
         if self.rewrites_host:  # agents of before look for it in small letters
             names = [b"host" if each.lower() == b"host" else each for each in names]
@@ -371,8 +347,7 @@ class Forwarding:
     def _wanted_server(
         self, exchange: Exchange, pool: Pool, body: bytes | bytearray
     ) -> AgentConnection | None:
-        """Return the only one that may answer; HttpProblem 503 if it is not here, None if any
-        may."""
+        """Return the only one that may answer, None if any may; HttpProblem 503."""
         agents = pool.agents.values()
         asked = exchange.header(AGENT_FIELD)
         if asked is not None:

@@ -15,6 +15,7 @@ import trio
 
 from paddler_trio.net.networks import household
 from paddler_trio.net.server.exchange import Exchange
+from paddler_trio.nursery_tree.request import Buffered, Request
 from paddler_trio.nursery_tree.request_endings import Failure
 
 PATIENCE_S: Final = 1.0
@@ -50,15 +51,32 @@ class SlotHolders:
 
     _held: dict[HeldSlot, None] = attrs.field(factory=dict, init=False)
 
+    async def turn(self, request: Request, exchange: Exchange, pool: str) -> None:
+        """Wait until the request has a slot, or is over."""
+        while True:
+            with trio.move_on_after(PATIENCE_S):
+                await request.left_phase(Buffered)
+                return
+            self.make_room(pool, exchange)
+
     @contextmanager
-    def holding(
-        self, pool: str, exchange: Exchange, give_up: Callable[[Failure], None]
-    ) -> Iterator[HeldSlot]:
-        """Count one while the block lasts."""
-        held = HeldSlot(pool, holder_of(exchange), give_up)
+    def held(self, request: Request, exchange: Exchange, pool: str) -> Iterator[Callable[[], None]]:
+        """Yield what notes that something came. A WebSocket counts here while the block lasts, and
+        may have to give its slot up."""
+        assert request.lease is not None
+        progressed = request.lease.progressed
+        if exchange.upgrade is None:
+            yield progressed
+            return
+        held = HeldSlot(pool, holder_of(exchange), request.abort)
+
+        def heard() -> None:
+            held.heard()
+            progressed()
+
         self._held[held] = None
         try:
-            yield held
+            yield heard
         finally:
             del self._held[held]
 

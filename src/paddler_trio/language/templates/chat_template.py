@@ -52,6 +52,7 @@ _JINJAS_NAME = "<template>"
 
 Message = Mapping[str, object]
 Tool = Mapping[str, object]
+Variables = Mapping[str, object]
 
 
 @attrs.frozen(eq=False)
@@ -107,7 +108,7 @@ class ChatTemplate:
         enable_thinking: bool | None = None,
         bos_token: str,
         eos_token: str,
-        extra: Mapping[str, object] | None = None,
+        extra: Variables | None = None,
         max_output_chars: int = MAX_OUTPUT_CHARS,
         max_render_s: float = MAX_RENDER_S,
     ) -> str:
@@ -158,7 +159,7 @@ class ChatTemplate:
         finally:
             METER.reset(meter)
 
-    def _printed(self, variables: Mapping[str, object], limit: int) -> str:
+    def _printed(self, variables: Variables, limit: int) -> str:
         """Return what the template prints, if that is no more than ``limit`` characters."""
         pieces: list[str] = []
         output_chars = 0
@@ -171,10 +172,10 @@ class ChatTemplate:
 
     def _variables(
         self,
-        own: Mapping[str, object],
+        own: Variables,
         enable_thinking: bool | None,
-        extra: Mapping[str, object],
-    ) -> dict[str, object]:
+        extra: Variables,
+    ) -> Variables:
         """Return everything that the template may read; ChatTemplateError for a name twice."""
         variables = dict(own)
         if enable_thinking is not None:

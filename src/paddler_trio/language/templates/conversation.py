@@ -34,6 +34,7 @@ from paddler_trio.language.templates.chat_messages import (
 from paddler_trio.language.templates.chat_template import (
     RESERVED_VARIABLES,
     ChatTemplate,
+    Variables,
     open_ended,
 )
 from paddler_trio.language.templates.kept_words import Loss, first_loss
@@ -212,7 +213,7 @@ def _adaptation(
 
 def _own_variables(
     conversation: ConversationPrompt,
-) -> tuple[dict[str, object], Sequence[Message]]:
+) -> tuple[Variables, Sequence[Message]]:
     """Return the variables that a request has for its template, and its documents apart."""
     variables = dict(conversation.template_kwargs)
     documents = read_documents(variables.pop("documents", None))
@@ -282,7 +283,7 @@ def _given_variables(
 
 
 def _thinking_variables(
-    thinking: bool | None, capabilities: TemplateCapabilities, given: Mapping[str, object]
+    thinking: bool | None, capabilities: TemplateCapabilities, given: Variables
 ) -> dict[str, object]:
     """The template's own switch, and Hugging Face's name for it; where nothing is said a model
     reasons whose template opens the section by itself."""

@@ -276,14 +276,11 @@ class ModelDownload:
             ):
                 is_fetched = not await trio.to_thread.run_sync(_blob_is_whole, repository, known)
                 if is_fetched:
-                    self._begin(
-                        self.settings.endpoint, model.filename, index, count, known.size_bytes
-                    )
+                    endpoint, is_store = self.settings.endpoint, self._is_through_store
+                    self._begin(endpoint, model.filename, index, count, known.size_bytes)
                     remote = RemoteFile(
                         subject=subject,
-                        location=file_location(
-                            self.settings.endpoint, model, token, is_store=self._is_through_store
-                        ),
+                        location=file_location(endpoint, model, token, is_store=is_store),
                         size_bytes=known.size_bytes,
                         expected=known.content_hash,
                         is_named_by_hash=known.content_hash is not None,

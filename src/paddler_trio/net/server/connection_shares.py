@@ -1,4 +1,4 @@
-"""Which connection is given up for a new one when a server is full: one of who has most.
+"""Choose which connection is given up for a new one when a server is full: one of who has most.
 
 What counts as one holder is an address, of IPv6 a household. A proxy that is trusted speaks for
 many and is never asked for one.

@@ -71,11 +71,6 @@ class Certificate:
         """SHA-256 of the DER, 64 hexadecimal digits."""
         return hashlib.sha256(self.der).hexdigest()
 
-    @property
-    def is_self_issued(self) -> bool:
-        """Return whether issuer and subject are equal, as in a root authority's certificate."""
-        return self.issuer == self.subject
-
 
 def certificates_of(pem: bytes) -> tuple[Certificate, ...]:
     """Those in a file, in its order; other PEM blocks are skipped. MalformedCertificateError."""

@@ -18,7 +18,6 @@ from typing import Final
 from paddler_trio.errors import ConfigurationError
 
 AUTHORITY_DAYS: Final = 3650
-MAX_DAYS: Final = 3650
 OPENSSL_S: Final = 30.0
 MAX_NAMES: Final = 100
 MAX_COMMON_NAME: Final = 64

@@ -50,7 +50,6 @@ class ServerTls:
     """How often a reading brought a context into use after the first."""
     failed_reloads: int = attrs.field(default=0, init=False)
     handshakes: int = attrs.field(default=0, init=False)
-    failed_handshakes: int = attrs.field(default=0, init=False)
     turns: trio.CapacityLimiter = attrs.field(
         factory=lambda: trio.CapacityLimiter(HANDSHAKE_THREADS), init=False, repr=False
     )

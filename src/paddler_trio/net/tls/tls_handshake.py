@@ -40,14 +40,10 @@ async def shake_hands(stream: trio.SocketStream, tls: ServerTls, data: bytes) ->
       TlsError: there is none, and why; an alert or a plain answer was sent.
       BrokenResourceError: the connection broke.
     """
-    try:
-        if data[0] != HANDSHAKE:
-            await _answer_plainly(stream, data)
-        records = TlsRecords(tls.context)
-        await _finish(stream, records, data, tls)
-    except TlsError:
-        tls.failed_handshakes += 1
-        raise
+    if data[0] != HANDSHAKE:
+        await _answer_plainly(stream, data)
+    records = TlsRecords(tls.context)
+    await _finish(stream, records, data, tls)
     tls.handshakes += 1
     return records
 

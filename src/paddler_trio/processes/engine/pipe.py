@@ -24,6 +24,11 @@ from paddler_trio.wire.engine.pipe_codec import (
 
 OUTBOX_FRAMES = 16
 """Passes that may be on their way to an agent that reads slowly, before passes wait for it."""
+OUTBOX_LOGPROBS = 1024
+"""Log probabilities of which that is so: each costs the agent and the balancer as much as a third
+of a token, and the tokens of others wait behind them."""
+HELD_LOGPROBS = 128
+"""With more of them nothing waits for the next pass."""
 
 
 class Pipe:
@@ -75,21 +80,26 @@ class Outbox:
         self._most_held = min(most_held, OUTBOX_FRAMES)
         self._interval = StreamInterval(interval_s)
         self._frames: list[FromEngine] = []
+        self._num_logprobs = 0
         self._is_due = False
         lock = threading.Lock()
         self._due = threading.Condition(lock)
         self._taken = threading.Condition(lock)
 
     def put(self, frame: FromEngine) -> None:
-        """Queue a frame, to be sent in order; blocks while the agent lags by ``OUTBOX_FRAMES``."""
+        """Queue a frame, to be sent in order; blocks while the agent lags by ``OUTBOX_FRAMES``, or
+        by ``OUTBOX_LOGPROBS``."""
+        num_logprobs = num_logprobs_of(frame)
         with self._due:
-            while len(self._frames) >= OUTBOX_FRAMES:
+            while len(self._frames) >= OUTBOX_FRAMES or (
+                self._num_logprobs and self._num_logprobs + num_logprobs > OUTBOX_LOGPROBS
+            ):
                 self._taken.wait()
             self._frames.append(frame)
+            self._num_logprobs += num_logprobs
             is_time = self._interval.passed(time.monotonic())
-            if not self._is_due and (
-                is_time or not _is_patient(frame) or len(self._frames) >= self._most_held
-            ):
+            is_full = len(self._frames) >= self._most_held or self._num_logprobs > HELD_LOGPROBS
+            if not self._is_due and (is_time or is_full or not _is_patient(frame)):
                 self._is_due = True
                 self._due.notify()
 
@@ -121,9 +131,17 @@ class Outbox:
                     break
                 self._due.wait(left_s if left_s > 0 else None)
             frames, self._frames, self._is_due = self._frames, [], False
+            self._num_logprobs = 0
             self._interval.delivered(time.monotonic())
             self._taken.notify_all()
             return frames
+
+
+def num_logprobs_of(frame: FromEngine) -> int:
+    """Return how many log probabilities a step has, with all its tokens."""
+    if not isinstance(frame, Step):
+        return 0
+    return sum(len(each.logprobs.values) for each in frame.sampled if each.logprobs is not None)
 
 
 def _is_patient(frame: FromEngine) -> bool:

@@ -258,25 +258,29 @@ class Ending:
 
 
 @attrs.frozen
-class TokenLogprob:
-    """Natural logarithm of a token's probability, before any sampler changed it."""
+class Logprobs:
+    """Natural logarithms of probabilities, before any sampler changed them: of the sampled token,
+    then of the most likely ones, best first. A hundred of them come with one token, so they are
+    three lists and no objects.
 
-    token: int
-    text: bytes
-    logprob: float
+    Args:
+      texts: the bytes of each token.
+    """
+
+    tokens: list[int]
+    texts: list[bytes]
+    values: list[float]
 
 
 @attrs.frozen
 class SampledToken:
-    """One token of one sequence. ``text`` are its bytes, possibly part of a character.
-
-    ``logprobs``, if asked for: the token itself, then the most likely ones, best first.
-    """
+    """One token of one sequence. ``text`` are its bytes, possibly part of a character;
+    ``logprobs``: if they were asked for."""
 
     key: int
     token: int
     text: bytes
-    logprobs: list[TokenLogprob] = attrs.field(factory=list)
+    logprobs: Logprobs | None = None
 
 
 @attrs.frozen

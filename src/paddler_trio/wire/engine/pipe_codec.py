@@ -19,11 +19,11 @@ from paddler_trio.errors import WireError
 from paddler_trio.wire.engine.engine_pipe import (
     Ending,
     FromEngine,
+    Logprobs,
     Progress,
     SampledToken,
     Step,
     ToEngine,
-    TokenLogprob,
 )
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
@@ -61,7 +61,7 @@ def _step_as_map(step: Step) -> dict[str, object]:
     """Return a step as a map, on the hot path of the pipe: one of these for every pass, a row for
     every token."""
     rows = [
-        (sampled.key, sampled.token, sampled.text, *map(attrs.astuple, sampled.logprobs))
+        (sampled.key, sampled.token, sampled.text, *_logprobs_as_row(sampled.logprobs))
         for sampled in step.sampled
     ]
     endings = [attrs.asdict(ending) for ending in step.endings]
@@ -100,19 +100,27 @@ def _progress_of(*numbers: object) -> Progress:
     raise TypeError("not the progress of a prompt")
 
 
+def _logprobs_as_row(logprobs: Logprobs | None) -> tuple[bytes, list[bytes], bytes] | tuple[()]:
+    if logprobs is None:
+        return ()
+    return _packed(logprobs.tokens), logprobs.texts, array("d", logprobs.values).tobytes()
+
+
 def _sampled_of(key: object, token: object, text: object, *logprobs: object) -> SampledToken:
     if type(key) is not int or type(token) is not int or type(text) is not bytes:
         raise TypeError("not a sampled token")
     if not logprobs:
         return SampledToken(key, token, text)
-    return SampledToken(key, token, text, [_logprob_of(entry) for entry in logprobs])
+    return SampledToken(key, token, text, _logprobs_of(*logprobs))
 
 
-def _logprob_of(entry: object) -> TokenLogprob:
-    match entry:
-        case [int(token), bytes(text), float(logprob)]:
-            return TokenLogprob(token, text, logprob)
-    raise TypeError("not a token with its probability")
+def _logprobs_of(tokens: object, texts: object, values: object) -> Logprobs:
+    if type(texts) is not list or type(values) is not bytes:
+        raise TypeError("not tokens with their probabilities")
+    found = Logprobs(_tokens_of(tokens, None), texts, array("d", values).tolist())
+    if not len(found.tokens) == len(texts) == len(found.values) or set(map(type, texts)) != {bytes}:
+        raise TypeError("not tokens with their probabilities")
+    return found
 
 
 _ENDINGS = list[Ending]

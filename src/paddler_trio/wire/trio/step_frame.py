@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from json.encoder import encode_basestring
 from typing import Final
 
-from paddler_trio.wire.json_text import one_text
+from paddler_trio.wire.json_text import JsonText, one_text
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.trio_link import TAG
 
@@ -25,18 +25,19 @@ def step_entry(
     model: str | None = None,
 ) -> bytes:
     """One entry; what comes after ``results`` is left out where there is nothing to report."""
-    if prompt is None and model is None and not preemptions:
-        entry = _plain_tokens(wire_id, tokens, results)
-        if entry is not None:
-            return entry
-    fields: dict[str, object] = {"id": wire_id, "tokens": tokens, "results": results}
+    fields: dict[str, object] = {}
     if prompt is not None:
         fields["prompt"] = prompt.fields()
     if preemptions:
         fields["preemptions"] = preemptions
     if model is not None:
         fields["model"] = model
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+    ids = ",".join(map(str, tokens))
+    shown = ",".join(map(_result_text, results))
+    more = f",{_dumps(fields)[1:-1]}" if fields else ""
+    return (
+        f'{{"id":{encode_basestring(wire_id)},"tokens":[{ids}],"results":[{shown}]{more}}}'
+    ).encode()
 
 
 def step_frame(entries: Iterable[bytes]) -> bytes:
@@ -44,15 +45,17 @@ def step_frame(entries: Iterable[bytes]) -> bytes:
     return _BEGINNING + b",".join(entries) + _END
 
 
-def _plain_tokens(wire_id: str, tokens: Sequence[int], results: Sequence[object]) -> bytes | None:
-    """Return an entry of tokens and their texts, as nearly every one is; None for what has to be
-    encoded."""
-    texts = []
-    for result in results:
-        text = one_text(result)
-        if text is None:
-            return None
-        texts.append(text)
-    ids = ",".join(map(str, tokens))
-    shown = ",".join(texts)
-    return (f'{{"id":{encode_basestring(wire_id)},"tokens":[{ids}],"results":[{shown}]}}').encode()
+def _result_text(result: object) -> str:
+    """Return the JSON: of a text, as nearly every one is, and of what was written already, without
+    an encoder."""
+    text = one_text(result)
+    if text is not None:
+        return text
+    match result:
+        case {"Logprobs": JsonText(written)}:
+            return f'{{"Logprobs":{written}}}'
+    return _dumps(result)
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

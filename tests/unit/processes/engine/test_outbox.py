@@ -9,15 +9,23 @@ from queue import Queue
 from threading import Thread
 from typing import Final, NoReturn
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.processes.engine.pipe import OUTBOX_FRAMES, Outbox, together
+from paddler_trio.processes.engine.pipe import (
+    HELD_LOGPROBS,
+    OUTBOX_FRAMES,
+    OUTBOX_LOGPROBS,
+    Outbox,
+    together,
+)
 from paddler_trio.wire.engine.engine_pipe import (
     Ending,
     EngineStats,
     FromEngine,
+    Logprobs,
     Progress,
     SampledToken,
     Step,
@@ -129,6 +137,47 @@ def test_fewer_passes_wait_where_each_has_many_tokens(most_held: int) -> None:
         for number in range(count):
             outbox.put(plain(number))
         assert numbers(sent.get(timeout=PATIENCE_S)) == list(range(count))
+
+
+def likely(number: int, alternatives: int) -> Step:
+    """One token, with its own probability and so many others."""
+    count = 1 + alternatives
+    logprobs = Logprobs([number] * count, [b"x"] * count, [-1.0] * count)
+    return Step([attrs.evolve(token(number), logprobs=logprobs)], [])
+
+
+def test_tokens_with_many_probabilities_wait_for_no_next_pass() -> None:
+    with running(NEVER_S) as (outbox, sent):
+        outbox.put(plain(0))
+        sent.get(timeout=PATIENCE_S)
+        for number in range(3):
+            outbox.put(likely(number, HELD_LOGPROBS))
+            assert numbers(sent.get(timeout=PATIENCE_S)) == [number]
+        outbox.put(likely(3, 3))
+        outbox.put(plain(4))
+        outbox.put(ending(5))
+        assert numbers(sent.get(timeout=PATIENCE_S)) == [3, 4, 5], "few of them may wait"
+
+
+def test_an_agent_that_does_not_read_makes_passes_with_many_probabilities_wait_sooner() -> None:
+    each = OUTBOX_LOGPROBS // 2 - 1
+    with running(NEVER_S, room=1) as (outbox, sent):
+        passes = Thread(
+            target=lambda: [outbox.put(likely(n, each)) for n in range(20)], daemon=True
+        )
+        passes.start()
+        passes.join(timeout=BLOCKED_S)
+        assert passes.is_alive()
+        received: list[int] = []
+        while len(received) < 20:
+            delivery = numbers(sent.get(timeout=PATIENCE_S))
+            assert len(delivery) <= 2
+            received += delivery
+        assert received == list(range(20))
+        outbox.put(likely(20, 4 * OUTBOX_LOGPROBS))  # however many it has, a pass goes
+        assert numbers(sent.get(timeout=PATIENCE_S)) == [20]
+        passes.join(timeout=PATIENCE_S)
+        assert not passes.is_alive()
 
 
 def test_an_agent_that_does_not_read_makes_passes_wait() -> None:

@@ -53,6 +53,8 @@ INCLUDABLE = (
     "web_search_call.results",
 )
 ITEM_REFERENCE = "item_reference"
+MAX_METADATA, MAX_METADATA_CHARS = 16, 512
+"""Pairs, and characters of each: three events of a stream repeat them."""
 _NAME = Text(256, least_chars=1)
 _STATUS = accepted(
     "status", OneOf(("in_progress", "completed", "incomplete")), "What is given is what there is."
@@ -358,7 +360,7 @@ def responses_record(limits: ApiLimits) -> Record:
         hint("include_obfuscation", "events are not padded", neutral=(False,)),
     )
     own = {"store", "metadata", "id_slot"}
-    metadata = FreeObject(Text(512), 16, "of metadata", most_name_chars=64)
+    metadata = FreeObject(Text(MAX_METADATA_CHARS), MAX_METADATA, "of metadata", most_name_chars=64)
     return record(
         "CreateResponseRequest",
         *_conversation_fields(limits),

@@ -16,7 +16,6 @@ from __future__ import annotations
 import codecs
 import ctypes
 from collections.abc import Sequence
-from math import log
 
 import attrs
 import numpy as np
@@ -30,10 +29,14 @@ from paddler_trio.processes.engine.sampling.sampler_chain import (
     is_greedy,
     stages_of,
 )
-from paddler_trio.processes.engine.sampling.shortlist import Shortlist, candidates_needed
+from paddler_trio.processes.engine.sampling.shortlist import (
+    Shortlist,
+    best_of,
+    candidates_needed,
+)
 from paddler_trio.scheduler.batching.reasoning_limit import ReasoningLimit
 from paddler_trio.system.llama_library import lib
-from paddler_trio.wire.engine.engine_pipe import Grammar, ReasoningBudget, TokenLogprob
+from paddler_trio.wire.engine.engine_pipe import Grammar, Logprobs, ReasoningBudget
 from paddler_trio.wire.engine.sampler_stages import Sampling
 
 _MAX_WAKING_TRIES = 8
@@ -128,7 +131,7 @@ class Sampler:
             self._follow(self._reasoning, token)
         return token
 
-    def logprobs(self, token: int, count: int) -> list[TokenLogprob] | None:
+    def logprobs(self, token: int, count: int) -> Logprobs | None:
         """Return the token that was just sampled, then the ``count`` most likely ones that the
         chain left, best first, with their natural logarithms; None if the model's own are wanted.
         """
@@ -137,15 +140,11 @@ class Sampler:
         ids, shares = np.array([token]), np.array([1.0])  # certain, where nothing was chosen from
         if self._left is not None:
             likely = self._left[self._left["p"] > 0.0]
-            likely = likely[np.argsort(-likely["p"], kind="stable")]
             ids, shares = likely["id"], likely["p"]
-        places = [*np.flatnonzero(ids == token)[:1], *range(min(count, len(ids)))]
-        return [
-            TokenLogprob(
-                int(ids[place]), self._llama.token_bytes(int(ids[place])), log(shares[place])
-            )
-            for place in places
-        ]
+        places = [*np.flatnonzero(ids == token)[:1], *best_of(shares, count)]
+        tokens = ids[places].tolist()
+        values = np.log(shares[places].astype(np.float64)).tolist()
+        return Logprobs(tokens, [self._llama.token_bytes(each) for each in tokens], values)
 
     def replay(self, token: int) -> None:
         """Accept a token that another engine sampled; GrammarRejectedError if it does not fit."""

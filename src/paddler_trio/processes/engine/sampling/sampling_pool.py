@@ -13,6 +13,7 @@ import numpy as np
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.sampling.constraint import GrammarRejectedError
 from paddler_trio.processes.engine.sampling.sampler import Sampler
+from paddler_trio.processes.engine.sampling.shortlist import best_of
 from paddler_trio.scheduler.batching.batch_plan import ScheduledChunk
 from paddler_trio.wire.engine.crash_record import (
     MAX_SAMPLING_THREADS,
@@ -20,7 +21,7 @@ from paddler_trio.wire.engine.crash_record import (
     ActivityCells,
     CrashRecord,
 )
-from paddler_trio.wire.engine.engine_pipe import TokenLogprob
+from paddler_trio.wire.engine.engine_pipe import Logprobs
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -115,17 +116,12 @@ def first_tokens(
     return tokens
 
 
-def logprobs_of(llama: Llama, row: int, token: int, count: int) -> list[TokenLogprob]:
+def logprobs_of(llama: Llama, row: int, token: int, count: int) -> Logprobs:
     """Return the sampled token, then the ``count`` most likely ones, best first; natural logarithms
     of the model's own probabilities, before any sampler changed them."""
-    logits = llama.logits(row).astype(np.float64)
+    logits = llama.logits(row)
     peak = logits.max()
-    normal = peak + np.log(np.exp(logits - peak).sum())
-    count = min(count, len(logits))
-    best: list[int] = []
-    if count:
-        top = np.argpartition(-logits, count - 1)[:count]
-        best = top[np.argsort(-logits[top], kind="stable")].tolist()
-    return [
-        TokenLogprob(t, llama.token_bytes(t), float(logits[t] - normal)) for t in (token, *best)
-    ]
+    normal = float(peak) + float(np.log(np.exp(logits - peak).sum(dtype=np.float64)))
+    tokens = [token, *best_of(logits, count).tolist()]
+    values = (logits[tokens].astype(np.float64) - normal).tolist()
+    return Logprobs(tokens, [llama.token_bytes(each) for each in tokens], values)

@@ -20,6 +20,8 @@ WORTH_A_SHORTLIST = 8192
 """Tokens of a vocabulary below which llama.cpp is as quick with all of them."""
 _MOST_PART = 4
 """A shortlist that may be a quarter of the vocabulary is none."""
+BLOCKS_FOR_EACH = 4
+"""Of the vocabulary, for each of the most likely tokens that are asked for."""
 _FIRST_GAP = 8.0
 _TRIES = 5
 _WIDER, _NARROWER = 1.5, 0.9
@@ -87,3 +89,19 @@ class Shortlist:
                 too_far = self._gap
             self._gap = min(_WIDER * self._gap, (too_near + too_far) / 2)
         return None
+
+
+def best_of(logits: np.ndarray, count: int) -> np.ndarray:
+    """Return the places of the ``count`` largest, the largest first, and of equal ones the first.
+
+    The vocabulary is looked through in blocks: as many as are asked for are at least as large as
+    the least of the largest blocks' peaks, and few others are. To partition a vocabulary of 150,000
+    takes twenty times as long.
+    """
+    found = np.arange(len(logits) if count else 0)
+    size = len(logits) // (BLOCKS_FOR_EACH * count) if count else 0
+    if size > 1:
+        peaks = logits[: len(logits) // size * size].reshape(-1, size).max(axis=1)
+        least = np.partition(peaks, len(peaks) - count)[len(peaks) - count]
+        found = np.flatnonzero(logits >= least)
+    return found[np.argsort(-logits[found], kind="stable")[:count]]
