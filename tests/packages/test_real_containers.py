@@ -144,15 +144,14 @@ def test_the_image_says_its_version_and_has_no_way_to_install_more(
 
 
 @pytest.mark.parametrize("variant", ["--vulkan", "--cuda"])
-def test_a_variant_for_gpus_names_what_its_base_lacks(
-    engine: ContainerEngine, variant: str
-) -> None:
-    """What such an image is built on cannot be had here; the plan and the refusal can."""
-    python = "/opt/paddler-trio/bin/paddler-trio"
-    entry = [f"--entrypoint={python}", IMAGE, "setup", variant, "--portable"]
+def test_a_variant_for_gpus_is_planned(engine: ContainerEngine, variant: str) -> None:
+    """An image for GPUs is built on one that has their toolkit, and none is here: only the plan of
+    such a build is looked at, and that what runs cannot compile."""
+    program = "/opt/paddler-trio/bin/paddler-trio"
+    entry = [f"--entrypoint={program}", IMAGE, "setup", variant, "--portable"]
     run = ("run", "--rm", "--network=none", *AS_IMAGE)
     plan = engine.podman(*run, *entry, "--plan")
     assert f"-DGGML_{variant.removeprefix('--').upper()}=ON" in plan
     refused = engine.try_podman(*run, *entry)
     assert refused.returncode != 0
-    assert "not found" in refused.stdout + refused.stderr
+    assert "then run this again" in refused.stderr, "there is no compiler in what runs"

@@ -1,4 +1,4 @@
-"""The functions here use what only Linux offers, and go a portable way elsewhere.
+"""Functions of the kernel that only Linux offers; elsewhere each goes a portable way.
 
 A function asks ``sys.platform`` when it is called, so that its tests can switch Linux off.
 """
