@@ -6,7 +6,8 @@
 #
 # Volumes: /var/lib/paddler-trio (state), /var/cache/paddler-trio (models that were downloaded).
 # SETUP chooses what models are computed on: `--build-arg SETUP=--vulkan`. For CUDA, build on an
-# image that has its toolkit and Python, and run with --gpus all.
+# image that has its toolkit and Python, and run with --gpus all. podman and buildah build it with
+# `--format docker`: there is no HEALTHCHECK in the OCI's format.
 ARG PYTHON_IMAGE=python:3.13-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
