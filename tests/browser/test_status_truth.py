@@ -233,3 +233,25 @@ def test_drained_agents_are_no_capacity_and_a_machine_is_one_agent(
     expect(page.get_by_role("region", name="Agents").get_by_role("heading", level=2)).to_have_text(
         "2 agents"
     )
+
+
+def test_what_removes_says_so_and_an_error_that_is_over_is_gone(
+    viewer: Viewer, fleet: Fleet
+) -> None:
+    page = viewer.page
+    viewer.expect_error(".*")
+    page.route("**/api/v2/fleet", lambda route: route.abort())
+    viewer.open(f"{fleet.management_url}/panel/", "model")
+    expect(page.get_by_text("The balancer cannot be reached")).to_be_visible()
+    page.unroute("**/api/v2/fleet")
+    page.route("**/api/v2/events**", lambda route: route.abort())
+    page.evaluate("() => window.dispatchEvent(new Event('online'))")
+    page.unroute("**/api/v2/events**")
+    fleet.restart_balancer()
+    fleet.wait_serving(AGENTS)
+    expect(page.locator(".connection.live")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("The balancer cannot be reached")).to_have_count(0)
+    page.get_by_role("button", name="Remove two").click()
+    expect(page.get_by_role("button", name="Remove", exact=True)).to_have_class(
+        re.compile("danger")
+    )

@@ -33,10 +33,10 @@ async def test_one_that_is_lost_is_offline_until_it_is_back(autojump_clock: Mock
     async with world() as here:
         known = KnownAgents(here.dispatcher)
         first, second = here.agent(name="a1"), here.agent(name="a2")
-        assert (known.num_here, known.view()) == (2, [])
+        assert (known.num_here, known.shown()) == (2, [])
         lose(here, first)
         lose(here, second, said_goodbye=True)
-        assert [(each["name"], each["state"]["word"]) for each in known.view()] == [  # type: ignore[index]
+        assert [(each.name, each.state.word) for each in known.shown()] == [
             ("a1", "offline"),
             ("a2", "stopped"),
         ]
@@ -57,7 +57,7 @@ async def test_nobody_is_lost_because_the_balancer_ends(autojump_clock: MockCloc
         known.follow()
         here.dispatcher.drain()
         lose(here, peer)
-        assert known.view() == []
+        assert known.shown() == []
 
 
 async def test_a_restart_expects_those_that_were_here_and_misses_those_that_do_not_come(

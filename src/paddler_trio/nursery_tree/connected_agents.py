@@ -49,12 +49,6 @@ class Agents(dict[AgentKey, AgentConnection]):
         return agent.id in self._drained or agent.host in self._drained
 
     @property
-    def capacity(self) -> int:
-        """Return the slots that requests may get now: not those of agents that are drained,
-        ejected, or have nothing to serve."""
-        return sum(agent.usable_slots for agent in self.values() if agent.is_accepting)
-
-    @property
     def all_slots_are_drained(self) -> bool:
         """Agents have slots, and an operator has drained every one of these agents."""
         having = [agent for agent in self.values() if agent.status.slots_total > 0]

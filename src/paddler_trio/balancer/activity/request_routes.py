@@ -24,7 +24,7 @@ import trio
 
 from paddler_trio.balancer.activity.agent_history import AgentEvent
 from paddler_trio.balancer.activity.finished_requests import MAX_FINISHED, PackedRecord
-from paddler_trio.balancer.activity.moments import ms, utc_ms
+from paddler_trio.balancer.activity.moments import ms, utc_ms, utc_of
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_record import RequestRecord
 from paddler_trio.balancer.activity.request_words import explanation
@@ -64,6 +64,7 @@ COLUMNS: Final = (
     "kind",
     "route",
     "phase",
+    "arrived",
     "arrived_ms",
     "waited_ms",
     "first_result_ms",
@@ -335,6 +336,7 @@ def _row(record: RequestRecord) -> list[object]:
         record.kind,
         _cell(record.route or ""),
         record.phase,
+        utc_of(record.arrived_s),
         ms(record.arrived_s),
         ms(waited_s),
         "" if record.first_s is None else ms(record.first_s),

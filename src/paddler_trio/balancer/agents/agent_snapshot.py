@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 import trio
@@ -30,6 +30,12 @@ def agent_facts(agent: AgentConnection, busy: int) -> AgentFacts:
         busy=busy,
         issues=len(status.issues),
     )
+
+
+def capacity(agents: Iterable[AgentConnection]) -> int:
+    """Return the slots that requests may get now: not those of agents that are drained, ejected, or
+    have nothing to serve."""
+    return sum(agent.usable_slots for agent in agents if agent.is_accepting)
 
 
 def phase_of(agent: AgentConnection) -> str:

@@ -15,6 +15,7 @@ from paddler_trio.balancer.activity.measures.request_measures import RequestMeas
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
+from paddler_trio.balancer.agents.agent_snapshot import capacity
 from paddler_trio.balancer.assembly.feed_assembly import event_feed
 from paddler_trio.balancer.assembly.store_assembly import model_store_child
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
@@ -89,7 +90,7 @@ class BalancerCore:
             lambda deployment: dispatcher.pools.serves(deployment),
             AgentMeasures(lambda: dispatcher.agents),
         )
-        metrics = MetricsHistory(lambda: dispatcher.agents.capacity)
+        metrics = MetricsHistory(lambda: capacity(dispatcher.agents.values()))
         recorder = MetricsObserver(metrics, activity.finished)
         all_observers = Observers((activity, *observers, requests, recorder))
         dispatcher = Dispatcher(_limits(config), all_observers)

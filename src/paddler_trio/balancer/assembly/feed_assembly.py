@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import attrs
 import trio
 
 from paddler_trio.balancer.activity.agents_topic import AgentsTopic
@@ -48,9 +49,6 @@ def event_feed(
         assert isinstance(entries, Sequence)
         return {entry["deployment"]: entry for entry in entries}
 
-    def gone_now(now_s: float) -> Mapping[str, object]:
-        return {str(each["name"]): each for each in problems.known.view()}
-
     def logs_now(now_s: float) -> Mapping[str, object]:
         counts = {"seq": RECENT.seq, "warnings": RECENT.warnings, "errors": RECENT.errors}
         return {"last": counts}
@@ -62,8 +60,12 @@ def event_feed(
             DeploymentsTopic(
                 dispatcher, lambda: states.current.state.deployments, problems.progress
             ),
-            WholeTopic("problems", problems.view),
-            WholeTopic("gone", gone_now, lambda: problems.known.changed.ordinal),
+            WholeTopic("problems", lambda now_s: {each.id: each.view() for each in problems.now()}),
+            WholeTopic(
+                "gone",
+                lambda now_s: {each.name: attrs.asdict(each) for each in problems.known.shown()},
+                lambda: problems.known.changed.ordinal,
+            ),
             RequestsTopic(activity),
             WholeTopic("rollouts", rollouts_now, lambda: rollouts.changes.ordinal),
             WholeTopic(

@@ -8,7 +8,6 @@ in memory only. The file may be lost without harm; the balancer that owns the st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
@@ -22,6 +21,7 @@ from paddler_trio.errors import PaddlerError, StateDatabaseError, WireError
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.scheduler.truth.agent_truth import truth_of_gone
+from paddler_trio.scheduler.truth.truths import Truth
 from paddler_trio.system.printed_tree import explain_this_task
 from paddler_trio.system.synchronization import ChangedItems, Changes
 from paddler_trio.wire.codec import dumps, loads, structure, unstructure
@@ -68,6 +68,18 @@ class KnownAgent:
     last_words: str = ""
     reason: str = BROKE
     is_named: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class GoneAgent:
+    """One agent that was here, as operators are shown it; ``since`` is RFC 3339."""
+
+    name: str
+    deployments: tuple[str, ...]
+    slots: int
+    since: str
+    last_words: str
+    state: Truth
 
 
 @attrs.frozen(kw_only=True)
@@ -124,10 +136,10 @@ class KnownAgents:
             deployment in each.deployments for each in self.gone.values() if not each.said_goodbye
         )
 
-    def view(self) -> list[Mapping[str, object]]:
-        """Those that are gone, as JSON."""
+    def shown(self) -> list[GoneAgent]:
+        """Return those that are gone, as operators are shown them."""
         self.follow()
-        return [_view(each) for each in self.gone.values()]
+        return [_gone(each) for each in self.gone.values()]
 
     def forget(self, name: str) -> KnownAgent | None:
         """Forget one that is gone, or expect it no more; None if there is none.
@@ -291,15 +303,15 @@ def _record(name: str, agents: list[AgentConnection], *, left: str | None) -> Kn
     )
 
 
-def _view(each: KnownAgent) -> Mapping[str, object]:
+def _gone(each: KnownAgent) -> GoneAgent:
     truth = truth_of_gone(
         said_goodbye=each.said_goodbye, last_words=each.last_words, reason=each.reason
     )
-    return {
-        "name": each.name,
-        "deployments": list(each.deployments),
-        "slots": each.slots,
-        "since": each.left,
-        "last_words": each.last_words,
-        "state": truth.view(),
-    }
+    return GoneAgent(
+        name=each.name,
+        deployments=each.deployments,
+        slots=each.slots,
+        since=each.left or "",
+        last_words=each.last_words,
+        state=truth,
+    )

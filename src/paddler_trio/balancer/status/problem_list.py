@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
@@ -46,10 +46,6 @@ class ProblemList:
     def now(self) -> list[Problem]:
         """Those that there are, the worst first."""
         return problems_of(self.facts())
-
-    def view(self, now_s: float = 0.0) -> Mapping[str, object]:
-        """Return them as JSON, by their ids."""
-        return {each.id: each.view() for each in self.now()}
 
     def facts(self) -> FleetFacts:
         """Return the facts from which the list follows."""

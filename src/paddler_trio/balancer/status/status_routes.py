@@ -34,7 +34,9 @@ class StatusRoutes:
         await send_json(exchange.send, 200, {"problems": found})
 
     async def _known(self, exchange: Exchange, params: Params) -> None:
-        await send_json(exchange.send, 200, {"agents": self.known.view()})
+        await send_json(
+            exchange.send, 200, {"agents": [attrs.asdict(each) for each in self.known.shown()]}
+        )
 
     async def _forget(self, exchange: Exchange, params: Params) -> None:
         name = params["name"]

@@ -15,7 +15,7 @@ from cattrs.errors import BaseValidationError
 
 from paddler_trio.cli.balancer_http import BalancerVersionError
 from paddler_trio.cli.live.live_views import BalancerView, DeploymentView, LiveAgent
-from paddler_trio.cli.live.problems import ProblemView
+from paddler_trio.cli.live.problems_command import ProblemView
 from paddler_trio.cli.live.request_views import RequestView
 from paddler_trio.cli.management_client import CONVERTER, Json
 

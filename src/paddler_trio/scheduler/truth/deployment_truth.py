@@ -69,7 +69,8 @@ class DeploymentFacts:
       wanted: how many agents shall serve it.
       is_all: every agent that may.
       offline: known agents of it that were lost and have not come back.
-      waiting: requests in its queue.
+      waiting: requests in its queue that any agent may answer.
+      stranded: those that only a model may go on with that no agent serves.
       is_full: no more of them are taken.
       expected: what is under way that a request without an agent waits for; empty for nothing.
       left_s: how long that will take; None if that is not known.
@@ -82,6 +83,7 @@ class DeploymentFacts:
     agents: AgentCounts = AgentCounts()
     offline: int = 0
     waiting: int = 0
+    stranded: int = 0
     is_full: bool = False
     expected: str = ""
     left_s: float | None = None
@@ -197,7 +199,10 @@ def _none(
 def _follows(facts: DeploymentFacts) -> str:
     """Return what requests meet while agents answer."""
     if facts.meets == "slot":
-        return ""
+        if not facts.stranded:
+            return ""
+        stranded = f"{plural(facts.stranded, 'request')} {_verb('wait', facts.stranded)}"
+        return f"{stranded} for the model that began the answer"
     waiting = f"{plural(facts.waiting, 'request')} {_verb('wait', facts.waiting)} for a turn"
     return waiting if facts.waiting else "all slots are taken: a request waits for its turn"
 

@@ -91,7 +91,7 @@ class LogRing:
     def add(self, level: str, record: structlog.typing.EventDict) -> None:
         """Add one more record of this level."""
         fields = _fields(record)
-        shown: dict[str, object] = {
+        shown = {
             "level": level,
             "logger": redacted(record.get("logger") or "", MAX_NAME_CHARS),
             "event": redacted(record.get("event") or "", MAX_EVENT_CHARS),
