@@ -66,7 +66,6 @@ MAX_MULTIPLE = 10_000
 _COUNTS = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
 )  # fmt: skip
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LOOKS_AROUND = re.compile(r"\(\?[=!<]|\\[1-9bBpPk]")
 
 
@@ -103,7 +102,8 @@ def holds_multiples_of(step: object) -> bool:
     _, digits, exponent = Decimal(repr(step)).normalize().as_tuple()
     if not isinstance(exponent, int) or not -9 <= exponent <= 4:
         return False
-    return bool(int("".join(map(str, digits))) * 10 ** max(exponent, 0) <= MAX_MULTIPLE)
+    whole = int("".join(map(str, digits)))
+    return whole <= MAX_MULTIPLE // int(10 ** max(exponent, 0))
 
 
 def _is_over(value: object, limit: int) -> bool:
@@ -293,8 +293,11 @@ class _Work:
         for key in _COUNTS:
             if _is_over(node.get(key), MAX_COUNT):
                 self.unbound.append((path, key))
-        for key in _BOUNDS:
-            if _is_over(node.get(key), MAX_INTEGER):
+        for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
+            bound = node.get(key)
+            if isinstance(bound, int | float) and _is_over(bound, MAX_INTEGER):
+                if (bound > 0) is not key.lower().endswith("minimum"):
+                    continue  # wider than what is ever written
                 self.unbound.append((path, key))
         self._note_property_counts(node, path)
 

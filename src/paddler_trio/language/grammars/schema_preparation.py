@@ -111,6 +111,7 @@ class SchemaPreparation:
     _known: dict[int, tuple[object, Prepared]] = attrs.field(factory=dict, init=False)
     """By the id of a schema, which is kept so that the id stays its own."""
     _references: dict[str, str] = attrs.field(factory=dict, init=False)
+    """The names of definitions, by their pointers or by what they are for."""
     _waiting: list[tuple[str, object, str]] = attrs.field(factory=list, init=False)
     _depth: int = attrs.field(default=0, init=False)
     _hides_names: bool = attrs.field(default=False, init=False)
@@ -292,8 +293,8 @@ class SchemaPreparation:
         makers: dict[str, Callable[[dict[str, object], str], Prepared]] = {
             "null": lambda _rules, _path: {"type": "null"},
             "boolean": lambda _rules, _path: {"type": "boolean"},
-            "integer": partial(_number, kind="integer"),
-            "number": partial(_number, kind="number"),
+            "integer": partial(self._number, kind="integer"),
+            "number": partial(self._number, kind="number"),
             "string": self._text,
             "array": self._array,
             "object": self._object,
@@ -356,6 +357,13 @@ class SchemaPreparation:
                 reason = f"enum: {value!r} cannot be written in this model's calls"
                 raise SchemaError("$", reason)
 
+    def _number(self, rules: Schema, path: str, *, kind: str) -> Prepared:
+        prepared = _number(rules, path, kind=kind)
+        if prepared.keys() == {"type"}:
+            return prepared
+        # The library makes a long expression of a range, each time that it meets one.
+        return self._shared(f"n{json.dumps(prepared)}", lambda: prepared)
+
     def _text(self, rules: Schema, path: str) -> Prepared:
         patterns = self.patterns(rules, path)
         least, most = self.lengths(rules, path)
@@ -406,18 +414,18 @@ class SchemaPreparation:
         """Return the schema for any JSON value."""
         if not self.avoided:
             return True
-        any_value: Prepared = {"$ref": "#/$defs/any"}
-        return self._shared(
-            "any",
-            lambda: {
-                "anyOf": [
-                    {"type": ["null", "boolean", "number"]},
-                    self._text({}, "$"),
-                    {"type": "array", "items": any_value},
-                    {"type": "object", **self._further(any_value)},
-                ]
-            },
-        )
+        return self._shared("any", self._anything)
+
+    def _anything(self) -> Prepared:
+        any_value = self.anything()  # known already
+        return {
+            "anyOf": [
+                {"type": ["null", "boolean", "number"]},
+                self._text({}, "$"),
+                {"type": "array", "items": any_value},
+                {"type": "object", **self._further(any_value)},
+            ]
+        }
 
     def any_object(self) -> Prepared:
         """Return the schema for any JSON object."""
@@ -433,10 +441,11 @@ class SchemaPreparation:
         }
 
     def _shared(self, name: str, make: Callable[[], Prepared]) -> Prepared:
-        if name not in self._definitions:
-            self._definitions[name] = True
-            self._definitions[name] = make()
-        return {"$ref": f"#/$defs/{name}"}
+        if name not in self._references:
+            known = self._references[name] = f"d{len(self._references)}"
+            self._definitions[known] = True
+            self._definitions[known] = make()
+        return {"$ref": f"#/$defs/{self._references[name]}"}
 
     # ------------------------------------------------------------------ arrays and objects
 
@@ -650,7 +659,7 @@ def count_of(rules: Schema, key: str, path: str) -> int | None:
 # ------------------------------------------------------------------------------- numbers
 
 
-def _number(rules: Schema, path: str, *, kind: str) -> Prepared:
+def _number(rules: Schema, path: str, *, kind: str) -> dict[str, object]:
     low: int | None = None
     high: int | None = None
     named = rules.get("format")
