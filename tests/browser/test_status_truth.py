@@ -223,6 +223,8 @@ def test_drained_agents_are_no_capacity_and_a_machine_is_one_agent(
     viewer.open(f"{fleet.management_url}/panel/", "fleet")
     expect(page.get_by_role("region", name="The fleet in figures")).to_contain_text("of 4")
     expect(card(page)).to_contain_text("of 4 slots on 1 agent")
+    facts = page.get_by_text("Inference and APIs").locator("..")
+    expect(facts).to_contain_text(fleet.inference)  # where OpenAI's API is on
     httpx.delete(url, verify=NO_TLS, timeout=60).raise_for_status()
     expect(card(page)).to_contain_text("of 8 slots on 2 agents")
     default = get(fleet, "/api/v2/fleet")["revision"]["state"]["deployments"][0]
