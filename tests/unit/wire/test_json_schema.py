@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from odd_schemas import odd_schemas
 from paddler_trio.language.grammars.patterns import TEXT_FORMATS
-from paddler_trio.language.grammars.schema_preparation import INTEGER_FORMATS, NUMBER_FORMATS
+from paddler_trio.language.grammars.schema_numbers import INTEGER_FORMATS, NUMBER_FORMATS
 from paddler_trio.wire.json_schema import KNOWN_FORMATS, MAX_DEPTH, lawful_schema
 
 TEXT = {"type": "string"}

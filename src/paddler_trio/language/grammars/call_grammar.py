@@ -31,8 +31,9 @@ from paddler_trio.language.grammars.lark import (
     regex,
 )
 from paddler_trio.language.grammars.notation import Notation
+from paddler_trio.language.grammars.prepared_schema import Prepared
 from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
-from paddler_trio.language.grammars.schema_preparation import Prepared, SchemaPreparation
+from paddler_trio.language.grammars.schema_preparation import SchemaPreparation
 from paddler_trio.language.grammars.tagged_calls import PYTHON, TaggedArguments
 
 MAX_CALLS = 64
