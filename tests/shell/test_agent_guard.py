@@ -33,7 +33,7 @@ TRIO = [(b"sec-websocket-protocol", b"paddler-trio.1")]
         ("GET", SOCKET, 401, 403, 400, 403),
         ("GET", "/health", 200, 200, 200, 200),
         ("GET", "/api/v2/join", 200, 200, 200, 200),
-        ("DELETE", "/api/v2/join", 401, 403, 404, 403),
+        ("DELETE", "/api/v2/join", 401, 403, 200, 403),
         ("POST", "/api/v2/join/", 401, 403, 200, 403),
     ],
 )
