@@ -137,7 +137,7 @@ class Day:
         self.check(answers or truth.severity != "ok", f"well, and nobody answers: {truth}")
         self.check(answers or truth.follows != "", f"nothing follows: {truth}")
         if facts.meets == "slot":
-            self.check((truth.follows == "") == (not facts.stranded), f"{truth.follows}: {facts}")
+            self.check((truth.follows == "") == (not facts.waiting), f"{truth.follows}: {facts}")
         busy = sum(
             min(agent.slots_processing, agent.usable_slots)
             for agent in self.world.dispatcher.agents.values()

@@ -160,7 +160,7 @@ class Pools:
     def hold_of(self, request: Request) -> Hold | None:
         """Return why a request waits, if its pool is held."""
         pool = self._by_name.get(request.deployment)
-        return None if pool is None else pool.held
+        return None if pool is None or pool.serves else pool.held
 
     def serves(self, deployment: str) -> bool:
         """Return whether an agent of this deployment has slots and gets work."""
@@ -171,9 +171,7 @@ class Pools:
         """Return why its requests wait, if they do not only wait for their turn; else an empty
         text."""
         pool = self._by_name.get(deployment)
-        if pool is None:
-            return ""
-        if pool.serves:
+        if pool is None or pool.serves:
             return ""
         if pool.held is not None:
             return pool.held.reason

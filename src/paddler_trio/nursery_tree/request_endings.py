@@ -8,7 +8,6 @@ from typing import Final, TypeAlias
 import attrs
 
 from paddler_trio.nursery_tree.agent_kinds import AgentKind
-from paddler_trio.scheduler.truth.request_truth import CANCELLED_CODE
 from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler
 from paddler_trio.wire.trio.request_frame import TooLong
 
@@ -49,7 +48,6 @@ OLD_FOR_INFILL: Final = Failure(
     "prompt with the model's own markers",
 )
 CUT_OFF: Final = Failure(502, "Response channel closed before terminator")
-CANCELLED: Final = Failure(CANCELLED_CODE, "An operator cancelled this request")
 
 
 def no_such_deployment(name: str) -> Failure:

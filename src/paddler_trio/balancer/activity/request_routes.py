@@ -38,8 +38,8 @@ from paddler_trio.net.server.asgi import (
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.request import MAX_LOG_ID_CHARS
-from paddler_trio.nursery_tree.request_endings import CANCELLED
-from paddler_trio.scheduler.truth.request_truth import ENDINGS
+from paddler_trio.nursery_tree.request_endings import Failure
+from paddler_trio.scheduler.truth.request_truth import CANCELLED_CODE, ENDINGS
 from paddler_trio.wire.codec import dumps
 
 log = structlog.get_logger("requests")
@@ -54,6 +54,7 @@ SORTED: Final = 1000
 """Records that are sorted between two checkpoints."""
 PART: Final = 100
 """Records that are looked at between two checkpoints."""
+CANCELLED: Final = Failure(CANCELLED_CODE, "An operator cancelled this request")
 STATES: Final = ("in_flight", "finished", "all")
 FORMATS: Final = ("json", "csv")
 COLUMNS: Final = (

@@ -85,7 +85,6 @@ class AgentsProgress:
             left_s = math.inf if held is None else held.until_s - now_s
             limits = self.dispatcher.limits
             waiting = 0 if pool is None else pool.ledger.num_waiting
-            stranded = len(pool.ledger.stranded()) if pool is not None and waiting else 0
             rollout = self.rolling(spec.name)
             agents = [] if pool is None else list(pool.agents.values())
             if rollout is not None:
@@ -97,8 +96,7 @@ class AgentsProgress:
                 is_all=spec.replicas.is_all,
                 agents=counts_of(agents, spec),
                 offline=self.offline(spec.name),
-                waiting=waiting - stranded,
-                stranded=stranded,
+                waiting=waiting,
                 is_full=waiting >= limits.max_buffered,
                 expected="" if held is None else held.reason,
                 left_s=math.ceil(left_s) if math.isfinite(left_s) else None,

@@ -59,6 +59,7 @@ class EndingView:
 class StateView:
     """A state in the few words of the balancer."""
 
+    state: str = ""
     word: str = ""
     severity: str = ""
     sentence: str = ""

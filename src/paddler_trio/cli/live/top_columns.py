@@ -123,7 +123,7 @@ def request_columns(now_ms: int) -> list[Column[RequestView]]:
         Column("what", 20, lambda r: r.what, lambda r: text_order(r.what), 4),
         Column(
             "phase",
-            10,
+            12,
             request_phase,
             lambda r: text_order(request_phase(r)),
             style=lambda r: SEVERITY_STYLES.get(r.state.severity, "dim"),
@@ -141,8 +141,11 @@ def request_columns(now_ms: int) -> list[Column[RequestView]]:
 
 
 def request_phase(request: RequestView) -> str:
-    """Return the phase of a request, or how it ended."""
-    return request.state.word or request.phase
+    """Return the phase of a request, or how it ended; its place in the queue has a column."""
+    state = request.state
+    if state.state in ("queued", "stopped", "cancelled"):
+        return state.state
+    return state.word or request.phase
 
 
 def agent_words(agent: LiveAgent) -> str:

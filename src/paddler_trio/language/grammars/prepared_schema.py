@@ -11,12 +11,14 @@ from paddler_trio.language.grammars.lark import GrammarError
 from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
 from paddler_trio.wire.json_schema import MAX_COUNT, MAX_FREE_NAMES
 
-Prepared: TypeAlias = dict[str, object] | bool
+Rules: TypeAlias = dict[str, object]
+"""Keywords of a schema, and their values."""
+Prepared: TypeAlias = Rules | bool
 """A schema for the library."""
 MAX_PROPERTIES = 2000
 
 
-def shape_of(rules: Schema, path: str) -> tuple[dict[str, object], frozenset[str], object]:
+def shape_of(rules: Schema, path: str) -> tuple[Rules, frozenset[str], object]:
     """The properties that are named, those that must be there, and what others have to be."""
     declared = rules.get("properties", {})
     required = rules.get("required", [])
@@ -48,7 +50,7 @@ def shape_of(rules: Schema, path: str) -> tuple[dict[str, object], frozenset[str
 
 
 def counted(
-    prepared: dict[str, object],
+    prepared: Rules,
     counts: Mapping[str, int],
     num_required: int,
     *,

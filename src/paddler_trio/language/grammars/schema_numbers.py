@@ -7,6 +7,7 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from paddler_trio.language.grammars.patterns import TEXT_FORMATS
+from paddler_trio.language.grammars.prepared_schema import Rules
 from paddler_trio.language.grammars.schema_merging import NothingMatchesError, Schema, SchemaError
 from paddler_trio.wire.json_schema import MAX_INTEGER, holds_multiples_of
 
@@ -21,7 +22,7 @@ INTEGER_FORMATS = {
 NUMBER_FORMATS = frozenset({"float", "double", "decimal"})
 
 
-def prepared_number(rules: Schema, path: str, *, kind: str) -> dict[str, object]:
+def prepared_number(rules: Schema, path: str, *, kind: str) -> Rules:
     low: int | None = None
     high: int | None = None
     named = rules.get("format")
@@ -32,7 +33,7 @@ def prepared_number(rules: Schema, path: str, *, kind: str) -> dict[str, object]
     if kind == "integer":
         low = _LEAST_INT64 if low is None else low
         high = _MOST_INT64 if high is None else high
-    prepared: dict[str, object] = {"type": kind}
+    prepared: Rules = {"type": kind}
     step = rules.get("multipleOf")
     if step is not None:
         prepared["multipleOf"] = _step(step, path)

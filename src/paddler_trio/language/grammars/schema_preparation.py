@@ -34,6 +34,7 @@ from paddler_trio.language.grammars.lark import GrammarError, Work
 from paddler_trio.language.grammars.patterns import TEXT_FORMATS, alternatives_of, texts_without
 from paddler_trio.language.grammars.prepared_schema import (
     Prepared,
+    Rules,
     any_of,
     count_of,
     counted,
@@ -117,7 +118,7 @@ class SchemaPreparation:
     def grammar(self, prepared: Prepared) -> str:
         """Return Lark for the values that fit what was prepared here; GrammarError."""
         refuse_endless(prepared, self._definitions)
-        options: dict[str, object] = {
+        options: Rules = {
             "whitespace_pattern": BLANKS,
             "coerce_one_of": True,  # those that are told apart by nothing are refused before
             "json_allow_general_unicode_escapes": True,
@@ -220,7 +221,7 @@ class SchemaPreparation:
                     raise
         return {"$ref": f"#/$defs/{self._references[pointer]}"}
 
-    def _either(self, key: str, rules: dict[str, object], path: str) -> Prepared:
+    def _either(self, key: str, rules: Rules, path: str) -> Prepared:
         branches = rules.pop(key)
         assert isinstance(branches, list), "checked when the schema was read"
         if len(branches) > MAX_ALTERNATIVES:
@@ -280,11 +281,11 @@ class SchemaPreparation:
 
     # ------------------------------------------------------------------- one plain schema
 
-    def _ways(self, rules: dict[str, object], path: str) -> list[Prepared]:
+    def _ways(self, rules: Rules, path: str) -> list[Prepared]:
         """Alternatives for a schema of nothing but a type and its keywords."""
         if "const" in rules or "enum" in rules:
             return [self._values(rules, path)]
-        makers: dict[str, Callable[[dict[str, object], str], Prepared]] = {
+        makers: dict[str, Callable[[Rules, str], Prepared]] = {
             "null": lambda _rules, _path: {"type": "null"},
             "boolean": lambda _rules, _path: {"type": "boolean"},
             "integer": partial(self._number, kind="integer"),
@@ -301,7 +302,7 @@ class SchemaPreparation:
             raise problem or NothingMatchesError(path, "no type is left")
         return ways
 
-    def _types(self, rules: dict[str, object], path: str) -> list[str]:
+    def _types(self, rules: Rules, path: str) -> list[str]:
         if "type" in rules:
             return types_in(rules["type"], path)
         meant = [kind for kind, keys in _KEYWORDS_OF.items() if not keys.isdisjoint(rules)]
@@ -313,7 +314,7 @@ class SchemaPreparation:
                 return ["number"]
         return meant or [kind for kind in KINDS if kind != "integer"]
 
-    def _values(self, rules: dict[str, object], path: str) -> Prepared:
+    def _values(self, rules: Rules, path: str) -> Prepared:
         values = rules["enum"] if "enum" in rules else [rules["const"]]
         if not isinstance(values, list) or not values:
             raise SchemaError(path, "enum: has to be a list that is not empty")
@@ -361,15 +362,15 @@ class SchemaPreparation:
     def _text(self, rules: Schema, path: str) -> Prepared:
         patterns = self.patterns(rules, path)
         least, most = self.lengths(rules, path)
-        counts: dict[str, object] = {"minLength": least} if least else {}
+        counts: Rules = {"minLength": least} if least else {}
         if most is not None:
             counts["maxLength"] = most
         if not patterns and not counts and self.avoided:
             return self._shared("text", lambda: self._pattern_of_all(self._avoiding(), {}))
         return self._pattern_of_all([*patterns, *self._avoiding()], counts)
 
-    def _pattern_of_all(self, patterns: list[str], counts: dict[str, object]) -> Prepared:
-        schema: dict[str, object] = {"type": "string", **counts}
+    def _pattern_of_all(self, patterns: list[str], counts: Rules) -> Prepared:
+        schema: Rules = {"type": "string", **counts}
         if len(patterns) == 1:
             schema["pattern"] = patterns[0]
         elif patterns:
@@ -427,7 +428,7 @@ class SchemaPreparation:
         """Return the schema for any JSON object."""
         return {"type": "object", **self._further(self.anything())}
 
-    def _further(self, schema: Prepared) -> dict[str, object]:
+    def _further(self, schema: Prepared) -> Rules:
         """Return what allows any further name."""
         if not self.avoided:
             return {"additionalProperties": schema}
@@ -470,7 +471,7 @@ class SchemaPreparation:
         if most is not None and least > most:
             reason = f"minItems: {least} items are asked for, {most} can fit"
             raise NothingMatchesError(path, reason)
-        prepared: dict[str, object] = {"type": "array", "items": rest, "minItems": least}
+        prepared: Rules = {"type": "array", "items": rest, "minItems": least}
         if firsts:
             prepared["prefixItems"] = firsts
         return prepared if most is None else {**prepared, "maxItems": most}
@@ -485,7 +486,7 @@ class SchemaPreparation:
                 if name in required:
                     raise
                 properties[name] = False
-        prepared: dict[str, object] = {
+        prepared: Rules = {
             "type": "object",
             "properties": properties,
             "required": [name for name in declared if name in required],
@@ -504,9 +505,9 @@ class SchemaPreparation:
             return counted(prepared, counts, len(required), is_open=is_open, path=path)
         return prepared
 
-    def _others(self, rules: Schema, further: object, path: str) -> dict[str, object]:
+    def _others(self, rules: Schema, further: object, path: str) -> Rules:
         """Return what further properties have to be, and have to be called."""
-        closed: dict[str, object] = {"additionalProperties": False}
+        closed: Rules = {"additionalProperties": False}
         patterns = rules.get("patternProperties")
         names = rules.get("propertyNames", True)
         try:
@@ -561,7 +562,7 @@ class SchemaPreparation:
                 yield written, False
 
 
-_NO_FORMATS: dict[str, object] = dict.fromkeys(NUMBER_FORMATS)
+_NO_FORMATS: Rules = dict.fromkeys(NUMBER_FORMATS)
 
 
 def _kind(value: object) -> str:

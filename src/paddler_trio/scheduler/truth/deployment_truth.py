@@ -69,8 +69,8 @@ class DeploymentFacts:
       wanted: how many agents shall serve it.
       is_all: every agent that may.
       offline: known agents of it that were lost and have not come back.
-      waiting: requests in its queue that any agent may answer.
-      stranded: those that only a model may go on with that no agent serves.
+      waiting: requests in its queue; while slots are free, only those that the model or the
+        revision must go on with that began them, and that no agent with a free slot serves.
       is_full: no more of them are taken.
       expected: what is under way that a request without an agent waits for; empty for nothing.
       left_s: how long that will take; None if that is not known.
@@ -83,7 +83,6 @@ class DeploymentFacts:
     agents: AgentCounts = AgentCounts()
     offline: int = 0
     waiting: int = 0
-    stranded: int = 0
     is_full: bool = False
     expected: str = ""
     left_s: float | None = None
@@ -93,7 +92,7 @@ class DeploymentFacts:
     @property
     def meets(self) -> Meets:
         """See ``Meets``."""
-        if self.agents.free > 0 and self.waiting == 0:
+        if self.agents.free > 0:
             return "slot"
         if self.agents.slots > 0:
             return "queue"
@@ -199,10 +198,10 @@ def _none(
 def _follows(facts: DeploymentFacts) -> str:
     """Return what requests meet while agents answer."""
     if facts.meets == "slot":
-        if not facts.stranded:
+        if not facts.waiting:
             return ""
-        stranded = f"{plural(facts.stranded, 'request')} {_verb('wait', facts.stranded)}"
-        return f"{stranded} for the model that began the answer"
+        bound = f"{plural(facts.waiting, 'request')} {_verb('wait', facts.waiting)}"
+        return f"{bound} for the model that began the answer"
     waiting = f"{plural(facts.waiting, 'request')} {_verb('wait', facts.waiting)} for a turn"
     return waiting if facts.waiting else "all slots are taken: a request waits for its turn"
 

@@ -71,7 +71,6 @@ deployments = st.builds(
     agents=counts,
     offline=small,
     waiting=small,
-    stranded=small,
     is_full=st.booleans(),
     expected=st.sampled_from(["", "the model is being loaded on a1"]),
     left_s=st.none() | st.floats(0, 100),
@@ -190,7 +189,7 @@ def test_nothing_is_held_that_is_answered_and_nothing_is_well_that_is_not(
     if answers:
         assert "wait until" not in truth.follows
         assert "504" not in truth.follows
-        assert (truth.follows == "") == (facts.meets == "slot" and not facts.stranded)
+        assert (truth.follows == "") == (facts.meets == "slot" and not facts.waiting)
     if truth.severity == "ok":
         assert answers
         assert facts.agents.current >= facts.wanted
