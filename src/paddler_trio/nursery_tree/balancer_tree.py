@@ -63,6 +63,7 @@ class Addresses:
     inference: list[str]
     management: list[str]
     compat_openai: list[str] = attrs.field(factory=list)
+    compat_ollama: list[str] = attrs.field(factory=list)
     reverse_proxy: list[str] = attrs.field(factory=list)
     web_admin_panel: list[str] = attrs.field(factory=list)
 
