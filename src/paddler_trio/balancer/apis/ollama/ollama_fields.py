@@ -91,9 +91,11 @@ def _message_shape(limits: ApiLimits) -> Shape:
     )
 
 
-def _options(limits: ApiLimits) -> Field:
+@lru_cache(maxsize=8)
+def options_record(limits: ApiLimits) -> Record:
+    """Return the members of ``options``."""
     stop_text = Text(limits.max_stop_chars, "max_stop_chars")
-    options = record(
+    return record(
         "options",
         Field(
             "num_predict",
@@ -111,8 +113,8 @@ def _options(limits: ApiLimits) -> Field:
         hint("penalize_newline", "a line break is a token like others", neutral=(True,)),
         hint("tfs_z", "there is no such stage any more", neutral=(1,)),
         *(accepted(name, Anything(), "The operator decides how to load.") for name in _LOADING),
+        note="Members of `options` of both.",
     )
-    return Field("options", options, "How tokens are sampled, and when the answer ends.")
 
 
 def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
@@ -125,7 +127,9 @@ def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
             Either((OneOf(("", "json")), schema)),
             "json: any JSON object; or the JSON Schema of the answer.",
         ),
-        _options(limits),
+        Field(
+            "options", options_record(limits), "How tokens are sampled, and when the answer ends."
+        ),
         Field(
             "think",
             Either((Flag(), OneOf(tuple(EFFORTS)))),
