@@ -316,3 +316,26 @@ def test_what_has_no_effect_is_reported(http: httpx.Client) -> None:
     names = set(answer.headers["x-paddler-ignored-fields"].split(", "))
     assert names == {"novelty", "options.num_ctx", "options.novelty"}
     assert lines(answer)[-1]["done_reason"] == "length"
+
+
+def test_texts_are_embedded() -> None:
+    import ollama
+
+    options = ["--compat-ollama-addr=127.0.0.1:0"]
+    with Fleet.start(agents=1, slots=1, model=None, balancer_options=options) as fleet:
+        fleet.desire(BUNDLED_MODEL, enable_embeddings=True, pooling_type="Mean")
+        fleet.wait_serving()
+        with ollama.Client(alone(fleet), trust_env=False, timeout=60) as client:
+            first, second = client.embed(MODEL, ["a slot", "an agent"]).embeddings
+            (short,) = client.embed(MODEL, "a slot", dimensions=8).embeddings
+            none = client.embed(MODEL, [])
+            own = client.embeddings(MODEL, "a slot").embedding
+            assert client.show(MODEL).capabilities == ["embedding"]
+            with pytest.raises(ollama.ResponseError, match="dimensions is 9999"):
+                client.embed(MODEL, "a slot", dimensions=9999)
+    assert none.embeddings == []
+    for vector in (first, second, short):
+        assert sum(each * each for each in vector) == pytest.approx(1, abs=1e-5)
+    assert (len(first), len(short)) == (256, 8)
+    scale = own[0] / first[0]
+    assert own == pytest.approx([scale * each for each in first], rel=1e-3, abs=1e-4)

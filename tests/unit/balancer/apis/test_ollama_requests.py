@@ -15,7 +15,7 @@ from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.ignored_fields import IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.ollama.go_template import filled
-from paddler_trio.balancer.apis.ollama.ollama_answers import AnswerLines, OllamaForm, as_message
+from paddler_trio.balancer.apis.ollama.ollama_answers import AnswerLines, Holder, OllamaForm
 from paddler_trio.balancer.apis.ollama.ollama_request import read_chat, read_generate
 from paddler_trio.wire.paddler.request_params import JsonSchemaGrammar
 from paddler_trio.wire.trio.work import (
@@ -170,7 +170,7 @@ def test_no_template_makes_more_of_a_request_than_there_is(pieces: list[str], te
 
 
 def lines_of(*results: Any) -> list[Any]:
-    form = OllamaForm(model="m", members=as_message, elapsed_s=lambda: 1.0)
+    form = OllamaForm(model="m", holder=Holder.MESSAGE, elapsed_s=lambda: 1.0)
     lines = AnswerLines(form, AnswerReader())
     text = b"".join(lines.take(Step(0, [result])) for result in results)
     return [json.loads(line) for line in text.splitlines()]
@@ -214,6 +214,6 @@ def test_the_last_line_has_the_reason_and_the_times(reason: str, told: str) -> N
 
 
 def test_silence_is_a_line_that_says_nothing() -> None:
-    form = OllamaForm(model="m", members=as_message, elapsed_s=lambda: 1.0)
+    form = OllamaForm(model="m", holder=Holder.MESSAGE, elapsed_s=lambda: 1.0)
     line = json.loads(AnswerLines(form, AnswerReader()).filler("queued position=3"))
     assert (line["message"], line["done"]) == ({"role": "assistant", "content": ""}, False)

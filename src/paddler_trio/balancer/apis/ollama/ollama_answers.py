@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from enum import Enum, auto
 from typing import Final
 
 import attrs
@@ -53,27 +54,16 @@ class Said:
 
     content: str = ""
     thinking: str = ""
-    calls: Sequence[Json] = ()
+    calls: Sequence[object] = ()
 
 
-def as_message(said: Said) -> Json:
-    """``message``, as ``/api/chat`` answers."""
-    message: Json = {"role": "assistant", "content": said.content}
-    if said.thinking:
-        message["thinking"] = said.thinking
-    if said.calls:
-        message["tool_calls"] = list(said.calls)
-    return {"message": message}
+class Holder(Enum):
+    """Name where an answer stands: in a message, in a response, or in a response in which nothing
+    is told apart, since no template rendered the prompt."""
 
-
-def as_response(said: Said) -> Json:
-    """``response``, as ``/api/generate`` answers."""
-    return {"response": said.content, **({"thinking": said.thinking} if said.thinking else {})}
-
-
-def as_text(said: Said) -> Json:
-    """``response`` to a prompt that no template rendered: nothing in it is told apart."""
-    return {"response": said.thinking + said.content}
+    MESSAGE = auto()
+    RESPONSE = auto()
+    TEXT = auto()
 
 
 @attrs.frozen(kw_only=True)
@@ -81,19 +71,18 @@ class OllamaForm:
     """Hold what is decided before the answer: ``model`` is the name to answer under.
 
     Args:
-      members: those that hold what is said.
       elapsed_s: seconds since the request came.
     """
 
     model: str
-    members: Callable[[Said], Json]
+    holder: Holder
     elapsed_s: Callable[[], float]
     with_logprobs: bool = False
 
     def body(self, said: Said) -> Json:
         """Return a piece, behind which more comes."""
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        return {"model": self.model, "created_at": now, **self.members(said), "done": False}
+        return {"model": self.model, "created_at": now, **self._held(said), "done": False}
 
     def last(self, said: Said, ended: Ended) -> Json:
         """Return the last piece, or the whole answer."""
@@ -106,7 +95,16 @@ class OllamaForm:
             **self._durations(ended),
         }
 
-    def _durations(self, ended: Ended) -> Json:
+    def _held(self, said: Said) -> Json:
+        if self.holder is Holder.TEXT:
+            return {"response": said.thinking + said.content}
+        thinking = {"thinking": said.thinking} if said.thinking else {}
+        if self.holder is Holder.RESPONSE:
+            return {"response": said.content, **thinking}
+        calls = {"tool_calls": list(said.calls)} if said.calls else {}
+        return {"message": {"role": "assistant", "content": said.content, **thinking, **calls}}
+
+    def _durations(self, ended: Ended) -> Mapping[str, int]:
         """Return counts, and nanoseconds: what passed before the prompt was begun, in the queue or
         until the model was there, is that of loading."""
         total = round(self.elapsed_s() * 1e9)
@@ -122,7 +120,7 @@ class OllamaForm:
         }
 
 
-def _call(index: int, call: Call) -> Json:
+def _call(index: int, call: Call) -> object:
     function = {"index": index, "name": call.name, "arguments": input_of(call.arguments)}
     return {"id": call.id, "function": function}
 
@@ -141,7 +139,7 @@ class WholeAnswer:
     def take(self, step: Step) -> int:
         return self.answer.take(step.results)
 
-    def body(self) -> Json:
+    def body(self) -> object:
         answer = self.answer
         said = Said(
             content=answer.content,

@@ -6,7 +6,7 @@ A name without a tag is listed with ``:latest``, as Ollama has them: programs lo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from math import isfinite
 from typing import Final
@@ -19,14 +19,12 @@ from paddler_trio.balancer.apis.backend import Backend, cluster_parameters, no_s
 from paddler_trio.balancer.apis.fields import text_in
 from paddler_trio.balancer.apis.generation_settings import sampling_settings
 from paddler_trio.balancer.apis.llama_server.model_routes import (
-    own_stats,
     stats_of_all,
     template_of,
 )
 from paddler_trio.balancer.apis.ollama.ollama_answers import NDJSON_HEADERS, line
 from paddler_trio.balancer.apis.ollama.ollama_fields import pull_record, show_record
 from paddler_trio.balancer.apis.ollama.ollama_routes import LATEST, plain_name
-from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.balancer.fleet.deployments import Deployment, NoSuchModelError
 from paddler_trio.wire.scalars import rfc3339
 from paddler_trio.wire.trio.work import SamplingOverrides
@@ -70,9 +68,8 @@ async def greet(backend: Backend, exchange: ApiExchange) -> None:
 async def tags(backend: Backend, exchange: ApiExchange) -> None:
     """List the models."""
     served = backend.deployments.visible(exchange.allowed_deployments)
-    stats = await stats_of_all(backend, served)
-    models = [_model(backend, each, stats[each.name]) for each in served]
-    await exchange.send_json(200, {"models": models})
+    described = await _described(backend, served)
+    await exchange.send_json(200, {"models": [each.listed() for each in described]})
 
 
 async def running(backend: Backend, exchange: ApiExchange) -> None:
@@ -82,33 +79,33 @@ async def running(backend: Backend, exchange: ApiExchange) -> None:
         for each in backend.deployments.visible(exchange.allowed_deployments)
         if backend.deployments.status(each)[0] == "loaded"
     ]
-    stats = await stats_of_all(backend, served)
-    models = [_running(backend, each, stats[each.name]) for each in served]
-    await exchange.send_json(200, {"models": models})
+    described = await _described(backend, served)
+    await exchange.send_json(200, {"models": [each.running() for each in described]})
 
 
 async def show(backend: Backend, exchange: ApiExchange) -> None:
     """Describe one model."""
     values = await exchange.read_record(backend.limits, show_record)
     backend = _named(backend, exchange, text_in(values, "model"))
-    served = backend.deployment
-    stats = await own_stats(backend)
-    template = template_of(backend, stats) or ""
-    parameters = _parameters(backend, stats)
-    metadata = _metadata(stats)
-    modelfile = [f"FROM {_shown_name(served)}", f'TEMPLATE """{template}"""']
-    modelfile += [f"PARAMETER {name} {value}" for name, value in parameters.items()]
-    body: Json = {
+    (model,) = await _described(backend, [backend.deployment])
+    template = template_of(backend, model.stats) or ""
+    settings = sampling_settings(cluster_parameters(backend), SamplingOverrides())
+    parameters = [(name, settings[name]) for name in _PARAMETERS]
+    if "n_ctx" in model.stats:
+        parameters.append(("num_ctx", model.stats["n_ctx"]))
+    modelfile = [f"FROM {model.name}", f'TEMPLATE """{template}"""']
+    modelfile += [f"PARAMETER {name} {value}" for name, value in parameters]
+    text = model.metadata.get("general.license")
+    body = {
+        **({} if text is None else {"license": text}),
         "modelfile": "\n".join(modelfile),
-        "parameters": "\n".join(f"{name:<30} {value}" for name, value in parameters.items()),
+        "parameters": "\n".join(f"{name:<30} {value}" for name, value in parameters),
         "template": template,
-        "details": _details(stats),
-        "model_info": _model_info(stats),
-        "capabilities": _capabilities(served, stats),
-        "modified_at": _modified_at(backend),
+        "details": model.details(),
+        "model_info": model.info(),
+        "capabilities": model.capabilities(),
+        "modified_at": model.modified_at,
     }
-    if "general.license" in metadata:
-        body["license"] = metadata["general.license"]
     await exchange.send_json(200, body)
 
 
@@ -148,58 +145,77 @@ def _named(backend: Backend, exchange: ApiExchange, asked: str | None) -> Backen
 # ---------------------------------------------------------------------------------- descriptions
 
 
-def _shown_name(served: Deployment) -> str:
-    return served.id if ":" in served.id.rpartition("/")[2] else served.id + LATEST
+async def _described(backend: Backend, served: Sequence[Deployment]) -> list[OllamaModel]:
+    stats = await stats_of_all(backend, served)
+    modified_at = rfc3339(datetime.fromtimestamp(backend.created_s, UTC))
+    return [OllamaModel(each, stats[each.name], modified_at) for each in served]
 
 
-def _modified_at(backend: Backend) -> str:
-    return rfc3339(datetime.fromtimestamp(backend.created_s, UTC))
+@attrs.frozen
+class OllamaModel:
+    """One model; ``stats`` is how an agent describes it, empty while none has it loaded."""
 
+    served: Deployment
+    stats: Mapping[str, object]
+    modified_at: str
 
-def _model(backend: Backend, served: Deployment, stats: Mapping[str, object]) -> Json:
-    name = _shown_name(served)
-    return {
-        "name": name,
-        "model": name,
-        "modified_at": _modified_at(backend),
-        "size": stats.get("size_bytes", 0),
-        "digest": served.digest,
-        "details": _details(stats),
-    }
+    @property
+    def name(self) -> str:
+        own = self.served.id
+        return own if ":" in own.rpartition("/")[2] else own + LATEST
 
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Return what agents tell of the file; older ones tell nothing."""
+        metadata = self.stats.get("metadata")
+        return metadata if isinstance(metadata, Mapping) else {}
 
-def _running(backend: Backend, served: Deployment, stats: Mapping[str, object]) -> Json:
-    """Return a model that is loaded. It is known whether layers are on a GPU, and not how many:
-    then all are taken to be."""
-    model = _model(backend, served, stats)
-    del model["modified_at"]
-    state = served.state
-    is_on_gpu = state is not None and state.inference_parameters.n_gpu_layers != 0
-    return {
-        **model,
-        "expires_at": NEVER,
-        "size_vram": model["size"] if is_on_gpu else 0,
-        "context_length": stats.get("n_ctx", 0),
-    }
+    def listed(self) -> object:
+        return {**self._named(), "modified_at": self.modified_at}
 
+    def running(self) -> object:
+        """It is known whether layers are on a GPU, and not how many: then all are taken to be."""
+        state = self.served.state
+        is_on_gpu = state is not None and state.inference_parameters.n_gpu_layers != 0
+        return {
+            **self._named(),
+            "expires_at": NEVER,
+            "size_vram": self.stats.get("size_bytes", 0) if is_on_gpu else 0,
+            "context_length": self.stats.get("n_ctx", 0),
+        }
 
-def _metadata(stats: Mapping[str, object]) -> Mapping[str, str]:
-    """Return what agents tell of the file; older ones tell nothing."""
-    metadata = stats.get("metadata")
-    return metadata if isinstance(metadata, Mapping) else {}
+    def _named(self) -> Mapping[str, object]:
+        return {
+            "name": self.name,
+            "model": self.name,
+            "size": self.stats.get("size_bytes", 0),
+            "digest": self.served.digest,
+            "details": self.details(),
+        }
 
+    def details(self) -> object:
+        family = self.metadata.get("general.architecture", "")
+        file_type = self.metadata.get("general.file_type", "")
+        return {
+            "parent_model": "",
+            "format": "gguf",
+            "family": family,
+            "families": [family] if family else [],
+            "parameter_size": _in_words(self.stats.get("n_params", 0)),
+            "quantization_level": _FILE_TYPES.get(file_type, "unknown"),
+        }
 
-def _details(stats: Mapping[str, object]) -> Json:
-    metadata = _metadata(stats)
-    family = metadata.get("general.architecture", "")
-    return {
-        "parent_model": "",
-        "format": "gguf",
-        "family": family,
-        "families": [family] if family else [],
-        "parameter_size": _in_words(stats.get("n_params", 0)),
-        "quantization_level": _FILE_TYPES.get(metadata.get("general.file_type", ""), "unknown"),
-    }
+    def info(self) -> object:
+        """Return what the file says of itself; numbers as numbers, but for those that are names."""
+        own = {name: _value(name, text) for name, text in self.metadata.items()}
+        count = {"general.parameter_count": self.stats["n_params"]} if self.stats else {}
+        return own | count
+
+    def capabilities(self) -> list[str]:
+        if not self.served.generates_tokens:
+            return ["embedding"]
+        more = {"vision": "can_see", "tools": "has_tools", "thinking": "has_thinking"}
+        return ["completion", *(name for name, own in more.items() if self.stats.get(own) is True)]
 
 
 def _in_words(number: object) -> str:
@@ -210,14 +226,6 @@ def _in_words(number: object) -> str:
         if number >= size:
             return f"{number / size:.1f}{unit}" if unit in "TB" else f"{number / size:.2f}{unit}"
     return str(number) if number else ""
-
-
-def _model_info(stats: Mapping[str, object]) -> Json:
-    """Return what the file says of itself; numbers as numbers, but for those that are names."""
-    info: Json = {name: _value(name, text) for name, text in _metadata(stats).items()}
-    if "n_params" in stats:
-        info["general.parameter_count"] = stats["n_params"]
-    return info
 
 
 def _value(name: str, text: str) -> object:
@@ -237,16 +245,3 @@ def _value(name: str, text: str) -> object:
 
 _GENERAL_NUMBERS: Final = frozenset({"general.file_type", "general.quantization_version"})
 MAX_DIGITS: Final = 32
-
-
-def _parameters(backend: Backend, stats: Mapping[str, object]) -> Json:
-    settings = sampling_settings(cluster_parameters(backend), SamplingOverrides())
-    chosen = {name: settings[name] for name in _PARAMETERS}
-    return {**chosen, "num_ctx": stats["n_ctx"]} if "n_ctx" in stats else chosen
-
-
-def _capabilities(served: Deployment, stats: Mapping[str, object]) -> list[str]:
-    if not served.generates_tokens:
-        return ["embedding"]
-    more = {"vision": "can_see", "tools": "has_tools", "thinking": "has_thinking"}
-    return ["completion", *(name for name, own in more.items() if stats.get(own) is True)]

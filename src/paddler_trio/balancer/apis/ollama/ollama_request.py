@@ -78,8 +78,9 @@ def read_generate(
         name = "template" if template else "system"
         raise invalid(f"{name} has no place in a prompt with {as_it_stands}", name)
     if as_it_stands is None and template is None:
-        said: list[Json] = [{"role": "system", "content": system}] if system else []
-        said.append({"role": "user", "content": _content(text, images)})
+        said = [{"role": "user", "content": _content(text, images)}]
+        if system:
+            said.insert(0, {"role": "system", "content": system})
         return _request(values, _conversation(values, said, ignored), ignored)
     if images:
         raise invalid(
@@ -160,28 +161,28 @@ def _message(message: Mapping[str, object]) -> Json:
     if "thinking" in message:
         said["reasoning_content"] = message["thinking"]
     if calls := list_in(message, "tool_calls"):
-        said["tool_calls"] = [{**_call(call), "type": "function"} for call in calls]
+        said["tool_calls"] = [
+            {**_some(call, "id"), "type": "function", "function": _some(call["function"], *_CALLED)}
+            for call in calls
+        ]
     if "tool_name" in message:
         said["name"] = message["tool_name"]
-    if "tool_call_id" in message:
-        said["tool_call_id"] = message["tool_call_id"]
-    return said
+    return said | _some(message, "tool_call_id")
 
 
-def _call(call: Mapping[str, object]) -> Json:
-    function = object_in(call, "function")
-    own = {name: function[name] for name in ("name", "arguments") if name in function}
-    return {**{name: call[name] for name in ("id",) if name in call}, "function": own}
+_CALLED = ("name", "arguments")
+
+
+def _some(values: Mapping[str, object], *names: str) -> Json:
+    return {name: values[name] for name in names if name in values}
 
 
 def _content(text: str, images: Iterable[str]) -> object:
     """Return a text alone, or the images and then the text."""
-    parts: list[Json] = [
-        {"type": "image_url", "image_url": {"url": _data_uri(image)}} for image in images
-    ]
+    parts = [{"type": "image_url", "image_url": {"url": _data_uri(image)}} for image in images]
     if not parts:
         return text
-    return [*parts, {"type": "text", "text": text}] if text else parts
+    return [*parts, *([{"type": "text", "text": text}] if text else [])]
 
 
 def _data_uri(image: str) -> str:

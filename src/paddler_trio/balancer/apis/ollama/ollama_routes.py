@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import trio
 
@@ -15,18 +15,15 @@ from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.ollama.ollama_answers import (
     NDJSON_HEADERS,
     AnswerLines,
+    Holder,
     OllamaForm,
     Said,
     WholeAnswer,
-    as_message,
-    as_response,
-    as_text,
 )
 from paddler_trio.balancer.apis.ollama.ollama_fields import embed_record, embeddings_record
 from paddler_trio.balancer.apis.ollama.ollama_request import OllamaRequest, read_chat, read_generate
 from paddler_trio.balancer.apis.openai.embeddings import Embedded, embed, vectors_of
 from paddler_trio.balancer.apis.questions import ask
-from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.model_questions import DescribeModel
@@ -48,25 +45,25 @@ def plain_name(backend: Backend, asked: str) -> str:
 
 async def chat(backend: Backend, exchange: ApiExchange) -> None:
     request = await exchange.read(backend.limits, read_chat)
-    await _answer(backend, exchange, request, as_message)
+    await _answer(backend, exchange, request, Holder.MESSAGE)
 
 
 async def generate(backend: Backend, exchange: ApiExchange) -> None:
     request = await exchange.read(backend.limits, read_generate)
-    members = as_text if request.is_verbatim else as_response
-    await _answer(backend, exchange, request, members)
+    holder = Holder.TEXT if request.is_verbatim else Holder.RESPONSE
+    await _answer(backend, exchange, request, holder)
 
 
 async def _answer(
     backend: Backend,
     exchange: ApiExchange,
     request: OllamaRequest,
-    members: Callable[[Said], Json],
+    holder: Holder,
 ) -> None:
     backend = routed(backend, exchange, request.model)
     form = OllamaForm(
         model=model_name(backend, request.model),
-        members=members,
+        holder=holder,
         elapsed_s=lambda: trio.current_time() - exchange.began_s,
         with_logprobs=request.with_logprobs,
     )
@@ -105,7 +102,7 @@ async def embed_texts(backend: Backend, exchange: ApiExchange) -> None:
     """Answer ``/api/embed``."""
     values = await exchange.read_record(backend.limits, embed_record)
     backend = routed(backend, exchange, text_in(values, "model"))
-    cuts: Json = {} if values.get("truncate") is False else {"truncate_prompt_tokens": -1}
+    cuts = {} if values.get("truncate") is False else {"truncate_prompt_tokens": -1}
     embedded = Embedded(0, [])
     if values["input"] != []:
         given = {"input": values["input"], **cuts}
