@@ -1,35 +1,35 @@
-"""What bound answers cost: our automaton, llama.cpp's sampler and, if installed, llguidance.
+"""What bound answers cost, for twenty schemas as applications write them.
 
-For each of twenty schemas as applications write them: milliseconds from the schema to the first
-mask, microseconds to check a token that fits and to mask the vocabulary, in a batch of eight.
-``llguidance`` is no dependency of ours: put it into an environment of its own to compare with it.
-Usage: ``python benchmarks/grammars.py [vocabulary.gguf]``.
+Milliseconds from a schema that is new to the first mask, microseconds to check and accept a token
+that fits and to take the candidates that a mask leaves, in batches of eight and of 32: processor
+time of the thread, since other programs are not measured.
+Usage: ``python benchmarks/grammars.py [vocabulary.gguf]``; ``... widen vocabulary.gguf wider.gguf
+128256`` writes a vocabulary of more tokens.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
+import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import Any, Protocol
+from pathlib import Path
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
-from paddler_trio.language.grammars.gbnf_compilation import AnswerGrammar, compile_gbnf
-from paddler_trio.language.grammars.gbnf_conversion import json_schema_to_gbnf
-from paddler_trio.language.grammars.gbnf_reader import read_gbnf
+from gguf import GGUFReader, GGUFWriter
 
+from paddler_trio.language.grammars.conversion import AnswerGrammar, check_grammar, write_schema
+from paddler_trio.language.grammars.lark import LarkWriter
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
-from paddler_trio.processes.engine.sampling.candidates import TOKEN_DATA, candidates_of, token_rows
-from paddler_trio.processes.engine.sampling.constraint import Constraint, _kept_grammar
+from paddler_trio.processes.engine.sampling import constraint as constraints
+from paddler_trio.processes.engine.sampling.candidates import token_rows
+from paddler_trio.processes.engine.sampling.constraint import Constraint
+from paddler_trio.wire.engine.engine_pipe import Grammar
 
-BATCH = 8
+BATCHES = (8, 32)
 
 
 def _object(required: list[str], **properties: object) -> dict[str, object]:
@@ -157,154 +157,105 @@ SCHEMAS: dict[str, tuple[dict[str, object], object]] = {
 }
 
 
-class Matcher(Protocol):
-    """One answer under a grammar."""
-
-    def takes(self, token: int) -> bool: ...
-    def accept(self, token: int) -> None: ...
-    def mask(self, logits: np.ndarray) -> None: ...
+def grammar_of(schema: object) -> Grammar:
+    writer = LarkWriter()
+    return AnswerGrammar(writer.text(write_schema(schema, writer))).compiled()
 
 
-class Ours:
-    def __init__(self, llama: Llama, schema: str) -> None:
-        self._constraint = Constraint.build(
-            llama, AnswerGrammar(json_schema_to_gbnf(schema), "root").compiled()
-        )
-        self.takes, self.accept = self._constraint.takes, self._constraint.accept
-
-    def mask(self, logits: np.ndarray) -> None:
-        rows = token_rows(logits)
-        self._constraint.mask(rows)
-        logits[:] = rows["logit"]
-
-    @staticmethod
-    def forget() -> None:
-        for cache in (_kept_grammar, compile_gbnf, read_gbnf, json_schema_to_gbnf):
-            cache.cache_clear()
+def first_mask_ms(llama: Llama, schema: object) -> float:
+    """Milliseconds from a schema that is new to the first mask, compiled twice as it is for a
+    request: in preparation and by the engine."""
+    check_grammar.cache_clear()
+    constraints._KEPT = constraints._Kept()
+    began_s = time.thread_time()
+    Constraint.build(llama, grammar_of(schema)).allowed()
+    return 1e3 * (time.thread_time() - began_s)
 
 
-class LlamaCpp:
-    def __init__(self, llama: Llama, schema: str) -> None:
-        gbnf = json_schema_to_gbnf(schema)
-        self._grammar = lib.llama_sampler_init_grammar(llama.vocab, gbnf.encode(), b"root")
-
-    def takes(self, token: int) -> bool:
-        one = np.array([(token, 1.0, 0.0)], TOKEN_DATA)
-        lib.llama_sampler_apply(self._grammar, ctypes.byref(candidates_of(one)))
-        return bool(np.isfinite(one["logit"][0]))
-
-    def accept(self, token: int) -> None:
-        lib.llama_sampler_accept(self._grammar, token)
-
-    def mask(self, logits: np.ndarray) -> None:
-        rows = token_rows(logits)
-        lib.llama_sampler_apply(self._grammar, ctypes.byref(candidates_of(rows)))
-        logits[:] = rows["logit"]
-
-    @staticmethod
-    def forget() -> None:
-        json_schema_to_gbnf.cache_clear()
-
-
-class Guidance:
-    tokenizers: dict[int, Any] = {}  # noqa: RUF012
-
-    def __init__(self, llama: Llama, schema: str) -> None:
-        import llguidance
-        import llguidance.llamacpp
-        import llguidance.numpy
-
-        self._numpy = llguidance.numpy
-        if id(llama) not in self.tokenizers:
-            self.tokenizers[id(llama)] = llguidance.llamacpp.lltokenizer_from_vocab(llama.vocab)
-        options = {"whitespace_flexible": True}
-        grammar = llguidance.LLMatcher.grammar_from_json_schema(schema, overrides=options)
-        self._matcher = llguidance.LLMatcher(self.tokenizers[id(llama)], grammar)
-        if problem := self._matcher.get_error():
-            raise ValueError(problem)
-        self._bits = self._numpy.allocate_token_bitmask(1, llama.n_vocab)
-
-    def takes(self, token: int) -> bool:
-        return bool(self._matcher.validate_tokens([token]) == 1)
-
-    def accept(self, token: int) -> None:
-        self._matcher.consume_token(token)
-
-    def mask(self, logits: np.ndarray) -> None:
-        self._numpy.fill_next_token_bitmask(self._matcher, self._bits)
-        bits = np.unpackbits(self._bits.view(np.uint8), count=len(logits), bitorder="little")
-        logits[bits == 0] = -np.inf
-
-    @staticmethod
-    def forget() -> None:
-        return
-
-
-def measured(
-    make: Callable[[Llama, str], Any], llama: Llama, schema: str, tokens: list[int]
-) -> Any:
-    """Milliseconds to the first mask, microseconds of one check and of one mask."""
-    make.forget()  # type: ignore[attr-defined]
+def per_token_us(
+    llama: Llama, schema: object, tokens: list[int], batch: int
+) -> tuple[float, float]:
+    """Microseconds to check and accept a token, and to take the candidates that a mask leaves."""
+    grammar = grammar_of(schema)
+    answers = [Constraint.build(llama, grammar) for _ in range(batch)]
     logits = np.zeros(llama.n_vocab, np.float32)
-    began_s = time.perf_counter()
-    first = make(llama, schema)
-    first.mask(logits)
-    first_ms = 1e3 * (time.perf_counter() - began_s)
-    batch = [make(llama, schema) for _ in range(BATCH)]
     check_s = mask_s = 0.0
-    num_checked = 0
-    for token in tokens:
-        for matcher in batch:
-            logits[:] = 0
-            began_s = time.perf_counter()
-            matcher.mask(logits)
-            mask_s += time.perf_counter() - began_s
-            began_s = time.perf_counter()
-            if not matcher.takes(token):
-                raise ValueError(f"refuses token {token}, number {num_checked // BATCH}")
-            matcher.accept(token)
-            check_s += time.perf_counter() - began_s
-            num_checked += 1
-    return first_ms, 1e6 * check_s / num_checked, 1e6 * mask_s / num_checked
+    for place, token in enumerate(tokens):
+        for answer in answers:
+            began_s = time.thread_time()
+            token_rows(logits, answer.allowed())
+            mask_s += time.thread_time() - began_s
+            began_s = time.thread_time()
+            if not answer.takes(token):
+                raise ValueError(f"token {token}, number {place}, is refused")
+            answer.accept(token)
+            check_s += time.thread_time() - began_s
+    count = len(tokens) * batch
+    return 1e6 * check_s / count, 1e6 * mask_s / count
 
 
-def contestants() -> Iterator[tuple[str, Any]]:
-    yield "ours", Ours
-    yield "llama.cpp", LlamaCpp
-    with suppress(ImportError):
-        import llguidance  # noqa: F401
-
-        yield "llguidance", Guidance
+def widen(path: str, to: str, num_tokens: int) -> None:
+    """Write a vocabulary like another one with more texts, of which each is two of the others."""
+    reader, writer = GGUFReader(path), GGUFWriter(to, "llama")
+    kept = {key: reader.fields[f"tokenizer.ggml.{key}"].contents() for key in ("pre", "merges")}
+    texts = list(reader.fields["tokenizer.ggml.tokens"].contents())
+    kinds = list(reader.fields["tokenizer.ggml.token_type"].contents())
+    known, plain = set(texts), [t for t, kind in zip(texts, kinds, strict=True) if kind == 1]
+    pairs = (
+        a + b for step in range(1, len(plain)) for a, b in zip(plain, plain[step:], strict=False)
+    )
+    while len(texts) < num_tokens:
+        text = next(pairs)
+        if text not in known:
+            known.add(text)
+            texts.append(text)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(kept["pre"])
+    writer.add_token_list(texts)
+    writer.add_token_types(kinds + [1] * (len(texts) - len(kinds)))
+    writer.add_token_merges(kept["merges"])
+    writer.add_eos_token_id(reader.fields["tokenizer.ggml.eos_token_id"].contents())
+    writer.add_context_length(2048)
+    writer.add_embedding_length(64)
+    writer.add_block_count(1)
+    writer.add_head_count(1)
+    writer.add_feed_forward_length(64)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
 
 
 def main(path: str) -> None:
     vocabulary = Vocabulary.load(path)
     llama = Llama(vocabulary._model)
-    began_s = time.perf_counter()
-    _ = llama.token_trie
-    print(f"{llama.n_vocab} tokens, trie {1e3 * (time.perf_counter() - began_s):.0f} ms")
-    simple = json.dumps({"type": "boolean"})
-    for _, make in contestants():
-        make(llama, simple)  # what is made once a vocabulary
-    sums: dict[str, list[tuple[float, float, float]]] = {}
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began_s = time.thread_time()
+    _ = llama.grammar_tokenizer
+    took_ms = 1e3 * (time.thread_time() - began_s)
+    more_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) / 1024
+    print(f"{llama.n_vocab} tokens: tokenizer {took_ms:.0f} ms, {more_mb:.0f} MiB")
+    firsts: list[float] = []
+    rows: dict[int, list[tuple[float, float]]] = {batch: [] for batch in BATCHES}
     for name, (schema, value) in SCHEMAS.items():
         tokens = llama.tokenize(json.dumps(value, ensure_ascii=False))
-        for who, make in contestants():
-            try:
-                costs = measured(make, llama, json.dumps(schema), tokens)
-            except ValueError as error:
-                print(f"{name:14} {who:11} {error}")
-                continue
-            sums.setdefault(who, []).append(costs)
-            print(f"{name:14} {who:11} {costs[0]:8.2f} ms {costs[1]:8.1f} us {costs[2]:9.1f} us")
-    for who, rows in sums.items():
-        middle = [statistics.median(column) for column in zip(*rows, strict=True)]
-        worst = [max(column) for column in zip(*rows, strict=True)]
-        print(f"{who:11} first mask {middle[0]:.2f} ms (worst {worst[0]:.1f}), ", end="")
+        firsts.append(first_mask_ms(llama, schema))
+        for batch in BATCHES:
+            rows[batch].append(per_token_us(llama, schema, tokens, batch))
+        shown = ", ".join(f"{us:.1f}" for batch in BATCHES for us in rows[batch][-1])
+        print(f"{name:14} first {firsts[-1]:.2f} ms; check, mask: {shown} us")
+    print(f"first mask {statistics.median(firsts):.2f} ms (worst {max(firsts):.1f})")
+    for batch, costs in rows.items():
+        checks, masks = zip(*costs, strict=True)
         print(
-            f"check {middle[1]:.1f} us ({worst[1]:.1f}), mask {middle[2]:.0f} us ({worst[2]:.0f})"
+            f"batch of {batch}: check {statistics.median(checks):.1f} us ({max(checks):.1f}), "
+            f"mask {statistics.median(masks):.0f} us ({max(masks):.0f})"
         )
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else str(BUNDLED_MODEL))
+    if sys.argv[1:2] == ["widen"]:
+        widen(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        print(f"{Path(sys.argv[3]).stat().st_size} bytes")
+    else:
+        main(sys.argv[1] if len(sys.argv) > 1 else str(BUNDLED_MODEL))

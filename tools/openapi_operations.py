@@ -343,6 +343,11 @@ MANAGEMENT: Table = {
     ("DELETE", "/api/v2/join-tokens/{id}"): Operation(
         "Make a token worthless", status=204, media="", errors=(404,)
     ),
+    ("GET", "/api/v2/problems"): Operation("Everything that is wrong, and what to do about it"),
+    ("GET", "/api/v2/known_agents"): Operation("The agents that were here and are gone"),
+    ("DELETE", "/api/v2/known_agents/{name}"): Operation(
+        "Forget an agent that is gone", status=204, media="", errors=(404, 409)
+    ),
     ("GET", "/api/v2/agent-credentials"): Operation("The agents that have joined"),
     ("DELETE", "/api/v2/agent-credentials/{name}"): Operation(
         "Cut an agent off", status=204, media="", errors=(404,)

@@ -7,7 +7,9 @@ export type Topic =
   | "requests"
   | "rollouts"
   | "metrics"
-  | "logs";
+  | "logs"
+  | "problems"
+  | "gone";
 
 /** One event of `GET api/v2/events`. */
 export interface FeedEvent {
@@ -109,6 +111,36 @@ export interface AgentRates {
   cached_ratio: number | null;
 }
 
+/** What is true of something, as the balancer says it: no page derives it by itself. */
+export interface Truth extends StateWords {
+  sentence: string;
+  /** What clients notice of it. */
+  follows: string;
+  todo: string;
+}
+
+/** One thing that is wrong, anywhere. */
+export interface ProblemEntry {
+  id: string;
+  subject: string;
+  severity: Severity;
+  sentence: string;
+  follows: string;
+  todo: string;
+  page: string;
+}
+
+/** An agent that was here. */
+export interface GoneAgent {
+  name: string;
+  deployments: string[];
+  slots: number;
+  /** RFC 3339. */
+  since: string;
+  last_words: string;
+  state: Truth;
+}
+
 export interface Agent {
   key: number;
   label: string;
@@ -121,7 +153,10 @@ export interface Agent {
   is_accepting: boolean;
   is_drained: boolean;
   usable_slots: number;
+  state: Truth;
   phase: string | null;
+  /** The revision that brought what it serves. */
+  revision: number | null;
   wanted_state: string | null;
   served_state: string | null;
   progress: number | null;
@@ -151,11 +186,17 @@ export interface Agent {
 export interface Deployment {
   aliases: string[];
   phase: string;
+  state: Truth;
+  /** What a request that comes now meets. */
+  meets: "slot" | "queue" | "hold" | "nobody";
   waiting: number;
   oldest_wait_ms: number | null;
   running: number;
+  /** Of the agents that answer. */
   slots: number;
+  /** Agents that answer. */
   serving: number;
+  offline: number;
   held: { reason: string; until_ms: number | null } | null;
   target: string | null;
 }
@@ -190,9 +231,20 @@ export interface Placement {
 }
 
 export interface Ending {
-  kind: "done" | "failed" | "stopped";
+  kind: "done" | "refused" | "failed" | "stopped" | "cancelled";
   code: number | null;
   text: string | null;
+  /** Why an answer ended that was given. */
+  finish: "stop" | "length" | "context" | "tools" | null;
+}
+
+export type Severity = "ok" | "info" | "quiet" | "warn" | "bad";
+
+/** What the balancer says of a state. */
+export interface StateWords {
+  state: string;
+  word: string;
+  severity: Severity;
 }
 
 export interface RequestView {
@@ -205,6 +257,7 @@ export interface RequestView {
   /** The W3C trace that it belongs to, 32 hexadecimal digits. */
   trace?: string | null;
   phase: RequestPhase;
+  state: StateWords;
   arrived_ms: number;
   position: number | null;
   queue: QueueStay[];
@@ -312,7 +365,13 @@ export interface LogsLast {
 }
 
 export interface LogEntry {
+  /** Of the newest of those that say the same. */
   seq: number;
+  /** The same for all that say the same. */
+  group: number;
+  count: number;
+  /** When the first of them came. */
+  first: string;
   time: string;
   level: string;
   logger: string;

@@ -11,6 +11,13 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 
+from paddler_trio.scheduler.truth.agent_truth import AgentFacts, truth_of_agent
+from paddler_trio.scheduler.truth.deployment_truth import (
+    AgentCounts,
+    DeploymentFacts,
+    truth_of_deployment,
+)
+
 GIB = 1024**3
 CLIENTS = ("chat-ui", "support-bot", "nightly-eval", "code-review", "search", "mobile")
 BEGAN = datetime(2026, 3, 4, 12, 0, tzinfo=UTC)
@@ -186,6 +193,8 @@ class FabricatedFleet:
                 "agents": {str(key): self._agent(key, on[key]) for key in sorted(agents)},
                 "requests": {str(key): self._request(each) for key, each in shown.items()},
                 "rollouts": {},
+                "problems": {},
+                "gone": {},
                 "logs": {"last": {"seq": 3, "warnings": 2, "errors": 0}},
             },
             "gone": {"requests": [str(key) for key in gone or []]},
@@ -218,7 +227,24 @@ class FabricatedFleet:
             serving = sum(self._deployment(key) == name for key in self._free)
             if serving == 0 and not mine:
                 continue
+            agents = sum(self._deployment(key) == name for key in self._keys())
+            free = serving * self.slots - (len(mine) - len(waits))
+            facts = DeploymentFacts(
+                wanted=agents,
+                agents=AgentCounts(
+                    connected=agents,
+                    answering=serving,
+                    current=serving,
+                    slots=serving * self.slots,
+                    free=free,
+                    failed=int(self.with_trouble),
+                ),
+                waiting=len(waits),
+            )
             found[name] = {
+                "state": truth_of_deployment(facts).view(),
+                "meets": facts.meets,
+                "offline": 0,
                 "aliases": ["gpt-4o"] if name == "default" else [],
                 "phase": "serving" if serving else "waiting",
                 "waiting": len(waits),
@@ -237,6 +263,19 @@ class FabricatedFleet:
         serves = self._serves(key)
         fails, fetches = (self.with_trouble and key == 4), (self.with_trouble and key == 5)
         used = sum(each.prompt_tokens + each.tokens for each in mine)
+        phase = "failed" if fails else "downloading" if fetches else "serving"
+        detail = "no space left on /models; tried again in 40 s" if fails else None
+        facts = AgentFacts(
+            label=name,
+            phase=phase,
+            detail=detail or "",
+            gets_work=serves,
+            serves_target=serves,
+            is_drained=self.with_trouble and key == 2,
+            slots=self.slots if serves else 0,
+            busy=len(mine),
+            issues=int(fails),
+        )
         return {
             "key": key,
             "label": name,
@@ -249,11 +288,13 @@ class FabricatedFleet:
             "is_accepting": serves,
             "is_drained": self.with_trouble and key == 2,
             "usable_slots": self.slots if serves else 0,
-            "phase": "failed" if fails else "downloading" if fetches else "serving",
+            "state": truth_of_agent(facts).view(),
+            "revision": 12 if serves else None,
+            "phase": phase,
             "wanted_state": DIGESTS[deployment],
             "served_state": DIGESTS[deployment] if serves else None,
             "progress": None,
-            "detail": "no space left on /models; tried again in 40 s" if fails else None,
+            "detail": detail,
             "load_s": 6.4,
             "engine": {
                 "prompt_tokens": 10_000 + used,
@@ -338,6 +379,11 @@ class FabricatedFleet:
             else "leased",
             "arrived_ms": each.arrived_ms,
             "position": each.position,
+            "state": {
+                "state": {"b": "queued", "p": "prefill", "d": "decode"}[each.phase],
+                "word": {"b": "queued", "p": "prefill", "d": "decode"}[each.phase],
+                "severity": "warn" if each.phase == "b" else "info",
+            },
             "queue": [],
             "placements": []
             if each.agent is None

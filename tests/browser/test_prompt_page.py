@@ -381,3 +381,17 @@ def test_without_anything_to_ask_the_page_says_why(open_viewer: OpenViewer) -> N
         reason = viewer.page.get_by_role("heading", name="No deployment generates text")
         expect(reason).to_be_visible()
         expect(viewer.page.get_by_label("Your message")).to_be_disabled()
+
+
+def test_a_reload_keeps_the_conversation_and_a_new_tab_has_none(
+    prompt: Viewer, open_viewer: OpenViewer, panel: str
+) -> None:
+    ask(prompt, "What is a cat?")
+    expect(answers(prompt)).to_have_count(1)
+    expect(prompt.page.locator(".answer-figures")).to_contain_text("ending")
+    prompt.page.reload()
+    prompt.wait_shown()
+    expect(answers(prompt)).to_have_count(1)
+    other = open_viewer()
+    other.open(panel, "prompt")
+    expect(answers(other)).to_have_count(0)

@@ -67,7 +67,7 @@ def test_a_stream_appears_and_an_operator_ends_it(viewer: Viewer, panel: str, fl
         assert "operator cancelled" in str(singer.error["description"])
         expect(mine).to_have_count(0)
     page.get_by_label("Recent").check(force=True)
-    expect(row(page, RECENT, "bass")).to_contain_text("failed 503")
+    expect(row(page, RECENT, "bass")).to_contain_text("cancelled by operator")
 
 
 def test_filters_are_in_the_address_and_columns_in_the_browser(viewer: Viewer, panel: str) -> None:
@@ -223,4 +223,35 @@ def test_an_answer_goes_from_agent_to_agent_while_it_is_watched(
         page.get_by_role("button", name="End the request").click()
         assert singer.ended.wait(PATIENCE_S)
     expect(page.get_by_role("rowheader", name="Ending")).to_be_visible()
-    expect(page.get_by_role("main")).to_contain_text("failed 503")
+    expect(page.get_by_role("main")).to_contain_text("cancelled by operator")
+
+
+def test_what_was_refused_is_not_green_and_says_why_in_every_place(
+    viewer: Viewer, panel: str, fleet: Fleet
+) -> None:
+    with httpx.Client(trust_env=False, timeout=60) as http:
+        prompt = "a word and another " * 4000
+        answer = http.post(
+            f"{fleet.inference_url}/v1/completions",
+            json={"model": "any", "prompt": prompt, "max_tokens": 4},
+            headers={"X-Paddler-Client": "too-long"},
+        )
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+        short = {"model": "any", "prompt": "Once", "max_tokens": 4, "ignore_eos": True}
+        http.post(
+            f"{fleet.inference_url}/v1/completions",
+            json=short,
+            headers={"X-Paddler-Client": "cut-short"},
+        ).raise_for_status()
+    page = viewer.page
+    viewer.open(panel, "requests?state=finished")
+    expect(row(page, RECENT, "cut-short").locator(".badge")).to_have_text("done, length")
+    refused = row(page, RECENT, "too-long")
+    expect(refused.locator(".badge.warn")).to_have_text("refused 400")
+    page.get_by_label("Ending").select_option("refused")
+    expect(row(page, RECENT, "cut-short")).to_have_count(0)
+    refused.get_by_role("link").click()
+    expect(page.locator(".request-title .badge.warn")).to_have_text("refused 400")
+    expect(page.locator("main")).to_contain_text(
+        re.compile(r"it was refused with 400: the prompt has \d+ tokens")
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from paddler_trio.cli.doctor import (
     look_at_bundled_model,
     look_at_systemd,
 )
-from paddler_trio.processes.engine.proof import BUNDLED_MODEL, Proof
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL, Proof, prove_in_child
 from paddler_trio.processes.llama_setup.remembered_proof import Marker
 
 app = typer.Typer()
@@ -194,6 +195,12 @@ def test_few_cores_little_memory_and_few_files_are_warnings() -> None:
     assert "ulimit -n 8192" in judge_open_files(1024, 8192).todo
 
 
+def test_memory_that_the_system_does_not_tell_of_is_what_llama_cpp_reports() -> None:
+    proof = prove_in_child(BUNDLED_MODEL)
+    assert proof.host_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert judge_memory(None, 16 << 30).seen.startswith("16.0 GiB in this machine")
+
+
 def test_a_bundled_model_that_is_missing_or_changed_is_broken(tmp_path: Path) -> None:
     other = tmp_path / "paddler-demo.gguf"
     assert look_at_bundled_model(other).state == "broken"
@@ -215,3 +222,5 @@ def test_devices_and_back_ends_are_named_or_how_to_get_them() -> None:
     rich = judge_devices(Proof(True, devices=["CUDA0 (a GPU)", "CPU (x)"], has_rpc=True))
     assert [finding.seen for finding in rich] == ["CUDA0 (a GPU)", "in this build"]
     assert judge_devices(Proof(False)) == []
+    mac = ["MTL0 (Apple M4)", "BLAS (Accelerate)", "CPU (Apple M4)"]
+    assert judge_devices(Proof(True, devices=mac))[0].seen == "MTL0 (Apple M4)"

@@ -86,7 +86,12 @@ def test_a_request_is_shown_from_its_arrival_to_its_end(fleet: Fleet) -> None:
             lambda shown: shown["requests"].get(key, {}).get("phase") == "ended", "it ended"
         )
         request = reader.document["requests"][key]
-        assert request["ending"] == {"kind": "done", "code": None, "text": None}
+        assert request["ending"] == {
+            "kind": "done",
+            "code": None,
+            "text": None,
+            "finish": None,
+        }
         (placement,) = request["placements"]
         assert placement["first_ms"] >= placement["at_ms"] >= request["arrived_ms"]
         reader.until(lambda shown: key not in shown["requests"], "and is gone")

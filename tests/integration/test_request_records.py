@@ -53,10 +53,10 @@ async def test_an_operator_cancels_a_request_and_its_client_is_informed(fleet: F
             assert view["route"] == RAW
             path = f"{fleet.management_url}/api/v2/requests/{view['key']}"
             assert delete(path) == 204
-    assert heard.endings == ["Error 503"]
+    assert heard.endings == ["Error 499"]
     assert heard.error == "An operator cancelled this request"
     shown = get(fleet, f"/api/v2/requests/{view['key']}")
-    assert shown["request"]["ending"]["kind"] == "failed"
+    assert shown["request"]["ending"]["kind"] == "cancelled"
     assert "cancelled" in shown["explanation"][-1]
     assert delete(path) == 409
     assert delete(f"{path}0000") == 404

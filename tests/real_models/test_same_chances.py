@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -65,17 +64,15 @@ def shares(body: dict[str, Any]) -> dict[int, float]:
 
 
 def draws(server: httpx.Client, chain: dict[str, Any], number: int = DRAWS) -> Counter[int]:
-    """What was sampled with as many seeds, which are far apart."""
-
-    def draw(place: int) -> int:
-        seed = (place * 2654435761) % 2**32
+    """What was sampled with the seeds from 1 on, as many at a time as there are places."""
+    counted: Counter[int] = Counter()
+    for seed in range(1, number, AT_A_TIME):
         asked = {"prompt": PROMPT, "n_predict": 1, "n_probs": 1, "seed": seed, **chain}
-        answer = server.post("/completion", json=asked).raise_for_status().json()
-        (entry,) = answer["completion_probabilities"]
-        return int(entry["id"])
-
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        return Counter(pool.map(draw, range(1, number + 1)))
+        answer = server.post("/completion", json=asked | {"n_cmpl": AT_A_TIME})
+        for body in answer.raise_for_status().json():
+            (entry,) = body["completion_probabilities"]
+            counted[entry["id"]] += 1
+    return counted
 
 
 def chance(statistic: float, degrees: int) -> float:

@@ -16,6 +16,7 @@ from paddler_trio.balancer.joining.join_routes import JoinTokenRoutes
 from paddler_trio.balancer.joining.legacy_networks import legacy_networks
 from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
 from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.balancer.status.refused_agents import RefusedAgents
 from paddler_trio.net.joining.agent_credential import AgentCredential
 from paddler_trio.net.joining.join_token import digest_of, new_secret
 from paddler_trio.net.server.asgi import Message, Scope, send_text
@@ -58,6 +59,7 @@ class JoiningWorld:
     registry: AgentRegistry = attrs.field(init=False)
     exchange: JoinExchange = attrs.field(init=False)
     app: App = attrs.field(init=False)
+    refused: RefusedAgents = attrs.field(factory=RefusedAgents, init=False)
 
     def __attrs_post_init__(self) -> None:
         path = self.folder / "keys.json"
@@ -76,7 +78,8 @@ class JoiningWorld:
         routes.websocket("/api/v1/agent_socket/{id}", accept)
         manage = Authentication(self.keys, KeyScope.MANAGEMENT, is_waived=self.is_waived)
         networks = legacy_networks(self.legacy)
-        self.app = AgentGuard(self.registry, manage, is_store_path, networks)(routes)
+        guard = AgentGuard(self.registry, manage, is_store_path, networks, self.refused)
+        self.app = guard(routes)
 
     async def ask(
         self,

@@ -87,7 +87,7 @@ async def test_an_entry_that_is_none_is_shown_by_its_beginning(entry: object, sh
 def step_of(result: str) -> AgentFrame:
     return decode(
         f'{{"Trio":{{"Step":[{{"id":"1.1","tokens":[1],"results":[{result}]}}]}}}}',
-        speaks_trio=True,
+        is_extended=True,
     )
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 from joining_world import CLIENT, MANAGER, SOCKET, JoiningWorld, join_body
+from trio.testing import MockClock
 
+from paddler_trio.balancer.status.refused_agents import FORGOTTEN_S, MAX_ADDRESSES
 from paddler_trio.net.joining.agent_credential import AgentCredential
 from paddler_trio.net.joining.join_token import new_secret
 
@@ -31,7 +33,7 @@ TRIO = [(b"sec-websocket-protocol", b"paddler-trio.1")]
         ("GET", SOCKET, 401, 403, 400, 403),
         ("GET", "/health", 200, 200, 200, 200),
         ("GET", "/api/v2/join", 200, 200, 200, 200),
-        ("DELETE", "/api/v2/join", 401, 403, 404, 403),
+        ("DELETE", "/api/v2/join", 401, 403, 200, 403),
         ("POST", "/api/v2/join/", 401, 403, 200, 403),
     ],
 )
@@ -197,3 +199,27 @@ async def test_failures_to_join_are_limited_by_address(tmp_path: Path) -> None:
     assert (await world.ask("POST", "/api/v2/join", body=wrong, address="10.0.0.2")).status == 401
     right = join_body(token_id, secret, new_secret())
     assert (await world.ask("POST", "/api/v2/join", body=right, address="10.0.0.1")).status == 201
+
+
+async def test_a_machine_that_is_refused_is_named_until_it_may_come_in(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    """Nothing else shows one that waits for a key: it never becomes an agent."""
+    world = JoiningWorld(tmp_path)
+    credential = (await world.joined()).render()
+    for _ in range(3):
+        await world.ask("WS", SOCKET, address="10.0.0.9")
+    await world.ask("WS", SOCKET, key="pt-agent.unknown.secret", address="10.0.0.7")
+    await world.ask("GET", "/api/v2/agents", address="10.0.0.8")
+    assert {each.address: (each.status, each.times) for each in world.refused.facts()} == {
+        "10.0.0.9": (401, 3),
+        "10.0.0.7": (401, 1),
+    }
+    await world.ask("WS", SOCKET, key=credential, address="10.0.0.9")
+    await world.ask("WS", SOCKET, key=MANAGER, address="10.0.0.7")
+    assert world.refused.facts() == []
+    for number in range(2 * MAX_ADDRESSES):
+        await world.ask("WS", SOCKET, address=f"10.0.1.{number}")
+    assert len(world.refused.facts()) == MAX_ADDRESSES
+    await trio.sleep(FORGOTTEN_S + 1)
+    assert world.refused.facts() == [], "it does not try any more"

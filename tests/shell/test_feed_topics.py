@@ -173,7 +173,12 @@ async def test_an_ended_request_is_shown_once_and_then_gone(autojump_clock: Mock
         assert shown.look() == shown.values
         assert shown.changed == []
         peer.says(wire_id, "a", done=True)
-        assert shown.look()["1"]["ending"] == {"kind": "done", "code": None, "text": None}
+        assert shown.look()["1"]["ending"] == {
+            "kind": "done",
+            "code": None,
+            "text": None,
+            "finish": None,
+        }
         await trio.sleep(ENDED_S / 2)
         shown.look()
         assert shown.changed == []

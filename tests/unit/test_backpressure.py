@@ -22,15 +22,15 @@ from paddler_trio.balancer.activity.request_record import MAX_MARKS
 from paddler_trio.balancer.agents import ask_model, embedding_fan_out
 from paddler_trio.balancer.apis import api_exchange
 from paddler_trio.balancer.apis.answers import answer, kept_logprobs
-from paddler_trio.balancer.apis.generation_fields import MAX_MODEL_CHARS
+from paddler_trio.balancer.apis.generation_fields import (
+    MAX_METADATA,
+    MAX_METADATA_CHARS,
+    MAX_MODEL_CHARS,
+)
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server import rerank
 from paddler_trio.balancer.apis.openai import completion_request, embeddings
 from paddler_trio.balancer.apis.responses import response_output
-from paddler_trio.balancer.apis.responses.responses_fields import (
-    MAX_METADATA,
-    MAX_METADATA_CHARS,
-)
 from paddler_trio.balancer.fleet import model_store_child, shared_view
 from paddler_trio.balancer.fleet.fleet_database import MAX_FLEET_FILE_BYTES
 from paddler_trio.balancer.fleet.stored_fleet import MAX_HISTORY

@@ -190,7 +190,7 @@ MOST_TREE_LINES = 3500
 MOST_MODULE_LINES, MOST_LONG_MODULES = 400, 16
 UNTYPED = re.compile(r"(?:Mapping|dict)\[str, object\]|\bJson\b")
 MOST_UNTYPED = 694
-NAMES_TWICE = {"chat.py", "prompts.py", "infill.py"}
+NAMES_TWICE = {"infill.py", "problems.py", "prompts.py"}
 PRIVATE_IMPORTS = {"net/h11_bounds.py: h11._receivebuffer"}
 """Private modules of dependencies. h11's buffer has no public bound on the bytes that it looks
 through for the end of a head; were it renamed, the import would fail when a daemon starts."""

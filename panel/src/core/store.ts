@@ -7,8 +7,10 @@ import type {
   Balancer,
   Deployment,
   FeedEvent,
+  GoneAgent,
   LogsLast,
   MetricsRow,
+  ProblemEntry,
   RequestView,
   Rollout,
   Topic,
@@ -24,6 +26,8 @@ const requests = signal<ReadonlyMap<string, RequestView>>(new Map());
 const rollouts = signal<ReadonlyMap<string, Rollout>>(new Map());
 const metrics = signal<MetricsRow | null>(null);
 const logs = signal<LogsLast | null>(null);
+const problems = signal<ReadonlyMap<string, ProblemEntry>>(new Map());
+const gone = signal<ReadonlyMap<string, GoneAgent>>(new Map());
 const known = signal<ReadonlySet<Topic>>(new Set());
 
 let state: FeedState = NOTHING;
@@ -55,6 +59,9 @@ export interface Store {
   rollouts: ReadonlySignal<ReadonlyMap<string, Rollout>>;
   metrics: ReadonlySignal<MetricsRow | null>;
   logs: ReadonlySignal<LogsLast | null>;
+  problems: ReadonlySignal<ReadonlyMap<string, ProblemEntry>>;
+  /** Agents that were here. */
+  gone: ReadonlySignal<ReadonlyMap<string, GoneAgent>>;
   /** Topics whose values are complete: an empty map of another one may only be not here yet. */
   known: ReadonlySignal<ReadonlySet<Topic>>;
   connection: ReadonlySignal<Connection>;
@@ -68,6 +75,8 @@ export const store: Store = {
   rollouts,
   metrics,
   logs,
+  problems,
+  gone,
   known,
   connection: feed.connection,
 };
@@ -109,6 +118,12 @@ function show(before: FeedState, after: FeedState): void {
     }
     if (changed("logs")) {
       logs.value = values<LogsLast>("logs").get("last") ?? null;
+    }
+    if (changed("problems")) {
+      problems.value = values<ProblemEntry>("problems");
+    }
+    if (changed("gone")) {
+      gone.value = values<GoneAgent>("gone");
     }
     const topics = Object.keys(after.topics) as Topic[];
     if (topics.length !== known.peek().size || topics.some((topic) => !known.peek().has(topic))) {

@@ -7,6 +7,7 @@ import { Button, Empty, Page, Problem, Toasts } from "../ui";
 import { Header, StreamLost } from "./header";
 import { LazyPage } from "./lazy_page";
 import { Navigation } from "./navigation";
+import { showProblems } from "./problem_count";
 import { SignIn } from "./sign_in";
 
 export function App() {
@@ -36,7 +37,8 @@ export function App() {
 }
 
 function SignedIn() {
-  useTopics("balancer", "logs");
+  useTopics("balancer", "logs", "problems");
+  useEffect(() => showProblems(), []);
   useEffect(() => {
     feed.start();
     loadInfo().catch(() => undefined); // pages that need it ask again, and show what failed

@@ -1,4 +1,5 @@
 import { useEffect, useState } from "preact/hooks";
+import { plural } from "../core/format";
 import { hrefOf, route } from "../core/router";
 import { store } from "../core/store";
 import { PAGES, type PageEntry } from "../pages/registry";
@@ -6,7 +7,7 @@ import { Icon } from "../ui";
 import { prefetchPage } from "./lazy_page";
 
 /** Pages in the bar of a narrow window; the others are behind "More". */
-const IN_BAR = ["fleet", "timeline", "requests", "prompt"];
+const IN_BAR = ["fleet", "problems", "requests", "prompt"];
 
 /** The list of pages: at the left, or a bar at the bottom of a narrow window. */
 export function Navigation() {
@@ -37,7 +38,7 @@ export function Navigation() {
 }
 
 function PageLink({ page, isHere }: { page: PageEntry; isHere: boolean }) {
-  const problems = page.id === "logs" ? (store.logs.value?.errors ?? 0) : 0;
+  const problems = page.id === "problems" ? store.problems.value.size : 0;
   return (
     <a
       class={isHere ? "nav-link here" : "nav-link"}
@@ -49,7 +50,7 @@ function PageLink({ page, isHere }: { page: PageEntry; isHere: boolean }) {
       <Icon name={page.icon} />
       <span>{page.title}</span>
       {problems > 0 ? (
-        <span class="nav-count" title={`${problems} errors were logged`}>
+        <span class="nav-count" title={plural(problems, "problem")}>
           {problems > 99 ? "99+" : problems}
         </span>
       ) : null}

@@ -19,6 +19,6 @@ export {
 } from "./feedback";
 export { Checkbox, Field, Input, type Option, Segmented, Select, TextArea } from "./form";
 export { Icon, type IconName } from "./icon";
-export { Card, Facts, Figure, Figures, Page } from "./layout";
+export { Card, Facts, Figure, Figures, Page, titleCount } from "./layout";
 export { type Column, type Sort, sorted, Table } from "./table";
 export { type Tab, Tabs } from "./tabs";

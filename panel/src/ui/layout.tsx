@@ -1,5 +1,9 @@
 import type { ComponentChildren } from "preact";
+import { effect, signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
+
+/** Shown before the window's title; 0 shows nothing. */
+export const titleCount = signal(0);
 
 /** A page: its title is the heading and the window's title. */
 export function Page({
@@ -14,9 +18,13 @@ export function Page({
   /** Takes the whole width of the window: timelines, big tables. */
   wide?: boolean;
 }) {
-  useEffect(() => {
-    document.title = `${title} · paddler-trio`;
-  }, [title]);
+  useEffect(
+    () =>
+      effect(() => {
+        document.title = `${titleCount.value > 0 ? `(${titleCount.value}) ` : ""}${title} · paddler-trio`;
+      }),
+    [title],
+  );
   return (
     <div class={wide ? "page wide" : "page"}>
       <div class="page-head">

@@ -87,11 +87,11 @@ def judge_devices(proof: Proof) -> list[Finding]:
     """Judge what models can be computed on, and how to get what this build lacks."""
     if not proof.ok:
         return []
-    accelerators = [device for device in proof.devices if not device.startswith("CPU")]
+    accelerators = [each for each in proof.devices if not each.startswith(("CPU", "BLAS"))]
     if accelerators:
         devices = Finding("devices", "ok", ", ".join(accelerators))
     else:
-        how = "for a GPU: `paddler-trio setup --cuda`, or --vulkan"
+        how = "for a GPU: `paddler-trio setup --cuda`, or --vulkan; on a Mac --metal"
         devices = Finding("devices", "ok", "the CPU alone", how)
     if proof.has_rpc:
         how = "`rpc-server` lends this machine's devices, `agent --rpc` uses those of others"
@@ -153,7 +153,7 @@ def _rebuild(proof: Proof, marker: Marker | None) -> str:
 
     A build of somebody's own CMAKE_ARGS stays until another one is asked for in so many words.
     """
-    names = " ".join(proof.devices).lower()
+    names = " ".join(proof.devices).lower().replace("mtl", "metal")  # as newer ones call it
     own = " --cpu" if marker is not None and marker.requested is not None else ""
     option = next((f" --{each}" for each in ("cuda", "vulkan", "metal") if each in names), own)
     return f"run `paddler-trio setup{option}`"
@@ -169,8 +169,15 @@ def judge_cores(cores: float) -> Finding:
     return Finding("cores", "ok", f"{cores:g} granted to this process")
 
 
-def judge_memory(available_bytes: int | None) -> Finding:
-    """A model has to fit; below a gibibyte only toys do."""
+def judge_memory(available_bytes: int | None, host_bytes: int = 0) -> Finding:
+    """A model has to fit; below a gibibyte only toys do.
+
+    Args:
+      host_bytes: what llama.cpp says that this machine has; 0 where it does not.
+    """
+    if available_bytes is None and host_bytes:
+        seen = f"{host_bytes / (1 << 30):.1f} GiB in this machine; the system tells of no free part"
+        return Finding("memory", "ok", seen)
     if available_bytes is None:
         return Finding("memory", "ok", "not known on this system")
     seen = f"{available_bytes / (1 << 30):.1f} GiB available"
@@ -277,6 +284,8 @@ def _ask_who_answers(address: str) -> str | None:
 
 def look_at_systemd(booted: Path = Path("/run/systemd/system")) -> Finding:
     """Look at systemd, for information: the units in ``systemd/`` need it, nothing else does."""
+    if sys.platform == "darwin":
+        return Finding("launchd", "ok", "runs this machine: launchd/ has property lists")
     here = "runs this machine" if booted.is_dir() else "not here: start the daemons by hand"
     return Finding("systemd", "ok", here)
 
@@ -294,7 +303,7 @@ def look_at_everything(
         judge_cpu(proof, read_cpu_flags(), look_at_marker()),
         *judge_devices(proof),
         judge_cores(granted_cores()),
-        judge_memory(available_memory_bytes()),
+        judge_memory(available_memory_bytes(), proof.host_bytes),
         judge_open_files(*resource.getrlimit(resource.RLIMIT_NOFILE)),
         look_at_address("inference address", "--inference-addr", inference_addr),
         look_at_address("management address", "--management-addr", management_addr),

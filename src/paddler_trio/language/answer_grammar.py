@@ -82,16 +82,14 @@ def grammar_of_answer(
       SchemaNotConvertibleError, Refusal: see :func:`constrain`.
     """
     if conversation is None:
-        return constrain(
-            constraint,
-            reasoning=Reasoning(may_open=False),
-            token_of=lambda text: _token_of(vocabulary, text),
-            end_tokens=vocabulary.end_tokens,
-        )
+        reasoning, calls = Reasoning(may_open=False), None
+    else:
+        reasoning = reasoning_of(start, thinking=conversation.thinking)
+        calls = call_rules(start, conversation, vocabulary)
     return constrain(
         constraint,
-        reasoning=reasoning_of(start, thinking=conversation.thinking),
-        calls=call_rules(start, conversation, vocabulary),
+        reasoning=reasoning,
+        calls=calls,
         token_of=lambda text: _token_of(vocabulary, text),
         end_tokens=vocabulary.end_tokens,
     )

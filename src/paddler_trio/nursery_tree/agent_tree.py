@@ -1,6 +1,7 @@
 """An agent, from its start to its last frame.
 
     services                     outlive everything
+    ├─ systemd status
     ├─ systemd watchdog
     ├─ event loop lag            measured ten times a second
     ├─ ready sockets             reads engine and server, and passes on what came
@@ -30,7 +31,7 @@ from paddler_trio.nursery_tree.instance_tree import InstanceParts, run_instance
 from paddler_trio.system.heap_trim import run_heap_trim
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.ready_sockets import run_ready_sockets
-from paddler_trio.system.systemd_notify import SystemdNotifier, show_drain
+from paddler_trio.system.systemd_notify import SystemdNotifier, show_drain, show_status
 
 log = structlog.get_logger("agent")
 
@@ -63,22 +64,21 @@ async def run_agent(
 ) -> None:
     """Serve until ``stop``, then drain.
 
-    Started means: registered with the balancer for the first time.
+    Started means: registered with the balancer for the first time. To the service manager it is
+    ready before that: an agent that waits for its balancer is as it should be.
 
     Cancellation: everything ends at once; all engine processes are gone when this returns.
     """
     parts = assemble()
-
-    def registered() -> None:
-        task_status.started()
-        notifier.ready(f"agent {parts.first.name}")
-
+    first = parts.first
     async with trio.open_nursery() as services:
 
         def stopping() -> None:
             notifier.stopping()
             services.start_soon(show_drain, notifier, parts.num_running, name="drain status")
 
+        notifier.ready(first.link.describe())
+        services.start_soon(show_status, notifier, first.link.describe, name="systemd status")
         services.start_soon(notifier.run_watchdog, name="systemd watchdog")
         services.start_soon(parts.lag.run, name="event loop lag")
         services.start_soon(run_ready_sockets, name="ready sockets")
@@ -87,6 +87,6 @@ async def run_agent(
             services.start_soon(run, name=name)
         async with trio.open_nursery() as instances:
             instances.start_soon(parts.run_instances, stop, name="instances")
-            await run_instance(parts.first, stop, on_registered=registered, on_stopping=stopping)
+            await run_instance(first, stop, on_registered=task_status.started, on_stopping=stopping)
         services.cancel_scope.cancel(reason="stopped: nothing is left to serve")
-    log.info("agent down", name=parts.first.name)
+    log.info("agent down", name=first.name)

@@ -36,6 +36,10 @@ class BalancerLink(Protocol):
 
     registered: trio.Event
 
+    def describe(self) -> str:
+        """Return one line for the service manager's status."""
+        ...
+
     async def run(self) -> None: ...
 
     async def leave(self) -> None:

@@ -289,7 +289,7 @@ class Pool:
     def retry_after_s(self, now_s: float) -> int:
         """Return when a request that was refused now should come again, in whole seconds."""
         seconds = self.rate.retry_after_s(self.ledger.statistics().requests_buffered, now_s)
-        if self.held is None:
+        if self.held is None or self.serves:
             return seconds
         left_s = min(LONGEST_ADVICE_S, max(0.0, self.held.until_s - now_s))
         return max(seconds, int(-(-left_s // 1)))

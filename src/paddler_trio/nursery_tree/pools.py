@@ -160,7 +160,7 @@ class Pools:
     def hold_of(self, request: Request) -> Hold | None:
         """Return why a request waits, if its pool is held."""
         pool = self._by_name.get(request.deployment)
-        return None if pool is None else pool.held
+        return None if pool is None or pool.serves else pool.held
 
     def serves(self, deployment: str) -> bool:
         """Return whether an agent of this deployment has slots and gets work."""
@@ -171,14 +171,12 @@ class Pools:
         """Return why its requests wait, if they do not only wait for their turn; else an empty
         text."""
         pool = self._by_name.get(deployment)
-        if pool is None:
+        if pool is None or pool.serves:
             return ""
         if pool.held is not None:
             return pool.held.reason
         if not pool.agents:
             return "it had no agent"
-        if pool.serves:
-            return ""
         drained = sum(agent.is_drained for agent in pool.agents.values())
         if drained == len(pool.agents):
             return "all of its agents were drained"

@@ -247,6 +247,8 @@ class Request:
     """One of those was an agent."""
     continuations: int = attrs.field(default=0, init=False)
     """How often it was placed again after a loss."""
+    answered_with: int | None = attrs.field(default=None, init=False)
+    """The status with which the server answered that it was forwarded to."""
     _emit: trio.MemorySendChannel[Results] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Final
 
 import structlog
+
+from paddler_trio.system.thread_priority import LOWEST
 
 log = structlog.get_logger("priority")
 
@@ -19,13 +22,17 @@ busy."""
 def go_behind_tokens(pid: int | None = None) -> None:
     """Let tokens go before bytes: this process, or a child with ``pid`` that has just begun, runs
     when nobody else on the machine wants the processor; so does every thread that it will have.
+    Elsewhere than on Linux it has the lowest of the ordinary priorities.
 
     That counts among the processes of a session; where Linux schedules sessions as groups, the one
     that the process leads is made a light one.
     """
     pid = os.getpid() if pid is None else pid
     try:
-        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+        if sys.platform == "linux":
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+        else:
+            os.setpriority(os.PRIO_PROCESS, pid, LOWEST)
     except OSError as error:  # a sandbox
         log.warning("a process runs at normal priority", pid=pid, reason=error.strerror)
     try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,6 +139,24 @@ def held_memory_bytes(pid: int, *, proc: Path = PROC) -> int | None:
         return None
     own = sizes["RssAnon"] + sizes.get("RssShmem", 0)
     return own + min(sizes.get("RssFile", 0), sizes.get("VmLck", 0))
+
+
+def mapped_bytes(*, proc: Path = PROC) -> int | None:
+    """Return the address space that this process has mapped; None where there is no ``/proc``."""
+    try:
+        return int((proc / "self" / "statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return None
+
+
+def resident_bytes(*, proc: Path = PROC) -> int:
+    """Return memory that this process holds now, what it shares with its parent counted in; the
+    most that it ever held where there is no ``/proc``."""
+    try:
+        return int((proc / "self" / "statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most if sys.platform == "darwin" else most * 1024
 
 
 def _process_sizes(pid: int | None, proc: Path) -> dict[str, int]:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextvars
 import select
+import sys
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 import attrs
 import trio
@@ -33,20 +34,21 @@ _RUNNING: Final[trio.lowlevel.RunVar[_ReadySockets | None]] = trio.lowlevel.RunV
 async def run_ready_sockets() -> None:
     """Read sockets that are ready until cancelled; what is watched then is waited for by its task.
 
-    A second task in one run of Trio does nothing.
+    A second task in one run of Trio does nothing, nor does any where there is no epoll: then each
+    task waits for its own socket.
     """
-    if _RUNNING.get() is not None:
-        await trio.sleep_forever()
-    with select.epoll() as epoll:
-        sockets = _ReadySockets(epoll)
-        _RUNNING.set(sockets)
-        try:
-            while True:
-                await trio.lowlevel.wait_readable(epoll.fileno())
-                await sockets.read_ready()
-        finally:
-            _RUNNING.set(None)
-            sockets.leave_all()
+    if sys.platform == "linux" and _RUNNING.get() is None:
+        with select.epoll() as epoll:
+            sockets = _ReadySockets(epoll)
+            _RUNNING.set(sockets)
+            try:
+                while True:
+                    await trio.lowlevel.wait_readable(epoll.fileno())
+                    await sockets.read_ready()
+            finally:
+                _RUNNING.set(None)
+                sockets.leave_all()
+    await trio.sleep_forever()
 
 
 async def read_while(descriptor: int, on_ready: Callable[[], bool]) -> None:
@@ -93,11 +95,19 @@ class _Watched:
     error: Exception | None = attrs.field(default=None, init=False)
 
 
+class Poller(Protocol):
+    """This part of :class:`select.epoll`, which only Linux has, is used."""
+
+    def register(self, fd: int, eventmask: int, /) -> None: ...
+    def unregister(self, fd: int, /) -> None: ...
+    def poll(self, timeout: float, maxevents: int, /) -> list[tuple[int, int]]: ...
+
+
 @attrs.define(eq=False)
 class _ReadySockets:
     """See the module docstring."""
 
-    _epoll: select.epoll
+    _epoll: Poller
     _watched: dict[int, _Watched] = attrs.field(factory=dict, init=False)
     """What is watched, by descriptor."""
 
@@ -108,7 +118,7 @@ class _ReadySockets:
         """Read as the function of this name does; return False if it is not over, and nothing is
         watched here any more."""
         assert descriptor not in self._watched, "one task reads a socket"
-        self._epoll.register(descriptor, select.EPOLLIN)
+        self._epoll.register(descriptor, select.POLLIN)
         context = trio.lowlevel.current_task().context
         watched = self._watched[descriptor] = _Watched(on_ready, context)
         try:

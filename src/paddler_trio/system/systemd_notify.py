@@ -46,6 +46,7 @@ class SystemdNotifier:
         self._watchdog_s = watchdog_s
         self._status = ""
         self._problem: str | None = None
+        self.is_stopping = False
 
     @classmethod
     def from_environment(
@@ -96,6 +97,7 @@ class SystemdNotifier:
 
     def stopping(self) -> None:
         """Say that the end is wanted: no restart, and the stop time limit counts."""
+        self.is_stopping = True
         self._send("STOPPING=1")
 
     def extend_timeout(self, by_s: float, status: str) -> None:
@@ -172,6 +174,16 @@ def _parse_interval_s(text: str) -> float | None:
     if text:
         log.warning("no watchdog: not a number of microseconds", WATCHDOG_USEC=text)
     return None
+
+
+async def show_status(notifier: SystemdNotifier, describe: Callable[[], str]) -> None:
+    """Show what ``describe`` returns as it changes, looked at once a second until the stop."""
+    shown = ""
+    while not notifier.is_stopping:
+        if (text := describe()) != shown:
+            notifier.status(text)
+            shown = text
+        await trio.sleep(PAUSE_S)
 
 
 async def show_drain(notifier: SystemdNotifier, num_left: Callable[[], int]) -> None:

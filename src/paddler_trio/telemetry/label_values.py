@@ -7,6 +7,7 @@ from typing import Final
 REQUEST_OUTCOMES: Final = (
     "completed",
     "stopped",
+    "cancelled",
     "refused",
     "overflow",
     "queue_timeout",
@@ -17,8 +18,9 @@ REQUEST_OUTCOMES: Final = (
     "failed",
 )
 """The ways in which a request ended for its client. ``stopped``: the client left, or stopped it;
-``refused``: nothing here can take it; ``overflow``: the queue was full, or it made room for another
-client; ``agent_lost``: its agent left and no other could go on; ``failed``: any other error."""
+``cancelled``: an operator did; ``refused``: nothing here can take it as it is; ``overflow``: the
+queue was full, or it made room for another client; ``agent_lost``: its agent left and no other
+could go on; ``failed``: any other error."""
 QUEUE_OUTCOMES: Final = (
     "dispatched",
     "rejected_capacity",

@@ -10,9 +10,11 @@ Pure, and linear in the size of the schema.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import TypeAlias
 from urllib.parse import unquote, urldefrag
 
@@ -66,7 +68,6 @@ MAX_MULTIPLE = 10_000
 _COUNTS = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
 )  # fmt: skip
-_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LOOKS_AROUND = re.compile(r"\(\?[=!<]|\\[1-9bBpPk]")
 
 
@@ -103,7 +104,44 @@ def holds_multiples_of(step: object) -> bool:
     _, digits, exponent = Decimal(repr(step)).normalize().as_tuple()
     if not isinstance(exponent, int) or not -9 <= exponent <= 4:
         return False
-    return bool(int("".join(map(str, digits))) * 10 ** max(exponent, 0) <= MAX_MULTIPLE)
+    whole = int("".join(map(str, digits)))
+    return whole <= MAX_MULTIPLE // int(10 ** max(exponent, 0))
+
+
+def _required_of(schema: Schema) -> list[str]:
+    required = schema.get("required")
+    return (
+        [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+    )
+
+
+def _are_disjoint(sets: list[frozenset[str] | None]) -> bool:
+    known = [each for each in sets if each is not None]
+    return len(known) == len(sets) and len(frozenset().union(*known)) == sum(map(len, known))
+
+
+def _kinds_of(schema: Schema) -> frozenset[str] | None:
+    kinds = schema.get("type")
+    names = kinds if isinstance(kinds, list) else [kinds]
+    if not all(isinstance(name, str) for name in names):
+        return None
+    return frozenset("number" if name == "integer" else str(name) for name in names)
+
+
+def _values_of(schema: object) -> frozenset[str] | None:
+    if not isinstance(schema, dict) or not schema.keys() & {"const", "enum"}:
+        return None
+    values = [schema["const"]] if "const" in schema else schema["enum"]
+    if not isinstance(values, list):
+        return None
+    return frozenset(json.dumps(value, sort_keys=True) for value in values)
+
+
+def _values_at(name: str, schema: Schema) -> frozenset[str] | None:
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or name not in _required_of(schema):
+        return None
+    return _values_of(properties.get(name))
 
 
 def _is_over(value: object, limit: int) -> bool:
@@ -293,10 +331,30 @@ class _Work:
         for key in _COUNTS:
             if _is_over(node.get(key), MAX_COUNT):
                 self.unbound.append((path, key))
-        for key in _BOUNDS:
-            if _is_over(node.get(key), MAX_INTEGER):
+        for key in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"):
+            bound = node.get(key)
+            if isinstance(bound, int | float) and _is_over(bound, MAX_INTEGER):
+                if (bound > 0) is not key.lower().endswith("minimum"):
+                    continue  # wider than what is ever written
                 self.unbound.append((path, key))
         self._note_property_counts(node, path)
+        if isinstance(branches := node.get("oneOf"), list) and not self._are_apart(branches):
+            self.unbound.append((path, "oneOf"))
+
+    def _are_apart(self, branches: list[object]) -> bool:
+        """Return whether it is plain that no value fits two of these: by their types, their values,
+        or those of a property that each has to have."""
+        parts = [self._targets.get((id(each), "$ref"), each) for each in branches]
+        shapes = [part for part in parts if isinstance(part, dict)]
+        names = {name for shape in shapes for name in _required_of(shape)}
+        choices: list[Callable[[Schema], frozenset[str] | None]] = [
+            _kinds_of,
+            _values_of,
+            *(partial(_values_at, name) for name in sorted(names)),
+        ]
+        return len(shapes) == len(parts) and any(
+            _are_disjoint([choose(shape) for shape in shapes]) for choose in choices
+        )
 
     def _note_property_counts(self, node: Schema, path: str) -> None:
         properties, required = node.get("properties", {}), node.get("required", [])

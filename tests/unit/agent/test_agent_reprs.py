@@ -32,8 +32,8 @@ def test_embeddings_show_their_portions() -> None:
 
 
 def test_a_worker_shows_whether_it_lives() -> None:
-    assert repr(PreparationWorker(NOTHING, (), 5)) == "<PreparationWorker pidfd 5: reusable>"
-    assert repr(PreparationWorker(NOTHING, (), -1)) == "<PreparationWorker pidfd -1: killed>"
+    assert repr(PreparationWorker(NOTHING, (), 7, 5)) == "<PreparationWorker 7: reusable>"
+    assert repr(PreparationWorker(NOTHING, (), 7, -1)) == "<PreparationWorker 7: killed>"
 
 
 def test_a_link_shows_its_balancer_and_no_token() -> None:

@@ -27,12 +27,12 @@ def record(**fields: object) -> dict[str, object]:
 def test_only_warnings_and_errors_are_kept_and_the_newest_of_them() -> None:
     ring = LogRing()
     for level in ("debug", "info", "warning", "error", "critical"):
-        kept = record(level=level)
+        kept = record(level=level, event=level)
         assert ring(None, level, kept) is kept, "the log itself gets it unchanged"
     assert [each["level"] for each in entries(ring)] == ["warning", "error", "error"]
     assert (ring.seq, ring.warnings, ring.errors) == (3, 1, 2)
     for number in range(2 * MAX_RECORDS):
-        ring.add("warning", record(number=number))
+        ring.add("warning", record(event=f"e{number}", number=number))
     assert len(entries(ring)) == MAX_RECORDS
     assert entries(ring)[-1]["seq"] == ring.seq == 3 + 2 * MAX_RECORDS
     assert [each["fields"] for each in entries(ring, ring.seq - 2)] == [
@@ -40,6 +40,23 @@ def test_only_warnings_and_errors_are_kept_and_the_newest_of_them() -> None:
         {"number": 2 * MAX_RECORDS - 1},
     ]
     assert entries(ring, ring.seq) == []
+
+
+def test_those_that_say_the_same_are_one_with_a_count() -> None:
+    """An agent that is refused every second filled the ring in minutes."""
+    ring = LogRing()
+    ring.add("error", record(event="the first trouble"))
+    for number in range(2 * MAX_RECORDS):
+        time = f"2026-01-01T{number // 60:02}:{number % 60:02}:00Z"
+        ring.add("warning", record(event="refused", address="a", after_s=number, timestamp=time))
+    ring.add("warning", record(event="refused", address="b"))
+    first, many, other = entries(ring)
+    assert (first["event"], first["count"]) == ("the first trouble", 1)
+    assert (many["count"], many["group"], many["seq"]) == (1000, 2, 1001)
+    assert (many["first"], many["time"]) == ("2026-01-01T00:00:00Z", "2026-01-01T16:39:00Z")
+    assert many["fields"] == {"address": "a", "after_s": 999}, "numbers are the newest"
+    assert (other["count"], other["group"]) == (1, 1002)
+    assert [each["group"] for each in entries(ring, 1001)] == [1002]
 
 
 def test_no_entry_is_large_and_every_value_is_json() -> None:
@@ -104,7 +121,7 @@ def test_an_exception_is_one_line() -> None:
     try:
         raise ExceptionGroup("two", [ValueError("first\nline"), OSError("second")])
     except ExceptionGroup as group:
-        ring.add("error", record(exc_info=True))
+        ring.add("error", record(exc_info=True, event="another"))
         ring.add("error", record(exc_info=group))
     texts = [each["fields"]["exception"] for each in entries(ring)]
     assert texts == ["ValueError: first line; OSError: second"] * 2

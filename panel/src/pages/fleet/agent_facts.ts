@@ -1,6 +1,6 @@
 /** What an agent's fields mean, in words. Pure. */
 
-import { formatBytes, formatDuration, formatPercent } from "../../core/format";
+import { formatBytes, formatDuration } from "../../core/format";
 import type { Agent, AgentIssue } from "../../types";
 import type { Tone } from "../../ui";
 
@@ -11,60 +11,19 @@ export interface AgentState {
   detail: string;
 }
 
-/** What the agent is doing, the most important first: trouble, orders of operators, loading, serving. */
+/** What the balancer says of the agent; how long an ejection lasts is counted down here. */
 export function stateOf(agent: Agent, now_ms: number): AgentState {
-  const detail = agent.detail ?? "";
+  const { word, severity, sentence } = agent.state;
   if (agent.ejected_until_ms !== null && agent.ejected_until_ms > now_ms) {
     const left_s = Math.ceil((agent.ejected_until_ms - now_ms) / 1000);
     return { tone: "bad", word: "ejected", detail: `gets requests again in ${left_s} s` };
   }
-  if (agent.is_drained) {
-    const left = agent.slots_processing;
-    return left > 0
-      ? { tone: "warn", word: "draining", detail: `${left} still running` }
-      : { tone: "warn", word: "drained", detail: "gets no requests" };
-  }
-  const phase = agent.phase ?? phaseOfPaddler(agent);
-  switch (phase) {
-    case "serving":
-      return agent.is_accepting
-        ? { tone: agent.issues.length ? "warn" : "ok", word: "serving", detail }
-        : { tone: "warn", word: "not accepting", detail };
-    case "downloading":
-      return { tone: "info", word: "downloading", detail };
-    case "loading":
-      return { tone: "info", word: agent.progress === null ? "loading" : `loading ${formatPercent(agent.progress)}`, detail };
-    case "resolving":
-    case "probing":
-      return { tone: "info", word: phase, detail };
-    case "draining":
-      return { tone: "info", word: "changing the model", detail: detail || "running answers end first" };
-    case "waiting":
-      return { tone: "quiet", word: "no model", detail: detail || "waits for a model to be set" };
-    case "failed":
-      return { tone: "bad", word: "failed", detail };
-    case "leaving":
-      return { tone: "quiet", word: "leaving", detail };
-    default:
-      return { tone: "quiet", word: phase, detail };
-  }
+  return { tone: severity, word, detail: sentence };
 }
 
-/** Agents of Paddler 4.1 report no phase. */
-function phaseOfPaddler(agent: Agent): string {
-  if (agent.download_filename !== null) {
-    return "downloading";
-  }
-  switch (agent.state_application_status) {
-    case "Applied":
-      return agent.slots_total > 0 ? "serving" : "waiting";
-    case "AttemptedAndNotAppliable":
-      return "failed";
-    case "Fresh":
-      return agent.model_path === null ? "waiting" : "loading";
-    default:
-      return agent.issues.length ? "failed" : "loading";
-  }
+/** How many agents these connections are of: one with several deployments has one for each. */
+export function machinesIn(agents: readonly Agent[]): number {
+  return new Set(agents.map((agent) => agent.host)).size;
 }
 
 /** When the agent tries again what failed. */
@@ -137,7 +96,7 @@ export function revisionOf(agent: Agent): { word: string; isOld: boolean } | nul
     return null;
   }
   const isOld = agent.wanted_state !== null && agent.wanted_state !== agent.served_state;
-  return { word: agent.served_state.slice(0, 8), isOld };
+  return { word: agent.revision === null ? "an unknown revision" : `revision ${agent.revision}`, isOld };
 }
 
 /** `7.1 of 13.5 GiB · 45.8 MiB/s · 2 min 23 s left`. */

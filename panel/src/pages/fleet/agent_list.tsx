@@ -6,8 +6,9 @@ import { now } from "../../core/time";
 import type { Agent } from "../../types";
 import { Empty, Icon, Input, Segmented, Select, textOf, toast } from "../../ui";
 import { AgentCard } from "./agent_card";
-import { matches, stateOf } from "./agent_facts";
+import { machinesIn, matches, stateOf } from "./agent_facts";
 import { AgentTable } from "./agent_table";
+import { GoneAgents } from "./gone_agents";
 import { Issues } from "./issues";
 import { LaneBook } from "./lanes";
 import { Metadata } from "./metadata";
@@ -39,6 +40,7 @@ const SORTS: Readonly<Record<string, { label: string; value: (agent: Agent) => n
 /** All agents, as cards or as a table. */
 export function AgentList() {
   const agents = store.agents.value;
+  const gone = store.gone.value;
   const [text, setText] = useState("");
   const [sort, setSort] = useState("name");
   const [chosen, setChosen] = useState<View | null>(null);
@@ -74,7 +76,8 @@ export function AgentList() {
     <section class="agents" aria-label="Agents">
       <div class="agents-head">
         <h2>
-          {plural(agents.size, "agent")}
+          {plural(machinesIn([...agents.values()]), "agent")}
+          {gone.size > 0 ? `, ${gone.size} not here` : ""}
           {shown.length === agents.size ? "" : `, ${shown.length} shown`}
         </h2>
         <span class="grow" />
@@ -105,7 +108,8 @@ export function AgentList() {
           ]}
         />
       </div>
-      {shown.length === 0 ? (
+      <GoneAgents />
+      {agents.size === 0 ? null : shown.length === 0 ? (
         <Empty icon="search" title="No agent has all these words" />
       ) : view === "table" ? (
         <AgentTable agents={shown} actions={actions} />

@@ -4,8 +4,8 @@ import { second } from "../../core/time";
 import { Card, Facts } from "../../ui";
 
 const NAMES = {
-  inference: "Inference",
-  openai: "OpenAI API",
+  inference: "Inference and APIs",
+  openai: "OpenAI API alone",
   management: "Management",
   panel: "This panel",
   statsd: "StatsD",
@@ -26,7 +26,7 @@ export function BalancerFacts() {
         <Facts
           rows={names.map((name) => [
             NAMES[name],
-            status.addresses[name]?.length ? <span class="mono">{status.addresses[name].join(", ")}</span> : <span class="muted">off</span>,
+            status.addresses[name]?.length ? <span class="mono">{status.addresses[name].join(", ")}</span> : <span class="muted">{name === "openai" ? "no port of its own" : "off"}</span>,
           ])}
         />
         <Facts

@@ -3,18 +3,10 @@ import { hrefOf } from "../../core/router";
 import { store } from "../../core/store";
 import { now, second } from "../../core/time";
 import type { Deployment, Rollout } from "../../types";
-import { Badge, Icon, Meter, type Tone } from "../../ui";
+import { Badge, Icon, Meter } from "../../ui";
+import { headline } from "../model/rollout_words";
+import { sentence } from "../requests/waterfall_rows";
 
-const TONES: Readonly<Record<string, Tone>> = {
-  serving: "ok",
-  updating: "info",
-  loading: "info",
-  waiting: "warn",
-  failed: "bad",
-  unloaded: "quiet",
-  empty: "quiet",
-};
-const WORDS: Readonly<Record<string, string>> = { waiting: "no agent for it", empty: "no model" };
 /** Rollouts that are over need no line here. */
 const OVER = new Set(["complete", "rolled_back"]);
 
@@ -48,14 +40,14 @@ function DeploymentCard({
   deployment: Deployment;
   rollout: Rollout | undefined;
 }) {
-  const { phase, held } = deployment;
+  const { phase, held, state } = deployment;
   return (
     <article class="card deployment">
       <header class="card-head">
         <h2 class="truncate">
           <a href={hrefOf("model", [name])}>{name}</a>
         </h2>
-        <Badge tone={TONES[phase] ?? "quiet"}>{WORDS[phase] ?? phase}</Badge>
+        <Badge tone={state.severity}>{state.word}</Badge>
       </header>
       <Meter
         label={`Slots of ${name}`}
@@ -65,6 +57,7 @@ function DeploymentCard({
       <p class="deployment-line">
         <span>
           <b>{formatCount(deployment.running)}</b> of {plural(deployment.slots, "slot")} on {plural(deployment.serving, "agent")}
+          {deployment.offline > 0 ? `, ${deployment.offline} offline` : ""}
         </span>
         <span class={deployment.waiting > 0 ? "waits" : "muted"}>
           {deployment.waiting > 0 ? (
@@ -78,6 +71,14 @@ function DeploymentCard({
         </span>
       </p>
       {deployment.aliases.length ? <p class="muted truncate">also {deployment.aliases.join(", ")}</p> : null}
+      {state.severity === "ok" || phase === "empty" ? null : (
+        <p class={state.severity === "info" ? "rollout-line" : "held"}>
+          <Icon name={state.severity === "info" ? "info" : "warning"} />
+          <span>
+            {sentence(state.sentence)} {sentence(state.follows)}
+          </span>
+        </p>
+      )}
       {held ? <Held reason={held.reason} until_ms={held.until_ms} /> : null}
       {rollout && !OVER.has(rollout.phase) ? <RolloutLine rollout={rollout} name={name} /> : null}
       {phase === "empty" ? (
@@ -104,14 +105,13 @@ function Held({ reason, until_ms }: { reason: string; until_ms: number | null })
 }
 
 function RolloutLine({ rollout, name }: { rollout: Rollout; name: string }) {
-  const done = rollout.agents.filter((agent) => agent.phase === "serving").length;
   const isStopped = rollout.phase === "paused" || rollout.phase === "aborted" || rollout.phase === "rolling_back";
   return (
     <p class={isStopped ? "held" : "rollout-line"}>
       <Icon name={isStopped ? "warning" : "upload"} />
       <span>
-        <a href={hrefOf("model", [name])}>Rollout {rollout.phase.replace("_", " ")}</a>: {done} of {plural(rollout.agents.length, "agent")}
-        {rollout.reason ? `. ${rollout.reason}` : ""}
+        <a href={hrefOf("model", [name])}>Rollout {rollout.phase.replace("_", " ")}</a>: {headline(rollout)}
+        {rollout.reason ? ` ${sentence(rollout.reason)}` : ""}
       </span>
     </p>
   );

@@ -8,7 +8,7 @@ import { store, useTopics } from "../../core/store";
 import type { LogEntry, LogList } from "../../types";
 import { Badge, Button, Checkbox, Copy, Empty, Input, Page, Problem, Segmented } from "../../ui";
 import { Audit } from "./audit";
-import { type Level, fieldsOf, isError, lineOf, matching, merged } from "./log_lines";
+import { type Level, countOf, fieldsOf, isError, lineOf, matching, merged } from "./log_lines";
 
 const entries = signal<readonly LogEntry[]>([]);
 const level = signal<Level>("all");
@@ -123,7 +123,7 @@ function Warnings() {
           <Empty
             icon="check"
             title="No warning, no error"
-            advice="What goes wrong at the balancer, and agents that come and go unexpectedly, appear here as it happens."
+            advice="What goes wrong at the balancer, agents that are lost or fail, and changes that were taken back appear here as it happens."
           />
         ) : null
       ) : shown.length === 0 ? (
@@ -183,6 +183,7 @@ function Line({ entry, isOpen, toggle }: { entry: LogEntry; isOpen: boolean; tog
         </time>
         <Badge tone={isError(entry) ? "bad" : "warn"}>{entry.level}</Badge>
         <span class="log-event">{entry.event}</span>
+        {entry.count > 1 ? <b class="log-count">{countOf(entry)}</b> : null}
         <span class="log-fields">
           {fieldsOf(entry).map(([name, value]) => (
             <span key={name}>
@@ -194,7 +195,10 @@ function Line({ entry, isOpen, toggle }: { entry: LogEntry; isOpen: boolean; tog
       {isOpen ? (
         <div class="log-detail">
           <dl class="facts">
-            {[["time", formatDate(time)] as const, ["logger", entry.logger] as const, ...fieldsOf(entry)].map(([name, value]) => (
+            {[
+              ["time", formatDate(time)] as const,
+              ...(entry.count > 1 ? [["first", formatDate(new Date(entry.first))] as const, ["count", countOf(entry)] as const] : []),
+              ["logger", entry.logger] as const, ...fieldsOf(entry)].map(([name, value]) => (
               <div key={name}>
                 <dt>{name}</dt>
                 <dd>

@@ -4,10 +4,11 @@ import type { LogEntry } from "../../types";
 import type { AuditEntry } from "../../types";
 import { actsMatching } from "./acts";
 import { EMPTY_FORM, readKeyForm } from "../keys/key_form";
-import { MAX_ENTRIES, lineOf, matching, merged } from "./log_lines";
+import { MAX_ENTRIES, countOf, lineOf, matching, merged } from "./log_lines";
 
 function entry(seq: number, level = "warning", fields: Record<string, unknown> = {}): LogEntry {
-  return { seq, time: "2026-03-04T12:00:00.000Z", level, logger: "agents", event: `event ${seq}`, fields };
+  const time = "2026-03-04T12:00:00.000Z";
+  return { seq, group: seq, count: 1, first: time, time, level, logger: "agents", event: `event ${seq}`, fields };
 }
 
 test("newer entries follow, each once, up to the limit", () => {
@@ -84,4 +85,12 @@ test("audit entries are found by who, what and target", () => {
   assert.deepEqual(actsMatching(entries, "key made", "").map((each) => each.seq), [1]);
   assert.deepEqual(actsMatching(entries, "", "A1").map((each) => each.seq), [2]);
   assert.deepEqual(actsMatching(entries, "", "ops").map((each) => each.seq), [3, 1]);
+});
+
+test("those that say the same are one, with a count and a rate", () => {
+  const first = { ...entry(1), group: 1 };
+  const again = { ...entry(9), group: 1, count: 440, time: "2026-03-04T12:12:00.000Z" };
+  assert.deepEqual(merged([first, entry(2)], [again]), [entry(2), again]);
+  assert.equal(countOf(again), "440 times, 37 a minute");
+  assert.equal(countOf(first), "");
 });

@@ -15,7 +15,20 @@ export function merged(known: readonly LogEntry[], newer: readonly LogEntry[]): 
   if (first !== undefined && newer.at(-1)!.seq < last) {
     return newer.slice(-MAX_ENTRIES);
   }
-  return [...known, ...newer.filter((entry) => entry.seq > last)].slice(-MAX_ENTRIES);
+  const fresh = newer.filter((entry) => entry.seq > last);
+  const groups = new Set(fresh.map((entry) => entry.group));
+  return [...known.filter((entry) => !groups.has(entry.group)), ...fresh].slice(-MAX_ENTRIES);
+}
+
+/** `440 times, 37 a minute`; empty for one. */
+export function countOf(entry: LogEntry): string {
+  if (entry.count < 2) {
+    return "";
+  }
+  const minutes = (Date.parse(entry.time) - Date.parse(entry.first)) / 60_000;
+  const rate = minutes > 0.05 ? (entry.count - 1) / minutes : 0;
+  const words = rate >= 10 ? Math.round(rate) : rate.toFixed(1);
+  return `${entry.count} times${rate > 0 ? `, ${words} a minute` : ""}`;
 }
 
 export function isError(entry: LogEntry): boolean {

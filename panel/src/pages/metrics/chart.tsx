@@ -4,7 +4,7 @@ import { theme, themeColor } from "../../core/theme";
 import { formatTime } from "../../core/format";
 import { wallTime } from "../../core/time";
 import { Card } from "../../ui";
-import { type Column, hasValues, markOf } from "./series";
+import { type Column, hasValues, lonely, markOf } from "./series";
 
 export interface Line {
   readonly label: string;
@@ -141,7 +141,7 @@ function optionsFor(
           width: 1.75,
           ...(line.dashed ? { dash: [5, 4] } : {}),
           ...(line.filled ? { fill: faded(stroke) } : {}),
-          points: { size: 5, fill: stroke },
+          points: { size: 5, fill: stroke, show: true, filter: (self, series) => lonely(self.data[series] ?? []) },
           value: (self, value) => {
             const known = typeof value === "number" ? value : newestOf(self, index + 1);
             return known === null ? "n/a" : format(known);

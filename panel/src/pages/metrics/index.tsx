@@ -8,10 +8,10 @@ import { store, useTopics } from "../../core/store";
 import { now, synchronize, wallTime } from "../../core/time";
 import type { MetricsHistory } from "../../types";
 import { Badge, Button, Card, Empty, Figure, Figures, Page, Problem, Segmented } from "../../ui";
-import { capacityOf } from "./capacity";
+import { WINDOW_BUCKETS, capacityOf } from "./capacity";
 import { Chart } from "./chart";
 import { MetricsTable } from "./metrics_table";
-import { hitRates, largest, newest, ratesOf, seriesOf, sum, withNewest } from "./series";
+import { hitRates, largest, newest, ratesOf, seriesOf, sum, withNewest, worstOf } from "./series";
 
 const history = signal<MetricsHistory | null>(null);
 const problem = signal<unknown>(null);
@@ -115,12 +115,13 @@ function Measured({ history: known }: { history: MetricsHistory }) {
   const capacity = useMemo(() => capacityOf(series), [series]);
   const common = { start_ms, bucket_ms };
   const ms = (value: number) => formatDuration(value);
-  const recently = (column: readonly (number | null)[]) => newest(series, column);
   const latency = (column: readonly (number | null)[]) => {
-    const found = recently(column);
+    const worst = worstOf(column, WINDOW_BUCKETS);
+    const last = newest(series, column);
+    const before = last === null ? "nothing was measured" : `the last one was ${formatDuration(last.value)}, at ${formatTime(wallTime(last.start_ms))}`;
     return {
-      value: found === null ? "n/a" : formatDuration(found.value),
-      hint: found === null ? "nothing was measured" : `of ${formatTime(wallTime(found.start_ms))}`,
+      value: worst === null ? "n/a" : formatDuration(worst),
+      hint: worst === null ? `Nothing in five minutes; ${before}` : `The worst of ${formatAge(bucket_ms)} each, over five minutes`,
     };
   };
   const failed = sum(columns.failed);
@@ -139,9 +140,9 @@ function Measured({ history: known }: { history: MetricsHistory }) {
       </Card>
       <Card label="Newest figures">
         <Figures>
-          <Figure label="TTFT p95" wide {...latency(columns.ttft_p95_ms)} />
-          <Figure label="Inter-token p95" wide {...latency(columns.itl_p95_ms)} />
-          <Figure label="Queue p95" wide {...latency(columns.queue_p95_ms)} />
+          <Figure label="TTFT p95, worst of 5 min" wide {...latency(columns.ttft_p95_ms)} />
+          <Figure label="Inter-token p95, worst of 5 min" wide {...latency(columns.itl_p95_ms)} />
+          <Figure label="Queue p95, worst of 5 min" wide {...latency(columns.queue_p95_ms)} />
           <Figure label="Generated, last minute" wide value={formatRate(recentTokens / recent_s, "tok")} />
           <Figure
             label="Cache hits, last minute"

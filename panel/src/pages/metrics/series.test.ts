@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { MetricsField, MetricsHistory, MetricsRow } from "../../types";
 import { capacityOf } from "./capacity";
-import { hasValues, hitRates, largest, markOf, newest, ratesOf, seriesOf, withNewest } from "./series";
+import { hasValues, hitRates, largest, lonely, markOf, newest, ratesOf, seriesOf, withNewest, worstOf } from "./series";
 
 const FIELDS: MetricsField[] = [
   "start_ms",
@@ -100,4 +100,12 @@ test("marks of an axis that are less than a minute apart differ", () => {
   const time_s = new Date(2026, 2, 4, 13, 37, 0).getTime() / 1000;
   assert.deepEqual([0, 30, 60].map((later) => markOf(time_s + later, 30)), ["13:37:00", "13:37:30", "13:38:00"]);
   assert.equal(markOf(time_s, 60), "13:37");
+});
+
+test("a value without neighbours is a point, and the worst is of a window", () => {
+  assert.deepEqual(lonely([1, null, 2, 3, null, 4]), [0, 5]);
+  assert.deepEqual(lonely([null, 33_800]), [1]);
+  assert.deepEqual(lonely([]), []);
+  assert.equal(worstOf([9, null, 3, 1], 3), 3);
+  assert.equal(worstOf([9, null, null], 2), null);
 });

@@ -94,6 +94,23 @@ export function largest(column: Column): number | null {
   );
 }
 
+/** Where values stand alone, that no line reaches: they are drawn as points. */
+export function lonely(values: ArrayLike<number | null | undefined>): number[] {
+  const has = (index: number): boolean => typeof values[index] === "number";
+  const found: number[] = [];
+  for (let index = 0; index < values.length; index += 1) {
+    if (has(index) && !has(index - 1) && !has(index + 1)) {
+      found.push(index);
+    }
+  }
+  return found;
+}
+
+/** The largest value of the newest buckets. */
+export function worstOf(column: Column, buckets: number): number | null {
+  return largest(column.slice(-buckets));
+}
+
 /** Whether anything was measured at all. */
 export function hasValues(column: Column): boolean {
   return column.some((value) => value !== null);

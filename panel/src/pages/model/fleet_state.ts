@@ -1,8 +1,9 @@
 /** What the page knows of the desired fleet, and what is being edited; both outlive the page. */
 
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import { api } from "../../core/api";
 import { whenAnotherSignsIn } from "../../core/owner";
+import { store } from "../../core/store";
 import type { FleetDeployment, Rollout } from "../../types";
 import { newSpec } from "./defaults";
 import type { Refusal } from "./refusal";
@@ -152,3 +153,10 @@ export function apply(state: State, note: string, expected_revision: number): Pr
 export function undoTo(to: number, expected_revision: number): Promise<StoredRevision> {
   return api.send("POST", "api/v2/fleet/undo", { to, expected_revision });
 }
+
+/** What could not be loaded is loaded when the stream is back: an error that is over is none. */
+effect(() => {
+  if (store.connection.value.state === "live" && fleetError.peek() !== null) {
+    void loadFleet();
+  }
+});

@@ -9,6 +9,7 @@ import { Badge, Button, Card, Empty, Facts, Note, Page, Problem, type Tone } fro
 import { draft, fleetError, type FleetNow, fleetNow, isDirty, loadFleet, askedRollouts } from "./fleet_state";
 import { removalOf, type Proposal } from "./proposal";
 import { Review } from "./review";
+import { sentence } from "../requests/waterfall_rows";
 import { RolloutCard } from "./rollout_card";
 import { isMoving } from "./rollout_words";
 import { placeOf, shortName } from "./source";
@@ -144,7 +145,7 @@ function DeploymentCard({ spec, now, remove }: { spec: Spec; now: FleetNow; remo
       title={
         <span class="row">
           {spec.name}
-          <Badge tone={phase.tone}>{phase.word}</Badge>
+          <Badge tone={live?.state.severity ?? phase.tone}>{live?.state.word ?? phase.word}</Badge>
         </span>
       }
       actions={
@@ -160,10 +161,16 @@ function DeploymentCard({ spec, now, remove }: { spec: Spec; now: FleetNow; remo
         <b>{shortName(spec.model)}</b>
         <span class="muted">{placeOf(spec.model)}</span>
       </div>
-      {phase.means ? <p class="muted">{phase.means}</p> : null}
+      {live && live.state.severity !== "ok" ? (
+        <p class="muted">
+          {sentence(live.state.sentence)} {sentence(live.state.follows)}
+        </p>
+      ) : phase.means ? (
+        <p class="muted">{phase.means}</p>
+      ) : null}
       <Facts
         rows={[
-          ["Agents", `${serving} serving, ${wanted} wanted`],
+          ["Agents", `${serving} ${serving === 1 ? "answers" : "answer"}, ${wanted} wanted`],
           ["Replicas", String(spec["replicas"] ?? "all")],
           ["Context", `${number("parameters.context_size")} tokens${isAuto ? ", or as many as fit" : ""}`],
           ["Template", spec["template"] ? "override" : "the model's own"],

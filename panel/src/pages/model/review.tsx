@@ -117,8 +117,8 @@ function Decision({
       actions={
         <>
           <Button onClick={() => close(false)}>Back</Button>
-          <Button kind="primary" busy={busy} disabled={changes === null || isNothing} onClick={store}>
-            Apply
+          <Button kind={proposal.isDraft ? "primary" : "danger"} busy={busy} disabled={changes === null || isNothing} onClick={store}>
+            {proposal.isDraft ? "Apply" : "Remove"}
           </Button>
         </>
       }

@@ -38,7 +38,7 @@ test("trouble first, and the agents counted", () => {
   assert.deepEqual(sortedAgents(ROLLOUT.agents).map((each) => each.agent), ["a4", "a3", "a2", "a10"]);
   assert.deepEqual(progressSegments(ROLLOUT).map((each) => [each.label, each.value]), [
     ["serving", 2],
-    ["under way", 1],
+    ["under way", 0.02], // as far as it is: a bar at 0 % is not full
     ["failed", 1],
   ]);
   assert.equal(headline(ROLLOUT), "2 of 4 agents serve it.");

@@ -89,9 +89,11 @@ export function progressSegments(rollout: Rollout): Segment[] {
   const failed = count((agent) => agent.phase === "failed");
   const idle = count((agent) => ["waiting", "prefetched"].includes(agent.phase));
   const busy = rollout.agents.length - done - failed - idle;
+  const isBusy = (agent: RolloutAgent): boolean => !["waiting", "prefetched", "failed", "serving", "rolled_back"].includes(agent.phase);
+  const far = rollout.agents.filter(isBusy).reduce((sum, agent) => sum + Math.min(1, Math.max(0, agent.progress ?? 0)), 0);
   const segments: Segment[] = [
     { value: done, label: isBack ? "back" : "serving", color: "--ok", text: String(done) },
-    { value: busy, label: "under way", color: "--accent", text: String(busy) },
+    { value: busy > 0 ? Math.max(far, 0.02) : 0, label: "under way", color: "--accent", text: String(busy) },
     { value: failed, label: "failed", color: "--bad", text: String(failed) },
     { value: idle, label: "waiting", color: "--c-idle", text: String(idle) },
   ];

@@ -20,7 +20,9 @@ import {
 import { Composer } from "./composer";
 import { asFile, fromFile, MAX_FILE_BYTES } from "./conversation_file";
 import { CopyAs, type CopyRequest } from "./copy_dialog";
+import { keepConversation } from "./kept";
 import { type Model, loadModels, models, modelsProblem, obstacle } from "./models";
+import { sentence } from "../requests/waterfall_rows";
 import { RawPrompt } from "./raw_prompt";
 import { SettingsPanel } from "./settings_panel";
 import { SideView } from "./side_view";
@@ -34,6 +36,7 @@ export default function PromptPage() {
   // what serves, and whether it is loaded, is asked again when the feed says that it changed
   const phases = [...store.deployments.value].map(([name, each]) => `${name} ${each.phase} ${each.target}`).join();
   useEffect(() => void loadModels(), [phases]);
+  useEffect(keepConversation, []);
 
   const known = models.value;
   const blocked = obstacle.value;
@@ -59,6 +62,7 @@ export default function PromptPage() {
               </a>
             </Empty>
           ) : null}
+          {blocked === null ? <WhatWaits deployments={[...new Set(chosen)]} /> : null}
           <div class={isCompared.value && !isRaw ? "sides two" : "sides"}>
             {(isRaw ? [sides[0]] : shownSides.value).map((side) => {
               const deployment = deploymentOf(side, known);
@@ -106,6 +110,22 @@ export default function PromptPage() {
 }
 
 // ------------------------------------------------------------------------------------- inside
+
+/** What a request to these deployments would wait for, before it is sent. */
+function WhatWaits({ deployments }: { deployments: readonly string[] }) {
+  return (
+    <>
+      {deployments.map((name) => {
+        const live = store.deployments.value.get(name);
+        return live && (live.meets === "nobody" || live.meets === "hold") ? (
+          <Note key={name} tone={live.meets === "hold" ? "info" : "warn"}>
+            <b>{name}</b>: {sentence(live.state.sentence)} {sentence(live.state.follows)} {sentence(live.state.todo)}
+          </Note>
+        ) : null;
+      })}
+    </>
+  );
+}
 
 /** The chosen deployment if it is still there, else the first. */
 function deploymentOf(side: Side, known: readonly Model[] | null): string {

@@ -9,7 +9,6 @@ import {
   cachedPart,
   durationMs,
   firstTokenMs,
-  outcomeOf,
   promptTokens,
   queueMs,
   tokensPerSecond,
@@ -85,14 +84,14 @@ export function columnsFor(state: State, ids: readonly string[], now_ms: number)
       id: "ending",
       title: state === "finished" ? "Ending" : "State",
       render: (view) => {
-        const { text, tone } = outcomeOf(view);
+        const { word, severity } = view.state;
         return (
-          <Badge tone={tone} title={view.ending?.text ?? undefined}>
-            {text}
+          <Badge tone={severity} title={view.ending?.text ?? undefined}>
+            {word}
           </Badge>
         );
       },
-      value: (view) => outcomeOf(view).text,
+      value: (view) => view.state.word,
     },
     { id: "client", title: "Client", render: (view) => <span class="request-name truncate">{view.client || <span class="muted">anonymous</span>}</span>, value: (view) => view.client, hide: "narrow" },
     { id: "deployment", title: "Deployment", render: (view) => view.deployment, value: (view) => view.deployment, hide: "medium" },

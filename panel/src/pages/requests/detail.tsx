@@ -7,7 +7,7 @@ import { now, wallTime } from "../../core/time";
 import type { RequestDetail, RequestView } from "../../types";
 import { Badge, Button, Card, Copy, Dialog, Empty, Facts, Figure, Figures, Note, Page, Problem, Segmented, toast } from "../../ui";
 import { CancelRequest } from "./cancel";
-import { agentsOf, cachedPart, durationMs, firstTokenMs, outcomeOf, promptTokens, queueMs, tokensPerSecond } from "./figures";
+import { agentsOf, cachedPart, durationMs, firstTokenMs, promptTokens, queueMs, tokensPerSecond } from "./figures";
 import { isGone, useRequest } from "./use_request";
 import { type Reach, Waterfall } from "./waterfall";
 
@@ -17,7 +17,7 @@ export function RequestPage({ name }: { name: string }) {
   const [reach, setReach] = useState<Reach>("whole");
   const [cancels, setCancels] = useState(false);
   const view = detail?.request;
-  const outcome = view && outcomeOf(view);
+  const outcome = view?.state;
   const mayCancel = view !== undefined && view.phase !== "ended" && view.phase !== "stopping";
   return (
     <Page
@@ -58,7 +58,7 @@ export function RequestPage({ name }: { name: string }) {
           <Card label="Summary">
             <div class="request-title">
               <span class="mono request-id">{view.id || view.key}</span>
-              <Badge tone={outcome.tone}>{outcome.text}</Badge>
+              <Badge tone={outcome.severity}>{outcome.word}</Badge>
             </div>
             <Summary view={view} />
           </Card>

@@ -46,30 +46,3 @@ export function cachedPart(view: RequestView): number | null {
 export function agentsOf(view: RequestView): string[] {
   return view.placements.map((each) => each.agent).filter((agent, place, all) => agent !== all[place - 1]);
 }
-
-function queuedText(ahead: number | null): string {
-  return ahead === null ? "queued" : ahead === 0 ? "queued, next" : `queued, ${ahead} ahead`;
-}
-
-export type Outcome = { text: string; tone: "ok" | "warn" | "bad" | "info" | "quiet" };
-
-/** The ending, or where it is. */
-export function outcomeOf(view: RequestView): Outcome {
-  if (view.ending !== null) {
-    const { kind, code } = view.ending;
-    const text = code === null ? kind : `${kind} ${code}`;
-    return { text, tone: kind === "done" ? "ok" : kind === "failed" ? "bad" : "quiet" };
-  }
-  switch (view.phase) {
-    case "buffered":
-      return { text: queuedText(view.position), tone: "warn" };
-    case "leased":
-      return { text: "prefill", tone: "info" };
-    case "streaming":
-      return { text: "decode", tone: "info" };
-    case "stopping":
-      return { text: "stopping", tone: "quiet" };
-    default:
-      return { text: "ended", tone: "quiet" };
-  }
-}

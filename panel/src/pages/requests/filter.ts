@@ -15,7 +15,7 @@ export interface Filter {
 }
 
 export const NO_FILTER: Filter = { state: "in_flight", client: "", deployment: "", agent: "", ending: "", text: "" };
-const ENDINGS: readonly string[] = ["done", "failed", "stopped"];
+export const ENDINGS: readonly string[] = ["done", "refused", "failed", "stopped", "cancelled"];
 
 /** What an address says; unknown values are ignored. */
 export function parseFilter(query: URLSearchParams): Filter {

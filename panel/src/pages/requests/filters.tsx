@@ -4,7 +4,7 @@ import { store } from "../../core/store";
 import type { RequestView } from "../../types";
 import { Button, Checkbox, Dialog, Field, Icon, Input, Select } from "../../ui";
 import { COLUMN_NAMES, FIXED } from "./columns";
-import { exportName, type Filter, isFiltered, listPath, NO_FILTER } from "./filter";
+import { ENDINGS, exportName, type Filter, isFiltered, listPath, NO_FILTER } from "./filter";
 import { MOST } from "./use_requests";
 
 /** What narrows the table down; the choices are what is there. */
@@ -57,7 +57,7 @@ export function Filters({
         <Field label="Ending" class="narrowed">
           <Select
             value={filter.ending}
-            options={choices("All endings", ["done", "failed", "stopped"])}
+            options={choices("All endings", ENDINGS)}
             onValue={(ending) => set({ ending: ending as Filter["ending"] })}
           />
         </Field>

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { anEndedRequest, aPlacement, aRequest } from "../timeline/examples";
-import { agentsOf, cachedPart, durationMs, firstTokenMs, outcomeOf, queueMs, tokensPerSecond } from "./figures";
+import { agentsOf, cachedPart, durationMs, firstTokenMs, queueMs, tokensPerSecond } from "./figures";
 import { exportName, isFiltered, listPath, matches, NO_FILTER, parseFilter, queryOf } from "./filter";
 import { MAX_ROWS, NOTHING, withEnded, withPage } from "./recent";
 import { pathOf, positionSteps, speedLine, speedsOf } from "./speed";
@@ -64,7 +64,6 @@ test("figures of a request that ended", () => {
   assert.equal(firstTokenMs(view), 300);
   assert.equal(tokensPerSecond(view, 9_999), 50);
   assert.equal(cachedPart(view), 0.25);
-  assert.deepEqual(outcomeOf(view), { text: "done", tone: "ok" });
 });
 
 test("figures of one in flight grow, and unknown ones are null", () => {
@@ -72,7 +71,6 @@ test("figures of one in flight grow, and unknown ones are null", () => {
   assert.equal(queueMs(view, 1_900), 1_000);
   assert.equal(tokensPerSecond(view, 1_900), null);
   assert.equal(cachedPart(view), null);
-  assert.equal(outcomeOf(view).text, "queued, 3 ahead");
 });
 
 test("agents are in the order of placements", () => {

@@ -71,8 +71,11 @@ test("what goes on has no end yet, and its length grows", () => {
 });
 
 test("a failed request says with what", () => {
-  const view = anEndedRequest({ ending: { kind: "failed", code: 503, text: "an operator cancelled this request" } });
+  const view = anEndedRequest({ 
+    ending: { kind: "failed", code: 503, text: "Buffered requests overflow", finish: null },
+    state: { state: "failed", word: "failed 503", severity: "bad" },
+  });
   const ending = waterfallRows(view, NOW).at(-1)!;
   assert.equal(ending.kind, "lost");
-  assert.equal(ending.note, "Failed with 503: an operator cancelled this request.");
+  assert.equal(ending.note, "Failed 503: Buffered requests overflow.");
 });

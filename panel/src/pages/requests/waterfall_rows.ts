@@ -65,12 +65,12 @@ export function waterfallRows(view: RequestView, now_ms: number): WaterfallRow[]
     rows.push(moment(`placed ${place}`, label, placement.at_ms, `Slot ${placement.lane}. ${sentence(placement.why)}`, "placed"));
     rows.push(...partsOf(view, placement, place, speeds, now_ms, since));
     const { ending } = placement;
-    if (ending !== null && placement.ended_ms !== null && !["done", "stopped"].includes(ending)) {
+    if (ending !== null && placement.ended_ms !== null && !["done", "stopped", "refused"].includes(ending)) {
       rows.push(moment(`left ${place}`, endingLabel(ending), placement.ended_ms, sentence(ending.replace(/^(lost|failed): /, "")), "lost", 1));
     }
   }
   if (view.ended_ms !== null) {
-    rows.push(moment("ending", "Ending", view.ended_ms, endingNote(view), view.ending?.kind === "failed" ? "lost" : "moment"));
+    rows.push(moment("ending", "Ending", view.ended_ms, endingNote(view), ["failed", "refused"].includes(view.ending?.kind ?? "") ? "lost" : "moment"));
   }
   return rows;
 }
@@ -204,9 +204,7 @@ function endingNote(view: RequestView): string {
   if (ending === null) {
     return "";
   }
-  const what = { done: "Done", failed: "Failed", stopped: "Stopped" }[ending.kind];
-  const code = ending.code === null ? "" : ` with ${ending.code}`;
-  return sentence(`${what}${code}${ending.text ? `: ${ending.text}` : ""}`);
+  return sentence(`${view.state.word}${ending.text ? `: ${ending.text}` : ""}`);
 }
 
 /** With a capital at its beginning and a full stop at its end. */

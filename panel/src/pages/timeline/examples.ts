@@ -32,6 +32,7 @@ export function aRequest(more: Partial<RequestView> = {}): RequestView {
     kind: "generation",
     route: "/v1/chat/completions",
     phase: "leased",
+    state: { state: "prefill", word: "prefill", severity: "info" },
     arrived_ms: 900,
     position: null,
     queue: [{ since_ms: 900, until_ms: 1_000, positions: [[900, 0]] }],
@@ -72,7 +73,8 @@ export function anEndedRequest(more: Partial<RequestView> = {}): RequestView {
       [2_200, 51],
     ],
     ended_ms: 2_200,
-    ending: { kind: "done", code: null, text: null },
+    ending: { kind: "done", code: null, text: null, finish: "stop" },
+    state: { state: "done", word: "done", severity: "ok" },
     ...more,
   });
 }

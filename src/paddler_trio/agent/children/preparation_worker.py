@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 
 import attrs
 import trio
 
 from paddler_trio.errors import PaddlerError
 from paddler_trio.processes.preparation.preparation_messages import (
+    GREETING,
     LENGTH,
     Job,
     JobDone,
@@ -22,6 +21,7 @@ from paddler_trio.processes.preparation.preparation_messages import (
     frame_of,
     read_result,
 )
+from paddler_trio.system.kernel.process_descriptors import has_ended, signal_process
 
 _FIRST_READ_BYTES = 64 * 1024
 """Room for nearly every result; larger blocks are mapped and unmapped, which takes ten times as
@@ -44,15 +44,15 @@ class PreparationWorker:
 
     connection: trio.SocketStream
     shared: Sequence[object]
-    pidfd: int
+    pid: int
+    descriptor: int
+    """For the process; -1 once it was killed."""
     is_reusable: bool = attrs.field(default=True, init=False)
     _received: bytearray = attrs.field(factory=bytearray, init=False)
 
     def __repr__(self) -> str:
-        state = (
-            "killed" if self.pidfd < 0 else "reusable" if self.is_reusable else "on its last job"
-        )
-        return f"<PreparationWorker pidfd {self.pidfd}: {state}>"
+        state = "reusable" if self.is_reusable else "on its last job"
+        return f"<PreparationWorker {self.pid}: {'killed' if self.descriptor < 0 else state}>"
 
     @classmethod
     async def accept(cls, ours: socket.socket, shared: Sequence[object]) -> PreparationWorker:
@@ -67,12 +67,13 @@ class PreparationWorker:
         connection = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         try:
             greeting, descriptors, _, _ = await _receive_descriptor(ours)
-            if not greeting or not descriptors:
+            if len(greeting) != GREETING.size or not descriptors:
                 raise WorkerDiedError("a preparation process ended before its first job")
         except BaseException:
             connection.socket.close()
             raise
-        return cls(connection, shared, descriptors[0])
+        [pid] = GREETING.unpack(greeting)
+        return cls(connection, shared, pid, descriptors[0])
 
     async def give(self, job: Job) -> None:
         """Send a job; WorkerDiedError if it ended."""
@@ -114,33 +115,23 @@ class PreparationWorker:
         """Let other processes compute first. This cannot be undone, so it is the last job."""
         self.is_reusable = False
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.setpriority(os.PRIO_PROCESS, self._pid(), niceness)
+            signal_process(self.descriptor, self.pid, 0)
+            os.setpriority(os.PRIO_PROCESS, self.pid, niceness)
 
     @property
     def has_ended(self) -> bool:
         """Return whether somebody else ended it: the system, for want of memory, or an operator."""
-        poller = select.poll()
-        poller.register(self.pidfd, select.POLLIN)
-        return bool(poller.poll(0))
+        return has_ended(self.descriptor)
 
     def kill(self) -> None:
         """End it now, whatever it computes. Idempotent."""
-        if self.pidfd < 0:
+        if self.descriptor < 0:
             return
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-        os.close(self.pidfd)
-        self.pidfd = -1
+            signal_process(self.descriptor, self.pid, signal.SIGKILL)
+        os.close(self.descriptor)
+        self.descriptor = -1
         self.connection.socket.close()
-
-    def _pid(self) -> int:
-        """Return the id of the living process; ProcessLookupError if it has ended."""
-        signal.pidfd_send_signal(self.pidfd, 0)
-        fields = dict(
-            line.split(":", 1)
-            for line in Path(f"/proc/self/fdinfo/{self.pidfd}").read_text().splitlines()
-        )
-        return int(fields["Pid"])
 
 
 async def _receive_descriptor(
@@ -148,6 +139,6 @@ async def _receive_descriptor(
 ) -> tuple[bytes, list[int], int, object]:
     while True:
         try:
-            return socket.recv_fds(ours, 1, 1)
+            return socket.recv_fds(ours, GREETING.size, 1)
         except BlockingIOError:
             await trio.lowlevel.wait_readable(ours)

@@ -124,6 +124,15 @@ class BalancerLink:
         states = [repr(each) for each in self._connections] or ["dialling"]
         return f"<BalancerLink {self.address} {', '.join(states)}>"
 
+    def describe(self) -> str:
+        """Return one line for the service manager's status."""
+        name, status = self.name or self.id, self.status
+        if not self.is_up:
+            return f"agent {name} waits for the balancer at {self.address}"
+        if status.slots_total:
+            return f"agent {name} serves with {status.slots_total} slots"
+        return f"agent {name} is linked to the balancer: {status.phase}"
+
     async def run(self) -> None:
         """Dial for ever; returns only after :meth:`leave`."""
         async with trio.open_nursery() as connections:

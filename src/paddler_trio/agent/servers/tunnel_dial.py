@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -16,6 +15,7 @@ from paddler_trio.errors import LinkError
 from paddler_trio.net.client.direct_socket import read_some, write_all
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_tls import ClientTls
+from paddler_trio.system.kernel.socket_options import wait_hung_up
 from paddler_trio.system.ready_sockets import read_while
 from paddler_trio.wire.trio.tunnel_frames import FrameReader, Kind
 from paddler_trio.wire.trio.upstream_messages import (
@@ -173,9 +173,7 @@ class AgentTunnel:
         if isinstance(stream, trio.SSLStream):
             stream = stream.transport_stream
         assert isinstance(stream, trio.SocketStream), "tunnels are dialled"
-        with select.epoll(1) as hang_ups:
-            hang_ups.register(stream.socket, select.EPOLLRDHUP)
-            await trio.lowlevel.wait_readable(hang_ups.fileno())
+        await wait_hung_up(stream.socket)
 
     async def send(self, frames: bytes) -> None:
         """Send a frame; LinkError if the balancer has closed the tunnel."""

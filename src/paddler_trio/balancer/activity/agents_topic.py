@@ -6,7 +6,7 @@ and statuses are replaced whole, so that is enough. Its lanes are rendered apart
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import attrs
@@ -51,6 +51,8 @@ class AgentsTopic:
 
     dispatcher: Dispatcher
     lanes: Lanes
+    revision_of: Callable[[str, str], int | None] = lambda deployment, digest: None
+    """The revision that brought what an agent of a deployment serves."""
     name: str = attrs.field(default="agents", init=False)
     _shown: dict[AgentKey, _Shown] = attrs.field(factory=dict, init=False)
 
@@ -101,6 +103,9 @@ class AgentsTopic:
             "key": agent.key,
             "label": agent.label,
             "joined_ms": ms(agent.joined_s),
+            "revision": None
+            if agent.upstream is not None or agent.revision is None
+            else self.revision_of(agent.deployment, agent.revision),
             "rates": rates,
             "ejected_until_ms": None if ejected_until_s is None else ms(ejected_until_s),
             "engine_restarts": agent.engine_restarts,

@@ -8,6 +8,7 @@ import attrs
 
 from paddler_trio import __version__
 from paddler_trio.balancer.activity.moments import ms, utc_ms
+from paddler_trio.balancer.agents.agent_snapshot import capacity
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.loop_lag import LoopLag
@@ -45,7 +46,10 @@ class BalancerStatus:
                 "limit": limits.max_buffered,
                 "timeout_ms": ms(limits.buffered_timeout_s),
             },
-            "slots": {"busy": counts.slots_processing, "total": counts.slots_total},
+            "slots": {
+                "busy": counts.slots_processing,
+                "total": capacity(self.dispatcher.agents.values()),
+            },
             "loop_lag_ms": ms(self.lag.worst_s),
             "capture": self.captures,
             "revision": self.states.current.revision,

@@ -57,17 +57,20 @@ def _shown(
     now_s: float,
 ) -> Mapping[str, object]:
     demand = NO_DEMAND if pool is None else pool.demand(now_s)
-    replicas = progress["replicas"]
-    assert isinstance(replicas, Mapping)
+    agents = progress["agents"]
+    assert isinstance(agents, Mapping)
     return {
         "aliases": spec.aliases,
         "phase": progress["phase"],
+        "state": progress["state"],
+        "meets": progress["meets"],
         "waiting": demand.waiting,
         "oldest_wait_ms": max(0, ms(demand.oldest_wait_s)) if demand.waiting else None,
         "running": demand.running,
-        "slots": 0 if pool is None else pool.ledger.statistics().slots_total,
-        "serving": replicas["serving"],
-        "held": None if pool is None or pool.held is None else _held(pool.held),
+        "slots": agents["slots"],
+        "serving": agents["answering"],
+        "offline": agents["offline"],
+        "held": None if pool is None or pool.held is None or pool.serves else _held(pool.held),
         "target": spec.digest,
     }
 

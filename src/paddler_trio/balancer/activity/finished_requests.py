@@ -44,7 +44,7 @@ PackedEnding: TypeAlias = "tuple[int, str] | bool | None"
 PackedFields: TypeAlias = (
     "tuple[str, str, Kind, str | None, float, tuple[PackedStay, ...], "
     "tuple[PackedPlacement, ...], float | None, int, bytes, int, float | None, PackedEnding, "
-    "str | None]"
+    "str | None, tuple[int, str] | None, str | None]"
 )
 PackedRecord: TypeAlias = "tuple[int, str, bytes | bytearray, int, int]"
 """Key, id, and where the block with everything else is: in these bytes, from here, to there."""
@@ -129,6 +129,8 @@ def pack(record: RequestRecord) -> PackedRecord:
         record.ended_s,
         _pack_ending(record.ending),
         record.trace,
+        record.refusal,
+        record.finish,
     )
     block = marshal.dumps(fields)
     return record.key, record.id, block, 0, len(block)
@@ -154,6 +156,8 @@ def unpack(packed: PackedRecord) -> RequestRecord:
         ended_s,
         ending,
         trace,
+        refusal,
+        finish,
     ) = fields
     return RequestRecord(
         key,
@@ -176,6 +180,8 @@ def unpack(packed: PackedRecord) -> RequestRecord:
         ended_s=ended_s,
         ending=_unpack_ending(ending),
         trace=trace,
+        refusal=refusal,
+        finish=finish,
     )
 
 

@@ -1,6 +1,9 @@
 """``GET /api/v2/logs`` on the management port: the newest warnings and errors of this balancer.
 
 GET /api/v2/logs?after=SEQ      {"entries": [...]}, oldest first; all that are kept without it
+
+Entries that say the same are one, with the number of the newest, ``count``, the time of the
+``first``, and a ``group`` that stays the same.
 """
 
 from __future__ import annotations

@@ -5,15 +5,20 @@ Every delivered step passes here: what it costs, each token costs.
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from paddler_trio.balancer.activity.finished_requests import FinishedRequests
+from paddler_trio.balancer.activity.measures.endings import request_outcome
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Phase, Request, Stopping
-from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.nursery_tree.step_results import Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
+
+FAULTLESS: Final = frozenset({"completed", "stopped", "cancelled", "refused"})
+"""Outcomes of requests that did not fail: it was as those wished who sent, asked or ordered it."""
 
 
 @attrs.define(eq=False)
@@ -45,7 +50,8 @@ class MetricsObserver(DispatchObserver):
             if isinstance(phase, Buffered):
                 metrics.enters_queue()
         if request.is_over and not isinstance(left, Stopping):
-            metrics.ended(failed=isinstance(request.ending, Failure))
+            outcome = request_outcome(request.ending, request.answered_with)
+            metrics.ended(failed=outcome not in FAULTLESS)
         if isinstance(phase, Ended):
             self._last_s.pop(request.key, None)
             record = self.finished.last

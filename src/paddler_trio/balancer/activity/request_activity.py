@@ -27,6 +27,7 @@ from paddler_trio.balancer.activity.request_record import (
     slot_ending,
     why,
 )
+from paddler_trio.balancer.apis.api_errors import from_result
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.request import (
@@ -42,7 +43,9 @@ from paddler_trio.nursery_tree.request import (
 from paddler_trio.nursery_tree.step_results import FORWARDED, Results
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.truth.request_truth import finish_of
 from paddler_trio.system.printed_tree import explain_this_task
+from paddler_trio.wire.paddler.raw_results import is_text
 from paddler_trio.wire.trio.prompt_stages import MAX_TOKENS
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
@@ -50,6 +53,8 @@ LOOK_S: Final = 1.0
 MAX_LOOKED_AT: Final = 256
 """Requests in the queue whose positions are noted at a time."""
 
+
+_CALLS: Final = frozenset({"ToolCallParsed", "ToolCallDelta"})
 
 Position: TypeAlias = Callable[[Request], "int | None"]
 """How many stand before a request; None if it does not wait."""
@@ -197,10 +202,8 @@ class RequestActivity(DispatchObserver):
             self._touch(record)
         record.progress.add(now_s, record.tokens)
         last = results.results[-1] if results.results else None
-        if type(last) is dict and "Done" in last:
-            _note_usage(placement, last["Done"])
-        elif results.family == "Embedding" and type(last) is dict:
-            _note_usage(placement, {"usage": last.get("Usage")})
+        if last is not None and not (len(results.results) == 1 and is_text(last)):
+            _note_results(request, record, placement, results)
         if self.captures is not None:
             self.captures.take(record, results)
 
@@ -276,6 +279,34 @@ class RequestActivity(DispatchObserver):
     def _touch(self, record: RequestRecord) -> None:
         for touched in self._subscribers:
             touched.add(record)
+
+
+def _note_results(
+    request: Request, record: RequestRecord, placement: PlacementRecord, results: Results
+) -> None:
+    """Note what a step has beside pieces of text: calls of tools, figures, the end, a refusal."""
+    last = results.results[-1]
+    if results.family == "Embedding":
+        if type(last) is dict:
+            _note_usage(placement, {"usage": last.get("Usage")})
+        for each in results.results:
+            match each:
+                case {"DocumentRefused": {"problem": str(problem)}}:
+                    record.refusal = 400, problem[:MAX_TEXT_CHARS]
+    else:
+        record.calls_tools = record.calls_tools or any(
+            type(each) is dict and not _CALLS.isdisjoint(each) for each in results.results
+        )
+        if type(last) is dict and isinstance(done := last.get("Done"), Mapping):
+            _note_usage(placement, done)
+            finish = done.get("finish")
+            reason = finish.get("reason") if isinstance(finish, Mapping) else None
+            record.finish = finish_of(reason, calls_tools=record.calls_tools)
+    error = from_result(last)
+    if error is not None and record.refusal is None:
+        record.refusal = error.status, error.message[:MAX_TEXT_CHARS]
+    if record.refusal is not None:
+        request.answered_with = record.refusal[0]
 
 
 def _note_usage(placement: PlacementRecord, done: object) -> None:

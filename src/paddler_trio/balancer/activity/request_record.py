@@ -14,11 +14,14 @@ from typing import Final, Literal, TypeAlias
 
 import attrs
 
+from paddler_trio.balancer.activity.measures.endings import refused_with
 from paddler_trio.balancer.activity.moments import ms
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Request, Stopping, Streaming
 from paddler_trio.nursery_tree.request_endings import Completed, Ending, Failure
 from paddler_trio.scheduler.dispatch.slot_decisions import Choice
+from paddler_trio.scheduler.truth.request_truth import EndingFacts, truth_of_ending, truth_of_flight
+from paddler_trio.scheduler.truth.truths import Truth
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
@@ -102,7 +105,8 @@ class PlacementRecord:
     Args:
       lane: the lowest number that no other request on this agent had.
       why: the agent got it, in words.
-      ending: ``done``, ``stopped``, or ``failed``, ``lost`` or ``handed back`` with the reason.
+      ending: ``done``, ``refused``, ``stopped``, or ``failed``, ``lost`` or ``handed back`` with
+        the reason.
       preemptions: how often the engine gave its cells to others for a while.
       preempted_s: when it did, the first of them, if the agent reports it.
     """
@@ -183,6 +187,12 @@ class RequestRecord:
     continuations: int = 0
     ended_s: float | None = None
     ending: Ending | None = None
+    refusal: tuple[int, str] | None = None
+    """The status and the text with which its agent, or the server behind it, refused it: for the
+    balancer that is an answer as any other."""
+    finish: str | None = None
+    """One of ``FINISHES``."""
+    calls_tools: bool = False
     capture: Capture | None = None
     trace: str | None = None
     """The id of its trace."""
@@ -211,8 +221,34 @@ class RequestRecord:
 
     @property
     def ending_kind(self) -> str | None:
-        """``done``, ``failed`` or ``stopped``; None as long as it goes on."""
-        return None if self.ending is None else _ending_kind(self.ending)
+        """One of ``ENDINGS``; None as long as it goes on."""
+        facts = self.ending_facts
+        return None if facts is None else facts.kind
+
+    @property
+    def ending_facts(self) -> EndingFacts | None:
+        """Return how it ended, refusals of its agent included; None as long as it goes on."""
+        match self.ending:
+            case None:
+                return None
+            case Failure(code, description):
+                text = description[:MAX_TEXT_CHARS]
+                return EndingFacts(ended="failure", code=code, text=text)
+            case Completed():
+                if self.refusal is None:
+                    return EndingFacts(ended="completed", finish=self.finish)
+                status, text = self.refusal
+                return EndingFacts(ended="completed", code=status, text=text)
+            case _:
+                return EndingFacts(ended="stopped")
+
+    @property
+    def truth(self) -> Truth:
+        """Return where it is, or how it ended, in words."""
+        facts = self.ending_facts
+        if facts is None:
+            return truth_of_flight(self.phase, self.position)
+        return truth_of_ending(facts)
 
     def enters(self, request: Request, now_s: float) -> None:
         """The request is in this phase now."""
@@ -220,6 +256,9 @@ class RequestRecord:
         self.continuations = request.continuations
         if request.is_over and self.ending is None:
             self.ending = request.ending
+            status = refused_with(request.answered_with)
+            if status is not None and self.refusal is None:
+                self.refusal = status, f"its server answered with {status}"
         if isinstance(request.phase, Ended):
             self.ended_s = now_s
             self.progress.pause_s = 0.0
@@ -228,7 +267,7 @@ class RequestRecord:
     def view(self, now_s: float, *, brief: bool = False) -> dict[str, object]:
         """Return the record as JSON; ``brief``: without what only a look at this one request
         needs."""
-        ending = self.ending
+        ending, truth = self.ending_facts, self.truth
         return {
             "key": self.key,
             "id": self.id,
@@ -238,6 +277,7 @@ class RequestRecord:
             "route": self.route,
             "trace": self.trace,
             "phase": self.phase,
+            "state": {"state": truth.state, "word": truth.word, "severity": truth.severity},
             "arrived_ms": ms(self.arrived_s),
             "position": self.position if self.phase == "buffered" else None,
             "queue": [
@@ -260,11 +300,10 @@ class RequestRecord:
             "ending": None
             if ending is None
             else {
-                "kind": _ending_kind(ending),
-                "code": ending.code if isinstance(ending, Failure) else None,
-                "text": ending.description[:MAX_TEXT_CHARS]
-                if isinstance(ending, Failure)
-                else None,
+                "kind": ending.kind,
+                "code": ending.code,
+                "text": ending.text or None,
+                "finish": ending.finish,
             },
             "capture": None if brief or self.capture is None else self.capture.view(),
         }
@@ -318,19 +357,9 @@ def slot_ending(request: Request) -> str:
     """Return how a slot ended that was not lost."""
     match request.ending:
         case Completed():
-            return "done"
+            return "done" if refused_with(request.answered_with) is None else "refused"
         case Failure(_, description):
             return f"failed: {description}"[:MAX_TEXT_CHARS]
-        case _:
-            return "stopped"
-
-
-def _ending_kind(ending: Ending) -> str:
-    match ending:
-        case Completed():
-            return "done"
-        case Failure():
-            return "failed"
         case _:
             return "stopped"
 

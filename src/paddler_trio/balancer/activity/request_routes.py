@@ -24,7 +24,7 @@ import trio
 
 from paddler_trio.balancer.activity.agent_history import AgentEvent
 from paddler_trio.balancer.activity.finished_requests import MAX_FINISHED, PackedRecord
-from paddler_trio.balancer.activity.moments import ms, utc_ms
+from paddler_trio.balancer.activity.moments import ms, utc_ms, utc_of
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_record import RequestRecord
 from paddler_trio.balancer.activity.request_words import explanation
@@ -39,6 +39,7 @@ from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.request import MAX_LOG_ID_CHARS
 from paddler_trio.nursery_tree.request_endings import Failure
+from paddler_trio.scheduler.truth.request_truth import CANCELLED_CODE, ENDINGS
 from paddler_trio.wire.codec import dumps
 
 log = structlog.get_logger("requests")
@@ -53,9 +54,8 @@ SORTED: Final = 1000
 """Records that are sorted between two checkpoints."""
 PART: Final = 100
 """Records that are looked at between two checkpoints."""
-CANCELLED: Final = Failure(503, "An operator cancelled this request")
+CANCELLED: Final = Failure(CANCELLED_CODE, "An operator cancelled this request")
 STATES: Final = ("in_flight", "finished", "all")
-ENDINGS: Final = ("done", "failed", "stopped")
 FORMATS: Final = ("json", "csv")
 COLUMNS: Final = (
     "key",
@@ -65,6 +65,7 @@ COLUMNS: Final = (
     "kind",
     "route",
     "phase",
+    "arrived",
     "arrived_ms",
     "waited_ms",
     "first_result_ms",
@@ -77,6 +78,7 @@ COLUMNS: Final = (
     "ending",
     "code",
     "text",
+    "finish",
     "why",
     "trace",
 )
@@ -325,7 +327,7 @@ def _csv(records: list[RequestRecord]) -> Iterator[bytes]:
 
 def _row(record: RequestRecord) -> list[object]:
     last = record.placements[-1] if record.placements else None
-    failure = record.ending if isinstance(record.ending, Failure) else None
+    facts = record.ending_facts
     waited_s = sum(stay.until_s - stay.since_s for stay in record.stays if stay.until_s)
     return [
         record.key,
@@ -335,6 +337,7 @@ def _row(record: RequestRecord) -> list[object]:
         record.kind,
         _cell(record.route or ""),
         record.phase,
+        utc_of(record.arrived_s),
         ms(record.arrived_s),
         ms(waited_s),
         "" if record.first_s is None else ms(record.first_s),
@@ -344,9 +347,10 @@ def _row(record: RequestRecord) -> list[object]:
         "" if last is None or last.cached_tokens is None else last.cached_tokens,
         _cell(" ".join(record.agents)),
         record.continuations,
-        record.ending_kind or "",
-        "" if failure is None else failure.code,
-        "" if failure is None else _cell(failure.description),
+        "" if facts is None else facts.kind,
+        "" if facts is None or facts.code is None else facts.code,
+        "" if facts is None else _cell(facts.text),
+        record.finish or "",
         "" if last is None else last.why,
         record.trace or "",
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paddler_trio.balancer.activity.request_record import PlacementRecord, RequestRecord, Stay
-from paddler_trio.nursery_tree.request_endings import Failure
+from paddler_trio.scheduler.truth.request_truth import truth_of_ending
 
 
 def explanation(record: RequestRecord, now_s: float) -> list[str]:
@@ -86,16 +86,13 @@ def _answer(record: RequestRecord, first_s: float, now_s: float) -> Iterator[str
 
 
 def _ending(record: RequestRecord, now_s: float) -> str:
-    if record.ending is None:
+    facts = record.ending_facts
+    if facts is None:
         return "It goes on."
     after = _span((now_s if record.ended_s is None else record.ended_s) - record.arrived_s)
-    match record.ending_kind, record.ending:
-        case "failed", Failure(code, description):
-            return f"It failed after {after} with {code}: {description.rstrip('.')}."
-        case "stopped", _:
-            return f"Its client ended it after {after}."
-        case _:
-            return f"It was done after {after}."
+    truth = truth_of_ending(facts)
+    told = f"; {truth.follows}" if truth.follows else ""
+    return f"After {after} {truth.sentence}{told}."
 
 
 def _span(seconds: float) -> str:

@@ -359,7 +359,11 @@ class _Link:
         if agent is not None:
             self.socket.dispatcher.leave(agent)
             agent.close()
-            log.info("agent left", agent=agent.label)
+            words = {"agent": agent.label, "deployment": agent.deployment}
+            if agent.said_goodbye or self.socket.dispatcher.is_draining:
+                log.info("agent left", **words)
+            else:
+                log.warning("agent left", **words, reason="its connection broke")
 
     # ------------------------------------------------------------- messages
 
@@ -508,6 +512,7 @@ class _Link:
             case Report() as unbounded:
                 report = bounded_report(unbounded)
                 same = report == agent.report
+                _warn_of_failure(agent, report)
                 agent.report = report
                 agent.engine_restarts = restarts_in(report, agent.engine_restarts)
                 if agent.refresh_readiness() or not same:
@@ -540,6 +545,20 @@ class _Link:
                 self._ignore(name)
             case other:
                 raise WireError(f"{type(other).__name__} is not an agent's to send @ $.{TAG}")
+
+
+def _warn_of_failure(agent: AgentConnection, report: Report) -> None:
+    """One line for each failure, whatever else the agent reports of it."""
+    before = agent.report
+    if report.phase == "failed" and (
+        before is None or (before.phase, before.detail) != (report.phase, report.detail)
+    ):
+        log.warning(
+            "agent cannot serve what is desired",
+            agent=agent.label,
+            deployment=agent.deployment,
+            reason=report.detail,
+        )
 
 
 def _upstream_problem(dispatcher: Dispatcher, agent: AgentConnection) -> str | None:

@@ -2,8 +2,8 @@
 
 Everything that can go wrong becomes one value, :class:`ApiError`; each API writes it in its own
 envelope. The statuses follow what the official clients do with them: 400, 401, 404, 413, 422 are
-the sender's to correct, 429 and 503 are retried after ``Retry-After``, 504 took too long. Overload
-is never a 500.
+the sender's to correct, 429 and 503 are retried after ``Retry-After``, 504 took too long, 499 was
+cancelled by an operator and is not retried. Overload is never a 500.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from paddler_trio.errors import PaddlerError
 from paddler_trio.net.server.asgi import Header, HttpProblem
 from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.nursery_tree.step_results import RawResult
+from paddler_trio.scheduler.truth.request_truth import CANCELLED_CODE
 from paddler_trio.wire.engine.sampler_stages import PARAMETERS
 from paddler_trio.wire.paddler.raw_results import result_tag
 
@@ -34,6 +35,7 @@ _OF_STATUS: Mapping[int, tuple[str, str | None]] = {
     415: (INVALID, "unsupported_media_type"),
     422: (INVALID, None),
     429: ("rate_limit_error", "rate_limit_exceeded"),
+    CANCELLED_CODE: ("request_cancelled", "cancelled_by_operator"),
     501: ("not_supported_error", "not_supported"),
     502: ("server_error", "agent_lost"),
     503: ("overloaded_error", "overloaded"),
@@ -179,9 +181,12 @@ def from_problem(problem: HttpProblem) -> ApiError:
 def from_failure(failure: Failure, *, retry_after_s: int) -> ApiError:
     """Return the error for a request that no agent ended.
 
-    ``retry_after_s`` goes into statuses that clients retry.
+    ``retry_after_s`` goes into statuses that clients retry. What an operator cancelled is not to be
+    sent again: the libraries of OpenAI and Anthropic read the second field, others the status.
     """
     headers = [(b"retry-after", b"%d" % retry_after_s)] if failure.code in {429, 503} else []
+    if failure.code == CANCELLED_CODE:
+        headers = [(b"x-should-retry", b"false")]
     return ApiError(failure.code, failure.description, headers=headers)
 
 

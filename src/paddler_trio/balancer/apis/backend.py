@@ -103,8 +103,8 @@ def no_such_model(error: NoSuchModelError) -> ApiError:
 
 
 def model_name(backend: Backend, asked: str | None) -> str:
-    """Return the name to answer under: the one that was asked for, else the served model's."""
-    return backend.deployment.id if asked is None else asked
+    """Return the name to answer under: the one that was asked for, unless another model answers."""
+    return backend.deployment.name_for(asked)
 
 
 def cluster_parameters(backend: Backend) -> Mapping[str, object]:
@@ -120,7 +120,7 @@ def cluster_parameters(backend: Backend) -> Mapping[str, object]:
 
 def fingerprint(backend: Backend) -> str:
     """Names the model and all its settings: answers under equal ones may be compared."""
-    return "b" + backend.deployment.digest[:12]
+    return "b" + (backend.deployment.answers_with or backend.deployment.digest)[:12]
 
 
 def must_generate(backend: Backend) -> None:

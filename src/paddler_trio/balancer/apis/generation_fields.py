@@ -52,6 +52,9 @@ _SPECULATIVE: dict[str, Shape] = {
 
 MAX_MODEL_CHARS = 512
 """Each event of a stream repeats them."""
+MAX_METADATA, MAX_METADATA_CHARS = 16, 512
+"""Pairs, and characters of each: three events of a stream of ``/v1/responses`` repeat them."""
+METADATA = FreeObject(Text(MAX_METADATA_CHARS), MAX_METADATA, "of metadata", most_name_chars=64)
 MODEL = Field(
     "model",
     Text(MAX_MODEL_CHARS),

@@ -32,7 +32,7 @@ from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.wire.codec import dumps
 
 OLLAMA = "/api/"
-ERROR_STATUSES = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 501, 502, 503, 504)
+ERROR_STATUSES = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 499, 500, 501, 502, 503, 504)
 
 
 def records(limits: ApiLimits) -> dict[tuple[str, str], Record]:

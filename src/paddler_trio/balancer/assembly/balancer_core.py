@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -15,15 +15,20 @@ from paddler_trio.balancer.activity.measures.request_measures import RequestMeas
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
+from paddler_trio.balancer.agents.agent_snapshot import capacity
 from paddler_trio.balancer.assembly.feed_assembly import event_feed
 from paddler_trio.balancer.assembly.store_assembly import model_store_child
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
+from paddler_trio.balancer.fleet.state_database import state_file
 from paddler_trio.balancer.keys.audit_log import AuditLog
 from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.balancer.status.known_agents import SUFFIX, KnownAgents
+from paddler_trio.balancer.status.problem_list import ProblemList
 from paddler_trio.errors import ModelStoreError
 from paddler_trio.net.server.input_budget import InputBudget
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
@@ -56,6 +61,7 @@ class BalancerCore:
     measures: BalancerMeasures
     audit: AuditLog
     statsd: StatsdExporter | None
+    problems: ProblemList
     goodbye: trio.Event = attrs.field(factory=trio.Event)
     """Set when sockets shall end."""
     moving: trio.Event = attrs.field(factory=trio.Event)
@@ -84,7 +90,7 @@ class BalancerCore:
             lambda deployment: dispatcher.pools.serves(deployment),
             AgentMeasures(lambda: dispatcher.agents),
         )
-        metrics = MetricsHistory(lambda: dispatcher.statistics().slots_total)
+        metrics = MetricsHistory(lambda: capacity(dispatcher.agents.values()))
         recorder = MetricsObserver(metrics, activity.finished)
         all_observers = Observers((activity, *observers, requests, recorder))
         dispatcher = Dispatcher(_limits(config), all_observers)
@@ -99,16 +105,9 @@ class BalancerCore:
         measures.store = store = model_store_child(config, states)
         rollouts = FleetRollouts(fleet)
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
-        feed = event_feed(
-            dispatcher,
-            activity,
-            states,
-            lag,
-            rollouts,
-            metrics,
-            {**addresses, **statsd},
-            captures=config.capture_prompts,
-        )
+        problems = _problems(config, dispatcher, states, rollouts, lag)
+        shown = {**addresses, **statsd}
+        feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(
             dispatcher,
             activity,
@@ -121,9 +120,14 @@ class BalancerCore:
             budget,
             lag,
             measures,
-            AuditLog.of(config.audit_log),
+            problems.audit,
             StatsdExporter.of(config, dispatcher.statistics),
+            problems,
         )
+
+    def watch_certificate(self, left_s: Callable[[], float]) -> None:
+        """Show how long the certificate of the ports is still good."""
+        self.measures.certificate_left_s = self.problems.certificate_left_s = left_s
 
     def services(self) -> dict[str, Run]:
         """Return what of it runs beside everything else, by the names of the tasks."""
@@ -143,6 +147,7 @@ class BalancerCore:
         """Return what of it only one balancer may run."""
         return {
             "fleet": self.fleet.run,
+            "known agents": self.problems.known.run,
             **({} if self.statsd is None else {"statsd": self.statsd.run}),
             **(
                 {}
@@ -159,4 +164,23 @@ def _limits(config: BalancerConfig) -> DispatchLimits:
         item_timeout_s=config.inference_item_timeout_s,
         continuation=ContinuationLimits(max_continuations=config.max_continuations),
         continuation_wait_s=config.continuation_wait_s,
+    )
+
+
+def _problems(
+    config: BalancerConfig,
+    dispatcher: Dispatcher,
+    states: FleetKeeper,
+    rollouts: FleetRollouts,
+    lag: LoopLag,
+) -> ProblemList:
+    state = state_file(config.state_database)
+    known = KnownAgents(dispatcher, None if state is None else state.with_name(state.name + SUFFIX))
+    return ProblemList(
+        dispatcher,
+        lambda: states.current.state.deployments,
+        AgentsProgress(dispatcher, rolling=rollouts.facts, offline=known.offline),
+        known,
+        lag,
+        AuditLog.of(config.audit_log),
     )

@@ -122,7 +122,7 @@ def balancer_parts(
         serving = hot = handover.serving(core, bound.inheritance)
         services |= handover.services(hot)
     if tls is not None:
-        core.measures.certificate_left_s = lambda: tls.expires_in_s
+        core.watch_certificate(lambda: tls.expires_in_s)
         services["certificate watch"] = tls.run
     return BalancerParts(
         core.dispatcher,

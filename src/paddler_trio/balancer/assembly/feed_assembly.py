@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import attrs
 import trio
 
 from paddler_trio.balancer.activity.agents_topic import AgentsTopic
@@ -18,35 +19,30 @@ from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.activity.request_lanes import RequestLanes
 from paddler_trio.balancer.activity.requests_topic import RequestsTopic
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
-from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.fleet.rollout_routes import RolloutControl
+from paddler_trio.balancer.status.problem_list import ProblemList
 from paddler_trio.net.server.listening import bound_address
-from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.logs.log_ring import RECENT
-from paddler_trio.system.loop_lag import LoopLag
 
 _SHOWN: Final = {"compat openai": "openai", "web admin panel": "panel"}
 """Names of services in the feed, where they have another one."""
 
 
 def event_feed(
-    dispatcher: Dispatcher,
     activity: RequestActivity,
     states: FleetKeeper,
-    lag: LoopLag,
     rollouts: RolloutControl,
     metrics: MetricsHistory,
     addresses: Mapping[str, Sequence[str]],
-    *,
-    captures: bool = False,
+    problems: ProblemList,
 ) -> EventFeed:
     """Return all topics, in the order in which events have them.
 
     Args:
       addresses: where each service listens.
-      captures: the beginnings of prompts and answers are kept.
     """
-    status = BalancerStatus(dispatcher, states, lag, addresses, captures)
+    dispatcher, captures = problems.dispatcher, activity.captures is not None
+    status = BalancerStatus(dispatcher, states, problems.lag, addresses, captures)
 
     def rollouts_now(now_s: float) -> Mapping[str, object]:
         entries = rollouts.view()["rollouts"]
@@ -60,9 +56,15 @@ def event_feed(
     return EventFeed(
         (
             WholeTopic("balancer", status.values),
-            AgentsTopic(dispatcher, RequestLanes(activity)),
+            AgentsTopic(dispatcher, RequestLanes(activity), states.revision_of),
             DeploymentsTopic(
-                dispatcher, lambda: states.current.state.deployments, AgentsProgress(dispatcher)
+                dispatcher, lambda: states.current.state.deployments, problems.progress
+            ),
+            WholeTopic("problems", lambda now_s: {each.id: each.view() for each in problems.now()}),
+            WholeTopic(
+                "gone",
+                lambda now_s: {each.name: attrs.asdict(each) for each in problems.known.shown()},
+                lambda: problems.known.changed.ordinal,
             ),
             RequestsTopic(activity),
             WholeTopic("rollouts", rollouts_now, lambda: rollouts.changes.ordinal),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.fleet.state_database import state_file
 from paddler_trio.balancer.fleet.state_lock import StateLock, locked
 from paddler_trio.balancer.hot_restart.bequest import Bequest, BoundPort
+from paddler_trio.balancer.hot_restart.handover_channel import ONLY_LINUX
 from paddler_trio.balancer.hot_restart.inheritance import Inheritance
 from paddler_trio.balancer.hot_restart.own_successor import OwnSuccessor
 from paddler_trio.balancer.hot_restart.restartable import Restartable
@@ -37,6 +39,13 @@ def handover_path(config: BalancerConfig) -> Path | None:
     if state is None:
         return None
     return config.hot_restart_path or state.with_name(state.name + SUFFIX)
+
+
+def handover_problem(config: BalancerConfig) -> str | None:
+    """Return why no balancer can take over from one of this configuration; None if one can."""
+    if handover_path(config) is None:
+        return "the state is in memory only: give --state-database file:///absolute/path"
+    return None if sys.platform == "linux" else ONLY_LINUX
 
 
 async def inheritance_of(config: BalancerConfig) -> Inheritance | None:
@@ -92,10 +101,7 @@ class HotRestart:
 
     def _own_successor(self, given: trio.Event) -> OwnSuccessor:
         """Do what SIGUSR2 asks for; ``given`` is the bequest's."""
-        problem = None
-        if handover_path(self.config) is None:
-            problem = "the state is in memory only: give --state-database file:///absolute/path"
-        return OwnSuccessor(self.notifier.variables(), given, problem)
+        return OwnSuccessor(self.notifier.variables(), given, handover_problem(self.config))
 
     def _given(self, pid: int) -> None:
         for lock in self.locks.values():

@@ -19,6 +19,7 @@ from paddler_trio.balancer.joining.join_routes import JoinTokenRoutes
 from paddler_trio.balancer.joining.legacy_networks import legacy_networks
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.reverse_proxy.tunnel_route import is_tunnel_path
+from paddler_trio.balancer.status.refused_agents import RefusedAgents
 from paddler_trio.net.tls.server_tls import ServerTls
 from paddler_trio.processes.model_store.store_messages import is_store_path
 from paddler_trio.system.settings.balancer_config import BalancerConfig
@@ -66,11 +67,13 @@ class Joining:
             JoinTokenRoutes(registry, keys, address, lambda: None if tls is None else tls.ca_hash),
         )
 
-    def guard(self, config: BalancerConfig, manage: Authentication) -> AgentGuard:
+    def guard(
+        self, config: BalancerConfig, manage: Authentication, refused: RefusedAgents
+    ) -> AgentGuard:
         """Return the guard of the management port; ConfigurationError for a network that is
         none."""
         return AgentGuard(
-            self.registry, manage, _is_agents_path, legacy_networks(config.legacy_agents)
+            self.registry, manage, _is_agents_path, legacy_networks(config.legacy_agents), refused
         )
 
 

@@ -29,7 +29,6 @@ from paddler_trio.balancer.assembly.port_guards import PortGuards
 from paddler_trio.balancer.assembly.store_assembly import readable_models
 from paddler_trio.balancer.assembly.upstream_assembly import REVERSE_PROXY, Upstreams
 from paddler_trio.balancer.fleet.deployments import Deployments
-from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.front.cors import Cors
 from paddler_trio.balancer.front.hub_routes import HubRoutes
 from paddler_trio.balancer.front.inference_routes import PROBES, InferenceRoutes
@@ -46,6 +45,7 @@ from paddler_trio.balancer.keys.key_routes import KeyRoutes
 from paddler_trio.balancer.panel.panel_site import PanelSite, below
 from paddler_trio.balancer.reverse_proxy.slot_paths import SLOT_PATHS
 from paddler_trio.balancer.reverse_proxy.tunnel_route import TunnelRoute, is_tunnel_path
+from paddler_trio.balancer.status.status_routes import StatusRoutes
 from paddler_trio.net.server.exchange import App
 from paddler_trio.net.server.router import Router, by_path, http_only
 from paddler_trio.processes.model_store.store_messages import PREFIX, is_store_path
@@ -85,8 +85,13 @@ class PortApps:
             states.find,
             lambda: states.current.state.deployments,
             config.model_aliases,
+            states.spec,
         )
-        self._agents = self.joining.guard(config, self.guards.manage)
+        self._agents = self.joining.guard(config, self.guards.manage, core.problems.refused)
+        registry = self.joining.registry
+        core.problems.suspicious = lambda: [
+            each.name for each in registry.credentials() if each.suspicious is not None
+        ]
         self._native = InferenceRoutes(
             core.dispatcher, states, core.goodbye, self._deployments, moved=core.moved
         )
@@ -213,7 +218,7 @@ def management_routes(
         core.goodbye,
         keys,
         core.rollouts,
-        AgentsProgress(core.dispatcher, core.rollouts.of),
+        attrs.evolve(core.problems.progress, rollouts=core.rollouts.of),
         more=(
             EventRoutes(core.feed, core.moving),
             RequestRoutes(core.activity),
@@ -224,6 +229,7 @@ def management_routes(
             joining.exchange,
             joining.tokens,
             AuditRoutes(core.audit),
+            StatusRoutes(core.problems, core.problems.known),
             KeyRoutes(keys, accounts.used),
             PaddlerV1Routes(PaddlerV1Agents(core.dispatcher), core.goodbye),
         ),

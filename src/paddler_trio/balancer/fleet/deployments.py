@@ -65,6 +65,15 @@ class DefaultState(Protocol):
     def digest(self) -> str: ...
 
 
+class StandIn(Protocol):
+    """A deployment as it was desired before."""
+
+    @property
+    def model(self) -> DesiredModel: ...
+    @property
+    def digest(self) -> str: ...
+
+
 class NoSuchModelError(PaddlerError):
     """A request names a model that is not served, or that its key has no access to."""
 
@@ -94,6 +103,10 @@ class Deployment:
     state: AgentDesiredState | None = None
     extras: Extras = NO_EXTRAS
     digest: str = ""
+    desired_names: frozenset[str] = frozenset()
+    """Names of the desired model while only the one before it answers: requests may use them."""
+    answers_with: str = ""
+    """The digest of what answers now; empty if that is what is desired, or nothing does."""
 
     @property
     def is_empty(self) -> bool:
@@ -113,10 +126,19 @@ class Deployment:
         return self.state is None or not self.state.inference_parameters.enable_embeddings
 
     def is_called(self, name: str) -> bool:
-        return name in (self.id, self.name) or name in self.aliases
+        return name in (self.id, self.name) or name in self.aliases or name in self.desired_names
+
+    def name_for(self, asked: str | None) -> str:
+        """Return the name of what answers: the one that was asked for, if it is one of its own, or
+        none that is known."""
+        return self.id if asked is None or asked in self.desired_names else asked
 
 
 def _no_specification(name: str) -> Specification | None:
+    return None
+
+
+def _nothing_earlier(deployment: str, digest: str) -> None:
     return None
 
 
@@ -141,6 +163,8 @@ class Deployments:
     specification: Callable[[str], Specification | None] = _no_specification
     desired: Callable[[], Sequence[Specification]] = _none_desired
     default_aliases: tuple[str, ...] = ()
+    earlier: Callable[[str, str], StandIn | None] = _nothing_earlier
+    """What a deployment was when agents were sent this digest."""
 
     @property
     def default(self) -> Deployment:
@@ -241,6 +265,9 @@ class Deployments:
         if pool.name == DEFAULT_DEPLOYMENT:
             state = self.states.applicable
             own, others = (pool.name, ()) if state is None else names_of(state.model)
+            desired, before = {own, *others}, self._stand_in(pool)
+            if before is not None:
+                own, others = names_of(before.model)
             aliases = (*self.default_aliases, *pool.settings.aliases)
             shown_as = next(iter(aliases), own)
             names = dict.fromkeys((*others, own, *aliases))
@@ -251,6 +278,8 @@ class Deployments:
                 state=state,
                 extras=self.states.extras,
                 digest=self.states.digest,
+                desired_names=frozenset(desired - {shown_as, *names}),
+                answers_with="" if before is None else before.digest,
             )
         specification = self.specification(pool.name)
         deployment = Deployment(name=pool.name, id=pool.name, aliases=pool.settings.aliases)
@@ -262,6 +291,15 @@ class Deployments:
             extras=specification.extras,
             digest=specification.digest,
         )
+
+    def _stand_in(self, pool: Pool) -> StandIn | None:
+        """Return what answers in the place of what is desired, if that is known; None if nothing
+        does."""
+        answering = [agent for agent in pool.agents.values() if agent.is_accepting]
+        served = [agent.revision for agent in answering if agent.kind.reports_state]
+        if not served or self.states.digest in served or len(served) < len(answering):
+            return None
+        return next((s for each in served if each and (s := self.earlier(pool.name, each))), None)
 
 
 def _serves(agent: AgentConnection, deployment: Deployment) -> bool:

@@ -27,6 +27,7 @@ from paddler_trio.balancer.fleet.rollout_facts import (
     fetches_again_s,
     idle_look_s,
     kept_load_s,
+    log_phase,
     phases_of,
     pool_settings,
     restored,
@@ -334,13 +335,7 @@ class FleetController:
         for name, phase in self._logged.items():
             rollout = rollouts[name]
             if logged.get(name) != phase:
-                log.info(
-                    "rollout",
-                    deployment=name,
-                    phase=rollout.phase.value,
-                    target=rollout.target[:12],
-                    reason=rollout.reason,
-                )
+                log_phase(rollout)
             if phases_of(before).get(name) == phase:
                 continue
             if rollout.phase not in WENT_BACK:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import attrs
+import trio
 
+from paddler_trio.balancer.agents.agent_snapshot import phase_of
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.scheduler.truth.agent_truth import MOVING
+from paddler_trio.scheduler.truth.deployment_truth import (
+    AgentCounts,
+    DeploymentFacts,
+    RolloutFacts,
+    truth_of_deployment,
+)
 from paddler_trio.wire.trio.fleet_state import AGENT_KEY, DEFAULT, DeploymentSpec
 
 
@@ -16,8 +27,9 @@ class FleetProgress(Protocol):
     """Hold what is known of the way to the desired fleet."""
 
     def progress(self, specs: Sequence[DeploymentSpec]) -> Iterator[Mapping[str, object]]:
-        """Return of each deployment: ``phase``, ``replicas`` (``wanted`` and ``serving`` agents)
-        and ``rollout``, as plain JSON; ``rollout`` is null where there is none."""
+        """Yield plain JSON of each deployment: ``phase``, ``replicas`` (``wanted`` and ``serving``
+        agents), ``state`` (what is true of it, in words), ``agents`` in numbers, what a request
+        ``meets`` and ``rollout``, which is null where there is none."""
         ...
 
 
@@ -28,6 +40,16 @@ class Rollouts(Protocol):
 
 
 def no_rollouts(deployment: str) -> None:
+    """There are none."""
+
+
+class RolloutFactsOf(Protocol):
+    """Finds what is said of the rollout of a deployment; None if there is none."""
+
+    def __call__(self, deployment: str, /) -> RolloutFacts | None: ...
+
+
+def no_rollout_facts(deployment: str) -> None:
     """There are none."""
 
 
@@ -42,25 +64,92 @@ class AgentsProgress:
 
     dispatcher: Dispatcher
     rollouts: Rollouts = no_rollouts
+    rolling: RolloutFactsOf = no_rollout_facts
+    offline: Callable[[str], int] = lambda deployment: 0
+    """How many agents of a deployment were lost and have not come back."""
 
-    def progress(self, specs: Sequence[DeploymentSpec]) -> Iterator[Mapping[str, object]]:
+    def facts(self, specs: Sequence[DeploymentSpec]) -> Iterator[DeploymentFacts]:
+        """Yield the facts from which follows what is said of each deployment."""
         hosts = [agent for agent in self.dispatcher.agents.with_models() if agent.host == agent.id]
         counted: dict[tuple[bool, tuple[str, ...]], int] = {}
+        now_s = trio.current_time()
         for spec in specs:
             pool = self.dispatcher.pools.find(spec.name)
-            agents = [] if pool is None else list(pool.agents.values())
-            serving = sum(_serves(agent, spec) for agent in agents)
             wanted = spec.replicas.least
             if spec.replicas.is_all:
                 key = (spec.name == DEFAULT, spec.where)
                 if key not in counted:
                     counted[key] = sum(_may_serve(agent, spec) for agent in hosts)
                 wanted = counted[key]
+            held = None if pool is None else pool.held
+            left_s = math.inf if held is None else held.until_s - now_s
+            limits = self.dispatcher.limits
+            waiting = 0 if pool is None else pool.ledger.num_waiting
+            rollout = self.rolling(spec.name)
+            agents = [] if pool is None else list(pool.agents.values())
+            if rollout is not None:
+                done = sum(agent.revision == rollout.aim for agent in agents)
+                rollout = attrs.evolve(rollout, done=done, total=len(agents))
+            yield DeploymentFacts(
+                is_empty=spec.is_empty,
+                wanted=wanted,
+                is_all=spec.replicas.is_all,
+                agents=counts_of(agents, spec),
+                offline=self.offline(spec.name),
+                waiting=waiting,
+                is_full=waiting >= limits.max_buffered,
+                expected="" if held is None else held.reason,
+                left_s=math.ceil(left_s) if math.isfinite(left_s) else None,
+                timeout_s=limits.buffered_timeout_s,
+                rollout=rollout,
+            )
+
+    def progress(self, specs: Sequence[DeploymentSpec]) -> Iterator[Mapping[str, object]]:
+        for spec, facts in zip(specs, self.facts(specs), strict=True):
+            pool = self.dispatcher.pools.find(spec.name)
+            agents = [] if pool is None else list(pool.agents.values())
+            serving = sum(_serves(agent, spec) for agent in agents)
             yield {
-                "phase": _phase(spec, agents, wanted=wanted, serving=serving),
-                "replicas": {"wanted": wanted, "serving": serving},
+                "phase": _phase(spec, agents, wanted=facts.wanted, serving=serving),
+                "state": truth_of_deployment(facts).view(),
+                "meets": facts.meets,
+                "agents": {
+                    "connected": facts.agents.connected,
+                    "answering": facts.agents.answering,
+                    "offline": facts.offline,
+                    "slots": facts.agents.slots,
+                    "free": facts.agents.free,
+                },
+                "replicas": {"wanted": facts.wanted, "serving": serving},
                 "rollout": self.rollouts(spec.name),
             }
+
+
+def counts_of(agents: Iterable[AgentConnection], spec: DeploymentSpec) -> AgentCounts:
+    """Agents of a deployment in numbers; there may be thousands, and this is asked often."""
+    counts: Counter[str] = Counter()
+    reason = ""
+    for agent in agents:
+        counts["connected"] += 1
+        if agent.is_accepting:
+            if agent.usable_slots > 0:
+                counts["answering"] += 1
+                counts["slots"] += agent.usable_slots
+                counts["free"] += max(0, agent.usable_slots - agent.slots_processing)
+                if agent.upstream is not None or _serves(agent, spec):
+                    counts["current"] += 1
+        elif agent.is_drained:
+            counts["drained"] += 1
+        phase = phase_of(agent)
+        if phase == "failed":
+            counts["failed"] += 1
+            detail = None if agent.report is None else agent.report.detail
+            reason = reason or detail or ""
+        elif phase in MOVING:
+            counts["moving"] += 1
+        elif phase == "serving" and not agent.is_accepting and not agent.is_drained:
+            counts["ejected"] += agent.health.is_ejected(agent.label, trio.current_time())
+    return AgentCounts(**counts, reason=reason)
 
 
 def _may_serve(agent: AgentConnection, spec: DeploymentSpec) -> bool:

@@ -34,6 +34,7 @@ from paddler_trio.processes.model_store.store_messages import (
     decode_message,
     encode_message,
 )
+from paddler_trio.system.kernel.socket_options import message_pair
 from paddler_trio.system.process_end import end_process
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.json_text import loads
@@ -155,7 +156,7 @@ class ModelStoreChild:
         Cancellation: the process ends at once; downloads and uploads keep what is on the disk.
         """
         try:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, theirs = message_pair(_SOCKET_BYTES)
         except OSError as error:
             raise _not_started(error) from error
         process = None

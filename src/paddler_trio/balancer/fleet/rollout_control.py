@@ -12,8 +12,10 @@ from paddler_trio.balancer.fleet.fleet_keeper import RevisionConflictError
 from paddler_trio.balancer.fleet.rollout_document import rollout_document, rollouts_document
 from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError
 from paddler_trio.balancer.fleet.stored_fleet import PAUSED_BY
+from paddler_trio.scheduler.fleet.admissible import aim_of
 from paddler_trio.scheduler.fleet.fleet_values import Rollout
 from paddler_trio.scheduler.fleet.rollout_orders import aborted, paused, resumed
+from paddler_trio.scheduler.truth.deployment_truth import RolloutFacts
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState
 
@@ -37,6 +39,20 @@ class FleetRollouts:
         """Return one rollout of that document; None if there is none."""
         rollout = self.fleet.rollouts.get(deployment)
         return None if rollout is None else rollout_document(self.fleet, rollout)
+
+    def facts(self, deployment: str) -> RolloutFacts | None:
+        """Return the facts from which follows what is said of a rollout; None if there is none."""
+        rollout = self.fleet.rollouts.get(deployment)
+        if rollout is None:
+            return None
+        aim = aim_of(rollout)
+        revision = self.fleet.keeper.revision_of(deployment, aim)
+        return RolloutFacts(
+            phase=rollout.phase.value,
+            aim=aim,
+            revision="the state before" if revision is None else f"revision {revision}",
+            reason=rollout.reason or self.fleet.last.problems.get(deployment) or "",
+        )
 
     async def pause(self, deployment: str, *, author: str) -> None:
         """Begin no further step; raises RolloutRefusedError, as the others do."""

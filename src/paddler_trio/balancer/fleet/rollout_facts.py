@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import structlog
+
 from paddler_trio.balancer.fleet.stored_fleet import (
     MAX_LOAD_MS,
     PAUSED_BY,
@@ -23,6 +25,8 @@ from paddler_trio.scheduler.fleet.rollout_orders import GOING_ON, resumed
 from paddler_trio.scheduler.fleet.rollout_phases import fetch_again_s
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec
 
+log = structlog.get_logger("fleet")
+
 IDLE_LOOKS: Final = 10
 """In the time after which something idle is unloaded."""
 LEAST_IDLE_PAUSE_S: Final = 1.0
@@ -33,10 +37,27 @@ MOVING: Final = frozenset(
 )
 """Phases in which hosts go over."""
 
+FAILING: Final = frozenset(
+    {RolloutPhase.PAUSED, RolloutPhase.ROLLING_BACK, RolloutPhase.ROLLED_BACK}
+)
+"""Phases that nobody ordered: somebody is to know of them."""
+
 
 def is_ordered(rollout: Rollout) -> bool:
     """Return whether an operator paused it."""
     return (rollout.reason or "").startswith(PAUSED_BY)
+
+
+def log_phase(rollout: Rollout) -> None:
+    """Log what a rollout does now; a warning if that is what nobody ordered."""
+    has_failed = rollout.phase in FAILING and not is_ordered(rollout)
+    (log.warning if has_failed else log.info)(
+        "rollout",
+        deployment=rollout.deployment,
+        phase=rollout.phase.value,
+        target=rollout.target[:12],
+        reason=rollout.reason,
+    )
 
 
 def kept_load_s(kept: Mapping[str, float], view: FleetView | None) -> Mapping[str, float]:

@@ -7,7 +7,8 @@ the longer the pause after it. Changes in between count as one, and the last sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import attrs
@@ -89,16 +90,21 @@ class AgentsView:
     Args:
       show: one agent, with the number of its busy slots, as plain JSON.
       head: fields that stand before ``agents``.
+      hides: the connections that are left out.
     """
 
     dispatcher: Dispatcher
     show: Callable[[AgentConnection, int], Mapping[str, object]]
     head: Callable[[], Mapping[str, object]] = dict
+    hides: Callable[[Collection[AgentConnection]], Collection[AgentKey]] = lambda agents: ()
     _shown: dict[AgentKey, tuple[tuple[object, ...], bytes]] = attrs.field(factory=dict, init=False)
 
     def render(self) -> bytes:
         before, self._shown = self._shown, {}
+        hidden = self.hides(self.dispatcher.agents.values())
         for key, agent in self.dispatcher.agents.items():
+            if key in hidden:
+                continue
             slots = self.dispatcher.slots_processing(key)
             looks = (
                 agent.status,
@@ -118,3 +124,22 @@ class AgentsView:
         )
         agents = b",".join(text for _, text in self._shown.values())
         return b"{" + head + b'"agents":[' + agents + b"]}"
+
+
+def without_models(agents: Collection[AgentConnection]) -> frozenset[AgentKey]:
+    """Return the connections that only stand for a machine whose deployments have others.
+
+    An agent has a first connection, for ``default``, and one for each other deployment. Where
+    ``default`` has no model the first one has neither a model nor a slot: Paddler's clients would
+    count one machine twice.
+    """
+    several = Counter(agent.host for agent in agents)
+    return frozenset(
+        agent.key
+        for agent in agents
+        if several[agent.host] > 1
+        and agent.host == agent.id
+        and agent.status.model_path is None
+        and agent.status.slots_total == 0
+        and not agent.status.issues
+    )

@@ -12,7 +12,7 @@ Probes stay open, since supervisors have no keys, and so does a preflight, which
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 import structlog
@@ -51,8 +51,14 @@ class Authentication:
         """Return whether requests need a key now; probes never do."""
         return not self.is_waived and self.scope in self.keys.guarded
 
-    def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
-        """Return ``app`` behind a key."""
+    def __call__(
+        self,
+        app: App,
+        *,
+        refuse: Refuse = refuse_in_plain_text,
+        on_refused: Callable[[Exchange, HttpProblem], None] = lambda exchange, problem: None,
+    ) -> App:
+        """Return ``app`` behind a key; ``on_refused`` hears of who has none."""
 
         async def answer(exchange: Exchange) -> None:
             if self.keys.path is None:
@@ -61,6 +67,7 @@ class Authentication:
             key, problem = self._check(exchange)
             if problem is not None:
                 self.keys.refusals += 1
+                on_refused(exchange, problem)
                 log.warning(
                     "refused: no key for this",
                     status=problem.status,

@@ -21,7 +21,7 @@ from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress, FleetProgress
 from paddler_trio.balancer.fleet.fleet_routes import FleetRoutes, author_of
 from paddler_trio.balancer.fleet.rollout_routes import NoRollouts, RolloutControl, RolloutRoutes
-from paddler_trio.balancer.fleet.shared_view import AgentsView, SharedView
+from paddler_trio.balancer.fleet.shared_view import AgentsView, SharedView, without_models
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.balancer.front.cache_routes import CacheRoutes
 from paddler_trio.balancer.front.event_stream import event_stream
@@ -94,7 +94,7 @@ class ManagementRoutes:
     def __attrs_post_init__(self) -> None:
         dispatcher, states = self.dispatcher, self.states
         changes = dispatcher.agents_changed
-        v1 = AgentsView(dispatcher, snapshot)
+        v1 = AgentsView(dispatcher, snapshot, hides=without_models)
         v2 = AgentsView(dispatcher, snapshot_v2, lambda: {"desired_state_digest": states.digest})
         self._agents_v1 = SharedView(v1.render, changes)
         self._agents_v2 = SharedView(v2.render, changes)

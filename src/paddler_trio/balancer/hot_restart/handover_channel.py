@@ -10,6 +10,7 @@ import array
 import os
 import socket
 import struct
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -27,9 +28,13 @@ from paddler_trio.balancer.hot_restart.handover_messages import (
     encode,
 )
 from paddler_trio.errors import HandoverError, WireError
+from paddler_trio.system.kernel.socket_options import descriptors_in
 
 _CREDENTIALS: Final = struct.Struct("=iII")
 """``struct ucred``: process, user, group."""
+_SO_PEERCRED: Final[int] = getattr(socket, "SO_PEERCRED", 0)
+_O_PATH: Final[int] = getattr(os, "O_PATH", 0)
+ONLY_LINUX: Final = "only on Linux a balancer hands over to another one: stop this one, start anew"
 
 
 @attrs.define(eq=False)
@@ -81,7 +86,7 @@ class HandoverChannel:
             data, ancillary, _, _ = await self.socket.recvmsg(MAX_MESSAGE_BYTES, room)
         except OSError as error:
             raise HandoverError(f"the other process is gone: {error.strerror}") from error
-        descriptors = _descriptors_in(ancillary)
+        descriptors = descriptors_in(ancillary)
         try:
             if not data:
                 return None, descriptors
@@ -97,7 +102,7 @@ class HandoverChannel:
         return message, descriptors
 
     def _peer(self) -> tuple[int, int, int]:
-        found = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        found = self.socket.getsockopt(socket.SOL_SOCKET, _SO_PEERCRED, _CREDENTIALS.size)
         pid, user, group = _CREDENTIALS.unpack(found)
         return pid, user, group
 
@@ -108,10 +113,11 @@ async def connect(path: Path) -> HandoverChannel | None:
     Raises:
       HandoverError: it is of another user, or the path is no socket one may open.
     """
+    _check_system()
     end = trio.socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channel = HandoverChannel(end)
     try:
-        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+        folder = os.open(path.parent, _O_PATH | os.O_DIRECTORY)
         try:
             await end.connect(_address(folder, path.name))
         finally:
@@ -134,10 +140,11 @@ def listen_at(path: Path) -> trio.socket.SocketType:
 
     Only who holds the lock of the state calls this: the socket before was another process's.
     """
+    _check_system()
     end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     new = f".{path.name}.{os.getpid()}"
     try:
-        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+        folder = os.open(path.parent, _O_PATH | os.O_DIRECTORY)
         try:
             end.bind(_address(folder, new))
             os.chmod(new, 0o600, dir_fd=folder)  # nobody can connect before it listens
@@ -157,15 +164,11 @@ def close_all(descriptors: Sequence[int]) -> None:
         os.close(descriptor)
 
 
+def _check_system() -> None:
+    """Raise HandoverError where a socket does not say who is at its other end."""
+    if sys.platform != "linux":
+        raise HandoverError(ONLY_LINUX)
+
+
 def _address(folder: int, name: str) -> str:
     return f"/proc/self/fd/{folder}/{name}"
-
-
-def _descriptors_in(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
-    found = array.array("i")
-    for level, kind, data in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            found.frombytes(data[: len(data) - len(data) % found.itemsize])
-    for descriptor in found:
-        os.set_inheritable(descriptor, False)  # children of ours get none of them
-    return found.tolist()

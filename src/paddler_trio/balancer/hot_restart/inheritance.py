@@ -127,6 +127,7 @@ class Inheritance:
             self.is_over = message is None
             if isinstance(message, Left):
                 show(message.requests)
+        show(0)
         log.info("the balancer before this one has ended")
 
     def close(self) -> None:

@@ -23,6 +23,8 @@ import attrs
 import structlog
 import trio
 
+from paddler_trio.system.kernel.process_descriptors import signal_process
+
 log = structlog.get_logger("handover")
 
 TAKE_OVER: Final = "--take-over"
@@ -82,7 +84,7 @@ class OwnSuccessor:
             await trio.lowlevel.wait_readable(descriptor)
         except trio.Cancelled:
             if not self.given.is_set():
-                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+                signal_process(descriptor, pid, signal.SIGTERM)
             raise
         finally:
             os.close(descriptor)

@@ -122,7 +122,8 @@ class Restartable(Serving):
 
 def _show_predecessor(notifier: SystemdNotifier, status: str, num_left: int) -> None:
     plural = "" if num_left == 1 else "s"
-    notifier.status(f"{status}; the process before has {num_left} request{plural} left")
+    left = f"; the process before has {num_left} request{plural} left" if num_left else ""
+    notifier.status(f"{status}{left}")
 
 
 async def finish_connections(servers: Sequence[HttpServer]) -> None:

@@ -26,6 +26,7 @@ from paddler_trio.balancer.joining.agent_links import REVOKED
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry
 from paddler_trio.balancer.joining.legacy_networks import FLAG
 from paddler_trio.balancer.joining.stored_agents import StoredCredential
+from paddler_trio.balancer.status.refused_agents import RefusedAgents
 from paddler_trio.net.joining.agent_credential import AgentCredential, looks_like_one
 from paddler_trio.net.joining.agent_identity import AgentIdentity
 from paddler_trio.net.networks import Network, is_within
@@ -61,6 +62,7 @@ class AgentGuard:
     manage: Authentication
     is_agents_path: Callable[[str], bool]
     legacy: Sequence[Network] = ()
+    refused: RefusedAgents = attrs.field(factory=RefusedAgents)
 
     @property
     def requires_key(self) -> bool:
@@ -74,7 +76,7 @@ class AgentGuard:
 
     def __call__(self, app: App, *, refuse: Refuse = refuse_in_plain_text) -> App:
         """Return ``app`` behind keys and credentials."""
-        for_operators = self.manage(app, refuse=refuse)
+        for_operators = self.manage(self._admitting(app), refuse=refuse, on_refused=self._note)
 
         async def answer(exchange: Exchange) -> None:
             if exchange.is_http and (exchange.method, exchange.path) in (
@@ -88,6 +90,7 @@ class AgentGuard:
             if shown is not None:
                 credential, problem = self._check(exchange, shown)
                 if credential is not None and problem is None:
+                    self.refused.admitted(_address(exchange))
                     await self._serve(credential, app, exchange)
                     return
             elif _is_agent_socket(exchange) and self.agents_need_key:
@@ -101,10 +104,27 @@ class AgentGuard:
                     )
             if problem is None:
                 await for_operators(exchange)
-            elif exchange.is_websocket:
+                return
+            self._note(exchange, problem)
+            if exchange.is_websocket:
                 await refuse_upgrade(exchange.send, problem)
             else:
                 await refuse(exchange, problem)
+
+        return answer
+
+    def _note(self, exchange: Exchange, problem: HttpProblem) -> None:
+        """Keep in mind who is refused that would be an agent."""
+        if _is_agent_socket(exchange):
+            self.refused.note(_address(exchange), problem.status)
+
+    def _admitting(self, app: App) -> App:
+        """Return ``app``, behind what forgets that an agent was refused."""
+
+        async def answer(exchange: Exchange) -> None:
+            if _is_agent_socket(exchange):
+                self.refused.admitted(_address(exchange))
+            await app(exchange)
 
         return answer
 

@@ -37,6 +37,8 @@ class AnswerWriter:
     raw: RawResponse
     has_begun: bool = attrs.field(default=False, init=False)
     """The client has the head, or a part of it: it can get no other answer."""
+    status: int | None = attrs.field(default=None, init=False)
+    """Of the answer that has begun."""
     is_switched: bool = attrs.field(default=False, init=False)
     """The client and the server speak another protocol from here on."""
     is_whole: bool = attrs.field(default=False, init=False)
@@ -72,7 +74,7 @@ class AnswerWriter:
             self.exchange.client_watch.on_end = None
         self._remaining = self._head.body_bytes or 0
         self._is_event_stream = is_event_stream(head.headers)
-        self.has_begun = True
+        self.has_begun, self.status = True, head.status
         ours = await self.raw.begin(
             self.exchange.send, head.status, closes=self._head.framing is Framing.CLOSE
         )

@@ -214,6 +214,7 @@ class Forwarding:
         if scope.cancelled_caught or (failed is not None and scope.cancel_called):
             return request.is_over  # the slot was lost, or the request was stopped
         if failed is None:
+            request.answered_with = answer.status
             request.end(Completed())
             tokens = cached_tokens(answer.tail)
             self.affinity.answered(forwarded.body, lease.agent.id, tokens)

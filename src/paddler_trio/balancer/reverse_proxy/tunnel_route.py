@@ -19,6 +19,7 @@ from paddler_trio.net.server.asgi import (
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.net.tunnels import Tunnels
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
+from paddler_trio.system.kernel.socket_options import allow_unacknowledged
 from paddler_trio.wire.trio.upstream_messages import (
     CARRIES_FIELD,
     CARRIES_WEBSOCKETS,
@@ -74,7 +75,7 @@ class TunnelRoute:
             raise ClientGoneError("the agent closed its tunnel at once") from error
         if copy.family in (socket.AF_INET, socket.AF_INET6):
             # a server may be busy before it reads a request: its agent says when that is too long
-            copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)
+            allow_unacknowledged(copy, 0)
         connection.release()
         carried = exchange.header(CARRIES_FIELD.lower().encode())
         is_able = carried == CARRIES_WEBSOCKETS.encode()

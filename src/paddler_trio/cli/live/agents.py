@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated
+from urllib.parse import quote
 
 import attrs
 import typer
@@ -13,11 +14,13 @@ from rich.live import Live
 from rich.text import Text
 
 from paddler_trio.cli import completion_values
+from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.fleet.issue_words import OLD_MODEL_SERVES, issues_words
 from paddler_trio.cli.live.columns import Column, table
+from paddler_trio.cli.live.request_views import StateView
 from paddler_trio.cli.management_client import AgentView, FleetView, ManagementClient
 from paddler_trio.cli.model.memory_words import chosen_words, memory_words
 from paddler_trio.cli.terminal import (
@@ -29,6 +32,7 @@ from paddler_trio.cli.terminal import (
     stdout,
 )
 
+KNOWN_PATH = "/api/v2/known_agents"
 RATED = ("drawn_tokens", "embedding_tokens")
 """Figures of an engine that only grow, and of which the speed is shown."""
 PHASE_COLOURS = {"serving": "green", "failed": "red", "waiting": "", "leaving": "yellow"}
@@ -62,6 +66,8 @@ def show(
     with one_line_errors(), ManagementClient.open(management) as client:
         if not watch:
             _show(client.fleet(), as_json=as_json, wide=wide)
+            if not as_json:
+                _show_gone(client)
         elif as_json or not stdout().is_terminal:
             for view in _changes(client.watch_fleet()):
                 _show(view, as_json=as_json, wide=wide)
@@ -109,6 +115,33 @@ def revoke(
         revoke_credential(client, name)
 
 
+@agents.command()
+@with_flags
+def forget(
+    *,
+    name: Annotated[str, typer.Argument(help="As `agents` shows one that is offline or stopped.")],
+    management: ManagementFlags,
+) -> None:
+    """Expect an agent no more that is gone for good: it is listed as offline until then."""
+    with one_line_errors(), ManagementClient.open(management) as client:
+        client.ask("DELETE", f"{KNOWN_PATH}/{quote(name, safe='')}")
+        stdout().print(printable(f"{name} is forgotten"))
+
+
+@attrs.frozen(kw_only=True)
+class GoneAgent:
+    """One agent that was here; ``since`` is RFC 3339."""
+
+    name: str
+    since: str = ""
+    state: StateView = attrs.field(factory=StateView)
+
+
+@attrs.frozen(kw_only=True)
+class GoneView:
+    agents: list[GoneAgent]
+
+
 def _changes(views: Iterable[FleetView]) -> Iterable[FleetView]:
     """Without the repetitions that only say that the balancer is alive."""
     before: FleetView | None = None
@@ -125,6 +158,20 @@ def _show(view: FleetView, *, as_json: bool, wide: bool) -> None:
         stdout().print("no agent is connected; start one with `paddler-trio agent`")
     else:
         print_lines(agents_table(view.agents, width=shown_width(wide=wide)))
+
+
+def _show_gone(client: ManagementClient) -> None:
+    """Print the agents that were here; a balancer of before knows none."""
+    try:
+        raw = client.ask("GET", KNOWN_PATH)
+    except BalancerRefusedError as error:
+        if error.status != 404:
+            raise
+        return
+    for agent in client.structured(raw, GoneView).agents:
+        words = f"{agent.name} is {agent.state.word} since {agent.since}: {agent.state.sentence}"
+        style = "red" if agent.state.severity == "bad" else "dim"
+        stdout().print(Text(printable(words), style=style), soft_wrap=True)
 
 
 @attrs.define

@@ -45,7 +45,7 @@ def _head(request: RequestView, clock: Clock) -> Iterator[str]:
     client = printable(request.client) or "anonymous"
     yield f"client {client}, deployment {printable(request.deployment)}, {printable(request.what)}"
     words = [f"arrived {clock.hours(request.arrived_ms)}"]
-    state = request.phase if request.ending is None else request.ending.kind
+    state = request.state.word or request.phase
     words.append(f"{state} after {exact(request.age_ms(clock.now_ms))}")
     if request.first_after_ms is not None:
         words.append(f"first result after {exact(request.first_after_ms)}")

@@ -15,10 +15,11 @@ from cattrs.errors import BaseValidationError
 
 from paddler_trio.cli.balancer_http import BalancerVersionError
 from paddler_trio.cli.live.live_views import BalancerView, DeploymentView, LiveAgent
+from paddler_trio.cli.live.problems_command import ProblemView
 from paddler_trio.cli.live.request_views import RequestView
 from paddler_trio.cli.management_client import CONVERTER, Json
 
-TOPICS: Final = ("balancer", "agents", "deployments", "requests")
+TOPICS: Final = ("balancer", "agents", "deployments", "requests", "problems")
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ class LivePicture:
     deployments: dict[str, DeploymentView] = attrs.field(factory=dict)
     requests: dict[str, RequestView] = attrs.field(factory=dict)
     balancer: BalancerView = attrs.field(factory=BalancerView)
+    problems: dict[str, ProblemView] = attrs.field(factory=dict)
     updated_ms: dict[str, int] = attrs.field(factory=dict)
     """When the balancer had last something new to say of an agent, by its key."""
 
@@ -67,6 +69,7 @@ class LivePicture:
     def _clear(self) -> None:
         for each in (self.raw, self.agents, self.deployments, self.requests, self.updated_ms):
             each.clear()
+        self.problems.clear()
         self.balancer = BalancerView()
 
     def _set(self, topic: str, values: Mapping[str, object]) -> None:
@@ -84,6 +87,8 @@ class LivePicture:
                     self.deployments[key] = read_view(value, DeploymentView)
                 case "requests":
                     self.requests[key] = read_view(value, RequestView)
+                case "problems":
+                    self.problems[key] = read_view(value, ProblemView)
 
     def _forget(self, topic: str, key: str) -> None:
         self.raw.get(topic, {}).pop(key, None)
@@ -95,6 +100,8 @@ class LivePicture:
                 self.deployments.pop(key, None)
             case "requests":
                 self.requests.pop(key, None)
+            case "problems":
+                self.problems.pop(key, None)
 
     def document(self) -> Json:
         """Return what is known now, as one JSON object."""

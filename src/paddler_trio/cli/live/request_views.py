@@ -47,11 +47,22 @@ class PlacementView:
 
 @attrs.frozen(kw_only=True)
 class EndingView:
-    """``kind``: ``done``, ``failed`` or ``stopped``."""
+    """``kind``: ``done``, ``refused``, ``failed``, ``stopped`` or ``cancelled``."""
 
     kind: str
     code: int | None = None
     text: str | None = None
+    finish: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class StateView:
+    """A state in the few words of the balancer."""
+
+    state: str = ""
+    word: str = ""
+    severity: str = ""
+    sentence: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -74,6 +85,7 @@ class RequestView:
     route: str | None = None
     trace: str | None = None
     phase: str = ""
+    state: StateView = attrs.field(factory=StateView)
     arrived_ms: int
     position: int | None = None
     queue: list[QueueStay] = attrs.field(factory=list)
@@ -143,9 +155,8 @@ class RequestView:
         """The words for how it ended, with code and text; empty while it is in flight."""
         if self.ending is None:
             return ""
-        words = self.ending.kind
-        if self.ending.code is not None:
-            words += f" {self.ending.code}"
+        code = "" if self.ending.code is None else f" {self.ending.code}"
+        words = self.state.word or f"{self.ending.kind}{code}"
         return f"{words}: {self.ending.text}" if self.ending.text else words
 
 

@@ -39,6 +39,7 @@ CSV_FIELDS: Final = (
     "ending",
     "code",
     "text",
+    "finish",
 )
 
 
@@ -138,6 +139,7 @@ def _csv_row(request: RequestView, clock: Clock) -> tuple[object, ...]:
         None if ending is None else ending.kind,
         None if ending is None else ending.code,
         None if ending is None else ending.text,
+        None if ending is None else ending.finish,
     )
 
 

@@ -27,7 +27,7 @@ LEAST_LANES: Final = 5
 LANES_SHOWN: Final = 16
 T = TypeVar("T")
 AGENT_STYLES: Final = {"serving": "green", "failed": "red", "draining": "yellow", "waiting": ""}
-REQUEST_STYLES: Final = {"buffered": "yellow", "leased": "cyan", "streaming": "green"}
+SEVERITY_STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "bad": "red"}
 
 
 def agent_phase(agent: LiveAgent) -> str:
@@ -123,10 +123,10 @@ def request_columns(now_ms: int) -> list[Column[RequestView]]:
         Column("what", 20, lambda r: r.what, lambda r: text_order(r.what), 4),
         Column(
             "phase",
-            10,
+            12,
             request_phase,
             lambda r: text_order(request_phase(r)),
-            style=lambda r: REQUEST_STYLES.get(r.phase, _ending_style(r)),
+            style=lambda r: SEVERITY_STYLES.get(r.state.severity, "dim"),
         ),
         Column("agent", 14, lambda r: r.place or NOTHING, lambda r: text_order(r.place), 1),
         _number("queue", 5, lambda r: r.position, str, 2),
@@ -141,8 +141,11 @@ def request_columns(now_ms: int) -> list[Column[RequestView]]:
 
 
 def request_phase(request: RequestView) -> str:
-    """Return the phase of a request, or how it ended."""
-    return request.ending.kind if request.ending is not None else request.phase
+    """Return the phase of a request, or how it ended; its place in the queue has a column."""
+    state = request.state
+    if state.state in ("queued", "stopped", "cancelled"):
+        return state.state
+    return state.word or request.phase
 
 
 def agent_words(agent: LiveAgent) -> str:
@@ -209,7 +212,3 @@ def _number(
     return Column(
         title, width, text, lambda row: number_order(value(row)), importance, is_right=True
     )
-
-
-def _ending_style(request: RequestView) -> str:
-    return "red" if request.ending is not None and request.ending.kind == "failed" else "dim"

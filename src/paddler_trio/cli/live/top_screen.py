@@ -41,6 +41,7 @@ HELP: Final = (
 )
 LEAST_ROWS: Final = 3
 MAX_DEPLOYMENT_LINES: Final = 6
+MAX_PROBLEM_LINES: Final = 3
 
 T = TypeVar("T")
 
@@ -127,6 +128,13 @@ def _head(picture: LivePicture, link: Link | None, now_ms: int) -> Iterator[Text
         first.append("  draining: it is shutting down", style="yellow")
     yield first
     yield _figures(picture)
+    problems = sorted(picture.problems.values(), key=lambda each: each.severity != "bad")
+    for problem in problems[:MAX_PROBLEM_LINES]:
+        style = "bold red" if problem.severity == "bad" else "yellow"
+        yield Text(f"! {printable(problem.subject)}: {printable(problem.sentence)}", style=style)
+    if len(problems) > MAX_PROBLEM_LINES:
+        more = len(problems) - MAX_PROBLEM_LINES
+        yield Text(f"  and {more} more: `paddler-trio problems` has all", style="yellow")
     deployments = sorted(picture.deployments.items())
     if len(deployments) > 1:
         for name, each in deployments[:MAX_DEPLOYMENT_LINES]:
@@ -153,7 +161,7 @@ def _figures(picture: LivePicture) -> Text:
     out_per_s = sum(each.generated_tokens_per_s or 0.0 for each in rates)
     lag = balancer.loop_lag_ms
     figures = (
-        ("agents", str(len(picture.agents))),
+        ("agents", str(len({agent.host or agent.id for agent in agents}))),
         ("slots", f"{balancer.slots.busy}/{balancer.slots.total} busy"),
         ("queue", waiting),
         ("in", f"{rate(in_per_s if rates else None)} tok/s"),

@@ -31,8 +31,9 @@ from paddler_trio.language.grammars.lark import (
     regex,
 )
 from paddler_trio.language.grammars.notation import Notation
+from paddler_trio.language.grammars.prepared_schema import Prepared, Rules
 from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
-from paddler_trio.language.grammars.schema_preparation import Prepared, SchemaPreparation
+from paddler_trio.language.grammars.schema_preparation import SchemaPreparation
 from paddler_trio.language.grammars.tagged_calls import PYTHON, TaggedArguments
 
 MAX_CALLS = 64
@@ -209,7 +210,7 @@ def _json_call(
 ) -> str:
     arguments = _json_arguments(tool, schemas)
     if syntax.name_is_key:
-        pairs: dict[str, object] = {tool.name: arguments}
+        pairs: Rules = {tool.name: arguments}
     else:
         pairs = {syntax.name_key: {"const": tool.name}, syntax.arguments_key: arguments}
         if syntax.id_key is not None:

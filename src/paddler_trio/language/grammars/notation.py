@@ -24,17 +24,14 @@ from paddler_trio.language.grammars.patterns import (
     text_with,
     texts_without,
 )
+from paddler_trio.language.grammars.prepared_schema import count_of, shape_of
 from paddler_trio.language.grammars.schema_merging import (
     NothingMatchesError,
     Schema,
     SchemaError,
     items_of,
 )
-from paddler_trio.language.grammars.schema_preparation import (
-    SchemaPreparation,
-    count_of,
-    shape_of,
-)
+from paddler_trio.language.grammars.schema_preparation import SchemaPreparation
 
 BARE_KEY = "[A-Za-z_][A-Za-z0-9_]{0,63}"
 """A key that needs no quotes, as an expression."""

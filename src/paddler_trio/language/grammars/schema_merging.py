@@ -8,6 +8,7 @@ are two schemas of a ``oneOf`` that may fit the same value.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import TypeAlias, cast
 from urllib.parse import unquote
@@ -110,6 +111,8 @@ def _both(key: str, one: object, other: object, path: str, work: Work) -> object
         return one
     if key == "type":
         return _types_of_both(one, other, path)
+    if key == "multipleOf" and isinstance(one, int) and isinstance(other, int):
+        return math.lcm(one, other)
     if key == "pattern":
         return [*patterns_in(one, path), *patterns_in(other, path)]
     if key == "enum" and isinstance(one, list) and isinstance(other, list):

@@ -22,19 +22,28 @@ Source:
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from decimal import Decimal
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import attrs
 
 from paddler_trio.language.answers.typed_values import json_types
 from paddler_trio.language.grammars.lark import GrammarError, Work
 from paddler_trio.language.grammars.patterns import TEXT_FORMATS, alternatives_of, texts_without
+from paddler_trio.language.grammars.prepared_schema import (
+    Prepared,
+    Rules,
+    any_of,
+    count_of,
+    counted,
+    possible,
+    quoted,
+    refuse_endless,
+    shape_of,
+    used,
+)
 from paddler_trio.language.grammars.schema_merging import (
     KINDS,
     NothingMatchesError,
@@ -48,20 +57,16 @@ from paddler_trio.language.grammars.schema_merging import (
     relaxed,
     types_in,
 )
-from paddler_trio.wire.json_schema import (
-    MAX_COUNT,
-    MAX_FREE_NAMES,
-    MAX_INTEGER,
-    holds_multiples_of,
+from paddler_trio.language.grammars.schema_numbers import (
+    INTEGER_FORMATS,
+    NUMBER_FORMATS,
+    prepared_number,
 )
 
-Prepared: TypeAlias = dict[str, object] | bool
-"""A schema for the library."""
 Made = TypeVar("Made")
 
 MAX_DEPTH = 64
 MAX_ALTERNATIVES = 2000
-MAX_PROPERTIES = 2000
 BLANKS = r"( |\n[ \t]{0,24})"
 
 _KEYWORDS_OF = {
@@ -79,16 +84,6 @@ _KEYWORDS_OF = {
         {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
     ),
 }  # fmt: skip
-
-_LEAST_INT64, _MOST_INT64 = -MAX_INTEGER, MAX_INTEGER
-"""The least and the greatest integer of 64 bits, but one, that a double has, too."""
-INTEGER_FORMATS = {
-    **{f"int{bits}": (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32)},
-    **{f"uint{bits}": (0, 2**bits - 1) for bits in (8, 16, 32)},
-    "int64": (_LEAST_INT64, _MOST_INT64),
-    "uint64": (0, _MOST_INT64),
-}
-NUMBER_FORMATS = frozenset({"float", "double", "decimal"})
 
 
 @attrs.define(eq=False)
@@ -111,6 +106,7 @@ class SchemaPreparation:
     _known: dict[int, tuple[object, Prepared]] = attrs.field(factory=dict, init=False)
     """By the id of a schema, which is kept so that the id stays its own."""
     _references: dict[str, str] = attrs.field(factory=dict, init=False)
+    """The names of definitions, by their pointers or by what they are for."""
     _waiting: list[tuple[str, object, str]] = attrs.field(factory=list, init=False)
     _depth: int = attrs.field(default=0, init=False)
     _hides_names: bool = attrs.field(default=False, init=False)
@@ -121,8 +117,8 @@ class SchemaPreparation:
 
     def grammar(self, prepared: Prepared) -> str:
         """Return Lark for the values that fit what was prepared here; GrammarError."""
-        _refuse_endless(prepared, self._definitions)
-        options: dict[str, object] = {
+        refuse_endless(prepared, self._definitions)
+        options: Rules = {
             "whitespace_pattern": BLANKS,
             "coerce_one_of": True,  # those that are told apart by nothing are refused before
             "json_allow_general_unicode_escapes": True,
@@ -130,8 +126,8 @@ class SchemaPreparation:
         if self._hides_names:
             options["json_allowed_escapes"] = 'nrbtf\\"'
         schema = dict(prepared) if isinstance(prepared, dict) else {}
-        if used := _used(prepared, self._definitions):
-            schema["$defs"] = {name: self._definitions[name] for name in used}
+        if names := used(prepared, self._definitions):
+            schema["$defs"] = {name: self._definitions[name] for name in names}
         written = json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
         try:
             written.encode()
@@ -207,7 +203,7 @@ class SchemaPreparation:
         ways = self._ways(rules, path)
         if self._null_where_nullable and rules.get("nullable") is True:
             ways.append({"type": "null"})
-        return _any_of(ways)
+        return any_of(ways)
 
     def _reference(self, reference: object, path: str) -> Prepared:
         target, pointer = self._resolver.target(reference, path)
@@ -225,7 +221,7 @@ class SchemaPreparation:
                     raise
         return {"$ref": f"#/$defs/{self._references[pointer]}"}
 
-    def _either(self, key: str, rules: dict[str, object], path: str) -> Prepared:
+    def _either(self, key: str, rules: Rules, path: str) -> Prepared:
         branches = rules.pop(key)
         assert isinstance(branches, list), "checked when the schema was read"
         if len(branches) > MAX_ALTERNATIVES:
@@ -240,13 +236,13 @@ class SchemaPreparation:
             ]
         if key == "oneOf":
             self._resolver.check_one_of(branches, path)
-        ways, problem = _possible(
+        ways, problem = possible(
             partial(self.value, branch, f"{path}.{key}[{index}]")
             for index, branch in enumerate(branches)
         )
         if not ways:
             raise NothingMatchesError(path, f"{key}: nothing fits any of them") from problem
-        return _any_of(ways)
+        return any_of(ways)
 
     def resolve(self, reference: object, path: str) -> tuple[object, str]:
         """Return what ``$ref`` leads to, and its pointer; SchemaError."""
@@ -285,15 +281,15 @@ class SchemaPreparation:
 
     # ------------------------------------------------------------------- one plain schema
 
-    def _ways(self, rules: dict[str, object], path: str) -> list[Prepared]:
+    def _ways(self, rules: Rules, path: str) -> list[Prepared]:
         """Alternatives for a schema of nothing but a type and its keywords."""
         if "const" in rules or "enum" in rules:
             return [self._values(rules, path)]
-        makers: dict[str, Callable[[dict[str, object], str], Prepared]] = {
+        makers: dict[str, Callable[[Rules, str], Prepared]] = {
             "null": lambda _rules, _path: {"type": "null"},
             "boolean": lambda _rules, _path: {"type": "boolean"},
-            "integer": partial(_number, kind="integer"),
-            "number": partial(_number, kind="number"),
+            "integer": partial(self._number, kind="integer"),
+            "number": partial(self._number, kind="number"),
             "string": self._text,
             "array": self._array,
             "object": self._object,
@@ -301,12 +297,12 @@ class SchemaPreparation:
         names = self._types(rules, path)
         if "number" in names and "integer" in names:
             names.remove("integer")
-        ways, problem = _possible(partial(makers[name], rules, path) for name in names)
+        ways, problem = possible(partial(makers[name], rules, path) for name in names)
         if not ways:
             raise problem or NothingMatchesError(path, "no type is left")
         return ways
 
-    def _types(self, rules: dict[str, object], path: str) -> list[str]:
+    def _types(self, rules: Rules, path: str) -> list[str]:
         if "type" in rules:
             return types_in(rules["type"], path)
         meant = [kind for kind, keys in _KEYWORDS_OF.items() if not keys.isdisjoint(rules)]
@@ -318,7 +314,7 @@ class SchemaPreparation:
                 return ["number"]
         return meant or [kind for kind in KINDS if kind != "integer"]
 
-    def _values(self, rules: dict[str, object], path: str) -> Prepared:
+    def _values(self, rules: Rules, path: str) -> Prepared:
         values = rules["enum"] if "enum" in rules else [rules["const"]]
         if not isinstance(values, list) or not values:
             raise SchemaError(path, "enum: has to be a list that is not empty")
@@ -343,7 +339,7 @@ class SchemaPreparation:
             self.value({**kept, "type": kind}, path)
             for kind in dict.fromkeys(min(json_types(value)) for value in values)
         ]
-        return {"allOf": [{"enum": values}, _any_of(others)]}
+        return {"allOf": [{"enum": values}, any_of(others)]}
 
     def _check_constant(self, value: object) -> None:
         try:
@@ -356,18 +352,25 @@ class SchemaPreparation:
                 reason = f"enum: {value!r} cannot be written in this model's calls"
                 raise SchemaError("$", reason)
 
+    def _number(self, rules: Schema, path: str, *, kind: str) -> Prepared:
+        prepared = prepared_number(rules, path, kind=kind)
+        if prepared.keys() == {"type"}:
+            return prepared
+        # The library makes a long expression of a range, each time that it meets one.
+        return self._shared(f"n{json.dumps(prepared)}", lambda: prepared)
+
     def _text(self, rules: Schema, path: str) -> Prepared:
         patterns = self.patterns(rules, path)
         least, most = self.lengths(rules, path)
-        counts: dict[str, object] = {"minLength": least} if least else {}
+        counts: Rules = {"minLength": least} if least else {}
         if most is not None:
             counts["maxLength"] = most
         if not patterns and not counts and self.avoided:
             return self._shared("text", lambda: self._pattern_of_all(self._avoiding(), {}))
         return self._pattern_of_all([*patterns, *self._avoiding()], counts)
 
-    def _pattern_of_all(self, patterns: list[str], counts: dict[str, object]) -> Prepared:
-        schema: dict[str, object] = {"type": "string", **counts}
+    def _pattern_of_all(self, patterns: list[str], counts: Rules) -> Prepared:
+        schema: Rules = {"type": "string", **counts}
         if len(patterns) == 1:
             schema["pattern"] = patterns[0]
         elif patterns:
@@ -387,7 +390,9 @@ class SchemaPreparation:
                 raise SchemaError(path, str(error)) from error
             written.append("|".join(way.anchored for way in ways))
         named = rules.get("format")
-        if named is None or (isinstance(named, str) and named in INTEGER_FORMATS | _NO_FORMATS):
+        if named is None or (
+            isinstance(named, str) and named in INTEGER_FORMATS.keys() | NUMBER_FORMATS
+        ):
             return written
         if not isinstance(named, str) or named not in TEXT_FORMATS:
             known = ", ".join(sorted(TEXT_FORMATS))
@@ -406,24 +411,24 @@ class SchemaPreparation:
         """Return the schema for any JSON value."""
         if not self.avoided:
             return True
-        any_value: Prepared = {"$ref": "#/$defs/any"}
-        return self._shared(
-            "any",
-            lambda: {
-                "anyOf": [
-                    {"type": ["null", "boolean", "number"]},
-                    self._text({}, "$"),
-                    {"type": "array", "items": any_value},
-                    {"type": "object", **self._further(any_value)},
-                ]
-            },
-        )
+        return self._shared("any", self._anything)
+
+    def _anything(self) -> Prepared:
+        any_value = self.anything()  # known already
+        return {
+            "anyOf": [
+                {"type": ["null", "boolean", "number"]},
+                self._text({}, "$"),
+                {"type": "array", "items": any_value},
+                {"type": "object", **self._further(any_value)},
+            ]
+        }
 
     def any_object(self) -> Prepared:
         """Return the schema for any JSON object."""
         return {"type": "object", **self._further(self.anything())}
 
-    def _further(self, schema: Prepared) -> dict[str, object]:
+    def _further(self, schema: Prepared) -> Rules:
         """Return what allows any further name."""
         if not self.avoided:
             return {"additionalProperties": schema}
@@ -433,10 +438,11 @@ class SchemaPreparation:
         }
 
     def _shared(self, name: str, make: Callable[[], Prepared]) -> Prepared:
-        if name not in self._definitions:
-            self._definitions[name] = True
-            self._definitions[name] = make()
-        return {"$ref": f"#/$defs/{name}"}
+        if name not in self._references:
+            known = self._references[name] = f"d{len(self._references)}"
+            self._definitions[known] = True
+            self._definitions[known] = make()
+        return {"$ref": f"#/$defs/{self._references[name]}"}
 
     # ------------------------------------------------------------------ arrays and objects
 
@@ -465,7 +471,7 @@ class SchemaPreparation:
         if most is not None and least > most:
             reason = f"minItems: {least} items are asked for, {most} can fit"
             raise NothingMatchesError(path, reason)
-        prepared: dict[str, object] = {"type": "array", "items": rest, "minItems": least}
+        prepared: Rules = {"type": "array", "items": rest, "minItems": least}
         if firsts:
             prepared["prefixItems"] = firsts
         return prepared if most is None else {**prepared, "maxItems": most}
@@ -480,7 +486,7 @@ class SchemaPreparation:
                 if name in required:
                     raise
                 properties[name] = False
-        prepared: dict[str, object] = {
+        prepared: Rules = {
             "type": "object",
             "properties": properties,
             "required": [name for name in declared if name in required],
@@ -496,12 +502,12 @@ class SchemaPreparation:
             if value is not None
         }
         if least > len(required) or (most is not None and (is_open or most < len(properties))):
-            return _counted(prepared, counts, len(required), is_open=is_open, path=path)
+            return counted(prepared, counts, len(required), is_open=is_open, path=path)
         return prepared
 
-    def _others(self, rules: Schema, further: object, path: str) -> dict[str, object]:
+    def _others(self, rules: Schema, further: object, path: str) -> Rules:
         """Return what further properties have to be, and have to be called."""
-        closed: dict[str, object] = {"additionalProperties": False}
+        closed: Rules = {"additionalProperties": False}
         patterns = rules.get("patternProperties")
         names = rules.get("propertyNames", True)
         try:
@@ -531,8 +537,8 @@ class SchemaPreparation:
         if isinstance(strings, dict) and strings.keys() == {"enum"}:
             named = strings["enum"]
             assert isinstance(named, list), "an enum is a list"
-            quoted = "|".join(map(_quoted, named))
-            return {"patternProperties": {f"^(?:{quoted})$": others}, **closed}
+            choice = "|".join(map(quoted, named))
+            return {"patternProperties": {f"^(?:{choice})$": others}, **closed}
         if not isinstance(strings, dict) or not strings.keys() <= {
             "type",
             "pattern",
@@ -556,250 +562,9 @@ class SchemaPreparation:
                 yield written, False
 
 
-_NO_FORMATS: dict[str, object] = dict.fromkeys(NUMBER_FORMATS)
-
-
-def shape_of(rules: Schema, path: str) -> tuple[dict[str, object], frozenset[str], object]:
-    """The properties that are named, those that must be there, and what others have to be."""
-    declared = rules.get("properties", {})
-    required = rules.get("required", [])
-    further = rules.get("additionalProperties")
-    if not isinstance(declared, Mapping):
-        raise SchemaError(path, "properties: has to be an object")
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        raise SchemaError(path, "required: has to be a list of names")
-    unevaluated = rules.get("unevaluatedProperties")
-    if not (unevaluated is None or isinstance(unevaluated, bool)):
-        raise SchemaError(path, "unevaluatedProperties: cannot be expressed in a grammar")
-    if further is None and unevaluated is False:
-        further = False
-    properties = dict(declared)
-    for name in required:
-        if name in properties:
-            continue
-        if "patternProperties" in rules:
-            raise SchemaError(path, f"required: {name!r} beside patternProperties")
-        if further is False:
-            raise NothingMatchesError(path, f"required: {name!r} is not allowed to be there")
-        properties[name] = True if further is None else further
-    if len(properties) > MAX_PROPERTIES:
-        reason = f"properties: {len(properties)}, the limit is {MAX_PROPERTIES}"
-        raise SchemaError(path, reason)
-    if properties and rules.get("propertyNames", True) is not True:
-        raise SchemaError(path, "propertyNames: beside properties it cannot be expressed")
-    if further is None and not rules.keys() & {"properties", "required", "patternProperties"}:
-        further = True
-    return properties, frozenset(required), further
-
-
-def _counted(
-    prepared: dict[str, object],
-    counts: Mapping[str, int],
-    num_required: int,
-    *,
-    is_open: bool,
-    path: str,
-) -> Prepared:
-    """Return an object that has so many properties; SchemaError if the library cannot count them.
-
-    It counts where all that are named are there: of a few that need not be, each choice is one way.
-    """
-    properties = prepared["properties"]
-    assert isinstance(properties, dict), "it was prepared so"
-    least, most = counts.get("minProperties", 0), counts.get("maxProperties")
-    if most is not None and least > most:
-        raise NothingMatchesError(path, f"minProperties, maxProperties: {least} is over {most}")
-    if most is not None and most < num_required:
-        raise NothingMatchesError(path, f"maxProperties: {num_required} are required")
-    required = prepared["required"]
-    assert isinstance(required, list), "it was prepared so"
-    free = [name for name in properties if name not in required]
-    if not is_open and least - num_required <= 1 and most in (None, num_required + 1):
-        return {**prepared, **counts}
-    if len(free) > MAX_FREE_NAMES:
-        reason = f"beside {len(free)} properties that need not be there"
-        raise SchemaError(path, f"{', '.join(counts)}: {reason}, cannot be expressed")
-    ways: list[Prepared] = []
-    for choice in range(2 ** len(free)):
-        absent = {name for place, name in enumerate(free) if not choice >> place & 1}
-        present = [name for name in properties if name not in absent]
-        if least <= len(present) + (least if is_open else 0) and (
-            most is None or len(present) <= most
-        ):
-            shown = {name: name not in absent and part for name, part in properties.items()}
-            ways.append({**prepared, "properties": shown, "required": present, **counts})
-    if not ways:
-        raise NothingMatchesError(path, f"minProperties: {least} cannot be there")
-    return _any_of(ways)
-
-
-def count_of(rules: Schema, key: str, path: str) -> int | None:
-    """A keyword that counts, within the limits; None if it is not there."""
-    value = rules.get(key)
-    if value is None:
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise SchemaError(path, f"{key}: has to be a count")
-    if value > MAX_COUNT:
-        raise SchemaError(path, f"{key}: {value} is more than {MAX_COUNT}")
-    return value
-
-
-# ------------------------------------------------------------------------------- numbers
-
-
-def _number(rules: Schema, path: str, *, kind: str) -> Prepared:
-    low: int | None = None
-    high: int | None = None
-    named = rules.get("format")
-    if isinstance(named, str) and named in INTEGER_FORMATS:
-        low, high = INTEGER_FORMATS[named]
-    elif named is not None and str(named) not in NUMBER_FORMATS | TEXT_FORMATS.keys():
-        raise SchemaError(path, f"format: {named!r} is not known")
-    if kind == "integer":
-        low = _LEAST_INT64 if low is None else low
-        high = _MOST_INT64 if high is None else high
-    prepared: dict[str, object] = {"type": kind}
-    step = rules.get("multipleOf")
-    if step is not None:
-        prepared["multipleOf"] = _step(step, path)
-    least = _bound(rules, ("minimum", "exclusiveMinimum"), low, max, path)
-    most = _bound(rules, ("maximum", "exclusiveMaximum"), high, min, path)
-    for (key, bound), towards in ((least, math.inf), (most, -math.inf)):
-        if bound is None:
-            continue
-        if kind == "integer" and not _LEAST_INT64 <= bound <= _MOST_INT64:
-            raise SchemaError(path, f"{key}: {bound} does not fit 64 bits")
-        try:
-            nearest = float(bound)
-        except OverflowError as error:
-            raise SchemaError(path, f"{key}: {bound} fits no double") from error
-        written = Decimal(repr(nearest))
-        if (written < bound) is (towards > 0) and written != bound:
-            nearest = math.nextafter(nearest, towards)
-        prepared[key] = int(nearest) if nearest.is_integer() else nearest
-    if least[1] is not None and most[1] is not None:
-        are_excluded = "exclusive" in least[0] + most[0]
-        if least[1] > most[1] or (least[1] == most[1] and are_excluded):
-            raise NothingMatchesError(path, "minimum, maximum: nothing lies between the bounds")
-    return prepared
-
-
-def _bound(
-    rules: Schema,
-    keys: tuple[str, str],
-    given: int | None,
-    tighter: Callable[[Decimal, Decimal], Decimal],
-    path: str,
-) -> tuple[str, Decimal | None]:
-    """The tightest bound on one side, and the keyword that says it."""
-    found: tuple[str, Decimal | None] = keys[0], None if given is None else Decimal(given)
-    for key in keys:
-        value = rules.get(key)
-        if value is None or (key == keys[1] and isinstance(value, bool)):
-            continue
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise SchemaError(path, f"{key}: has to be a number")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise SchemaError(path, f"{key}: {value} is no number of JSON")
-        here = Decimal(value) if isinstance(value, int) else Decimal(repr(value))
-        if given is not None and key == keys[0] and tighter(Decimal(given), here) != here:
-            continue
-        if found[1] is None or tighter(found[1], here) == here:
-            found = key, here
-    if rules.get(keys[1]) is True and found[1] is not None:  # draft 4
-        return keys[1], found[1]
-    return found
-
-
-def _step(step: object, path: str) -> object:
-    if holds_multiples_of(step):
-        return step
-    raise SchemaError(path, f"multipleOf: {step} cannot be expressed in a grammar")
+_NO_FORMATS: Rules = dict.fromkeys(NUMBER_FORMATS)
 
 
 def _kind(value: object) -> str:
     kinds = json_types(value)
     return "number" if "number" in kinds else min(kinds)
-
-
-# ------------------------------------------------------------------------ what is prepared
-
-
-def _any_of(ways: list[Prepared]) -> Prepared:
-    if True in ways:
-        return True
-    written = {json.dumps(way, sort_keys=True): way for way in ways}
-    return ways[0] if len(written) == 1 else {"anyOf": list(written.values())}
-
-
-def _quoted(text: object) -> str:
-    return re.sub(r"[^\w\s]", lambda found: f"\\x{{{ord(found[0]):x}}}", str(text))
-
-
-def _possible(
-    makers: Iterable[Callable[[], Prepared]],
-) -> tuple[list[Prepared], NothingMatchesError | None]:
-    """What those made that something can match, and the last problem of the others."""
-    ways: list[Prepared] = []
-    problem: NothingMatchesError | None = None
-    for make in makers:
-        try:
-            ways.append(make())
-        except NothingMatchesError as error:
-            problem = error
-    return ways, problem
-
-
-def _used(prepared: Prepared, definitions: Mapping[str, Prepared]) -> list[str]:
-    """Return the names of the definitions that are needed."""
-    used: dict[str, None] = {}
-    waiting: list[object] = [prepared]
-    while waiting:
-        here = waiting.pop()
-        if isinstance(here, dict):
-            reference = here.get("$ref")
-            if isinstance(reference, str) and (name := reference[8:]) not in used:
-                used[name] = None
-                waiting.append(definitions[name])
-            waiting += [each for key, each in here.items() if key not in ("enum", "required")]
-        elif isinstance(here, list):
-            waiting += here
-    return list(used)
-
-
-def _refuse_endless(prepared: Prepared, definitions: Mapping[str, Prepared]) -> None:
-    """Refuse definitions in which a text can begin that can never end."""
-    open_names = _used(prepared, definitions)
-    ended: set[str] = set()
-    while True:
-        left = []
-        for name in reversed(open_names):  # what a definition needs mostly comes behind it
-            if _ends(definitions[name], ended):
-                ended.add(name)
-            else:
-                left.append(name)
-        if not left:
-            return
-        if len(left) == len(open_names):
-            raise GrammarError("it contains itself in a way that no finite text fits")
-        open_names = left[::-1]
-
-
-def _ends(schema: object, ended: set[str]) -> bool:
-    """Return whether a value of the schema can end, if those of the definitions ``ended`` do."""
-    if not isinstance(schema, dict):
-        return True
-    if "$ref" in schema:
-        return schema["$ref"][8:] in ended
-    if "anyOf" in schema:
-        return any(_ends(branch, ended) for branch in schema["anyOf"])
-    if "allOf" in schema:
-        return all(_ends(branch, ended) for branch in schema["allOf"])
-    needed = [schema["properties"][name] for name in schema.get("required", ())]
-    if least := schema.get("minItems", 0):
-        firsts = schema.get("prefixItems", [])
-        needed += [*firsts[:least], *([schema["items"]] if least > len(firsts) else [])]
-    return all(_ends(each, ended) for each in needed)

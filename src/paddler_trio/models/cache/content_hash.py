@@ -11,6 +11,8 @@ from typing import Protocol
 
 import attrs
 
+from paddler_trio.system.durable import leave_page_cache
+
 _CHUNK_BYTES = 4 << 20
 
 
@@ -67,7 +69,7 @@ def hash_of_file(
             digest.update(chunk)
             # what is read once must not push other models out of the page cache; pages that a
             # process has mapped stay
-            os.posix_fadvise(file.fileno(), position, len(chunk), os.POSIX_FADV_DONTNEED)
+            leave_page_cache(file.fileno(), position, len(chunk))
             position += len(chunk)
             on_chunk(len(chunk))
     return digest.hexdigest()

@@ -43,6 +43,7 @@ from paddler_trio.net.server.passing import PassableConnection
 from paddler_trio.net.server.protocol import Http11Protocol
 from paddler_trio.net.websocket.bounded_websocket import BoundedWebSocket
 from paddler_trio.scheduler.limits.token_bucket import TokenBucket
+from paddler_trio.system.kernel.socket_options import wait_hung_up
 from paddler_trio.system.ready_sockets import closing, read_while
 from paddler_trio.system.socket_reset import reset_on_close
 
@@ -286,14 +287,11 @@ class HttpConnection:
             if not data:
                 return
         try:
-            hang_ups = select.epoll(1)
+            await wait_hung_up(self._stream.socket)
         except OSError as error:
             # Without a descriptor the client's absence is noticed at the next write instead.
             logger.warning("connection from %s is not watched: %s", self.peer, error.strerror)
             await trio.sleep_forever()
-        with hang_ups:
-            hang_ups.register(self._stream.socket, select.EPOLLRDHUP)
-            await trio.lowlevel.wait_readable(hang_ups.fileno())
 
     def has_unread(self) -> bool:
         """Return whether bytes, or the end, have arrived that were not read yet."""

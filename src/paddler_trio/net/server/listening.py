@@ -16,6 +16,7 @@ import structlog
 
 from paddler_trio.errors import ConfigurationError
 from paddler_trio.system.config import split_address
+from paddler_trio.system.kernel.socket_options import watch_silence
 
 log = structlog.get_logger("balancer")
 
@@ -79,14 +80,15 @@ def _bind(family: int, sockaddr: tuple[str | int, ...], backlog: int) -> socket.
 
 
 def _set_options(sock: socket.socket, user_timeout_ms: int) -> None:
-    tcp = socket.IPPROTO_TCP
     sock.setblocking(False)
-    sock.setsockopt(tcp, socket.TCP_NODELAY, 1)
-    sock.setsockopt(tcp, socket.TCP_USER_TIMEOUT, user_timeout_ms)
-    sock.setsockopt(tcp, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-    sock.setsockopt(tcp, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
-    sock.setsockopt(tcp, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    watch_silence(
+        sock,
+        idle_s=KEEPALIVE_IDLE_S,
+        interval_s=KEEPALIVE_INTERVAL_S,
+        probes=KEEPALIVE_PROBES,
+        unacknowledged_ms=user_timeout_ms,
+    )
 
 
 def _cannot_listen(address: str, error: OSError) -> ConfigurationError:

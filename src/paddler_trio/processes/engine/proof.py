@@ -64,6 +64,8 @@ class Proof:
     error: str = ""
     devices: Sequence[str] = ()
     has_rpc: bool = False
+    host_bytes: int = 0
+    """The memory of this machine, as ggml says it."""
 
 
 def prove(model: Path) -> Proof:
@@ -100,6 +102,7 @@ def prove(model: Path) -> Proof:
         version,
         devices=_devices(llama_cpp.llama_cpp._lib),
         has_rpc=_has_rpc(llama_cpp.llama_cpp._lib),
+        host_bytes=_host_bytes(llama_cpp.llama_cpp._lib),
     )
 
 
@@ -166,6 +169,19 @@ def _devices(library: ctypes.CDLL) -> list[str]:
         description = library.ggml_backend_dev_description(device).decode(errors="replace")
         words.append(f"{name} ({description.strip()})")
     return words
+
+
+def _host_bytes(library: ctypes.CDLL) -> int:
+    library.ggml_backend_dev_by_type.argtypes = [ctypes.c_int]
+    library.ggml_backend_dev_by_type.restype = ctypes.c_void_p
+    pointer = ctypes.POINTER(ctypes.c_size_t)
+    library.ggml_backend_dev_memory.argtypes = [ctypes.c_void_p, pointer, pointer]
+    library.ggml_backend_dev_memory.restype = None
+    cpu = library.ggml_backend_dev_by_type(0)
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    if cpu:
+        library.ggml_backend_dev_memory(cpu, ctypes.byref(free), ctypes.byref(total))
+    return total.value
 
 
 def _has_rpc(library: ctypes.CDLL) -> bool:

@@ -26,6 +26,10 @@ SWITCHES: Final[dict[Accelerator, str]] = {
 LEAN: Final = "set(LLAMA_BUILD_COMMON OFF)\n"
 LEAN_OPTIONS: Final = ("-DLLAMA_ALL_WARNINGS=OFF", "-DGGML_ALL_WARNINGS=OFF")
 
+MACOS: Final = "Darwin"
+NO_METAL: Final = "-DGGML_METAL=OFF"
+"""On a Mac llama.cpp has Metal unless it is told otherwise."""
+
 # For `agent --rpc` and `rpc-server`: a small library that does nothing until it is asked to.
 RPC: Final = "-DGGML_RPC=ON"
 
@@ -74,12 +78,14 @@ def choose_recipes(
     machine: str,
     requested: str | None = None,
     accelerator: Accelerator = "cpu",
+    system: str = "Linux",
 ) -> list[Recipe]:
     """Return what to try, best first.
 
     Args:
       flags: features from ``/proc/cpuinfo``; empty where there is none.
       machine: ``platform.machine()``.
+      system: ``platform.system()``.
       requested: CMAKE_ARGS if the user set them, else None.
       accelerator: what computes beside the CPU; every recipe has it, or none does.
 
@@ -89,6 +95,8 @@ def choose_recipes(
     if requested is not None:
         return [Recipe("your CMAKE_ARGS", tuple(shlex.split(requested)), lean=False)]
     extra = (RPC, *(SWITCHES[accelerator],)) if accelerator in SWITCHES else (RPC,)
+    if system == MACOS and accelerator != "metal":
+        extra = (*extra, NO_METAL)
     suffix = f" with {accelerator}" if accelerator in SWITCHES else ""
     present = frozenset(flags)
     if machine.lower() not in {"x86_64", "amd64"} or not present:
@@ -113,11 +121,20 @@ def choose_recipes(
     return list(distinct.values())
 
 
-def portable_recipes(machine: str, accelerator: Accelerator = "cpu") -> list[Recipe]:
+def usual_accelerator(system: str, machine: str) -> Accelerator:
+    """Return what models are computed on if nobody chooses: a Mac's own processors have a GPU."""
+    return "metal" if (system, machine.lower()) == (MACOS, "arm64") else "cpu"
+
+
+def portable_recipes(
+    machine: str, accelerator: Accelerator = "cpu", *, system: str = "Linux"
+) -> list[Recipe]:
     """Return what to build for other machines than this one, best first."""
     return [
         replace(each, name=f"{PORTABLE} {each.name}")
-        for each in choose_recipes(PORTABLE_FLAGS, machine=machine, accelerator=accelerator)
+        for each in choose_recipes(
+            PORTABLE_FLAGS, machine=machine, accelerator=accelerator, system=system
+        )
         if each.cmake_args[0] == "-DGGML_NATIVE=OFF"
     ]
 

@@ -27,6 +27,7 @@ from paddler_trio.processes.llama_setup.recipes import (
     Recipe,
     choose_recipes,
     portable_recipes,
+    usual_accelerator,
     wheel_key,
 )
 from paddler_trio.processes.llama_setup.remembered_proof import (
@@ -211,6 +212,7 @@ def run(request: SetupRequest) -> None:
     requested = os.environ.get("CMAKE_ARGS", "").strip() or None
     _check_request(request, requested)
     flags = read_cpu_flags()
+    usual = usual_accelerator(platform.system(), platform.machine())
     if request.plan_only:
         for recipe in _planned(request, requested, flags):
             say(f"{recipe.name}: {shlex.join(recipe.cmake_args)}")
@@ -219,7 +221,7 @@ def run(request: SetupRequest) -> None:
             _planned(request, requested, flags),
             environment=Environment.here(),
             requested=None,
-            accelerator=request.accelerator or "cpu",
+            accelerator=request.accelerator or usual,
             flags=PORTABLE_FLAGS,
             architectures=(),
             command=request.command,
@@ -244,21 +246,25 @@ def _check_request(request: SetupRequest, requested: str | None) -> None:
 def _planned(
     request: SetupRequest, requested: str | None, flags: frozenset[str]
 ) -> Sequence[Recipe]:
-    machine, asked = platform.machine(), request.accelerator or "cpu"
+    machine, system = platform.machine(), platform.system()
+    asked = request.accelerator or usual_accelerator(system, machine)
     if request.portable:
-        return portable_recipes(machine, asked)
-    return choose_recipes(flags, machine=machine, requested=requested, accelerator=asked)
+        return portable_recipes(machine, asked, system=system)
+    return choose_recipes(
+        flags, machine=machine, requested=requested, accelerator=asked, system=system
+    )
 
 
 def _set_up_here(request: SetupRequest, requested: str | None, flags: frozenset[str]) -> None:
     """Keep the installed build if it is proven and as good as ours; else build one."""
     environment = Environment.here()
     marker = read_marker(environment.marker)
-    kept_accelerator = marker.accelerator if marker is not None else "cpu"
-    accelerator = request.accelerator or kept_accelerator
+    machine, system = platform.machine(), platform.system()
+    usual = usual_accelerator(system, machine) if marker is None else marker.accelerator
+    accelerator = request.accelerator or usual
     architectures = cuda_architectures() if accelerator == "cuda" else ()
     recipes = choose_recipes(
-        flags, machine=platform.machine(), requested=requested, accelerator=accelerator
+        flags, machine=machine, requested=requested, accelerator=accelerator, system=system
     )
     cpu = digest(flags.union(architectures))
     if not _keeps_installed(

@@ -56,6 +56,7 @@ from paddler_trio.processes.model_store.store_messages import (
 from paddler_trio.processes.model_store.store_routes import StoreHandler, store_routes
 from paddler_trio.system.behind_tokens import go_behind_tokens
 from paddler_trio.system.heap import freeze_heap, give_back_large_blocks
+from paddler_trio.system.kernel.socket_options import descriptors_in
 from paddler_trio.system.logs.logs import configure_logs
 from paddler_trio.wire.codec import loads, structure
 from paddler_trio.wire.paddler.desired_state import DesiredModel
@@ -125,17 +126,12 @@ class StoreLink:
         """Return the next message, and the descriptor that came with it; None at the end."""
         space = socket.CMSG_SPACE(_DESCRIPTOR_BYTES)
         try:
-            data, ancillary, flags, _ = await self._control.recvmsg(
-                MAX_MESSAGE_BYTES + 1, space, socket.MSG_CMSG_CLOEXEC
-            )
+            data, ancillary, flags, _ = await self._control.recvmsg(MAX_MESSAGE_BYTES + 1, space)
         except ConnectionResetError:
             return None
         if not data:
             return None
-        descriptors = array.array("i")
-        for level, kind, value in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors.frombytes(value[: len(value) - len(value) % _DESCRIPTOR_BYTES])
+        descriptors = descriptors_in(ancillary)
         if flags & socket.MSG_TRUNC:
             raise WireError(f"a message over {MAX_MESSAGE_BYTES} bytes")
         return decode_message(data), descriptors[0] if descriptors else None

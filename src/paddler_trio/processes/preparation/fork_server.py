@@ -24,7 +24,7 @@ from paddler_trio.language.model_language import (
 )
 from paddler_trio.language.rendering import paddler_form_of
 from paddler_trio.language.vocabulary import print_llama_log
-from paddler_trio.processes.preparation.job_limits import die_with_parent, memory_limited
+from paddler_trio.processes.preparation.job_limits import memory_limited
 from paddler_trio.processes.preparation.preparation_messages import (
     LanguageFacts,
     LanguageRefused,
@@ -33,6 +33,7 @@ from paddler_trio.processes.preparation.preparation_messages import (
 )
 from paddler_trio.processes.preparation.worker import Worker
 from paddler_trio.system.heap import freeze_heap
+from paddler_trio.system.kernel.process_descriptors import die_with_parent
 from paddler_trio.system.thread_priority import run_loading
 
 NICENESS = 3

@@ -9,16 +9,14 @@ native allocation that fails may end the process, which costs this job and no ot
 
 from __future__ import annotations
 
-import ctypes
-import os
 import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 from paddler_trio.errors import PaddlerError
+from paddler_trio.system.machine import mapped_bytes
 from paddler_trio.system.process_limits import limit_myself
 
 BASE_CPU_S = 1.0
@@ -33,8 +31,6 @@ LOADING_BYTES = 2 * 1024 * 1024 * 1024
 template makes while its form is looked for."""
 RETIRED_ABOVE_BYTES = 96 * 1024 * 1024
 """A worker that holds so much more than at its start ends after its job."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 class TooExpensiveError(PaddlerError):
@@ -75,36 +71,26 @@ def cpu_limited(size_bytes: int) -> Iterator[None]:
 
 
 def limit_memory(more_bytes: int = MEMORY_BYTES) -> None:
-    """Let this process map that much more than it has from now on, and no more; for good."""
-    limit_bytes = _mapped_bytes() + more_bytes
-    limit_myself(resource.RLIMIT_AS, limit_bytes, limit_bytes)
+    """Let this process map that much more than it has from now on, and no more; for good.
+    Nothing is limited where the system does not say what is mapped (macOS)."""
+    mapped = mapped_bytes()
+    if mapped is not None:
+        limit_myself(resource.RLIMIT_AS, mapped + more_bytes, mapped + more_bytes)
 
 
 @contextmanager
 def memory_limited(more_bytes: int = LOADING_BYTES) -> Iterator[None]:
-    """Run a block in which this process may map that much more than it has."""
+    """Run a block in which this process may map that much more than it has, where
+    the system says what that is."""
+    mapped = mapped_bytes()
+    if mapped is None:
+        yield
+        return
     before, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = [_mapped_bytes() + more_bytes, before, hard]
+    wanted = [mapped + more_bytes, before, hard]
     limit_bytes = min(limit for limit in wanted if limit != resource.RLIM_INFINITY)
     resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (before, hard))
-
-
-def _mapped_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    return pages * resource.getpagesize()
-
-
-def resident_bytes() -> int:
-    """Return memory that this process holds now, what it shares with its parent counted in."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def die_with_parent(parent: int) -> None:
-    """Let the kernel end this process when its parent, of process id ``parent``, ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before it could be watched
-        os._exit(1)

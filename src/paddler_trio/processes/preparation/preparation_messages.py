@@ -32,6 +32,8 @@ from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Answer, render_extension
 
 LENGTH = struct.Struct("<I")
+GREETING = struct.Struct("<i")
+"""The process id of a worker; a descriptor for it comes with it."""
 MAX_FRAME_BYTES = 512 * 1024 * 1024
 _PACKAGE = "paddler_trio."
 _OTHERS = {

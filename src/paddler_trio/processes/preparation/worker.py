@@ -18,10 +18,10 @@ from paddler_trio.processes.preparation.job_limits import (
     TooExpensiveError,
     cpu_limited,
     limit_memory,
-    resident_bytes,
 )
 from paddler_trio.processes.preparation.jobs import prepare
 from paddler_trio.processes.preparation.preparation_messages import (
+    GREETING,
     Job,
     JobDone,
     Prepared,
@@ -29,6 +29,8 @@ from paddler_trio.processes.preparation.preparation_messages import (
     receive_frame,
     refused,
 )
+from paddler_trio.system.kernel.process_descriptors import own_process_descriptor
+from paddler_trio.system.machine import resident_bytes
 
 
 @attrs.define(eq=False)
@@ -46,8 +48,8 @@ class Worker:
             self._do_jobs()
 
     def _do_jobs(self) -> None:
-        own = os.pidfd_open(os.getpid())
-        socket.send_fds(self.connection, [b"."], [own])
+        own = own_process_descriptor()
+        socket.send_fds(self.connection, [GREETING.pack(os.getpid())], [own])
         os.close(own)
         at_start_bytes = resident_bytes()
         is_last = False

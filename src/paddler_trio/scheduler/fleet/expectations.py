@@ -14,6 +14,7 @@ from paddler_trio.scheduler.fleet.eviction import wait_left_s
 from paddler_trio.scheduler.fleet.fleet_index import FleetIndex
 from paddler_trio.scheduler.fleet.fleet_values import (
     Assign,
+    Change,
     Expectation,
     Host,
     Instance,
@@ -23,6 +24,8 @@ from paddler_trio.scheduler.fleet.instance_state import is_available, is_moving
 from paddler_trio.scheduler.fleet.replica_placement import Deployment
 
 LATE_S: Final = 5.0
+IN_PLACE_S: Final = 1.0
+"""For other settings of an engine that runs, once its answers have ended."""
 
 
 def expectations(deployments: Sequence[Deployment], index: FleetIndex) -> dict[str, Expectation]:
@@ -43,13 +46,13 @@ def expectations(deployments: Sequence[Deployment], index: FleetIndex) -> dict[s
             if instance.assigned is None or instance.assigned == instance.serving:
                 continue  # the usual case, and there are many
             if is_moving(instance):
-                ready.append(_under_way(instance, p.state.host, index))
+                ready.append(_under_way(d, instance, p.state.host, index))
         for host_id, digest in begun.get(d.name, ()):
             state = hosts[host_id]
             here = state.host.instances.get(d.name)
             if here is None or here.serving != digest:
-                load_s = index.load_s(digest, state.host)
-                ready.append((index.now_s + load_s, f"is being loaded on {state.name}"))
+                load_s = _load_s(d, here, digest, state.host, index)
+                ready.append((index.now_s + load_s, f"{_verb(load_s)} on {state.name}"))
         if ready:
             first_s, words = min(ready)
             found[d.name] = Expectation(f"the model {words}", first_s)
@@ -64,15 +67,33 @@ def _serves(d: Deployment) -> bool:
     return any(is_available(p.instance, d.admissible) for p in d.placed)
 
 
-def _under_way(instance: Instance, host: Host, index: FleetIndex) -> tuple[float, str]:
+def _load_s(
+    d: Deployment, instance: Instance | None, digest: str, host: Host, index: FleetIndex
+) -> float:
+    """Return what it takes to have ``digest`` served: an engine that serves the good state takes
+    other settings without a load."""
+    is_in_place = digest == d.goal.target and d.goal.change in (Change.NONE, Change.IN_PLACE)
+    if is_in_place and instance is not None and instance.serving == d.rollout.good:
+        return IN_PLACE_S
+    return index.load_s(digest, host)
+
+
+def _verb(load_s: float) -> str:
+    return "takes other settings" if load_s == IN_PLACE_S else "is being loaded"
+
+
+def _under_way(
+    d: Deployment, instance: Instance, host: Host, index: FleetIndex
+) -> tuple[float, str]:
     assert instance.assigned is not None
-    due_s = instance.assigned_s + index.load_s(instance.assigned, host)
+    load_s = _load_s(d, instance, instance.assigned, host, index)
+    due_s = instance.assigned_s + load_s
     words = {"downloading": "is being downloaded to", "draining": "waits for the old one to end on"}
     if instance.assigned in host.on_disk:  # it only looks whether the files are still right
         words["downloading"] = "is being loaded on"
     return (
         max(due_s, index.now_s + LATE_S) if due_s <= index.now_s else due_s,
-        f"{words.get(instance.phase, 'is being loaded on')} {host.name or host.id}",
+        f"{words.get(instance.phase, f'{_verb(load_s)} on')} {host.name or host.id}",
     )
 
 

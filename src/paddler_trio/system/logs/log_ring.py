@@ -2,7 +2,8 @@
 
 A processor of structlog puts them here, for records of structlog and of the standard library alike.
 Each is rendered at once, with bounds for every part, and what looks like a secret is left out:
-the ring is shown to other people than the log is.
+the ring is shown to other people than the log is. Records that say the same, but for numbers, are
+one with a count: an agent that is refused every second would fill the ring in minutes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import math
 import re
 import sys
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Lock
 from typing import Final
@@ -45,6 +46,23 @@ _SECRET_TEXT: Final = re.compile(
 )
 
 
+@attrs.define(eq=False)
+class _Group:
+    """Records that say the same.
+
+    Args:
+      id: the number of the first of them.
+      seq: that of the newest.
+      first: when the first came.
+    """
+
+    id: int
+    seq: int
+    first: object
+    count: int = 0
+    text: bytes = b""
+
+
 @attrs.define(eq=False, repr=False)
 class LogRing:
     """See the module docstring. Records may come from any thread."""
@@ -54,13 +72,12 @@ class LogRing:
     warnings: int = attrs.field(default=0, init=False)
     """All that there were, as ``errors``."""
     errors: int = attrs.field(default=0, init=False)
-    _texts: deque[tuple[int, bytes]] = attrs.field(
-        factory=lambda: deque(maxlen=MAX_RECORDS), init=False
-    )
+    _groups: OrderedDict[bytes, _Group] = attrs.field(factory=OrderedDict, init=False)
+    """The ones that came last are at the end."""
     _lock: Lock = attrs.field(factory=Lock, init=False)
 
     def __repr__(self) -> str:
-        return f"<LogRing of {len(self._texts)} records, the newest is {self.seq}>"
+        return f"<LogRing of {len(self._groups)} groups, the newest record is {self.seq}>"
 
     def __call__(
         self, _: object, __: str, record: structlog.typing.EventDict
@@ -73,25 +90,43 @@ class LogRing:
 
     def add(self, level: str, record: structlog.typing.EventDict) -> None:
         """Add one more record of this level."""
+        fields = _fields(record)
         shown = {
-            "time": record.get("timestamp"),
             "level": level,
             "logger": redacted(record.get("logger") or "", MAX_NAME_CHARS),
             "event": redacted(record.get("event") or "", MAX_EVENT_CHARS),
-            "fields": _fields(record),
         }
+        words = {name: each for name, each in fields.items() if type(each) not in (int, float)}
+        key = _dumps([*shown.values(), words])
+        time = record.get("timestamp")
         with self._lock:
             self.seq += 1
             if level == "error":
                 self.errors += 1
             else:
                 self.warnings += 1
-            self._texts.append((self.seq, _dumps({"seq": self.seq, **shown})))
+            before = self._groups.pop(key, None)
+            group = _Group(self.seq, self.seq, time) if before is None else before
+            group.seq, group.count = self.seq, group.count + 1
+            group.text = _dumps(
+                {
+                    "seq": self.seq,
+                    "group": group.id,
+                    "count": group.count,
+                    "first": group.first,
+                    "time": time,
+                    **shown,
+                    "fields": fields,
+                }
+            )
+            self._groups[key] = group
+            if len(self._groups) > MAX_RECORDS:
+                self._groups.popitem(last=False)
 
     def after(self, seq: int) -> Sequence[bytes]:
-        """Return the JSON of those that came after this one and are kept, oldest first."""
+        """Return the JSON of the groups with a record after this one, oldest first."""
         with self._lock:
-            return [text for number, text in self._texts if number > seq]
+            return [each.text for each in self._groups.values() if each.seq > seq]
 
 
 RECENT: Final = LogRing()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import stat
 import threading
@@ -64,6 +65,25 @@ def test_two_secrets_and_two_salts_of_one_secret_have_nothing_in_common() -> Non
     assert new_secret() != new_secret()
     secret = new_secret()
     assert stored(secret).digest != stored(secret).digest
+
+
+@pytest.mark.parametrize("shown", ["first", "last", "none of them", "x" * 10_000])
+def test_whatever_is_shown_as_much_is_compared(shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long it takes tells nothing: all keys are compared whole, and what is too long none."""
+    content = KeyFile()
+    for name in ("first", "middle", "last"):
+        content = content.having(stored(name, name))
+    compared: list[int] = []
+    compare = hmac.compare_digest
+
+    def counted(one: bytes, other: bytes) -> bool:
+        compared.append(len(one) + len(other))
+        return compare(one, other)
+
+    monkeypatch.setattr(hmac, "compare_digest", counted)
+    found = content.find(shown.encode())
+    assert (found and found.name) == (shown if shown in ("first", "last") else None)
+    assert compared == ([] if len(shown) == 10_000 else [64] * 3)
 
 
 def test_revoking_the_last_key_leaves_its_scope_guarded() -> None:

@@ -30,7 +30,7 @@ from paddler_trio.processes.engine.sampling.constraint import (
     GrammarInvalidError,
     GrammarRejectedError,
 )
-from paddler_trio.processes.preparation.job_limits import resident_bytes
+from paddler_trio.system.machine import resident_bytes
 from paddler_trio.wire.engine.engine_pipe import Thoughts
 from written_grammars import gbnf, written
 

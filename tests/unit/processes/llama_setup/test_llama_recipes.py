@@ -16,6 +16,8 @@ from paddler_trio.processes.llama_setup.recipes import (
     Accelerator,
     Recipe,
     choose_recipes,
+    portable_recipes,
+    usual_accelerator,
     wheel_key,
 )
 
@@ -138,3 +140,16 @@ def test_the_pin_is_the_one_of_the_package() -> None:
     [pin] = project["optional-dependencies"]["llama"]
     assert pin == f"{recipes.DISTRIBUTION}=={recipes.VERSION}"
     assert not any(recipes.DISTRIBUTION in each for each in project["dependencies"])
+
+
+def test_a_mac_of_its_own_processors_computes_on_its_gpu_unless_told_otherwise() -> None:
+    assert usual_accelerator("Darwin", "arm64") == "metal"
+    assert usual_accelerator("Darwin", "x86_64") == "cpu"
+    assert usual_accelerator("Linux", "arm64") == "cpu"
+    metal = choose_recipes((), machine="arm64", accelerator="metal", system="Darwin")
+    assert all("-DGGML_METAL=ON" in each.cmake_args for each in metal)
+    portable = portable_recipes("arm64", system="Darwin")
+    for each in [*choose_recipes((), machine="arm64", system="Darwin"), *portable]:
+        assert "-DGGML_METAL=OFF" in each.cmake_args, "llama.cpp has it there by default"
+    for each in choose_recipes((), machine="arm64"):
+        assert not any("METAL" in argument for argument in each.cmake_args)

@@ -1,8 +1,8 @@
 /** What the picture shows, out of what the feed says. Pure. */
 
-import { compareNames } from "../../../core/format";
+import { compareNames, plural } from "../../../core/format";
 import type { Agent, Deployment, RequestView } from "../../../types";
-import { stateOf } from "../agent_facts";
+import { machinesIn, stateOf } from "../agent_facts";
 import { type LaneBook, type Lanes, laneCount } from "../lanes";
 
 export interface ClientShown {
@@ -136,7 +136,7 @@ export function pictureOf(
     queues,
     agents: shown,
     busy: shown.reduce((sum, each) => sum + each.agent.lanes.length, 0),
-    slots: shown.reduce((sum, each) => sum + each.agent.slots_total, 0),
+    slots: shown.reduce((sum, each) => sum + (each.agent.is_accepting ? each.agent.usable_slots : 0), 0),
     waiting: queues.reduce((sum, queue) => sum + queue.waiting, 0),
   };
 }
@@ -147,7 +147,7 @@ export function sentenceOf(picture: Picture): string {
   const troubled = picture.agents.filter((each) => each.state.tone === "bad").length;
   return (
     `${clients} ${clients === 1 ? "client" : "clients"}, ${picture.waiting} waiting, ` +
-    `${picture.agents.length} ${picture.agents.length === 1 ? "agent" : "agents"}, ` +
+    `${plural(machinesIn(picture.agents.map((each) => each.agent)), "agent")}, ` +
     `${picture.busy} of ${picture.slots} slots busy` +
     (troubled ? `, ${troubled} ${troubled === 1 ? "agent" : "agents"} in trouble` : "")
   );

@@ -164,7 +164,9 @@ def _queue(
             paddler__queue__position=positions[0][1] if positions else None,
             paddler__queue__obstacle=stay.obstacle or None,
         ),
-        error=REFUSED if not record.placements and record.ending_kind == "failed" else None,
+        error=REFUSED
+        if not record.placements and record.ending_kind in ("failed", "refused")
+        else None,
     )
 
 

@@ -14,7 +14,6 @@ import trio
 
 from paddler_trio.balancer.activity.measures.endings import request_outcome
 from paddler_trio.balancer.activity.request_record import RequestRecord
-from paddler_trio.nursery_tree.request_endings import Completed, Failure
 from paddler_trio.telemetry.access_line import MAX_AGENTS, AccessEntry
 from paddler_trio.telemetry.label_values import REQUEST_OUTCOMES
 from paddler_trio.wire.trace_parent import TraceContext
@@ -112,7 +111,8 @@ class RequestAccount:
             self.prompt_tokens = (self.prompt_tokens or 0) + (counted.prompt_tokens or 0)
             self.cached_tokens = (self.cached_tokens or 0) + (counted.cached_tokens or 0)
         self.continuations += record.continuations
-        outcome = request_outcome(record.ending)
+        refusal = record.refusal
+        outcome = request_outcome(record.ending, None if refusal is None else refusal[0])
         if self._outcome is None or _SEVERITY[outcome] > _SEVERITY[self._outcome]:
             self._outcome = outcome
 
@@ -145,6 +145,7 @@ class RequestAccount:
 
 def status_of(record: RequestRecord) -> int | None:
     """Return what HTTP would call the end of a request that had no response of its own."""
-    if isinstance(record.ending, Failure):
-        return record.ending.code
-    return 200 if isinstance(record.ending, Completed) else None
+    facts = record.ending_facts
+    if facts is None or facts.ended == "stopped":
+        return None
+    return 200 if facts.code is None else facts.code

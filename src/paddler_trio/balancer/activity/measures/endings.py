@@ -15,6 +15,7 @@ from paddler_trio.nursery_tree.request_endings import (
     Failure,
     Stopped,
 )
+from paddler_trio.scheduler.truth.request_truth import CANCELLED_CODE, EndingFacts
 
 _BY_FAILURE: Final = {
     OVERFLOW: "overflow",
@@ -24,6 +25,7 @@ _BY_FAILURE: Final = {
     SLOW_READER: "slow_reader",
 }
 _BY_CODE: Final = {
+    CANCELLED_CODE: "cancelled",
     404: "refused",
     413: "refused",
     501: "refused",
@@ -32,17 +34,27 @@ _BY_CODE: Final = {
 }
 
 
-def request_outcome(ending: Ending | None) -> str:
-    """Return one of ``REQUEST_OUTCOMES``."""
+def request_outcome(ending: Ending | None, answered_with: int | None = None) -> str:
+    """Return one of ``REQUEST_OUTCOMES``.
+
+    Args:
+      answered_with: the status of a refusal by its agent, or by the server behind it.
+    """
     match ending:
         case Completed():
-            return "completed"
+            facts = EndingFacts(ended="completed", code=refused_with(answered_with))
+            return "completed" if facts.kind == "done" else facts.kind
         case Stopped():
             return "stopped"
         case Failure(code) as failure:
             return _BY_FAILURE.get(failure) or _BY_CODE.get(code, "failed")
         case None:
             return "failed"
+
+
+def refused_with(status: int | None) -> int | None:
+    """The status of an answer that is none; None for one that is."""
+    return status if status is not None and status >= 400 else None
 
 
 def queue_outcome(ending: Ending | None, *, has_agents: bool) -> str:
@@ -56,6 +68,8 @@ def queue_outcome(ending: Ending | None, *, has_agents: bool) -> str:
         case None:
             return "dispatched"
         case Stopped():
+            return "evicted_context_cancelled"
+        case Failure(code) if code == CANCELLED_CODE:
             return "evicted_context_cancelled"
         case Failure() as failure if failure == OVERFLOW:
             return "rejected_capacity"

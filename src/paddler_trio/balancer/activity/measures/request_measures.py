@@ -183,7 +183,7 @@ class RequestMeasures(DispatchObserver):
                 self.continuations.add(1)
         if request.is_over and not isinstance(left, Stopping):
             route = request.route if request.route in INFERENCE_ROUTES else OTHER
-            self.requests.add(1, route, request_outcome(request.ending))
+            self.requests.add(1, route, request_outcome(request.ending, request.answered_with))
             self._example(open_.series.duration, now_s - request.arrived_s, request)
         if isinstance(phase, Ended):
             del self._open[request.key]

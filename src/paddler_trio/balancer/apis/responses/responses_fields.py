@@ -20,6 +20,7 @@ from paddler_trio.balancer.apis.fields import (
 )
 from paddler_trio.balancer.apis.generation_fields import (
     MAX_INT32,
+    METADATA,
     MODEL,
     accepted_fields,
     cache_fields,
@@ -53,8 +54,6 @@ INCLUDABLE = (
     "web_search_call.results",
 )
 ITEM_REFERENCE = "item_reference"
-MAX_METADATA, MAX_METADATA_CHARS = 16, 512
-"""Pairs, and characters of each: three events of a stream repeat them."""
 _NAME = Text(256, least_chars=1)
 _STATUS = accepted(
     "status", OneOf(("in_progress", "completed", "incomplete")), "What is given is what there is."
@@ -360,7 +359,6 @@ def responses_record(limits: ApiLimits) -> Record:
         hint("include_obfuscation", "events are not padded", neutral=(False,)),
     )
     own = {"store", "metadata", "id_slot"}
-    metadata = FreeObject(Text(MAX_METADATA_CHARS), MAX_METADATA, "of metadata", most_name_chars=64)
     return record(
         "CreateResponseRequest",
         *_conversation_fields(limits),
@@ -373,7 +371,7 @@ def responses_record(limits: ApiLimits) -> Record:
             "something to include do not occur.",
         ),
         Field("top_logprobs", Integer(0, 20), "Alternatives to report with each token."),
-        Field("metadata", metadata, "Echoed, and stored."),
+        Field("metadata", METADATA, "Echoed, and stored."),
         Field("store", Flag(), "false: this response cannot be asked for or gone on with."),
         Field("stream", Flag(), "Answer with server-sent events, as tokens are sampled."),
         Field("stream_options", options, "Only with stream."),

@@ -13,13 +13,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-WATCH = {
-    "TCP_KEEPIDLE": 10,  # seconds of silence
-    "TCP_KEEPINTVL": 5,  # then asked so often
-    "TCP_KEEPCNT": 4,  # so many times
-    "TCP_USER_TIMEOUT": 30_000,  # milliseconds that what was sent may go unacknowledged
-}
-"""A peer that vanishes is lost after half a minute at most; options a system lacks are left out."""
+from paddler_trio.system.kernel.socket_options import watch_silence
 
 
 def tcp_sockets() -> Iterator[socket.socket]:
@@ -67,7 +61,5 @@ def watch_connections() -> int:
 
 
 def _watch(found: socket.socket) -> None:
-    for name, value in WATCH.items():
-        if hasattr(socket, name):
-            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    """Lose a peer that vanishes after half a minute at most."""
+    watch_silence(found, idle_s=10, interval_s=5, probes=4, unacknowledged_ms=30_000)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -155,8 +154,9 @@ class Constraint:
 
     def allowed(self) -> np.ndarray:
         """Return the tokens that may come now, in order; GrammarRejectedError."""
-        with self._working():
-            bits = self._matcher.compute_bitmask()
+        began_s = time.thread_time()
+        bits = self._matcher.compute_bitmask()
+        self._spend(began_s)
         fits = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
         return np.flatnonzero(fits[: self._llama.n_vocab])
 
@@ -180,25 +180,23 @@ class Constraint:
 
     def _fits(self, tokens: Sequence[int]) -> bool:
         """Return whether these tokens fit in a row; what ends an answer may come again."""
-        with self._working():
-            if self._matcher.is_stopped():
-                return set(tokens) <= set(self._llama.end_tokens)
-            return bool(self._matcher.validate_tokens(list(tokens)) == len(tokens))
+        began_s = time.thread_time()
+        if self._matcher.is_stopped():
+            fits = set(tokens) <= set(self._llama.end_tokens)
+        else:
+            fits = self._matcher.validate_tokens(list(tokens)) == len(tokens)
+        self._spend(began_s)
+        return fits
 
     def _consume(self, tokens: Sequence[int]) -> None:
         """Take tokens; a forced one that does not fit changes nothing."""
-        if not self._matcher.is_stopped() and self._fits(tokens):
-            with self._working():
-                self._matcher.consume_tokens(list(tokens))
-
-    @contextmanager
-    def _working(self) -> Iterator[None]:
-        """Use the grammar, within limits; GrammarRejectedError."""
         began_s = time.thread_time()
-        try:
-            yield
-        finally:
-            self._time_left_s -= time.thread_time() - began_s
+        self._matcher.try_consume_tokens(list(tokens))
+        self._spend(began_s)
+
+    def _spend(self, began_s: float) -> None:
+        """Count the time since then; GrammarRejectedError if something is at its limit."""
+        self._time_left_s -= time.thread_time() - began_s
         if self._matcher.is_error():
             raise GrammarRejectedError(self._matcher.get_error().partition("\n")[0])
         if self._time_left_s < 0:

@@ -1,0 +1,222 @@
+"""The Debian package under a real systemd: started, watched, upgraded hot, restarted, purged.
+
+What is said here of streams is said of clients that read them to the end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from booted_machine import BootedMachine, open_booted_machine
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+BALANCER = "paddler-trio-balancer.service"
+AGENTS = ("paddler-trio-agent@a1.service", "paddler-trio-agent@a2.service")
+SOCKETS = ("paddler-trio-balancer-inference.socket", "paddler-trio-balancer-management.socket")
+MODEL = "paddler_trio/models/paddler-demo.gguf"
+
+
+@pytest.fixture(scope="module")
+def machine(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BootedMachine]:
+    with open_booted_machine(tmp_path_factory.mktemp("machine"), packages) as booted:
+        booted.run("dpkg", "--install", "/given/1.deb", timeout_s=300)
+        yield booted
+
+
+@pytest.fixture
+def fleet(machine: BootedMachine) -> Iterator[BootedMachine]:
+    """The machine with a balancer and two agents that serve the bundled model."""
+    machine.run("systemctl", "reset-failed")
+    machine.run("systemctl", "start", BALANCER, *AGENTS)
+    model = machine.run("find", "/usr/lib/paddler-trio", "-path", f"*/{MODEL}").strip()
+    machine.run("cp", model, "/opt/demo.gguf")
+    machine.run("paddler-trio", "model", "swap", "/opt/demo.gguf")
+    for agent in AGENTS:
+        machine.wait_for(agent, "StatusText", " serves with 4 slots")
+    yield machine
+    machine.run("systemctl", "stop", BALANCER, *AGENTS, *SOCKETS)
+    machine.try_to("systemctl", "revert", BALANCER, *AGENTS)
+
+
+@contextmanager
+def streams(
+    machine: BootedMachine, count: int, tokens: int
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Streams that have begun."""
+    body = json.dumps(
+        {"model": "", "prompt": "Once", "max_tokens": tokens, "ignore_eos": True, "stream": True}
+    )
+    command = (
+        *("curl", "--silent", "--show-error", "--no-buffer", "--data", body),
+        *("--header", "Content-Type: application/json", "http://127.0.0.1:8061/v1/completions"),
+    )
+    running = [machine.start(*command) for _ in range(count)]
+    try:
+        for each in running:
+            assert each.stdout is not None
+            while not each.stdout.readline().startswith("data: {"):  # comments keep it alive
+                assert each.poll() is None, "it ended before it began"
+        yield running
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+            assert each.stdout is not None
+            each.stdout.close()
+
+
+def complete(running: list[subprocess.Popen[str]]) -> int:
+    """Return how many of these streams came whole."""
+    said = [each.communicate(timeout=120)[0] for each in running]
+    return sum(each.rstrip().endswith("data: [DONE]") for each in said)
+
+
+def upgrade_hot(machine: BootedMachine) -> int:
+    """Have a successor take over; return its process id."""
+    before = machine.show(BALANCER, "MainPID")
+    machine.run("systemctl", "kill", "--signal=USR2", "--kill-whom=main", BALANCER)
+    until_s = time.monotonic() + 60
+    while (now := machine.show(BALANCER, "MainPID")) == before:
+        assert time.monotonic() < until_s, machine.journal(BALANCER)
+        time.sleep(0.1)
+    return int(now)
+
+
+def test_the_units_start_and_say_how_they_are(fleet: BootedMachine) -> None:
+    assert fleet.show(BALANCER, "StatusText") == "inference on 127.0.0.1:8061"
+    assert fleet.show(BALANCER, "User") == "paddler-balancer"
+    answer = fleet.run("curl", "--silent", "--fail", "http://127.0.0.1:8061/health")
+    assert "ok" in answer.lower()
+
+
+def test_the_journal_has_text_for_people_and_priorities(fleet: BootedMachine) -> None:
+    assert re.search(r"^\[info\] balancer up ", fleet.journal(BALANCER), re.MULTILINE)
+    fleet.run("systemctl", "kill", "--signal=KILL", "--kill-whom=main", BALANCER)
+    fleet.wait_for(AGENTS[0], "StatusText", " waits for the balancer ")
+    fleet.wait_for(AGENTS[0], "StatusText", " serves ")
+    warned = fleet.journal(AGENTS[0], "--priority=warning")
+    assert "[warning]" in warned
+    assert "[info]" not in warned
+
+
+def test_a_main_process_that_hangs_is_started_again(fleet: BootedMachine) -> None:
+    drop_in = f"/run/systemd/system/{BALANCER}.d"
+    fleet.run("mkdir", "-p", drop_in)
+    fleet.run("sh", "-c", f"printf '[Service]\\nWatchdogSec=3\\n' > {drop_in}/watchdog.conf")
+    fleet.run("systemctl", "daemon-reload")
+    fleet.run("systemctl", "restart", BALANCER)
+    before = fleet.show(BALANCER, "MainPID")
+    fleet.run("kill", "-STOP", before)
+    fleet.wait_for(BALANCER, "NRestarts", "1")
+    fleet.wait_for(BALANCER, "ActiveState", "active")
+    fleet.run("rm", "-r", drop_in)
+    fleet.run("systemctl", "daemon-reload")
+
+
+def test_reload_and_restart_cut_no_stream(fleet: BootedMachine) -> None:
+    with streams(fleet, 4, 400) as running:
+        fleet.run("systemctl", "reload", BALANCER)
+        fleet.run("systemctl", "restart", BALANCER)
+        assert complete(running) == 4
+
+
+def test_a_hot_upgrade_cuts_no_stream_and_neither_does_the_next_restart(
+    fleet: BootedMachine,
+) -> None:
+    with streams(fleet, 8, 600) as running:
+        successor = upgrade_hot(fleet)
+        assert complete(running) == 8
+    fleet.wait_for(BALANCER, "StatusText", "inference on 127.0.0.1:8061")
+    parent = fleet.run("ps", "-o", "ppid=", "-p", str(successor)).strip()
+    assert parent == "1", "systemd waits for the end of its own children alone"
+    with streams(fleet, 8, 600) as running:
+        fleet.run("systemctl", "restart", BALANCER)
+        assert complete(running) == 8
+
+
+def test_a_restart_while_the_process_before_still_drains_cuts_no_stream(
+    fleet: BootedMachine,
+) -> None:
+    with streams(fleet, 6, 500) as running:
+        upgrade_hot(fleet)
+        fleet.run("systemctl", "restart", BALANCER)
+        assert complete(running) == 6
+
+
+def test_a_successor_that_dies_is_started_again_at_once(fleet: BootedMachine) -> None:
+    with streams(fleet, 2, 1500):
+        successor = upgrade_hot(fleet)
+        fleet.run("kill", "-KILL", str(successor))
+        fleet.wait_for(BALANCER, "NRestarts", "1", within_s=10)
+        fleet.wait_for(BALANCER, "StatusText", "inference on", within_s=20)
+    fleet.wait_for(AGENTS[0], "StatusText", " serves ")
+    assert "process before" not in fleet.show(BALANCER, "StatusText")
+
+
+def test_an_agent_without_a_balancer_is_up_and_says_what_it_waits_for(
+    machine: BootedMachine,
+) -> None:
+    machine.run("systemctl", "start", AGENTS[0], timeout_s=30)
+    machine.wait_for(AGENTS[0], "StatusText", "agent a1 waits for the balancer at")
+    machine.run("systemctl", "stop", AGENTS[0])
+
+
+def test_no_agent_may_signal_the_balancer(fleet: BootedMachine) -> None:
+    pid = fleet.show(BALANCER, "MainPID")
+    tried = fleet.try_to(
+        *("systemd-run", "--wait", "--pipe", "--property=DynamicUser=yes"),
+        *("--property=User=paddler-trio", "kill", "-0", pid),
+    )
+    assert tried.returncode != 0
+    assert "not permitted" in tried.stderr.lower()
+
+
+def test_sockets_of_systemd_keep_the_ports_open_over_a_restart(fleet: BootedMachine) -> None:
+    fleet.run("systemctl", "stop", BALANCER)
+    fleet.run("systemctl", "start", *SOCKETS, BALANCER)
+    for agent in AGENTS:
+        fleet.wait_for(agent, "StatusText", " serves ")
+    with streams(fleet, 2, 300) as running:
+        restart = fleet.start("systemctl", "restart", BALANCER)
+        for _ in range(20):
+            fleet.run(
+                "curl", "--silent", "--fail", "--max-time", "60", "http://127.0.0.1:8061/livez"
+            )
+        assert restart.wait(120) == 0
+        assert restart.stdout is not None
+        restart.stdout.close()
+        assert complete(running) == 2
+
+
+def test_the_units_are_locked_down(machine: BootedMachine) -> None:
+    for unit, most in ((BALANCER, 2.0), (AGENTS[0], 3.0)):
+        said = machine.run("systemd-analyze", "security", "--no-pager", unit)
+        [level] = re.findall(r"Overall exposure level for \S+: ([0-9.]+)", said)
+        assert float(level) <= most
+
+
+def test_an_upgrade_of_the_package_cuts_no_stream_and_a_purge_leaves_nothing(
+    fleet: BootedMachine,
+) -> None:
+    assert fleet.run("dpkg", "--verify", "paddler-trio") == ""
+    with streams(fleet, 4, 800) as running:
+        before = [fleet.show(agent, "MainPID") for agent in AGENTS]
+        fleet.run("dpkg", "--install", "--force-confold", "/given/2.deb", timeout_s=400)
+        assert complete(running) == 4
+    assert [fleet.show(agent, "MainPID") for agent in AGENTS] != before
+    for agent in AGENTS:
+        assert " serves " in fleet.show(agent, "StatusText"), "one after the other"
+    changed = fleet.run("dpkg", "--verify", "paddler-trio").splitlines()
+    assert [each for each in changed if " c /etc/" not in each] == [], "2.deb has other settings"
+    fleet.run("dpkg", "--purge", "paddler-trio", timeout_s=200)
+    left = fleet.run("find", "/etc", "/usr", "/var", "-xdev", "-name", "*paddler*")
+    assert [each for each in left.splitlines() if "/journal/" not in each] == []
+    fleet.run("dpkg", "--install", "/given/1.deb", timeout_s=300)
