@@ -13,8 +13,7 @@
     ├─ request activity              notes how the queue moves, once a second
     ├─ metrics history               a row every ten seconds
     ├─ event feed                    looks at what somebody watches, up to four times a second
-    ├─ …                             what writes or sends, if there is such a thing: audit and
-    │                                access log, spans; the certificate watch
+    ├─ …                             what is wanted: audit, access log, spans, certificate watch
     └─ connections                   one task each: clients, operators
        └─ agents                     one task each, named after the agent; closed third
           ├─ departure               tells agents that another process takes over

@@ -60,7 +60,8 @@ def read_chat(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) 
     messages = [_message(message) for message in list_in(values, "messages")]
     if not messages:
         return _request(values, None, ignored)
-    return _request(values, _conversation(values, messages, ignored), ignored)
+    given = _some(values, "tools", "think") | {"messages": messages}
+    return _request(values, conversation_prompt(given, ignored), ignored)
 
 
 def read_generate(
@@ -81,7 +82,8 @@ def read_generate(
         said = [{"role": "user", "content": _content(text, images)}]
         if system:
             said.insert(0, {"role": "system", "content": system})
-        return _request(values, _conversation(values, said, ignored), ignored)
+        given = _some(values, "think") | {"messages": said}
+        return _request(values, conversation_prompt(given, ignored), ignored)
     if images:
         raise invalid(
             f"images have no place in a prompt with {as_it_stands or 'template'}", "images"
@@ -111,7 +113,7 @@ def _request(
             max_tokens=most if isinstance(most, int) and most > 0 else None,
             constraint=_constraint(values.get("format", "")),
             stop=stop_of(options),
-            logprobs=_logprobs(values, ignored),
+            logprobs=_logprobs(values.get("logprobs"), values.get("top_logprobs", 0), ignored),
         )
     return OllamaRequest(
         model=text_in(values, "model"),
@@ -127,9 +129,8 @@ def _is_nothing(duration: object) -> bool:
     return duration == 0 or (isinstance(duration, str) and duration.strip("hms") == "0")
 
 
-def _logprobs(values: Mapping[str, object], ignored: IgnoredFields) -> int | None:
-    top = values.get("top_logprobs", 0)
-    if values.get("logprobs") is not True:
+def _logprobs(wanted: object, top: object, ignored: IgnoredFields) -> int | None:
+    if wanted is not True:
         if top:
             ignored.add("", "top_logprobs")
         return None
@@ -145,16 +146,9 @@ def _constraint(given: object) -> Constraint | None:
 # --------------------------------------------------------------------------- the conversation
 
 
-def _conversation(
-    values: Mapping[str, object], messages: Iterable[Json], ignored: IgnoredFields
-) -> Prompt:
-    shared = {name: values[name] for name in ("tools", "think") if name in values}
-    return conversation_prompt({**shared, "messages": list(messages)}, ignored)
-
-
 def _message(message: Mapping[str, object]) -> Json:
     """Return a message as OpenAI's are."""
-    said: Json = {"role": message["role"], "content": message.get("content", "")}
+    said = {"role": message["role"], "content": message.get("content", "")}
     images = [str(image) for image in list_in(message, "images")]
     if images:
         said["content"] = _content(str(said["content"]), images)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import trio
 
@@ -108,14 +108,14 @@ async def embed_texts(backend: Backend, exchange: ApiExchange) -> None:
         given = {"input": values["input"], **cuts}
         embedded = await embed(backend, exchange, given, per_token=False)
     model = model_name(backend, text_in(values, "model"))
-    pieces = _embed_pieces(embedded, exchange, model=model, values=values)
+    pieces = _embed_pieces(embedded, exchange, model, values.get("dimensions"))
     await exchange.send_pieces(200, pieces, is_long=False)
 
 
 def _embed_pieces(
-    embedded: Embedded, exchange: ApiExchange, *, model: str, values: Mapping[str, object]
+    embedded: Embedded, exchange: ApiExchange, model: str, dimensions: object
 ) -> Iterator[bytes]:
-    vectors = vectors_of(embedded, values.get("dimensions"))
+    vectors = vectors_of(embedded, dimensions)
     beside = {
         "model": model,
         "total_duration": round((trio.current_time() - exchange.began_s) * 1e9),
