@@ -6,6 +6,7 @@ The agent may take a fixed amount of memory for a model, so that every machine g
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,12 @@ import pytest
 import trio
 from fleet import BUNDLED_MODEL, END_S, OWN_INTERPRETER, Fleet, serving
 from streams import CONVERSATION, RAW, Heard, listen, song, story, until_first_tokens
+
+from paddler_trio.cli.balancer_http import NoBalancerError
+from paddler_trio.cli.client_flags import ManagementFlags
+from paddler_trio.cli.model import fit_run
+from paddler_trio.cli.model.fit_run import run_fit
+from paddler_trio.cli.model.model_order import ModelRunOptions, sources_of
 
 LIMIT_MIB = 200
 TOO_MUCH = 262_144
@@ -205,3 +212,28 @@ def test_model_fit_without_an_agent_judges_this_machine() -> None:
     here = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert here.returncode == 0, here.stdout
     assert "this machine: fits: context-size 8192, 1 slot, Q8_0/Q8_0 KV" in here.stdout
+
+
+def test_model_fit_judges_this_machine_where_no_balancer_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # it does not listen, and keeps the port
+        usual = ManagementFlags(address=f"127.0.0.1:{nobody.getsockname()[1]}")
+
+        def fit(agent: str | None) -> int:
+            model, projection = sources_of(str(BUNDLED_MODEL), None)
+            wish = ModelRunOptions(model=model, projection=projection, parameters={}, template=None)
+            return run_fit(
+                wish, agent=agent, here=False, slots=None, as_json=False, management=usual
+            )
+
+        with pytest.raises(NoBalancerError):
+            fit(None)  # this one was asked for
+        monkeypatch.setattr(fit_run, "ManagementFlags", lambda: usual)
+        with pytest.raises(NoBalancerError):
+            fit("a1")
+        assert fit(None) == 0
+    told = capsys.readouterr()
+    assert "judging this machine" in told.err
+    assert "this machine: fits: context-size 8192" in told.out

@@ -23,7 +23,12 @@ NOT_OF_THE_CONNECTION = {
     "test_what_an_over_long_message_goes_on_sending_is_not_kept",
 }
 """Slow, and about what is parsed."""
-LEFT_OUT = HAVE_THEIR_OWN | NOT_OF_THE_CONNECTION
+DECIDED_BEFORE_TLS = {
+    "test_a_trusted_proxy_gives_up_no_connection",
+    "test_who_has_most_connections_gives_one_up_for_a_newcomer",
+}
+"""Who may stay is decided before a handshake: a client that may not never gets as far as TLS."""
+LEFT_OUT = HAVE_THEIR_OWN | NOT_OF_THE_CONNECTION | DECIDED_BEFORE_TLS
 
 FIXTURE = type(pytest.fixture(lambda: None))
 

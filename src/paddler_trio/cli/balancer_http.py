@@ -36,6 +36,10 @@ class BalancerUnreachableError(PaddlerError):
     """No conversation with the balancer, or it broke off."""
 
 
+class NoBalancerError(BalancerUnreachableError):
+    """Nothing is there, or nothing that one can connect to."""
+
+
 class BalancerVersionError(BalancerUnreachableError):
     """The balancer answers in a shape that is not known here; to ask again is no use."""
 
@@ -102,7 +106,7 @@ def clear_errors(address: str) -> Iterator[None]:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         _refuse_tls(error, address)
-        raise BalancerUnreachableError(
+        raise NoBalancerError(
             f"cannot reach the balancer at {address}: {_cause(error, address)}; "
             "start one with `paddler-trio balancer`"
         ) from error

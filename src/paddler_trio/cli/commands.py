@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "setup": "setup_command",
     "doctor": "doctor",
     "demo": "daemons.demo",
+    "up": "daemons.up",
     "completion": "completion",
 }
 """Commands by name, with the module below ``paddler_trio.cli`` that has each."""

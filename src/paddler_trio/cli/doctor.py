@@ -285,9 +285,11 @@ def _ask_who_answers(address: str) -> str | None:
 def look_at_systemd(booted: Path = Path("/run/systemd/system")) -> Finding:
     """Look at systemd, for information: the units in ``systemd/`` need it, nothing else does."""
     if sys.platform == "darwin":
-        return Finding("launchd", "ok", "runs this machine: launchd/ has property lists")
-    here = "runs this machine" if booted.is_dir() else "not here: start the daemons by hand"
-    return Finding("systemd", "ok", here)
+        name, here = "launchd", "runs this machine: launchd/ has property lists"
+    else:
+        is_here = booted.is_dir()
+        name, here = "systemd", "runs this machine" if is_here else "not here: start by hand"
+    return Finding(name, "ok", here)
 
 
 def look_at_everything(

@@ -67,7 +67,31 @@ def bind_demo(inference_addr: str, management_addr: str) -> BoundBalancer:
 async def run_demo(
     bound: BoundBalancer, model: Path, slots: int, stop: trio.Event, *, once: bool
 ) -> None:
-    """The tree of the demo: the balancer outlives the agent, as in real life."""
+    """Run the tree of the demo until it is to end, ``once`` until its sample was answered."""
+
+    async def work(addresses: Addresses) -> None:
+        print(f"agent:    demo, {slots} slots, loading {model.name}", flush=True)
+        try:
+            await _sample(addresses, model)
+        except httpx.HTTPError as error:
+            raise DemoError(f"the sample question failed: {error}") from error
+        if once:
+            stop.set()
+        else:
+            print(what_to_try(addresses), flush=True)
+
+    await run_pair(bound, "demo", slots, stop, work)
+
+
+async def run_pair(
+    bound: BoundBalancer,
+    name: str,
+    slots: int,
+    stop: trio.Event,
+    work: Callable[[Addresses], Awaitable[None]],
+) -> None:
+    """Run a balancer and an agent of this name until ``stop``: the balancer outlives the agent, as
+    in real life. ``work`` begins when both run, and is cancelled at ``stop``."""
     balancer_stop = trio.Event()
     silent = SystemdNotifier()
     async with trio.open_nursery() as nursery:
@@ -77,15 +101,10 @@ async def run_demo(
         print(f"balancer: inference http://{addresses.inference[0]}", flush=True)
         print(f"          management http://{addresses.management[0]}", flush=True)
         host, port = split_address(addresses.management[0])
-        config = AgentConfig(management_host=host, management_port=port, slots=slots, name="demo")
+        config = AgentConfig(management_host=host, management_port=port, slots=slots, name=name)
         async with trio.open_nursery() as agents:
             await agents.start(partial(serve_agent, config, stop, notifier=silent))
-            print(f"agent:    demo, {slots} slots, loading {model.name}", flush=True)
-            await _unless_stopped(stop, partial(_sample, addresses, model))
-            if once:
-                stop.set()
-            elif not stop.is_set():
-                print(_what_to_try(addresses), flush=True)
+            await _unless_stopped(stop, partial(work, addresses))
         balancer_stop.set()
 
 
@@ -96,14 +115,11 @@ async def _unless_stopped(stop: trio.Event, work: Callable[[], Awaitable[None]])
 
         async def watch() -> None:
             await stop.wait()
-            nursery.cancel_scope.cancel(reason="the demo is to end")
+            nursery.cancel_scope.cancel(reason="the daemons are to end")
 
-        nursery.start_soon(watch, name="stop of the sample")
-        try:
-            await work()
-        except httpx.HTTPError as error:
-            raise DemoError(f"the sample question failed: {error}") from error
-        nursery.cancel_scope.cancel(reason="the sample question is answered")
+        nursery.start_soon(watch, name="stop of the work")
+        await work()
+        nursery.cancel_scope.cancel(reason="the work is done")
 
 
 async def _sample(addresses: Addresses, model: Path) -> None:
@@ -153,7 +169,8 @@ def _print_piece(message: dict[str, dict[str, dict[str, dict[str, object]]]]) ->
         raise DemoError(f"the sample question failed: {tag}: {value}")
 
 
-def _what_to_try(addresses: Addresses) -> str:
+def what_to_try(addresses: Addresses) -> str:
+    """Return commands for somebody who sees this for the first time."""
     body = json.dumps(_question("Tell me a story."))
     return (
         f"panel:    http://{addresses.management[0]}/panel/\n\n"

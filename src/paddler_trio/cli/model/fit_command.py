@@ -37,7 +37,11 @@ def fit(
     ] = None,
     here: Annotated[
         bool,
-        typer.Option("--here", help="Judge this machine as if it were an idle agent; ask nobody."),
+        typer.Option(
+            "--here",
+            help="Judge this machine as if it were an idle agent; ask nobody. Done without it, "
+            "too, where no balancer runs at the usual address.",
+        ),
     ] = False,
     projection: Annotated[
         str | None,

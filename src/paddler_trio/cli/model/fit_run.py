@@ -6,6 +6,7 @@ files.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Final
 import attrs
 import typer
 
-from paddler_trio.cli.balancer_http import BalancerRefusedError
+from paddler_trio.cli.balancer_http import BalancerRefusedError, NoBalancerError
 from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.exit_codes import CANNOT_SAY
 from paddler_trio.cli.management_client import AgentView, ManagementClient
@@ -53,11 +54,9 @@ def run_fit(
     """Ask and print the answers; returns the exit status. BalancerRefusedError and the like."""
     if isinstance(wish.model, NoModel):
         raise typer.BadParameter("name a model", param_hint="SOURCE")
-    if here:
-        answers = [_of_this_machine(_question(wish, None, None, slots or 1))]
-    else:
-        with ManagementClient.open(management) as client:
-            answers = _of_agents(client, wish, agent, slots)
+    answers = None if here else _asked(wish, agent, slots, management)
+    if answers is None:
+        here, answers = True, [_of_this_machine(_question(wish, None, None, slots or 1))]
     if as_json:
         print_json({"agents": [attrs.asdict(answer) for answer in answers]})
     else:
@@ -86,6 +85,22 @@ def _question(
         wish = attrs.evolve(wish, projection=NoModel())
     extras = NO_EXTRAS if raw_extras is None else extras_of(raw_extras)
     return FitQuestion(state=wish.applied_to(current), extras=wish.extras_over(extras), slots=slots)
+
+
+def _asked(
+    wish: ModelRunOptions, agent: str | None, slots: int | None, management: ManagementFlags
+) -> list[FitAnswer] | None:
+    """Return the answers of agents; None where nobody asked for a certain balancer, and none runs
+    at the usual address."""
+    try:
+        with ManagementClient.open(management) as client:
+            return _of_agents(client, wish, agent, slots)
+    except NoBalancerError:
+        if agent is not None or management != ManagementFlags():
+            raise
+        words = f"no balancer runs at {management.address}: judging this machine"
+        print(words, file=sys.stderr)
+        return None
 
 
 def _of_agents(
