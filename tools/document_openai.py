@@ -1,8 +1,9 @@
-"""Write the tables of ``docs/openai.md`` from those that read the requests: they cannot differ.
+"""Write the tables of ``docs/openai.md`` and ``docs/ollama.md`` from those that read the requests:
+they cannot differ.
 
-What stands above the marker in that page is written by hand.
+What stands above the marker in a page is written by hand.
 
-.venv/bin/python tools/document_openai.py          # writes docs/openai.md
+.venv/bin/python tools/document_openai.py          # writes both
 .venv/bin/python tools/document_openai.py --check  # exit code 1 if it would change
 """
 
@@ -22,6 +23,7 @@ from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server.infill import infill_record
 from paddler_trio.balancer.apis.llama_server.llama_completion import MAX_REPEATED_CHARS
 from paddler_trio.balancer.apis.llama_server.model_routes import detokenize_record, tokenize_record
+from paddler_trio.balancer.apis.ollama import ollama_fields
 from paddler_trio.balancer.apis.openai.chat_fields import chat_record
 from paddler_trio.balancer.apis.openai.completion_request import (
     completion_record,
@@ -30,7 +32,7 @@ from paddler_trio.balancer.apis.openai.completion_request import (
 from paddler_trio.balancer.apis.openai.embeddings import embeddings_record, llama_embeddings_record
 from paddler_trio.balancer.apis.prompts import MAX_TEXTS_AMONG_IDS
 
-PAGE = Path(__file__).parents[1] / "docs" / "openai.md"
+DOCS = Path(__file__).parents[1] / "docs"
 LIMITS = ApiLimits()
 
 MARKER = "<!-- From here on this page is written by tools/document_openai.py. -->\n"
@@ -45,14 +47,25 @@ SECTIONS = {
     "`POST /tokenize`": tokenize_record(LIMITS),
     "`POST /detokenize`": detokenize_record(LIMITS),
 }
+OLLAMA_SECTIONS = {
+    "`POST /api/chat`": ollama_fields.chat_record(LIMITS),
+    "`POST /api/generate`": ollama_fields.generate_record(LIMITS),
+    "`options`": ollama_fields.options_record(LIMITS),
+    "`POST /api/embed`": ollama_fields.embed_record(LIMITS),
+    "`POST /api/embeddings`": ollama_fields.embeddings_record(LIMITS),
+    "`POST /api/show`": ollama_fields.show_record(LIMITS),
+    "`POST /api/pull`": ollama_fields.pull_record(LIMITS),
+}
+PAGES = {"openai.md": SECTIONS, "ollama.md": OLLAMA_SECTIONS}
 
 
-def page(current: str) -> str:
-    """The whole of ``docs/openai.md``; ``current`` is what it is now."""
+def page(name: str, current: str) -> str:
+    """The whole of a page; ``current`` is what it is now."""
     introduction, marker, _ = current.partition(MARKER)
-    assert marker, f"{PAGE} has lost its marker: {MARKER}"
-    sections = [_section(title, record) for title, record in SECTIONS.items()]
-    return introduction + MARKER + "\n" + "\n".join([_limits(), *sections])
+    assert marker, f"{name} has lost its marker: {MARKER}"
+    sections = [_section(title, record) for title, record in PAGES[name].items()]
+    limits = [_limits()] if name == "openai.md" else []
+    return introduction + MARKER + "\n" + "\n".join([*limits, *sections])
 
 
 def _limits() -> str:
@@ -114,9 +127,11 @@ def _row(field: Field) -> str:
 
 
 if __name__ == "__main__":
-    current = PAGE.read_text(encoding="utf-8")
-    text = page(current)
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text, encoding="utf-8")
-    elif current != text:
-        sys.exit("docs/openai.md is not what the tables say: run tools/document_openai.py")
+    for name in PAGES:
+        file = DOCS / name
+        current = file.read_text(encoding="utf-8")
+        text = page(name, current)
+        if "--check" not in sys.argv[1:]:
+            file.write_text(text, encoding="utf-8")
+        elif current != text:
+            sys.exit(f"docs/{name} is not what the tables say: run tools/document_openai.py")

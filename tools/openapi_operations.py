@@ -154,6 +154,8 @@ INFERENCE: Table = {
 }
 
 APIS: Table = {
+    ("HEAD", "/api/tags"): Operation("The head of that", media=""),
+    ("HEAD", "/api/version"): Operation("The head of that", media=""),
     ("GET", "/v1/models/{tail...}"): Operation("One of the deployments", errors=(404,)),
     ("GET", "/v1/responses/{tail}"): Operation("A stored response", errors=(400, 404)),
     ("GET", "/v1/responses/{tail}/input_items"): Operation(

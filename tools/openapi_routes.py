@@ -61,7 +61,7 @@ async def _read() -> BalancerRoutes:
     core = BalancerCore.of(config, {}, keys, RequestActivity())
     deployments = Deployments(core.dispatcher, core.states)
     inference = InferenceRoutes(core.dispatcher, core.states, core.goodbye, deployments)
-    api, _ = api_routers(config, core.dispatcher, core.states, deployments)
+    api, *_ = api_routers(config, core.dispatcher, core.states, deployments)
     management = management_of(config, core, keys)
     first: dict[object, Route] = {}
     same: dict[Route, Route] = {}

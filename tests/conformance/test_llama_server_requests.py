@@ -633,6 +633,20 @@ def test_json_is_taken_however_it_is_called_but_not_from_a_page(
         assert answer.status_code == 403, answer.text
 
 
+def test_also_where_unknown_fields_are_refused_a_program_need_not_say_what_it_sends() -> None:
+    options = ["--strict-openai-fields"]
+    with (
+        Fleet.start(agents=0, model=None, balancer_options=options) as fleet,
+        httpx.Client(base_url=fleet.inference_url, trust_env=False, timeout=60) as http,
+    ):
+        kind = {"content-type": "application/x-www-form-urlencoded"}
+        page = {"sec-fetch-site": "same-origin"}
+        for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"):
+            read = http.post(path, content=b'{"novelty": 1}', headers=kind)
+            assert (read.status_code, "novelty" in read.text) == (400, True)
+            assert http.post(path, content=b"{}", headers=kind | page).status_code == 415
+
+
 def test_limits_are_the_operators_and_named() -> None:
     limits = ["max_body_bytes=5000", "max_messages=3", "max_stop_texts=1", "max_choices=2"]
     options = [f"--openai-limit={limit}" for limit in limits]

@@ -460,17 +460,24 @@ async def test_a_body_that_is_not_one_is_refused(path: str, body: Json, says: st
     assert says in answer.text
 
 
-async def test_bodies_must_be_json_and_say_so_and_have_a_size() -> None:
+async def test_bodies_must_be_json_and_a_pages_must_say_so_and_they_have_a_size() -> None:
     async with running_balancer() as balancer:
         url = balancer.inference_url(RAW)
-        text = json.dumps(RAW_PROMPT)
 
-        async def post(content: bytes, kind: str | None) -> httpx.Response:
-            headers = {} if kind is None else {"content-type": kind}
-            return await balancer.http.post(url, content=content, headers=headers)
+        async def post(
+            content: bytes, kind: str | None, headers: dict[str, str] | None = None
+        ) -> httpx.Response:
+            own = {} if kind is None else {"content-type": kind}
+            return await balancer.http.post(url, content=content, headers=own | (headers or {}))
 
         for kind in (None, "text/plain", "application/x-www-form-urlencoded"):
-            answer = await post(text.encode(), kind)
+            taken = await post(b'{"raw_prompt": 1}', kind)
+            assert (taken.status_code, taken.text[:24]) == (400, "Json deserialize error: ")
+            for no_json in (b"{", b"raw_prompt=x"):
+                answer = await post(no_json, kind)
+                assert (answer.status_code, answer.text) == (400, "Content type error")
+            page = {"sec-fetch-site": "same-origin"}
+            answer = await post(json.dumps(RAW_PROMPT).encode(), kind, page)
             assert (answer.status_code, answer.text) == (400, "Content type error")
         assert (await post(b"{", "application/json")).status_code == 400
         large = json.dumps(RAW_PROMPT | {"raw_prompt": "x" * 2_097_152}).encode()

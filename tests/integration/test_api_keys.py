@@ -80,6 +80,7 @@ def test_inference_takes_keys_by_name_and_a_revoked_one_ends_with_sighup(tmp_pat
     file = tmp_path / "keys.json"
     secrets = {name: new_key(file, name, "inference") for name in ("alice", "bob")}
     options = [f"--api-key-file={file}", "--compat-openai-addr=127.0.0.1:0", "--log-level=debug"]
+    options.append("--compat-ollama-addr=127.0.0.1:0")
     with Fleet.start(agents=1, balancer_options=options) as fleet:
         native = httpx.post(
             f"{fleet.inference_url}{CONVERSATION}", json=story(1), trust_env=False, timeout=60
@@ -97,6 +98,12 @@ def test_inference_takes_keys_by_name_and_a_revoked_one_ends_with_sighup(tmp_pat
             assert get(f"{listener}/health").status_code == 200
             assert get(f"{listener}/readyz").status_code == 200
             assert get(f"{listener}/v1/nothing", secrets["bob"]).status_code == 404
+
+        for listener in (fleet.inference_url, address(fleet.balancer, "compat_ollama")):
+            refused = get(f"{listener}/api/tags", "pt-wrong")
+            assert (refused.status_code, list(refused.json())) == (401, ["error"])
+            assert isinstance(refused.json()["error"], str)
+            assert get(f"{listener}/api/tags", secrets["bob"]).status_code == 200
 
         _check_official_clients(fleet, secrets)
 

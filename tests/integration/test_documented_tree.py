@@ -43,6 +43,7 @@ def test_every_task_of_a_balancer_with_all_options_and_of_its_agent_is_drawn(
             "--reverseproxy-addr=127.0.0.1:0",
             "--web-admin-panel-addr=127.0.0.1:0",
             "--compat-openai-addr=127.0.0.1:0",
+            "--compat-ollama-addr=127.0.0.1:0",
         ]
         with Fleet.start(
             balancer_options=options, agent_options=["--metrics-addr=127.0.0.1:0"]
@@ -52,5 +53,5 @@ def test_every_task_of_a_balancer_with_all_options_and_of_its_agent_is_drawn(
                 for path in ("tree", "agents/a1/tree")
             ]
     seen = {name for tree in trees for name in names(tree.json())}
-    assert {"state owner", "engine", "compat openai listener"} <= seen
+    assert {"state owner", "engine", "compat openai listener", "compat ollama listener"} <= seen
     assert {name for name in seen - {"main"} if name not in DRAWN} == set()

@@ -32,6 +32,7 @@ def balancer(*options: str) -> Iterator[dict[str, str]]:
             "--inference-addr=127.0.0.1:0",
             "--management-addr=127.0.0.1:0",
             "--compat-openai-addr=127.0.0.1:0",
+            "--compat-ollama-addr=127.0.0.1:0",
             "--log-json",
             *options,
         ],
@@ -39,7 +40,7 @@ def balancer(*options: str) -> Iterator[dict[str, str]]:
     )
     try:
         up = started.wait_for_log("balancer up")
-        ports = ("inference", "management", "compat_openai")
+        ports = ("inference", "management", "compat_openai", "compat_ollama")
         addresses = {name: up[name] for name in ports}
         yield {
             name: f"http://127.0.0.1:{str(each[0]).rpartition(':')[2]}"
@@ -98,6 +99,8 @@ def test_beyond_the_loopback_this_machine_and_private_names_are_served_too() -> 
                 assert ask(url, Host=host).status_code == 200
             assert ask(url, Host="evil.example").status_code == 403
         assert ask(at["compat_openai"] + "/v1/models", Host="a.local").status_code == 403
+        assert ask(at["compat_ollama"] + "/api/tags", Host="a.local").status_code == 403
+        assert ask(at["compat_ollama"] + "/api/tags", Host="localhost").status_code == 200
 
 
 @pytest.mark.parametrize("page", CROSS_SITE)
@@ -119,6 +122,10 @@ def test_pages_of_other_origins_change_nothing(page: dict[str, str]) -> None:
             refused = ask(at[port] + "/v1/chat/completions", "POST", **plain)
             assert refused.status_code == 403
             assert "--inference-cors-allowed-host" in refused.json()["error"]["message"]
+        for port in ("inference", "compat_ollama"):
+            refused = ask(at[port] + "/api/chat", "POST", **plain)
+            assert refused.status_code == 403
+            assert "--inference-cors-allowed-host" in refused.json()["error"]
         assert ask(at["inference"] + "/v1/messages", "POST", **plain).json()["type"] == "error"
         assert upgrade(management + AGENT_SOCKET, **page) == 403
         assert upgrade(at["inference"] + INFERENCE_SOCKET, **page) == 403

@@ -12,7 +12,7 @@ from fleet import Daemon
 from certificates import Authority, Pair
 
 PATIENCE_S = 60
-PORTS = ("inference", "management", "compat_openai", "web_admin_panel")
+PORTS = ("inference", "management", "compat_openai", "compat_ollama", "web_admin_panel")
 
 
 @attrs.frozen
@@ -39,6 +39,7 @@ def tls_balancer(authority: Authority, pair: Pair, *options: str) -> Iterator[Tl
             "--inference-addr=127.0.0.1:0",
             "--management-addr=127.0.0.1:0",
             "--compat-openai-addr=127.0.0.1:0",
+            "--compat-ollama-addr=127.0.0.1:0",
             "--web-admin-panel-addr=127.0.0.1:0",
             f"--tls-cert={pair.cert}",
             f"--tls-key={pair.key}",

@@ -129,7 +129,7 @@ async def asking() -> AsyncIterator[Asking]:
         states = FleetKeeper(MemoryDatabase(), here.dispatcher)
         deployments = Deployments(here.dispatcher, states)
         config = BalancerConfig()
-        app, _ = api_routers(config, here.dispatcher, states, deployments)
+        app, *_ = api_routers(config, here.dispatcher, states, deployments)
         peer = here.agent()
         peer.connection.is_accepting = True
         yield Asking(here, peer, app)

@@ -138,7 +138,7 @@ async def rollout() -> AsyncIterator[Rollout]:
             [PoolSettings(name="default", admissible=frozenset({"old", "new"}))]
         )
         deployments = Deployments(here.dispatcher, states)
-        api, _ = api_routers(BalancerConfig(), here.dispatcher, states, deployments)
+        api, *_ = api_routers(BalancerConfig(), here.dispatcher, states, deployments)
         native = InferenceRoutes(here.dispatcher, states, trio.Event(), deployments).routes()
         yield Rollout(
             here,

@@ -53,6 +53,7 @@ STEPS = 150
 RUN_NOTHING = (
     *("tokenize", "apply-template", "render_prompt", "input_tokens", "count_tokens"),
     *("/lora-adapters", "/props", "/audio/transcriptions", "/completions/control"),
+    *("/api/show", "/api/pull", "/api/create", "/api/copy", "/api/push"),
 )
 """The ends of paths on which a question is asked, or that are refused."""
 Labels = tuple[tuple[str, str], ...]
@@ -446,7 +447,7 @@ async def test_every_path_to_which_requests_are_sent_is_a_route_with_a_name() ->
             keeper.find,
             lambda: keeper.current.state.deployments,
         )
-        apis, _ = api_routers(BalancerConfig(), here.dispatcher, keeper, deployments)
+        apis, *_ = api_routers(BalancerConfig(), here.dispatcher, keeper, deployments)
         native = InferenceRoutes(here.dispatcher, keeper, trio.Event(), deployments).routes()
         tables = [apis.routes._exact, native._table._exact]
     taken = {

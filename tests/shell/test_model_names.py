@@ -180,7 +180,7 @@ async def fleet(*, is_strict: bool = False) -> AsyncIterator[Fleet]:
             here.dispatcher, states, is_strict, {"coder": Spec()}.get, lambda: desired
         )
         config = BalancerConfig(strict_model_names=is_strict)
-        apis, exact = api_routers(config, here.dispatcher, states, deployments)
+        apis, exact, _ = api_routers(config, here.dispatcher, states, deployments)
         native = InferenceRoutes(here.dispatcher, states, trio.Event(), deployments).routes()
         yield Fleet(
             here,

@@ -13,8 +13,7 @@
     ├─ request activity              notes how the queue moves, once a second
     ├─ metrics history               a row every ten seconds
     ├─ event feed                    looks at what somebody watches, up to four times a second
-    ├─ …                             what writes or sends, if there is such a thing: audit and
-    │                                access log, spans; the certificate watch
+    ├─ …                             what is wanted: audit, access log, spans, certificate watch
     └─ connections                   one task each: clients, operators
        └─ agents                     one task each, named after the agent; closed third
           ├─ departure               tells agents that another process takes over
@@ -63,6 +62,7 @@ class Addresses:
     inference: list[str]
     management: list[str]
     compat_openai: list[str] = attrs.field(factory=list)
+    compat_ollama: list[str] = attrs.field(factory=list)
     reverse_proxy: list[str] = attrs.field(factory=list)
     web_admin_panel: list[str] = attrs.field(factory=list)
 

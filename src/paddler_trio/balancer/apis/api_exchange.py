@@ -31,6 +31,7 @@ from paddler_trio.net.server.json_body import (
     MediaTypeError,
     UnreadableJsonError,
     input_of,
+    is_of_program,
     json_body,
     no_room,
 )
@@ -152,7 +153,7 @@ class ApiExchange:
                 limits=JsonLimits(
                     max_values=limits.max_json_values, max_containers=limits.max_json_containers
                 ),
-                any_media_type=not self.ignored.is_strict,
+                any_media_type=not self.ignored.is_strict or is_of_program(self.http),
             )
         except MediaTypeError as error:
             media_type = (error.media_type or b"nothing").decode("latin-1")[:80]

@@ -1,7 +1,7 @@
 """The application of the APIs, and the boundary at which one of their requests may fail.
 
-The same routes answer on the inference port, beside the native ones, and on the port of
-``--compat-openai-addr``. An endpoint gets the backend and its exchange. What it raises becomes an
+All routes answer on the inference port, beside the native ones, and those of one API on a port of
+its own. An endpoint gets the backend and its exchange. What it raises becomes an
 error in the envelope of its API, or silence if the client has left.
 """
 

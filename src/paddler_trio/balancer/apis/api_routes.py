@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from paddler_trio.balancer.apis.anthropic.anthropic_models import VERSION_HEADER
 from paddler_trio.balancer.apis.anthropic.anthropic_routes import count_message_tokens, messages
@@ -26,6 +26,21 @@ from paddler_trio.balancer.apis.llama_server.model_routes import (
     tokenize,
 )
 from paddler_trio.balancer.apis.llama_server.rerank import rerank
+from paddler_trio.balancer.apis.ollama.ollama_answers import envelope as ollama_envelope
+from paddler_trio.balancer.apis.ollama.ollama_models import (
+    greet,
+    pull,
+    running,
+    show,
+    tags,
+    version,
+)
+from paddler_trio.balancer.apis.ollama.ollama_routes import (
+    chat,
+    embed_prompt,
+    embed_texts,
+    generate,
+)
 from paddler_trio.balancer.apis.openai.chat import chat_completions
 from paddler_trio.balancer.apis.openai.completions import completions
 from paddler_trio.balancer.apis.openai.embeddings import embeddings, llama_embeddings
@@ -34,6 +49,7 @@ from paddler_trio.balancer.apis.responses.responses_routes import Responses
 from paddler_trio.balancer.apis.responses.responses_store import ResponseStore
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.net.server.asgi import without_body
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 
@@ -45,6 +61,9 @@ ANTHROPIC: Final = Dialect(
     above="/v1/messages",
     version_header=VERSION_HEADER,
 )
+OLLAMA: Final = Dialect(ollama_envelope, above="/api")
+OLLAMA_ALONE: Final = Dialect(ollama_envelope)
+"""Of a port where it is the only one: everything is above the root."""
 _UNSUPPORTED = {
     ("POST", "/props"): "settings are the operator's; change them on the management port",
     ("POST", "/slots/{slot...}"): (
@@ -65,14 +84,33 @@ _UNSUPPORTED = {
 """Routes of llama-server that a fleet cannot serve, with the reason; llama-server refuses most of
 these itself unless it was started with a flag for them."""
 
+_OPERATORS = (
+    "models are the operator's: `paddler-trio fleet apply` says which are served, from which "
+    "files, and under which names"
+)
+_OLLAMA_UNSUPPORTED = {
+    **{("POST", f"/api/{each}"): _OPERATORS for each in ("create", "copy", "push")},
+    ("DELETE", "/api/delete"): _OPERATORS,
+    ("HEAD", "/api/blobs/{digest}"): _OPERATORS,
+    ("POST", "/api/blobs/{digest}"): _OPERATORS,
+}
+
+
+class ApiRouters(NamedTuple):
+    """All APIs, for the inference port; and what has a port for itself."""
+
+    all: ApiRouter
+    openai: ApiRouter
+    ollama: ApiRouter
+
 
 def api_routers(
     config: BalancerConfig,
     dispatcher: Dispatcher,
     states: FleetKeeper,
     deployments: Deployments,
-) -> tuple[ApiRouter, ApiRouter]:
-    """Return all APIs, for the inference port and for the port of ``--compat-openai-addr``.
+) -> ApiRouters:
+    """Return the APIs of each port.
 
     Errors:
       ConfigurationError: a limit that does not exist, or cannot have its value.
@@ -85,14 +123,23 @@ def api_routers(
         limits=ApiLimits.parse(config.openai_limits),
     )
     backend = Backend(dispatcher, states, settings, deployments)
-    routes = ApiRoutes()
-    _add_openai(routes)
-    _add_responses(routes, settings.limits)
-    _add_anthropic(routes)
-    _add_llama_server(routes)
-    return (
-        ApiRouter(backend, routes, [ANTHROPIC]),
-        ApiRouter(backend, routes, [ANTHROPIC], is_exact=True),
+    everything, openai, ollama = ApiRoutes(), ApiRoutes(), ApiRoutes()
+    responses = Responses(
+        ResponseStore(settings.limits.max_stored_responses, settings.limits.max_stored_bytes)
+    )
+    for routes in (everything, openai):
+        _add_openai(routes)
+        _add_responses(routes, responses)
+        _add_anthropic(routes)
+        _add_llama_server(routes)
+    for routes in (everything, ollama):
+        _add_ollama(routes)
+    ollama.add("GET", "/", greet)
+    ollama.add("HEAD", "/", _head(greet))
+    return ApiRouters(
+        ApiRouter(backend, everything, [ANTHROPIC, OLLAMA]),
+        ApiRouter(backend, openai, [ANTHROPIC], is_exact=True),
+        ApiRouter(backend, ollama, [OLLAMA_ALONE], is_exact=True),
     )
 
 
@@ -109,8 +156,7 @@ def _add_openai(routes: ApiRoutes) -> None:
     routes.add("GET", "/openapi.json", document)
 
 
-def _add_responses(routes: ApiRoutes, limits: ApiLimits) -> None:
-    responses = Responses(ResponseStore(limits.max_stored_responses, limits.max_stored_bytes))
+def _add_responses(routes: ApiRoutes, responses: Responses) -> None:
     for prefix in PREFIXES:
         routes.add("POST", prefix + "/responses", responses.create)
         routes.add("POST", prefix + "/responses/input_tokens", responses.count_tokens)
@@ -141,6 +187,31 @@ def _add_llama_server(routes: ApiRoutes) -> None:
     routes.add("GET", "/lora-adapters", lora_adapters)
     for (method, path), why in _UNSUPPORTED.items():
         routes.add(method, path, _refusing(method, path.partition("/{")[0], why))
+
+
+def _add_ollama(routes: ApiRoutes) -> None:
+    routes.add("POST", "/api/chat", chat)
+    routes.add("POST", "/api/generate", generate)
+    routes.add("POST", "/api/embed", embed_texts)
+    routes.add("POST", "/api/embeddings", embed_prompt)
+    routes.add("POST", "/api/show", show)
+    routes.add("POST", "/api/pull", pull)
+    routes.add("GET", "/api/ps", running)
+    for path, endpoint in (("/api/tags", tags), ("/api/version", version)):
+        routes.add("GET", path, endpoint)
+        routes.add("HEAD", path, _head(endpoint))
+    for (method, path), why in _OLLAMA_UNSUPPORTED.items():
+        routes.add(method, path, _refusing(method, path.partition("/{")[0], why))
+
+
+def _head(endpoint: Endpoint) -> Endpoint:
+    """Answer as ``endpoint`` does, without the body."""
+
+    async def head(backend: Backend, exchange: ApiExchange) -> None:
+        exchange.http.send = without_body(exchange.http.send)
+        await endpoint(backend, exchange)
+
+    return head
 
 
 async def health(backend: Backend, exchange: ApiExchange) -> None:

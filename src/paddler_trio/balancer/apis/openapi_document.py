@@ -17,6 +17,7 @@ from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server.infill import infill_record
 from paddler_trio.balancer.apis.llama_server.model_routes import detokenize_record, tokenize_record
 from paddler_trio.balancer.apis.llama_server.rerank import rerank_record
+from paddler_trio.balancer.apis.ollama import ollama_fields as ollama
 from paddler_trio.balancer.apis.openai.chat_fields import chat_record
 from paddler_trio.balancer.apis.openai.completion_request import (
     completion_record,
@@ -30,6 +31,7 @@ from paddler_trio.balancer.apis.responses.responses_fields import (
 from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.wire.codec import dumps
 
+OLLAMA = "/api/"
 ERROR_STATUSES = (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 499, 500, 501, 502, 503, 504)
 
 
@@ -53,6 +55,12 @@ def records(limits: ApiLimits) -> dict[tuple[str, str], Record]:
         ("/tokenize", "Tokens of a text"): tokenize_record(limits),
         ("/detokenize", "Text of tokens"): detokenize_record(limits),
         ("/apply-template", "The prompt of a conversation"): chat_record(limits),
+        ("/api/chat", "Answer a conversation, Ollama's way"): ollama.chat_record(limits),
+        ("/api/generate", "Answer a prompt, Ollama's way"): ollama.generate_record(limits),
+        ("/api/embed", "Embed texts, Ollama's way"): ollama.embed_record(limits),
+        ("/api/embeddings", "Embed a text, Ollama's way"): ollama.embeddings_record(limits),
+        ("/api/show", "Describe a model, Ollama's way"): ollama.show_record(limits),
+        ("/api/pull", "Whether a model is served"): ollama.pull_record(limits),
     }
 
 
@@ -63,14 +71,17 @@ GETS = {
     "/props": "The settings that requests start from",
     "/slots": "Every slot of the fleet",
     "/lora-adapters": "The adapters of the fleet",
+    "/api/tags": "What is served, Ollama's way",
+    "/api/ps": "What is loaded, Ollama's way",
+    "/api/version": "The version of Ollama's API",
     "/openapi.json": "This document",
 }
 
 
 @lru_cache(maxsize=8)
-def openapi(limits: ApiLimits, *, is_strict: bool = False) -> Json:
+def openapi(limits: ApiLimits, *, is_strict: bool = False, is_exact: bool = False) -> Json:
     """Return the whole document, OpenAPI 3.1; ``is_strict``: fields that are not described are
-    refused."""
+    refused. ``is_exact``: of the port that does not have Ollama's API."""
     schemas: Json = {**_ERRORS}
     paths: Json = {}
     for (path, summary), record in records(limits).items():
@@ -79,6 +90,8 @@ def openapi(limits: ApiLimits, *, is_strict: bool = False) -> Json:
         paths[path] = {"post": _operation(path, summary, record)}
     for path, summary in GETS.items():
         paths[path] = {"get": _operation(path, summary, None)}
+    if is_exact:
+        paths = {path: each for path, each in paths.items() if not path.startswith(OLLAMA)}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -118,8 +131,10 @@ def _error_response(schema: str) -> Json:
 def _operation(path: str, summary: str, record: Record | None) -> Json:
     answer: Json = {"application/json": {"schema": {}}}
     if record is not None and "stream" in {field.name for field in record}:
-        answer["text/event-stream"] = {"schema": {"type": "string"}}
+        kind = "application/x-ndjson" if path.startswith(OLLAMA) else "text/event-stream"
+        answer[kind] = {"schema": {"type": "string"}}
     error = "AnthropicError" if path.startswith("/v1/messages") else "Error"
+    error = "OllamaError" if path.startswith(OLLAMA) else error
     refusal = {"$ref": f"#/components/responses/{error}"}
     operation: Json = {
         "operationId": path.strip("/").replace("/", "_").replace("-", "_").replace(".", "_"),
@@ -153,16 +168,19 @@ _ERRORS: Mapping[str, Json] = {
     "Error": _object(
         error=_object(message=_TEXT, type=_TEXT, param=_TEXT_OR_NULL, code=_TEXT_OR_NULL)
     ),
+    "OllamaError": _object(error=_TEXT),
     "AnthropicError": _object(type={"const": "error"}, error=_object(type=_TEXT, message=_TEXT)),
 }
 
 
 @lru_cache(maxsize=8)
-def _written(limits: ApiLimits, *, is_strict: bool) -> bytes:
+def _written(limits: ApiLimits, *, is_strict: bool, is_exact: bool) -> bytes:
     """Anybody may ask for it, and it takes longer to write than most requests to answer."""
-    return dumps(openapi(limits, is_strict=is_strict))
+    return dumps(openapi(limits, is_strict=is_strict, is_exact=is_exact))
 
 
 async def document(backend: Backend, exchange: ApiExchange) -> None:
-    body = _written(backend.limits, is_strict=backend.settings.strict_fields)
+    body = _written(
+        backend.limits, is_strict=backend.settings.strict_fields, is_exact=exchange.is_exact
+    )
     await exchange.send_written(200, body)

@@ -27,7 +27,7 @@ class BoundBalancer:
     config: BalancerConfig
     listeners: Mapping[str, list[socket.socket]]
     """By the name of the service: inference, management and, if there are such ports, compat
-    openai, reverse proxy and web admin panel."""
+    openai, compat ollama, reverse proxy and web admin panel."""
     keys: KeyRing = attrs.field(factory=KeyRing)
     tls: ServerTls | None = None
     """Of every port; None for ports without TLS."""
@@ -72,6 +72,7 @@ class BoundBalancer:
                 inference=[
                     *listeners["inference"],
                     *listeners.get("compat openai", ()),
+                    *listeners.get("compat ollama", ()),
                     *listeners.get(REVERSE_PROXY, ()),
                 ],
                 management=listeners["management"],
@@ -89,7 +90,10 @@ class BoundBalancer:
 
 
 SOCKET_NAMES: Final = frozenset(
-    {"inference", "management", "compat-openai", "reverse-proxy", "web-admin-panel"}
+    {
+        *("inference", "management", "compat-openai", "compat-ollama"),
+        *("reverse-proxy", "web-admin-panel"),
+    }
 )
 """Of the sockets that systemd may pass."""
 
@@ -100,6 +104,7 @@ def addresses_in(config: BalancerConfig) -> dict[str, str]:
         "inference": config.inference_addr,
         "management": config.management_addr,
         "compat openai": config.compat_openai_addr,
+        "compat ollama": config.compat_ollama_addr,
         REVERSE_PROXY: config.reverseproxy_addr,
         PANEL: config.web_admin_panel_addr,
     }

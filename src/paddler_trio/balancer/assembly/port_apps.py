@@ -18,7 +18,7 @@ from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.balancer.agents.held_changes import HeldChanges
 from paddler_trio.balancer.agents.paddler_v1_agents import PaddlerV1Agents
 from paddler_trio.balancer.apis.api_router import CORS_RULES, ApiRouter
-from paddler_trio.balancer.apis.api_routes import api_routers
+from paddler_trio.balancer.apis.api_routes import ApiRouters, api_routers
 from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.assembly.bound_balancer import BoundBalancer
 from paddler_trio.balancer.assembly.hub_models import AnsweredHubModels
@@ -70,8 +70,7 @@ class PortApps:
     _deployments: Deployments = attrs.field(init=False)
     _agents: AgentGuard = attrs.field(init=False)
     _native: InferenceRoutes = attrs.field(init=False)
-    _api: ApiRouter = attrs.field(init=False)
-    _exact_api: ApiRouter = attrs.field(init=False)
+    _apis: ApiRouters = attrs.field(init=False)
     _upstreams: Upstreams = attrs.field(init=False)
     _native_cors: Cors = attrs.field(init=False)
     _api_cors: Cors = attrs.field(init=False)
@@ -96,7 +95,7 @@ class PortApps:
         self._native = InferenceRoutes(
             core.dispatcher, states, core.goodbye, self._deployments, moved=core.moved
         )
-        self._api, self._exact_api = api_routers(config, core.dispatcher, states, self._deployments)
+        self._apis = api_routers(config, core.dispatcher, states, self._deployments)
         self._upstreams = Upstreams.of(config, core, self.guards, self._deployments)
         self._native_cors = Cors(config.inference_cors_allowed_hosts)
         self._api_cors = Cors(config.inference_cors_allowed_hosts, CORS_RULES)
@@ -104,12 +103,13 @@ class PortApps:
     def by_service(self) -> dict[str, App]:
         """Return the applications by the names of their services, of those that are bound."""
         native, operators = self._native.routes(), self._operators()
-        limited = self.quotas.limiter(http_only(self._api.routes_http, native))
+        limited = self.quotas.limiter(http_only(self._apis.all.routes_http, native))
         site = self._panel(operators, limited)
         services: dict[str, Callable[[Sockets], App]] = {
             "inference": partial(self._inference, native, limited),
             "management": partial(self._management, operators, site),
-            "compat openai": self._exact_openai,
+            "compat openai": partial(self._alone, self._apis.openai),
+            "compat ollama": partial(self._alone, self._apis.ollama),
             REVERSE_PROXY: self._reverse_proxy,
             PANEL: lambda listener: self.guards.hosts(listener, self.guards.operate)(site.at("/")),
         }
@@ -117,7 +117,7 @@ class PortApps:
         return {name: app(listeners[name]) for name, app in services.items() if name in listeners}
 
     def _inference(self, native: Router, limited: App, listener: Sockets) -> App:
-        api, guards, limiter = self._api, self.guards, self.quotas.limiter
+        api, guards, limiter = self._apis.all, self.guards, self.quotas.limiter
         front = self._upstreams.front(self.quotas.limited(api), api.refuse, limiter)
         return self.entrance(
             by_path(
@@ -128,8 +128,9 @@ class PortApps:
             lambda path: api.routes.find(path).pattern or native.pattern_of(path),
         )
 
-    def _exact_openai(self, listener: Sockets) -> App:
-        api, guards = self._exact_api, self.guards
+    def _alone(self, api: ApiRouter, listener: Sockets) -> App:
+        """One API, and the probes."""
+        guards = self.guards
         probes, limited = self._native.probes(), self.quotas.limited(api)
         return self.entrance(
             by_path(
@@ -187,8 +188,8 @@ class PortApps:
             bound.keys,
             management=operators,
             inference=limited,
-            apis=self._api,
-            limited_apis=self.quotas.limited(self._api),
+            apis=self._apis.all,
+            limited_apis=self.quotas.limited(self._apis.all),
             use=guards.use,
             operators=guards.operate,
             pages=guards.management_pages,

@@ -21,7 +21,7 @@ from paddler_trio.net.server.asgi import HttpProblem, send_json
 from paddler_trio.net.server.client_identity import client_of
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.input_budget import BudgetSpentError
-from paddler_trio.net.server.json_body import input_of, json_body, no_room, structured
+from paddler_trio.net.server.json_body import input_of, no_room, program_body, structured
 from paddler_trio.net.server.router import Handler, Router
 from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
@@ -64,7 +64,7 @@ class ApiV2:
         def read(value: object) -> tuple[str | None, Generate]:
             return _with_model(value, lambda rest: structured(rest, Generate, tag="Generate"))
 
-        model, work = await json_body(exchange, read, limit_bytes=MAX_BODY_BYTES)
+        model, work = await program_body(exchange, read, limit_bytes=MAX_BODY_BYTES)
         await self.stream(exchange, work, self._routed(exchange, model))
 
     async def _model(self, exchange: Exchange, params: Params) -> None:
@@ -77,7 +77,7 @@ class ApiV2:
             def read(value: object) -> tuple[str | None, Question]:
                 return _with_model(value, lambda rest: structured(rest, shape, tag=shape.__name__))
 
-            model, question = await json_body(exchange, read, limit_bytes=MAX_BODY_BYTES)
+            model, question = await program_body(exchange, read, limit_bytes=MAX_BODY_BYTES)
             await self._answer(question, model, exchange)
 
         return handle

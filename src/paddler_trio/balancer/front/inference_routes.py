@@ -24,7 +24,7 @@ from paddler_trio.balancer.front.inference_socket import InferenceSocket
 from paddler_trio.net.server.asgi import Header, HttpProblem, send_text
 from paddler_trio.net.server.client_identity import client_of, default_problem
 from paddler_trio.net.server.exchange import Exchange, Params
-from paddler_trio.net.server.json_body import input_of, json_body, structured
+from paddler_trio.net.server.json_body import input_of, program_body, structured
 from paddler_trio.net.server.router import Router
 from paddler_trio.net.server.streaming import body_writer, while_client_stays
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -99,7 +99,7 @@ class InferenceRoutes:
 
     async def _raw_prompt(self, exchange: Exchange, params: Params) -> None:
         must_allow_default(exchange)
-        work = await json_body(
+        work = await program_body(
             exchange, lambda value: structured(value, ContinueFromRawPromptParams)
         )
         self._must_generate()
@@ -107,7 +107,7 @@ class InferenceRoutes:
 
     async def _conversation(self, exchange: Exchange, params: Params) -> None:
         must_allow_default(exchange)
-        work, problem = await json_body(exchange, _conversation)
+        work, problem = await program_body(exchange, _conversation)
         self._must_generate()
         if problem is not None:
             raise HttpProblem(400, f"Invalid request parameters: {problem}")
@@ -115,7 +115,7 @@ class InferenceRoutes:
 
     async def _embeddings(self, exchange: Exchange, params: Params) -> None:
         must_allow_default(exchange)
-        body = await json_body(
+        body = await program_body(
             exchange, lambda value: structured(value, GenerateEmbeddingBatchParams)
         )
         applicable = self.states.applicable

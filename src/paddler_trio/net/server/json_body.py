@@ -74,8 +74,8 @@ async def json_body(
 
     Args:
       read: turns the document into the value that the route needs; it may run in a thread.
-      any_media_type: a body of another type, as ``curl -d`` sends it, is taken if it is JSON. What
-        a web page can send without asking first is refused before, by its origin.
+      any_media_type: a body of another type, as ``curl -d`` sends it, is taken if it is JSON; see
+        :func:`is_of_program`.
 
     Errors:
       HttpProblem: `MediaTypeError`, `UnreadableJsonError`, `BodyTooLargeError`, 408, 503, or 415
@@ -94,6 +94,22 @@ async def json_body(
     except UnreadableJsonError:
         check_media_type(exchange)  # that it does not come as JSON explains it better
         raise
+
+
+async def program_body(
+    exchange: Exchange, read: Callable[[object], T], *, limit_bytes: int = MAX_JSON_BODY_BYTES
+) -> T:
+    """Read the body of a request for inference: a program may leave its type out; the errors of
+    ``json_body``."""
+    return await json_body(
+        exchange, read, limit_bytes=limit_bytes, any_media_type=is_of_program(exchange)
+    )
+
+
+def is_of_program(exchange: Exchange) -> bool:
+    """Return whether no browser sent it, for which the type of a body is no formality: a page may
+    send JSON as such only where it was allowed to."""
+    return exchange.header(b"origin") is None and exchange.header(b"sec-fetch-site") is None
 
 
 def check_media_type(exchange: Exchange) -> None:

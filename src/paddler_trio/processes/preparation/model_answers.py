@@ -3,7 +3,8 @@ conversation becomes, and what the model is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import assert_never
 
 from paddler_trio.errors import PaddlerError
@@ -28,6 +29,10 @@ from paddler_trio.wire.trio.work import InfillPrompt, Prompt, TokenPrompt
 
 MAX_TEXT_CHARS = 4_000_000
 MAX_TOKENS = 2_000_000
+MAX_METADATA = 256
+"""Of what a file says of itself."""
+MAX_METADATA_CHARS = 512
+"""Of each, its name included."""
 
 
 class UnanswerableError(PaddlerError):
@@ -114,6 +119,7 @@ def _describe(language: Language, ready: Ready) -> dict[str, object]:
         "eos_token": vocabulary.eos_text,
         "end_tokens": list(vocabulary.end_tokens),
         "chat_template": vocabulary.chat_template() or "",
+        "metadata": dict(islice(_short_texts(vocabulary.metadata), MAX_METADATA)),
         "can_embed": embedding is not None and embedding.pooling != "Rank",
         "can_rank": embedding is not None and embedding.pooling == "Rank",
         "can_see": ready.sees_images,
@@ -130,6 +136,13 @@ def _describe(language: Language, ready: Ready) -> dict[str, object]:
             "supports_reasoning_effort": "reasoning_effort" in template.variables,
         },
     }
+
+
+def _short_texts(metadata: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Return what is no template, no licence's whole text and no other prose."""
+    for name, text in metadata.items():
+        if len(name) + len(text) <= MAX_METADATA_CHARS:
+            yield name, text
 
 
 def _limit(name: str, size: int, limit: int, unit: str) -> None:

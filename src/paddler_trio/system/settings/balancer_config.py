@@ -216,6 +216,14 @@ class BalancerConfig:
             reading=Kind.ADDRESS,
         ),
     ] = None
+    compat_ollama_addr: Annotated[
+        str | None,
+        Setting(
+            "host:port for Ollama's API alone, such as 127.0.0.1:11434, where its programs look "
+            "for it; the inference service has it too.",
+            reading=Kind.ADDRESS,
+        ),
+    ] = None
     reverseproxy_addr: Annotated[
         str | None,
         Setting(

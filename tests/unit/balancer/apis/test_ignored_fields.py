@@ -25,6 +25,7 @@ from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server.infill import read_infill
 from paddler_trio.balancer.apis.llama_server.model_routes import detokenize_record, tokenize_record
 from paddler_trio.balancer.apis.llama_server.rerank import read_rerank
+from paddler_trio.balancer.apis.ollama import ollama_fields, ollama_request
 from paddler_trio.balancer.apis.openai.chat_request import conversation_of, read_chat
 from paddler_trio.balancer.apis.openai.completion_request import (
     read_completion,
@@ -154,6 +155,24 @@ MESSAGES: dict[str, Any] = {
     "thinking": {"type": "enabled", "budget_tokens": 9},
     "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
 }
+OLLAMA_CHAT: dict[str, Any] = {
+    "model": "m",
+    "messages": [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "t", "images": ["iVBORw0KGgo"]},
+        {
+            "role": "assistant",
+            "thinking": "t",
+            "tool_calls": [{"id": "c", "function": {"name": "weather", "arguments": {"a": 1}}}],
+        },
+        {"role": "tool", "tool_name": "weather", "content": "sun"},
+    ],
+    "tools": [TOOL],
+    "format": "json",
+    "options": {"temperature": 0.5, "num_predict": 5, "stop": ["."]},
+    "think": "low",
+    "logprobs": True,
+}
 COUNTED_RESPONSE = RESPONSE
 COUNTED_MESSAGES = {name: value for name, value in MESSAGES.items() if name != "max_tokens"}
 
@@ -179,8 +198,14 @@ SURFACES: dict[str, tuple[Any, dict[str, Any]]] = {
     "/v1/rerank": (read_rerank, {"query": "q", "documents": [{"text": "d"}]}),
     "/tokenize": (_record(tokenize_record), {"content": "c"}),
     "/detokenize": (_record(detokenize_record), {"tokens": [1]}),
+    "/api/chat": (ollama_request.read_chat, OLLAMA_CHAT),
+    "/api/generate": (ollama_request.read_generate, {"prompt": "p", "options": {"seed": 3}}),
+    "/api/embed": (_record(ollama_fields.embed_record), {"input": ["i"]}),
+    "/api/embeddings": (_record(ollama_fields.embeddings_record), {"prompt": "p"}),
+    "/api/show": (_record(ollama_fields.show_record), {"model": "m"}),
+    "/api/pull": (_record(ollama_fields.pull_record), {"model": "m"}),
 }
-FREE = ("parameters", "schema", "input_schema", "input", "json", "stream_options")
+FREE = ("arguments", "parameters", "schema", "input_schema", "input", "json", "stream_options")
 """What is below is the client's own, or passed on as it is."""
 
 

@@ -65,6 +65,10 @@ _CLASSES: Final = {
 """Places in ``TOKEN_CLASSES``."""
 INFERENCE_ROUTES: Final = frozenset(
     {
+        "/api/chat",
+        "/api/embed",
+        "/api/embeddings",
+        "/api/generate",
         "/api/v1/continue_from_conversation_history",
         "/api/v1/continue_from_raw_prompt",
         "/api/v1/generate_embedding_batch",

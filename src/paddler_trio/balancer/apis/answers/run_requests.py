@@ -25,10 +25,25 @@ from paddler_trio.balancer.apis.backend import Backend
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.prompt_noise import normalised_work
 from paddler_trio.net.server import sse
-from paddler_trio.net.server.asgi import ClientGoneError
+from paddler_trio.net.server.asgi import ClientGoneError, Header
 from paddler_trio.net.server.streaming import body_writer, while_client_stays
 from paddler_trio.nursery_tree.request import RevisionPin
 from paddler_trio.wire.trio.work import Work
+
+
+@attrs.frozen
+class Framing:
+    """Hold what frames the pieces of a stream.
+
+    Args:
+      filler: what is sent while there is nothing to tell; it may say how things stand.
+    """
+
+    headers: Sequence[Header]
+    filler: Callable[[str], bytes]
+
+
+SSE: Final = Framing(sse.HEADERS, sse.comment)
 
 MAX_ATTEMPTS: Final = 3
 """Of a call whose revision was lost before it was answered."""
@@ -130,8 +145,9 @@ async def stream(
     keep_alive_s: float | None = None,
     is_long: Callable[[Sequence[Step]], bool] = lambda steps: False,
     held: Callable[[], int] = lambda: 0,
+    framing: Framing = SSE,
 ) -> None:
-    """Answer with server-sent events, from the status to the last byte.
+    """Answer with server-sent events, or as ``framing`` has it, from the status to the last byte.
 
     The status waits for the first token, but not longer than ``limits.hold_start_s``: an early
     refusal has a status of its own. ``keep_alive_s`` replaces that of the limits; infinite for
@@ -146,7 +162,7 @@ async def stream(
     _admit_all(exchange, works)
     limits = backend.limits
     interval_s = limits.keep_alive_s if keep_alive_s is None else keep_alive_s
-    events = _Events(exchange, encoder, limits, interval_s, is_long, held)
+    events = _Events(exchange, encoder, limits, interval_s, is_long, held, framing)
     await _watched(backend, exchange, works, events.write_all)
     await exchange.send({"type": "http.response.body", "body": events.ending, "more_body": False})
 
@@ -161,6 +177,7 @@ class _Events:
     interval_s: float
     is_long: Callable[[Sequence[Step]], bool]
     held: Callable[[], int]
+    framing: Framing
     ending: bytes = b""
     """The last bytes, once all others are written."""
     _counted_bytes: int = 0
@@ -172,9 +189,9 @@ class _Events:
         """Begin the response and write what comes, but for its ``ending``."""
         with trio.move_on_after(self.limits.hold_start_s):
             await source.look_ahead(beyond_progress=True)
-        await self.exchange.begin(200, sse.HEADERS)
+        await self.exchange.begin(200, self.framing.headers)
         write = body_writer(self.exchange.http)
-        waiting = b"" if source.has_steps else sse.comment(source.progress_text())
+        waiting = b"" if source.has_steps else self.framing.filler(source.progress_text())
         await write(waiting + await self._made(self.encoder.opening))
         self._written_s = trio.current_time()
         source.write_directly(self.exchange, self._render)
@@ -193,7 +210,9 @@ class _Events:
                 steps = source.take_all()
                 events = self._noted(await self._made(partial(self._events_of, steps), steps))
                 if not events and trio.current_time() >= self._written_s + pause_s:
-                    events = sse.comment(source.progress_text())  # not every step has an event
+                    events = self.framing.filler(
+                        source.progress_text()
+                    )  # not every step has an event
                     self._written_s = trio.current_time()
                 await write(events)
             self.ending = await self._made(self.encoder.closing)

@@ -75,7 +75,7 @@ async def list_models(backend: Backend, exchange: ApiExchange) -> None:
         data = [_exact_model(backend, each) for each in served]
         await exchange.send_json(200, {"object": "list", "data": data})
         return
-    stats = await _stats_of_all(backend, served)
+    stats = await stats_of_all(backend, served)
     models = [_ollama_model(each, stats[each.name]) for each in served]
     data = [_model(backend, each, stats[each.name]) for each in served]
     await exchange.send_json(200, {"object": "list", "data": data, "models": models})
@@ -91,7 +91,7 @@ async def get_model(backend: Backend, exchange: ApiExchange) -> None:
     elif exchange.is_exact:
         await exchange.send_json(200, _exact_model(backend, served))
     else:
-        stats = await _own_stats(attrs.evolve(backend, routed_to=served))
+        stats = await own_stats(attrs.evolve(backend, routed_to=served))
         await exchange.send_json(200, _model(backend, served, stats))
 
 
@@ -132,14 +132,14 @@ def _ollama_model(served: Deployment, stats: Mapping[str, object]) -> Json:
     }
 
 
-async def _stats_of_all(
+async def stats_of_all(
     backend: Backend, served: Sequence[Deployment]
 ) -> Mapping[str, Mapping[str, object]]:
     """Return the description of each, by its name; all are asked for at the same time."""
     stats: dict[str, Mapping[str, object]] = {}
 
     async def ask_one(deployment: Deployment) -> None:
-        stats[deployment.name] = await _own_stats(attrs.evolve(backend, routed_to=deployment))
+        stats[deployment.name] = await own_stats(attrs.evolve(backend, routed_to=deployment))
 
     async with trio.open_nursery() as nursery:
         for deployment in served:
@@ -147,7 +147,7 @@ async def _stats_of_all(
     return stats
 
 
-async def _own_stats(backend: Backend) -> Mapping[str, object]:
+async def own_stats(backend: Backend) -> Mapping[str, object]:
     """Return an agent's description of the desired model; empty while the one before it answers."""
     is_loaded = backend.deployments.status(backend.deployment)[0] == "loaded"
     return await _stats(backend) if is_loaded else {}
@@ -276,7 +276,7 @@ async def props(backend: Backend, exchange: ApiExchange) -> None:
     backend = backend.routed(exchange, _queried_model(exchange))
     served = backend.deployment
     stats = await _stats(backend)
-    template = _template(backend, stats)
+    template = template_of(backend, stats)
     await exchange.send_json(
         200,
         {
@@ -307,7 +307,7 @@ async def props(backend: Backend, exchange: ApiExchange) -> None:
     )
 
 
-def _template(backend: Backend, stats: Mapping[str, object]) -> str | None:
+def template_of(backend: Backend, stats: Mapping[str, object]) -> str | None:
     """Return the chat template in force; None if it is the model's own and no agent describes
     it."""
     state = backend.deployment.state

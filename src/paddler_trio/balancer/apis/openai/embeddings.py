@@ -216,27 +216,34 @@ def openai_pieces(
     as an object of Python ten times what it has in the vector.
 
     Errors, before the first piece: ApiError 400, 500."""
-    vectors = list(embedded.in_order())
-    dimensions = values.get("dimensions")
-    if isinstance(dimensions, int):
-        _check_dimensions(vectors, dimensions)
+    vectors = vectors_of(embedded, values.get("dimensions"))
     is_base64 = values.get("encoding_format") == "base64"
 
     def pieces() -> Iterator[bytes]:
         yield b'{"object":"list","data":['
         for index, vector in enumerate(vectors):
-            short = _cut(vector, dimensions) if isinstance(dimensions, int) else vector
             yield b'%b{"object":"embedding","index":%d,"embedding":' % (b"," * bool(index), index)
             if is_base64:
-                yield b'"%b"' % base64.b64encode(short.astype("<f4").tobytes())
+                yield b'"%b"' % base64.b64encode(vector.astype("<f4").tobytes())
             else:
-                yield dumps_in_runs(short.tolist())
+                yield dumps_in_runs(vector.tolist())
             yield b"}"
         tokens = embedded.num_tokens
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         yield b"]," + dumps({"model": model, "usage": usage}).removeprefix(b"{")
 
     return pieces()
+
+
+def vectors_of(embedded: Embedded, dimensions: object) -> Iterator[Vector]:
+    """Return all vectors in order, cut to ``dimensions`` numbers if that is a number.
+
+    Errors, before the first vector: ApiError 400, 500."""
+    vectors = list(embedded.in_order())
+    if not isinstance(dimensions, int):
+        return iter(vectors)
+    _check_dimensions(vectors, dimensions)
+    return (_cut(vector, dimensions) for vector in vectors)
 
 
 def _check_dimensions(vectors: Iterable[Vector], dimensions: int) -> None:
@@ -279,7 +286,7 @@ async def embeddings(backend: Backend, exchange: ApiExchange) -> None:
     asked = text_in(values, "model")
     backend = backend.routed(exchange, asked)
     model = model_name(backend, asked)
-    embedded = await _embed(backend, exchange, values, per_token=False)
+    embedded = await embed(backend, exchange, values, per_token=False)
     pieces = openai_pieces(embedded, model=model, values=values)
     await exchange.send_pieces(200, pieces, is_long=False)
 
@@ -287,17 +294,18 @@ async def embeddings(backend: Backend, exchange: ApiExchange) -> None:
 async def llama_embeddings(backend: Backend, exchange: ApiExchange) -> None:
     values = await exchange.read_record(backend.limits, llama_embeddings_record)
     backend = backend.routed(exchange, text_in(values, "model"))
-    embedded = await _embed(backend, exchange, values, per_token=True)
+    embedded = await embed(backend, exchange, values, per_token=True)
     await exchange.send_pieces(200, llama_pieces(embedded), is_long=False)
 
 
-async def _embed(
+async def embed(
     backend: Backend,
     exchange: ApiExchange,
     values: Mapping[str, object],
     *,
     per_token: bool,
 ) -> Embedded:
+    """Embed the ``input`` of a request, whole or not at all; ApiError."""
     given, norm = values["input"], values.get("embd_normalize", 2)
     assert isinstance(norm, int)
     read = await exchange.run(lambda: read_prompts(given, backend.limits, param="input"))
