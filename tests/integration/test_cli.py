@@ -354,7 +354,7 @@ def test_the_balancers_tree_is_drawn_from_its_root(shared_fleet: Fleet) -> None:
     ended = managed(shared_fleet, "tree")
     assert ended.returncode == SUCCESS
     root, *branches = ended.stdout.splitlines()
-    assert root.startswith("main  _serve_and_drain (balancer_tree.py:")
+    assert root.startswith("main  until_end (restartable.py:")
     assert any("inference listener 127.0.0.1:" in branch for branch in branches)
     assert json.loads(managed(shared_fleet, "tree", "--json").stdout)["name"] == "main"
 

@@ -89,9 +89,10 @@ def test_the_model_sees_what_llama_cpp_would_show_it(
         seeing(engine, 1, RED, max_tokens=1, logprobs=5)
         engine.until_ended(1, 7)
         (report,) = engine.reports[1]
-    assert len(report.logprobs) == 6
-    for entry in report.logprobs:
-        assert math.isclose(entry.logprob, expected[entry.token], abs_tol=0.15), entry
+    assert report.logprobs is not None
+    assert len(report.logprobs.tokens) == 6
+    for token, logprob in zip(report.logprobs.tokens, report.logprobs.values, strict=True):
+        assert math.isclose(logprob, expected[token], abs_tol=0.15), token
     assert engine.endings[1].num_image_tokens == {"janus_pro": 36, "gemma3": 9, "qwen2vl": 32}[kind]
     assert engine.endings[7].reason != "failed"
 
@@ -252,8 +253,9 @@ def test_many_with_images_in_a_full_pool_all_come_to_their_end(
 def difference(engine: Engine, one: int, other: int, *, later: int = 0) -> float:
     """How far the likely first tokens of two answers are apart; of ``one``, so many later."""
     first, second = (
-        {entry.token: entry.logprob for entry in engine.reports[key][place].logprobs}
+        dict(zip(shown.tokens, shown.values, strict=True))
         for key, place in ((one, later), (other, 0))
+        if (shown := engine.reports[key][place].logprobs) is not None
     )
     if first.keys().isdisjoint(second):
         return math.inf

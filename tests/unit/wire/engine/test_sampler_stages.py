@@ -27,6 +27,7 @@ OFF = Sampling(
 @pytest.mark.parametrize("kind", [Sampling, SamplingOverrides])
 def test_every_parameter_is_a_field_and_every_number_is_a_parameter(kind: type) -> None:
     others = {"seed", "samplers", "penalize_prompt", "logit_bias", "ignore_eos"}
+    others |= {"post_sampling_probs"}
     names = {field.name for field in attrs.fields(kind)}
     assert names - others - {"dry_sequence_breakers"} == PARAMETERS.keys()
 
@@ -38,7 +39,7 @@ def test_every_parameter_is_a_field_of_the_apis_by_its_server_name() -> None:
 
 def test_stages_are_llama_cpps_in_its_order() -> None:
     characters = "".join(stage.character for stage in STAGES.values())
-    assert characters == "edskypmxt"
+    assert characters == "edskypmxta"
     assert list(STAGES)[3] == "top_k"
 
 
