@@ -465,7 +465,6 @@ BREAKS_OFF = """
 import math, os, runpy
 from paddler_trio.processes.engine import pass_watchdog
 from paddler_trio.scheduler.batching.thread_count import ThreadCount
-from written_grammars import gbnf
 
 def passed(count, wall_s, ran_s, *, paged_in, now_s):
     is_other, count.now = count.now != count.most, count.most
