@@ -21,9 +21,9 @@ from paddler_trio.wire.trio.trio_link import BESIDE, BOUND, FOLLOWS, INFILL, SUB
 
 MAX_FEATURES_BYTES: Final = 256
 TRIO_OFFERS: Final = frozenset({SUBPROTOCOL})
-"""What an agent of ours offers, and requests need that Paddler's agents do not understand."""
+"""The offers of an agent of ours, which requests need that Paddler's do not understand."""
 INFILL_OFFERS: Final = TRIO_OFFERS | {INFILL.decode()}
-"""The same of one that understands prompts with a gap to fill."""
+"""The offers of an agent that understands prompts with a gap to fill."""
 KEEPS_OLD_MODEL: Final = frozenset({"downloading", "loading", "probing", "failed"})
 """Phases in which an agent that cannot serve the desired state (yet) may serve the one before it;
 it reports which one, or none."""

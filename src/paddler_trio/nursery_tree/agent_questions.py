@@ -71,7 +71,7 @@ class AgentQuestions:
     """Models that it was just told to fetch, or to judge, whatever is desired."""
     _queries: dict[str, Future[object]] = attrs.field(factory=dict, init=False)
     _progress: dict[str, Callable[[CacheProgress], None]] = attrs.field(factory=dict, init=False)
-    """Of the queries that report it; by the same ids."""
+    """The takers of progress of the queries that report it, by the same ids."""
     _num_queries: int = attrs.field(default=0, init=False)
     _asking: FairPlaces = attrs.field(
         factory=lambda: FairPlaces(QUESTIONS_AT_ONCE, share=QUESTIONS_OF_ONE_CLIENT), init=False

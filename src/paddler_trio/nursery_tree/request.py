@@ -449,20 +449,20 @@ class Lease:
     choice: Choice | None = None
     """Why this agent has it."""
     prepared_s: float | None = attrs.field(default=None, init=False)
-    """When the agent reported that it has prepared it."""
+    """The time at which the agent reported that it has prepared it."""
     model: str | None = attrs.field(default=None, init=False)
     """Fingerprint of the model that answers it, once the agent has reported that: another one may
     be in force on the agent by now."""
     prompt: PromptStages | None = attrs.field(default=None, init=False)
-    """How the agent computed the prompt, once it has reported that."""
+    """The agent's report of the prompt, once it has computed that."""
     preemptions: int = attrs.field(default=0, init=False)
-    """How often the engine preempted it for others, as far as the agent has reported."""
+    """The number of times that the engine preempted it, as far as the agent has reported."""
     preempted_s: list[float] = attrs.field(factory=list, init=False)
     """When it did; only the first ``MAX_MOMENTS``. Agents from before this report no moments."""
     num_deliveries: int = attrs.field(default=0, init=False)
-    """How many messages of the agent were about it."""
+    """The number of messages of the agent that were about it."""
     heard_s: float = attrs.field(factory=trio.current_time, init=False)
-    """When the last of them came, or it was granted."""
+    """The time at which the last of them came, or it was granted."""
 
     @property
     def silent_from_s(self) -> float:

@@ -21,7 +21,7 @@ _MOMENT_S: Final = 1.0
 """No small file that is still to be renamed is so old."""
 _BEGAN_S: Final = time.time()
 _OLD_SUFFIX: Final = re.compile(r"[a-z0-9_]{8}")
-"""What versions before wrote in the place of the writer."""
+"""The name that earlier versions wrote in the place of the writer."""
 
 
 def durably_replace(source: Path, target: Path) -> None:

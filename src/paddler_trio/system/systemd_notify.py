@@ -30,7 +30,7 @@ log = structlog.get_logger("systemd_notify")
 
 PAUSE_S: Final = 1.0
 EXTENSION_S: Final = 10.0
-"""How long systemd waits for the next word: an event loop that is stuck is killed after it."""
+"""The time that systemd waits for the next word: a stuck event loop is killed after it."""
 
 
 class SystemdNotifier:

@@ -57,14 +57,14 @@ _NOT_IN_GRAMMARS = frozenset(
     }
 )  # fmt: skip
 MAX_COUNT = 65_536
-"""Of characters, items and properties that a grammar counts."""
+"""The most characters, items or properties that a grammar counts."""
 MAX_FREE_NAMES = 4
 """Of an object whose properties are counted: each choice of those that need not be there is one
 way."""
 MAX_INTEGER = 2**63 - 2**10
 """The greatest integer of 64 bits that a double has, too."""
 MAX_MULTIPLE = 10_000
-"""Of ``multipleOf``, as an integer: a state is kept for each remainder."""
+"""The largest ``multipleOf`` as an integer: a state is kept for each remainder."""
 _COUNTS = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
 )  # fmt: skip

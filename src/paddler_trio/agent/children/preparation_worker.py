@@ -46,7 +46,7 @@ class PreparationWorker:
     shared: Sequence[object]
     pid: int
     descriptor: int
-    """For the process; -1 once it was killed."""
+    """A descriptor for the process; -1 once it was killed."""
     is_reusable: bool = attrs.field(default=True, init=False)
     _received: bytearray = attrs.field(factory=bytearray, init=False)
 

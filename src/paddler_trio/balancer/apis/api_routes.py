@@ -63,7 +63,7 @@ ANTHROPIC: Final = Dialect(
 )
 OLLAMA: Final = Dialect(ollama_envelope, above="/api")
 OLLAMA_ALONE: Final = Dialect(ollama_envelope)
-"""Of a port where it is the only one: everything is above the root."""
+"""The paths of a port where it is the only API: everything is above the root."""
 _UNSUPPORTED = {
     ("POST", "/props"): "settings are the operator's; change them on the management port",
     ("POST", "/slots/{slot...}"): (

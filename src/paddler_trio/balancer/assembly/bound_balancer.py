@@ -30,9 +30,9 @@ class BoundBalancer:
     openai, compat ollama, reverse proxy and web admin panel."""
     keys: KeyRing = attrs.field(factory=KeyRing)
     tls: ServerTls | None = None
-    """Of every port; None for ports without TLS."""
+    """The TLS of every port; None for ports without it."""
     inheritance: Inheritance | None = None
-    """From the balancer that this one takes over from."""
+    """The inheritance from the balancer that this one takes over from."""
 
     @classmethod
     def bind(
@@ -95,7 +95,7 @@ SOCKET_NAMES: Final = frozenset(
         *("reverse-proxy", "web-admin-panel"),
     }
 )
-"""Of the sockets that systemd may pass."""
+"""The names of the sockets that systemd may pass."""
 
 
 def addresses_in(config: BalancerConfig) -> dict[str, str]:

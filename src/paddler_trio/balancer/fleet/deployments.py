@@ -164,7 +164,7 @@ class Deployments:
     desired: Callable[[], Sequence[Specification]] = _none_desired
     default_aliases: tuple[str, ...] = ()
     earlier: Callable[[str, str], StandIn | None] = _nothing_earlier
-    """What a deployment was when agents were sent this digest."""
+    """The deployment as it was when agents were sent this digest."""
 
     @property
     def default(self) -> Deployment:

@@ -66,7 +66,7 @@ class AgentsProgress:
     rollouts: Rollouts = no_rollouts
     rolling: RolloutFactsOf = no_rollout_facts
     offline: Callable[[str], int] = lambda deployment: 0
-    """How many agents of a deployment were lost and have not come back."""
+    """The number of agents of a deployment that were lost and have not come back."""
 
     def facts(self, specs: Sequence[DeploymentSpec]) -> Iterator[DeploymentFacts]:
         """Yield the facts from which follows what is said of each deployment."""

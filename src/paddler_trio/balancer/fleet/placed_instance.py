@@ -76,9 +76,9 @@ class PlacedInstance:
     is_unloading: bool = attrs.field(default=False, init=False)
     """It shall be gone; what it answers now is finished first."""
     has_moved: bool = attrs.field(default=False, init=False)
-    """Its requests were given to others, since it was assigned its state."""
+    """The agent's requests were given to others since it was assigned its state."""
     nothing: State = attrs.field(default=NOTHING, init=False)
-    """What it is sent then, on the first connection of a host."""
+    """The state that it is sent then, on the first connection of a host."""
     assigned_s: float = attrs.field(factory=trio.current_time, init=False)
     crashes: int = attrs.field(default=0, init=False)
     _old_status: SlotAggregatedStatusSnapshot | None = attrs.field(default=None, init=False)

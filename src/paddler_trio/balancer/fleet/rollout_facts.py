@@ -28,7 +28,7 @@ from paddler_trio.wire.trio.fleet_state import DeploymentSpec
 log = structlog.get_logger("fleet")
 
 IDLE_LOOKS: Final = 10
-"""In the time after which something idle is unloaded."""
+"""The number of looks in the time after which something idle is unloaded."""
 LEAST_IDLE_PAUSE_S: Final = 1.0
 NOTABLE: Final = 0.25
 """A load time that differs by more than this part of it is another one."""

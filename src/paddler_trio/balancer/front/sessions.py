@@ -29,7 +29,7 @@ from paddler_trio.balancer.keys.api_keys import StoredKey
 SESSION_COOKIE: Final = "paddler_panel"
 """What the name of a cookie with a token begins with; the port of the page may follow."""
 MAX_SESSIONS: Final = 1000
-"""Of the key that has most of them, the one used least recently makes room for another."""
+"""The most sessions: the key that has most gives up the one used least recently for another."""
 MAX_AGE_S: Final = 12 * 3600.0
 MAX_IDLE_S: Final = 3600.0
 TOKEN_BYTES: Final = 32

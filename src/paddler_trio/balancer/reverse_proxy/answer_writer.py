@@ -38,7 +38,7 @@ class AnswerWriter:
     has_begun: bool = attrs.field(default=False, init=False)
     """The client has the head, or a part of it: it can get no other answer."""
     status: int | None = attrs.field(default=None, init=False)
-    """Of the answer that has begun."""
+    """The status of the answer that has begun."""
     is_switched: bool = attrs.field(default=False, init=False)
     """The client and the server speak another protocol from here on."""
     is_whole: bool = attrs.field(default=False, init=False)

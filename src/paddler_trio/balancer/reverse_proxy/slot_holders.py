@@ -19,7 +19,7 @@ from paddler_trio.nursery_tree.request import Buffered, Request
 from paddler_trio.nursery_tree.request_endings import Failure
 
 PATIENCE_S: Final = 1.0
-"""How long a request waits for a slot before it asks for one that a WebSocket holds, and again."""
+"""The wait for a slot before a request asks for one that a WebSocket holds, and asks again."""
 SILENCE_S: Final = 10.0
 """A WebSocket over which nothing but pings came for so long gives way to any other request."""
 GAVE_WAY: Final = Failure(503, "Others wait, and this WebSocket was one of many or silent")

@@ -37,7 +37,7 @@ MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 MAX_TEXT_CHARS: Final = 300
 UNNAMED_KEPT: Final = timedelta(hours=1)
 BACK_S: Final = 20.0
-"""How long after the start agents may be on their way back to this balancer."""
+"""The time after the start in which agents may be on their way back to this balancer."""
 SAVE_S: Final = 2.0
 """Between two writes."""
 BROKE: Final = "its connection broke"
@@ -106,11 +106,11 @@ class KnownAgents:
     path: Path | None = None
     changed: Changes = attrs.field(factory=Changes, init=False)
     gone: dict[str, KnownAgent] = attrs.field(factory=dict, init=False)
-    """By name, in the order in which they left."""
+    """Those that are gone by name, in the order in which they left."""
     _here: dict[str, dict[int, AgentConnection]] = attrs.field(factory=dict, init=False)
-    """By name and key of the connection."""
+    """The agents by name and key of the connection."""
     _served: dict[str, dict[str, AgentConnection]] = attrs.field(factory=dict, init=False)
-    """By name and deployment, the newest connection that an agent had; one that it ended in order
+    """The newest connection, by name and deployment, that an agent had; one that it ended in order
     while others went on does not count."""
     _news: ChangedItems[AgentConnection] = attrs.field(init=False)
     _returning: dict[str, KnownAgent] = attrs.field(factory=dict, init=False)

@@ -17,7 +17,7 @@ from paddler_trio.cli.terminal import one_line_errors, print_json
 CONVERSATION_PATH = "/api/v1/continue_from_conversation_history"
 RAW_PROMPT_PATH = "/api/v1/continue_from_raw_prompt"
 MAX_TOKENS = 2**31 - 1
-"""What the field holds on the wire."""
+"""The largest number that the field holds on the wire."""
 FROM_STANDARD_INPUT = "-"
 
 

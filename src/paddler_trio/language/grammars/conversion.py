@@ -69,7 +69,7 @@ def _bytes_for_tokens() -> LLTokenizer:
 
 
 class _Bytes:
-    """What the library asks of a tokenizer."""
+    """A tokenizer as the library asks for one."""
 
     eos_token_id = 256
     bos_token_id = None

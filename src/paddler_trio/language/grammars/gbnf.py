@@ -21,9 +21,9 @@ from paddler_trio.language.grammars.lark import GrammarError, LarkWriter, litera
 MAX_GBNF_CHARS = 256 * 1024
 MAX_NESTING = 200
 MAX_ELEMENTS = 50_000
-"""Of characters, sets and names: each is a symbol of the library's grammar."""
+"""The most characters, sets and names: each is a symbol of the library's grammar."""
 MAX_COUNT = 2000
-"""Of a repetition, as in llama.cpp."""
+"""The most repetitions, as in llama.cpp."""
 _LAST_CHARACTER = 0x10FFFF
 
 TokenOf = Callable[[str], int | None]
@@ -106,7 +106,7 @@ class _Reader:
     _token_of: TokenOf
     _end_tokens: Sequence[int]
     defined: dict[str, str] = attrs.field(factory=dict, init=False)
-    """What each rule says; the last one counts, as in llama.cpp."""
+    """The right side of each rule; the last one counts, as in llama.cpp."""
     names: dict[str, str] = attrs.field(factory=dict, init=False)
     asked: dict[str, str] = attrs.field(factory=dict, init=False)
     """The names of rules that are asked for, and one that does."""

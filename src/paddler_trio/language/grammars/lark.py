@@ -32,7 +32,7 @@ class GrammarError(PaddlerError):
 
 @attrs.define
 class Work:
-    """What was done for one grammar: parts that are within their limits may be too many."""
+    """The work done for one grammar: parts that are within their limits may be too many."""
 
     _steps: int = attrs.field(default=0, init=False)
 

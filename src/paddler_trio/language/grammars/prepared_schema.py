@@ -118,7 +118,7 @@ def quoted(text: object) -> str:
 def possible(
     makers: Iterable[Callable[[], Prepared]],
 ) -> tuple[list[Prepared], NothingMatchesError | None]:
-    """What those made that something can match, and the last problem of the others."""
+    """Return what those made that something can match, and the last problem of the others."""
     ways: list[Prepared] = []
     problem: NothingMatchesError | None = None
     for make in makers:

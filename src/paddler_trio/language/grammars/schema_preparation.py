@@ -104,7 +104,7 @@ class SchemaPreparation:
     _resolver: Resolver = attrs.field(init=False)
     _definitions: dict[str, Prepared] = attrs.field(factory=dict, init=False)
     _known: dict[int, tuple[object, Prepared]] = attrs.field(factory=dict, init=False)
-    """By the id of a schema, which is kept so that the id stays its own."""
+    """The results by the id of a schema, which is kept so that the id stays its own."""
     _references: dict[str, str] = attrs.field(factory=dict, init=False)
     """The names of definitions, by their pointers or by what they are for."""
     _waiting: list[tuple[str, object, str]] = attrs.field(factory=list, init=False)

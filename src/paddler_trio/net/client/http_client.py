@@ -52,9 +52,9 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _METADATA: Final = tuple(
     map(ipaddress.ip_network, ("fd00:ec2::/32", "100.100.100.200/32", "168.63.129.16/32"))
 )
-"""Where clouds tell machines who they are, beside link-local addresses: of AWS, Alibaba, Azure."""
+"""Addresses where clouds (AWS, Alibaba, Azure) tell machines who they are."""
 _CARRIERS: Final = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "::/96", "64:ff9b:1::/48")))
-"""Whose last 32 bits are an address of IPv4: NAT64, and IPv4-compatible addresses."""
+"""Networks whose last 32 bits are an address of IPv4: NAT64 and IPv4-compatible ones."""
 _LOCAL_NAT64: Final = ipaddress.ip_network("64:ff9b:1::/48")
 _ISATAP: Final = 0x0000_5EFE
 """The upper half of an interface identifier whose lower half is an address of IPv4."""

@@ -36,7 +36,7 @@ class ConnectionShares(Generic[T]):
 
     trusted: Sequence[Network] = ()
     _by_holder: dict[str, dict[T, None]] = attrs.field(factory=dict, init=False)
-    """Of each holder, the oldest first."""
+    """The connections of each holder, the oldest first."""
     _holders: dict[T, str] = attrs.field(factory=dict, init=False)
 
     def add(self, connection: T, address: str) -> None:

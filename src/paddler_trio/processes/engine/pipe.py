@@ -28,7 +28,7 @@ OUTBOX_LOGPROBS = 1024
 """Log probabilities of which that is so: each costs the agent and the balancer as much as a third
 of a token, and the tokens of others wait behind them."""
 HELD_LOGPROBS = 128
-"""With more of them nothing waits for the next pass."""
+"""The number above which nothing waits for the next pass."""
 
 
 class Pipe:

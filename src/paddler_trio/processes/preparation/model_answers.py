@@ -30,9 +30,9 @@ from paddler_trio.wire.trio.work import InfillPrompt, Prompt, TokenPrompt
 MAX_TEXT_CHARS = 4_000_000
 MAX_TOKENS = 2_000_000
 MAX_METADATA = 256
-"""Of what a file says of itself."""
+"""The most entries of what a file says of itself."""
 MAX_METADATA_CHARS = 512
-"""Of each, its name included."""
+"""The size of each, its name included."""
 
 
 class UnanswerableError(PaddlerError):

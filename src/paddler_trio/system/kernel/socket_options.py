@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 PEEKS_EVERY_S: Final = 1.0
-"""How often unread bytes are looked behind where the system tells of no hang-up."""
+"""The pause between looks behind unread bytes where the system tells of no hang-up."""
 _DARWINS_IDLE: Final = 0x10
 """``TCP_KEEPALIVE``, which is its ``TCP_KEEPIDLE``."""
 _DARWINS_DROP_TIME: Final = 0x80

@@ -46,7 +46,7 @@ class Framing:
 SSE: Final = Framing(sse.HEADERS, sse.comment)
 
 MAX_ATTEMPTS: Final = 3
-"""Of a call whose revision was lost before it was answered."""
+"""The attempts at a call whose revision was lost before it was answered."""
 HELD_REPORT_S: Final = 2.0
 """While no slot is expected for a known reason, the client is sent the newest one so often."""
 
@@ -183,7 +183,7 @@ class _Events:
     _counted_bytes: int = 0
     _written_s: float = attrs.field(factory=trio.current_time, init=False)
     _problem: Exception | None = None
-    """What went wrong where steps are delivered; the reader raises it."""
+    """The error where steps are delivered, which the reader raises."""
 
     async def write_all(self, source: StepSource) -> None:
         """Begin the response and write what comes, but for its ``ending``."""

@@ -14,7 +14,7 @@ import attrs
 from paddler_trio.balancer.apis.api_errors import ApiError, invalid
 
 END: Final = ".Response"
-"""Where the answer begins: nothing behind it is part of the prompt."""
+"""The beginning of the answer: nothing behind it is part of the prompt."""
 MAX_DEPTH: Final = 32
 
 

@@ -30,9 +30,9 @@ from paddler_trio.wire.scalars import rfc3339
 from paddler_trio.wire.trio.work import SamplingOverrides
 
 VERSION: Final = "0.13.0"
-"""Of Ollama's API that this is: programs ask for at least some version of it."""
+"""The version of Ollama's API that this is: programs ask for at least some version."""
 NEVER: Final = "2318-01-01T00:00:00Z"
-"""When a model is unloaded of which nobody knows when."""
+"""The time at which a model is unloaded of which nobody knows it."""
 _FILE_TYPES: Final = dict(
     re.findall(
         r"(\d+)=(\S+)",

@@ -31,7 +31,7 @@ _KINDS: Mapping[str, str] = {
     "UklGR": "webp",
     "Qk": "bmp",
 }
-"""How base64 of an image begins."""
+"""The beginning of an image's base64."""
 
 
 @attrs.frozen(kw_only=True)

@@ -31,11 +31,11 @@ GROWING = frozenset(
 )
 """Results that end no text."""
 ITEM_BYTES: Final = 2048
-"""What an item takes beside its texts."""
+"""The bytes of an item beside its texts."""
 REPEATED_BYTES: Final = 160
-"""What a log probability takes in the three events with which its item ends."""
+"""The bytes of a log probability in the three events with which its item ends."""
 PIECE_BYTES: Final = 64
-"""What a piece of a text takes beside its characters."""
+"""The bytes of a piece of a text beside its characters."""
 _PREFIXES = {
     "reasoning": "rs_",
     "message": "msg_",
@@ -97,15 +97,15 @@ class Output:
     _open: str | None = attrs.field(default=None, init=False)
     """Type of the newest item, while it grows."""
     _text: list[str] = attrs.field(factory=list, init=False)
-    """Of the newest item."""
+    """The pieces of the newest item."""
     _logprobs: KeptLogprobs = attrs.field(factory=KeptLogprobs, init=False)
-    """Of the newest item."""
+    """The pieces of the newest item."""
     num_logprobs: int = attrs.field(default=0, init=False)
-    """Of all items, those of the alternatives too."""
+    """The number in all items, those of the alternatives included."""
     held_bytes: int = attrs.field(default=0, init=False)
-    """What the items take."""
+    """The bytes that the items take."""
     _call: WrittenCall = attrs.field(factory=lambda: WrittenCall(""), init=False)
-    """What the newest item is, if it is a call."""
+    """The newest item, if it is a call."""
 
     @property
     def streamed_bytes(self) -> int:

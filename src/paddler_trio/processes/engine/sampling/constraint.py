@@ -24,7 +24,7 @@ from paddler_trio.wire.engine.engine_pipe import Grammar, Thoughts
 _SEARCHED_CHARS = 4096
 """A trigger is looked for in so much of the newest text."""
 KEPT_CHARS = 4 * 1024 * 1024
-"""Of all grammars that are kept for the next request."""
+"""The size of all grammars that are kept for the next request."""
 TIME_FOR_ANSWER_S = 1.0
 TIME_PER_TOKEN_S = 0.005
 """Processor time that the library may take for one answer, and more for each of its tokens. A

@@ -21,7 +21,7 @@ WORTH_A_SHORTLIST = 8192
 _MOST_PART = 4
 """A shortlist that may be a quarter of the vocabulary is none."""
 BLOCKS_FOR_EACH = 4
-"""Of the vocabulary, for each of the most likely tokens that are asked for."""
+"""The blocks of the vocabulary for each of the most likely tokens that are asked for."""
 _FIRST_GAP = 8.0
 _TRIES = 5
 _WIDER, _NARROWER = 1.5, 0.9
