@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import attrs
@@ -84,7 +85,8 @@ class OwnSuccessor:
             await trio.lowlevel.wait_readable(descriptor)
         except trio.Cancelled:
             if not self.given.is_set():
-                signal_process(descriptor, pid, signal.SIGTERM)
+                with suppress(ProcessLookupError):  # it has ended in this very moment
+                    signal_process(descriptor, pid, signal.SIGTERM)
             raise
         finally:
             os.close(descriptor)
