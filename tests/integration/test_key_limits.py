@@ -34,7 +34,7 @@ from paddler_trio.scheduler.limits.key_limits import KeyLimits
 
 EXPIRED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TERMS = {
-    "minute": KeyTerms(limits=KeyLimits(requests_per_minute=4)),
+    "minute": KeyTerms(limits=KeyLimits(requests_per_minute=5)),
     "claude": KeyTerms(limits=KeyLimits(requests_per_minute=1)),
     "single": KeyTerms(limits=KeyLimits(max_concurrent=1)),
     "daily": KeyTerms(limits=KeyLimits(tokens_per_day=20)),
@@ -125,10 +125,10 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
 
 def test_openais_client_raises_its_rate_limit_error(limited: Limited) -> None:
     with limited.openai_as("minute") as client:
-        first = client.chat.completions.with_raw_response.create(**CHAT)
-        assert first.headers["x-ratelimit-limit-requests"] == "4"
-        assert first.headers["x-ratelimit-remaining-requests"] == "3"
-        assert first.headers["ratelimit-policy"] == '"requests_per_minute";q=4;w=60'
+        first = client.chat.completions.with_raw_response.create(**CHAT, n=2)
+        assert first.headers["x-ratelimit-limit-requests"] == "5"
+        assert first.headers["x-ratelimit-remaining-requests"] == "3"  # two answers are two
+        assert first.headers["ratelimit-policy"] == '"requests_per_minute";q=5;w=60'
         assert first.headers["ratelimit"].startswith('"requests_per_minute";r=3;t=')
         with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(**{**CHAT, "temperature": "hot"})
@@ -141,7 +141,7 @@ def test_openais_client_raises_its_rate_limit_error(limited: Limited) -> None:
             client.chat.completions.create(**CHAT)
         assert refused.value.code == "rate_limit_exceeded"
         assert refused.value.type == "rate_limit_error"
-        assert "'minute' is at its limit of 4 requests in a minute" in str(refused.value)
+        assert "'minute' is at its limit of 5 requests in a minute" in str(refused.value)
         headers = refused.value.response.headers
         assert 1 <= int(headers["retry-after"]) <= 60
         assert headers["x-ratelimit-remaining-requests"] == "0"
@@ -153,7 +153,7 @@ def test_openais_client_raises_its_rate_limit_error(limited: Limited) -> None:
     assert "try again in" in native.text
     llama = limited.post("/completion", {"prompt": "a", "n_predict": 1}, "minute")
     assert llama.json()["error"]["code"] == "rate_limit_exceeded"
-    assert limited.used("minute")["requests_last_minute"] == 4
+    assert limited.used("minute")["requests_last_minute"] == 5
 
 
 def test_anthropics_client_raises_its_rate_limit_error(limited: Limited) -> None:
