@@ -107,11 +107,17 @@ def test_a_process_descriptor_tells_of_the_end_and_signals_nobody_after_it(
         signal_process(descriptor, process.pid, 0)
 
 
+def open_descriptors() -> set[int]:
+    listed = {int(each.name) for each in Path("/proc/self/fd").iterdir()}
+    return {each for each in listed if Path(f"/proc/self/fd/{each}").exists()}
+
+
 def test_children_of_a_process_do_not_outlive_its_descriptor(elsewhere: None) -> None:
+    before = open_descriptors()
     descriptor = own_process_descriptor()
     try:
         assert not has_ended(descriptor)
-        held = descriptor + 1
+        (held,) = open_descriptors() - before - {descriptor}
         assert not os.get_inheritable(held), "the end that the process holds"
         os.close(held)
         assert has_ended(descriptor)

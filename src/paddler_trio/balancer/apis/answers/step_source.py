@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from paddler_trio.balancer.agents.direct_results import DirectResults, send_directly
-from paddler_trio.balancer.agents.ready_steps import ready_steps
+from paddler_trio.balancer.agents.ready_steps import StepReader, ready_steps
 from paddler_trio.balancer.agents.work_encoding import encoded
 from paddler_trio.balancer.apis.answers.answer import Step, top_of
 from paddler_trio.balancer.apis.api_errors import ApiError, from_failure, from_problem, from_result
@@ -52,7 +52,7 @@ class StepSource:
     _ahead: list[Step] = attrs.field(factory=list, init=False)
     _error: ApiError | None = attrs.field(default=None, init=False)
     _direct: DirectResults | None = attrs.field(default=None, init=False)
-    _merged: trio.MemoryReceiveChannel[Step | ApiError] | None = attrs.field(
+    _merged: trio.MemoryReceiveChannel[list[Step] | ApiError] | None = attrs.field(
         default=None, init=False
     )
 
@@ -87,7 +87,7 @@ class StepSource:
             (work,) = works
             await self._submit(exchange, work)
         else:
-            into, self._merged = trio.open_memory_channel[Step | ApiError](0)
+            into, self._merged = trio.open_memory_channel[list[Step] | ApiError](0)
             nursery.start_soon(self._feed, exchange, works, into, nursery, name="choices")
 
     def stop(self, room: Reservation) -> None:
@@ -167,7 +167,7 @@ class StepSource:
                 if isinstance(item, ApiError):
                     self._error = item
                 else:
-                    self._ahead.append(item)
+                    self._ahead += item
         return True
 
     async def _next_results(self) -> Results:
@@ -215,7 +215,7 @@ class StepSource:
         self,
         exchange: ApiExchange,
         works: Sequence[Work],
-        into: trio.MemorySendChannel[Step | ApiError],
+        into: trio.MemorySendChannel[list[Step] | ApiError],
         nursery: trio.Nursery,
     ) -> None:
         async with into:
@@ -236,13 +236,21 @@ class StepSource:
         exchange: ApiExchange,
         choice: int,
         request: Request,
-        into: trio.MemorySendChannel[Step | ApiError],
+        into: trio.MemorySendChannel[list[Step] | ApiError],
     ) -> None:
+        """Pass on all steps that are ready at a time: one at a time, they would come faster than
+        they are taken, and wait as objects."""
         async with into:
-            async for results in request.outbox:
-                step, error = self._split(choice, results)
-                if step is not None:
-                    await into.send(step)
+            async for ready in StepReader(request):
+                steps, error = list[Step](), None
+                for results in ready:
+                    step, error = self._split(choice, results)
+                    if step is not None:
+                        steps.append(step)
+                    if error is not None:
+                        break
+                if steps:
+                    await into.send(steps)
                 if error is not None:
                     await into.send(error)
             exchange.room.shrink(request.forget_work())  # each has a copy of what all of them say
