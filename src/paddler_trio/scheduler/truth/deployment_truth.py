@@ -154,7 +154,7 @@ def _unanswered(facts: DeploymentFacts) -> Truth:
     until = "" if facts.left_s is None else f", about {span(facts.left_s)}"
     until = f"requests wait until it is there{until}"
     if facts.is_full:
-        waits = until = "requests are refused with 503: as many wait as may"
+        waits = until = "as many requests wait as may: others are refused with 503"
     if facts.expected:
         return _none("loading", "loading", "info", facts.expected, until)
     if agents.failed or agents.ejected:
@@ -203,6 +203,8 @@ def _follows(facts: DeploymentFacts) -> str:
         bound = f"{plural(facts.waiting, 'request')} {_verb('wait', facts.waiting)}"
         return f"{bound} for the model that began the answer"
     waiting = f"{plural(facts.waiting, 'request')} {_verb('wait', facts.waiting)} for a turn"
+    if facts.is_full:
+        return f"{waiting}, as many as may: others are refused with 503"
     return waiting if facts.waiting else "all slots are taken: a request waits for its turn"
 
 
