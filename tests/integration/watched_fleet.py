@@ -54,7 +54,6 @@ class WatchedFleet:
     """See the module docstring. Times are those of ``time.monotonic``."""
 
     fleet: Fleet
-    dice: random.Random
     http: httpx.AsyncClient
     said: list[Said] = attrs.field(factory=list)
     shown: list[Shown] = attrs.field(factory=list)
@@ -67,18 +66,20 @@ class WatchedFleet:
     endings: dict[str, int] = attrs.field(factory=dict)
     is_down: bool = False
     """The balancer is being restarted."""
+    dice: random.Random = attrs.field(factory=lambda: random.Random(0))
+    """For clients: what happens is decided by another one."""
     _asked: int = 0
 
     @classmethod
     @asynccontextmanager
-    async def watching(cls, fleet: Fleet, seed: int, clients: int) -> AsyncIterator[WatchedFleet]:
+    async def watching(cls, fleet: Fleet, clients: int) -> AsyncIterator[WatchedFleet]:
         """Watch it, with so many clients, until the block is left."""
         limits = httpx.Limits(max_connections=200)
         async with (
             httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=60, limits=limits) as http,
             trio.open_nursery() as nursery,
         ):
-            here = cls(fleet, random.Random(seed), http)
+            here = cls(fleet, http)
             for task in (here.sample, here.follow_feed):
                 nursery.start_soon(task)
             for _ in range(clients):
@@ -141,6 +142,8 @@ class WatchedFleet:
         gone = {each["name"]: each["state"]["state"] for each in known}
         for name, since_s, until_s in self.dead:
             if since_s + NOTICED_S < now_s and time.monotonic() < until_s:
+                if f"loaded on {name}" in self.said[-1].sentence:
+                    self.wrong.append(f"{now_s:.2f}: {name} is dead: {self.said[-1]}")
                 if here.get(name) == "serving":
                     self.wrong.append(f"{now_s:.2f}: {name} serves, and is dead")
                 if name not in gone:
