@@ -56,6 +56,7 @@ KEY = members(
     requests_per_minute={"type": "integer"},
     max_concurrent={"type": "integer"},
     tokens_per_day={"type": "integer"},
+    tokens_per_month={"type": "integer"},
 ) | {"required": ["name"]}
 JOIN_TOKEN = members(
     ttl_s={"type": "integer", "minimum": 1},
