@@ -138,7 +138,9 @@ def test_adapters_beside_one_that_always_counts(
     settings = EngineSettings(lora=[f"{adapters[0]}=0.5"])
     with running(vocabulary) as engine:
         loaded(engine, attrs.evolve(LOAD, adapters=adapters[1:], settings=settings))
-        engine.start(1, STORY, max_tokens=TOKENS, sampling=ENDLESS, adapters=[AdapterScale(0, 0.5)])
+        engine.start(
+            1, PROMPT, max_tokens=TOKENS, sampling=ENDLESS, adapters=[AdapterScale(0, 0.5)]
+        )
         engine.until_ended(1)
         assert is_same(engine.reports[1], alone["both"])
 
