@@ -390,6 +390,7 @@ export interface KeyLimits {
   requests_per_minute: number | null;
   max_concurrent: number | null;
   tokens_per_day: number | null;
+  tokens_per_month: number | null;
 }
 
 export interface ApiKey extends KeyLimits {
@@ -400,7 +401,7 @@ export interface ApiKey extends KeyLimits {
   /** RFC 3339; null for never. */
   expires: string | null;
   expired: boolean;
-  used: { requests_last_minute: number; concurrent: number; tokens_today: number };
+  used: { requests_last_minute: number; concurrent: number; tokens_today: number; tokens_this_month: number };
 }
 
 export interface KeyList {
