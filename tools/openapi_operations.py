@@ -215,6 +215,10 @@ MANAGEMENT: Table = {
         answer=FitReport,
         errors=(400, 404, 409, 422, 501, 502, 503, 504),
     ),
+    ("GET", "/api/v2/machines"): Operation("The machines of all agents, and how they are doing"),
+    ("GET", "/api/v2/agents/{agent_id}/machine"): Operation(
+        "The machine of an agent, and how it is doing", errors=(404, 409)
+    ),
     ("GET", "/api/v2/agents/{agent_id}/tree"): Operation(
         "The running tasks of an agent", errors=(404, 409, 501, 502, 504)
     ),

@@ -45,7 +45,7 @@ export type StateApplication =
 export type AgentIssue = Record<string, Record<string, unknown>>;
 
 export interface Download {
-  source: string;
+  source?: string;
   phase: string;
   file_index: number;
   file_count: number;
@@ -251,6 +251,8 @@ export interface RequestView {
   key: number;
   id: string;
   client: string;
+  /** Address, program and user of a client without a name: text of strangers. */
+  source?: string;
   deployment: string;
   kind: "generation" | "embedding" | "rank" | "forwarded";
   route: string | null;
@@ -514,7 +516,7 @@ export interface AuditEntry {
   seq: number;
   time: string;
   who: string;
-  source: string;
+  source?: string;
   action: string;
   target: string;
   before: string | null;

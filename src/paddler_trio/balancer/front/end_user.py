@@ -6,8 +6,9 @@ users.
     Anthropic's        metadata.user_id
 
 The header goes before the body: a proxy in front may set it. Names of users may be personal data,
-so a name is hashed at once, with a key that ends with the process; nothing else of it is kept,
-unless usage is to be counted by users.
+so a name is hashed at once, with a key that ends with the process. Nothing else of it is kept,
+unless usage is to be counted by users, and but for requests of a client without a name: operators
+are shown whose they are, in memory only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final
 import attrs
 
 from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.client_identity import SOURCE
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.wire.visible_text import visible
 
@@ -79,6 +81,8 @@ def _digest(name: str, what: str) -> str:
         raise HttpProblem(400, f"{what} has {len(name)} characters, the limit is {MAX_USER_CHARS}")
     if not name:
         return ""
+    if (source := SOURCE.get()) is not None and not source.user:
+        source.user = name  # shown of clients without a name only, in records of requests
     raw = name.encode("utf-8", "surrogatepass")
     digest = hashlib.blake2s(raw, key=_HASH_KEY, digest_size=8).hexdigest()
     USER_NAMES.note(digest, name)
