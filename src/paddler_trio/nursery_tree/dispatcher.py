@@ -142,6 +142,7 @@ class Dispatcher:
             route=route,
             trace=trace,
             account=account,
+            user=user,
             pin=pin,
             is_repeatable=is_repeatable,
             buffered_timeout_s=self.limits.buffered_timeout_s,

@@ -189,7 +189,7 @@ class Request:
       client: hexadecimal digits that tell clients apart.
       client_name: what operators are shown; empty for an anonymous one.
       route: the path that the client asked, if it was HTTP.
-      account: the name of the API key that its tokens are charged to; empty for none.
+      account, user: the API key that its tokens are charged to, and whom it is for; or empty.
       trace: the trace it belongs to; only requests of tests have none.
       pin: shared with the other requests of its call, which must be answered by one revision.
       is_repeatable: its consumer keeps results until it has all of them: another agent may begin it
@@ -206,6 +206,7 @@ class Request:
     route: str | None = None
     trace: TraceContext | None = None
     account: str = ""
+    user: str = ""
     pin: RevisionPin | None = None
     is_repeatable: bool = False
     buffered_timeout_s: float = math.inf
@@ -283,9 +284,8 @@ class Request:
     @property
     def log_fields(self) -> dict[str, str]:
         """Return what names the request in each line of the log."""
-        if self.trace is None:
-            return {"request": self.log_id}
-        return {"request": self.log_id, "trace": self.trace.trace_id}
+        trace = {} if self.trace is None else {"trace": self.trace.trace_id}
+        return {"request": self.log_id, **trace}
 
     @property
     def lease(self) -> Lease | None:
@@ -306,9 +306,7 @@ class Request:
     @property
     def isolation(self) -> str | None:
         """Return what it may have killed, as it is sent to an agent; None for nothing."""
-        if self.may_kill_agents:
-            return "agent"
-        return "engine" if self.suspicions else None
+        return "agent" if self.may_kill_agents else "engine" if self.suspicions else None
 
     @property
     def ending(self) -> Ending | None:

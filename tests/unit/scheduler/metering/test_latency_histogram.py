@@ -7,7 +7,7 @@ from math import ceil
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddler_trio.balancer.activity.latency_histogram import LEAST_S, LatencyHistogram
+from paddler_trio.scheduler.metering.latency_histogram import LEAST_S, LatencyHistogram
 
 LATENCIES = st.lists(st.floats(LEAST_S, 10_000), min_size=1, max_size=200)
 
@@ -52,3 +52,32 @@ def test_the_longest_have_a_bucket_and_an_empty_one_has_no_quantile() -> None:
     assert read_s > 3600
     histogram.clear()
     assert histogram.quantile(0.5) is None
+
+
+def histogram_of(latencies_s: list[float]) -> LatencyHistogram:
+    histogram = LatencyHistogram()
+    for latency_s in latencies_s:
+        histogram.add(latency_s, 1 + int(latency_s) % 300)
+    return histogram
+
+
+@given(LATENCIES, LATENCIES)
+def test_parts_add_up_to_the_whole_and_are_found_again(
+    early_s: list[float], late_s: list[float]
+) -> None:
+    whole, before = histogram_of(early_s + late_s), histogram_of(early_s)
+    assert whole.without(before) == histogram_of(late_s)
+    parts = before.copy()
+    parts.include(histogram_of(late_s))
+    assert parts == whole
+    assert before == histogram_of(early_s)
+    assert LatencyHistogram.unpack(whole.pack()) == whole
+
+
+@given(st.binary(max_size=40))
+def test_what_is_no_block_is_an_error_and_never_another_histogram(block: bytes) -> None:
+    try:
+        found = LatencyHistogram.unpack(block)
+    except ValueError:
+        return
+    assert LatencyHistogram.unpack(found.pack()) == found
