@@ -47,6 +47,7 @@ from paddler_trio.language.grammars.gbnf import TokenOf, write_gbnf
 from paddler_trio.language.grammars.lark import (
     GrammarError,
     LarkWriter,
+    Work,
     either,
     joined,
     literal,
@@ -56,7 +57,7 @@ from paddler_trio.language.grammars.patterns import texts_without
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import ReasoningBudget, Thoughts
-from paddler_trio.wire.json_schema import lawful_schema
+from paddler_trio.wire.json_schema import TOOL_SCHEMA, lawful_schema
 from paddler_trio.wire.paddler.request_params import GbnfGrammar, JsonSchemaGrammar
 from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
@@ -72,11 +73,13 @@ def grammar_of_answer(
     conversation: ConversationPrompt | None,
     start: AnswerStart,
     vocabulary: Vocabulary,
+    unbound: dict[str, None] | None = None,
 ) -> AnswerGrammar | None:
     """What every token of the answer must fit; None if it may be anything.
 
     Args:
       conversation: None for a prompt that is no conversation, which is bound from its first token.
+      unbound: takes the places of what is left out of the grammar.
 
     Raises:
       SchemaNotConvertibleError, Refusal: see :func:`constrain`.
@@ -92,6 +95,7 @@ def grammar_of_answer(
         calls=calls,
         token_of=lambda text: _token_of(vocabulary, text),
         end_tokens=vocabulary.end_tokens,
+        unbound=unbound,
     )
 
 
@@ -249,26 +253,29 @@ def constrain(
     calls: CallRules | None = None,
     token_of: TokenOf = lambda _text: None,
     end_tokens: Sequence[int] = (),
+    unbound: dict[str, None] | None = None,
 ) -> AnswerGrammar | None:
     """The grammar of one answer; None if it may be anything.
 
     Args:
       token_of: lets a lazy grammar wake on a token instead of looking through the text.
       end_tokens: with which the model ends its answer.
+      unbound: takes the places of what is left out of it.
 
     Raises:
       SchemaNotConvertibleError: a schema, pattern, choice or tool that no grammar can express.
       Refusal: a grammar of a client that cannot be used.
     """
     choice = "none" if calls is None or not calls.tools else calls.choice
-    writer = LarkWriter()
+    unbound = {} if unbound is None else unbound
+    writer = LarkWriter(Work(unbound))
     bound = None if constraint is None else _of_constraint(constraint, writer, token_of, end_tokens)
     if calls is None or choice == "none":
         return None if bound is None else _composed([bound], reasoning, writer)
     if choice != "auto":
-        return _required_calls(calls, reasoning)
+        return _required_calls(calls, reasoning, unbound)
     if bound is None:
-        return _lazy(calls, token_of)
+        return _lazy(calls, token_of, unbound)
     called = _optional_calls(calls, writer)
     return _composed([bound] if called is None else [bound, called], reasoning, writer)
 
@@ -305,7 +312,9 @@ def _of_constraint(
             return _Part(write_any_object(writer))
 
 
-def _required_calls(calls: CallRules, reasoning: Reasoning) -> AnswerGrammar:
+def _required_calls(
+    calls: CallRules, reasoning: Reasoning, unbound: dict[str, None]
+) -> AnswerGrammar:
     tools = calls.tools
     if calls.choice == "function":
         tools = [tool for tool in tools if tool.name == calls.tool_name]
@@ -313,7 +322,7 @@ def _required_calls(calls: CallRules, reasoning: Reasoning) -> AnswerGrammar:
             raise ToolNotConvertibleError(f"tool_name: there is no tool {calls.tool_name!r}")
 
     def grammar(tools: Sequence[Tool]) -> AnswerGrammar:
-        writer = LarkWriter()
+        writer = LarkWriter(Work(unbound))
         part = _calls(calls, tools, writer, is_lenient=False)
         composed = _composed([part], reasoning, writer)
         try:
@@ -328,6 +337,7 @@ def _required_calls(calls: CallRules, reasoning: Reasoning) -> AnswerGrammar:
         if any(tool.is_strict for tool in tools):
             raise
         # too large, or a tool that cannot be called: one of them is called with any arguments
+        unbound.setdefault(TOOL_SCHEMA)
         return grammar([attrs.evolve(tool, parameters=None) for tool in tools])
 
 
@@ -341,6 +351,7 @@ def _optional_calls(calls: CallRules, writer: LarkWriter) -> _Part | None:
     try:
         return _calls(calls, calls.tools, writer, is_lenient=True)
     except SchemaNotConvertibleError:
+        writer.work.unbound.setdefault(TOOL_SCHEMA)
         return None
 
 
@@ -357,8 +368,8 @@ def _calls(
     return _Part(root, is_content=False)
 
 
-def _lazy(calls: CallRules, token_of: TokenOf) -> AnswerGrammar | None:
-    writer = LarkWriter()
+def _lazy(calls: CallRules, token_of: TokenOf, unbound: dict[str, None]) -> AnswerGrammar | None:
+    writer = LarkWriter(Work(unbound))
     part = _optional_calls(calls, writer)
     if part is None:
         return None
@@ -373,6 +384,7 @@ def _lazy(calls: CallRules, token_of: TokenOf) -> AnswerGrammar | None:
     try:
         grammar.compiled()
     except GrammarError:
+        unbound.setdefault(TOOL_SCHEMA)
         return None
     return grammar
 

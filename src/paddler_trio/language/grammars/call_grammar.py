@@ -35,6 +35,7 @@ from paddler_trio.language.grammars.prepared_schema import Prepared, Rules
 from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
 from paddler_trio.language.grammars.schema_preparation import SchemaPreparation
 from paddler_trio.language.grammars.tagged_calls import PYTHON, TaggedArguments
+from paddler_trio.wire.json_schema import TOOL_SCHEMA
 
 MAX_CALLS = 64
 _ID = "[A-Za-z0-9][A-Za-z0-9_\\-]{0,31}"
@@ -146,6 +147,7 @@ def _call(place: CallPlace, tool: Tool, writer: LarkWriter, *, is_first: bool = 
     except SchemaError as error:
         if tool.is_strict:
             raise GrammarError(f"tool {tool.name!r}: {error}") from error
+    writer.work.unbound.setdefault(TOOL_SCHEMA)
     return joined(header, _exact_call(place, attrs.evolve(tool, parameters=None), writer))
 
 
@@ -154,7 +156,11 @@ def _exact_call(place: CallPlace, tool: Tool, writer: LarkWriter) -> str:
     is_lenient = not tool.is_strict
     quote = (syntax.quote,) if isinstance(syntax, QuotedObjects) else ()
     schemas = SchemaPreparation(
-        writer.work, tool.schema, avoided=(*place.avoided, *quote), is_lenient=is_lenient
+        writer.work,
+        tool.schema,
+        avoided=(*place.avoided, *quote),
+        is_lenient=is_lenient,
+        place=TOOL_SCHEMA,
     )
     match syntax:
         case NamedJson(header_names=True):

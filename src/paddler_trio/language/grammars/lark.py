@@ -32,8 +32,12 @@ class GrammarError(PaddlerError):
 
 @attrs.define
 class Work:
-    """The work done for one grammar: parts that are within their limits may be too many."""
+    """The work done for one grammar: parts that are within their limits may be too many.
 
+    ``unbound``: the places of what was left out of it, each once.
+    """
+
+    unbound: dict[str, None] = attrs.field(factory=dict)
     _steps: int = attrs.field(default=0, init=False)
 
     def spend(self, steps: int) -> None:
@@ -50,7 +54,7 @@ class Work:
 class LarkWriter:
     """The rules and terminals of one grammar, by what they say."""
 
-    work: Work = attrs.field(factory=Work, init=False)
+    work: Work = attrs.field(factory=Work)
     _names: dict[str, str] = attrs.field(factory=dict, init=False)
     _lines: list[str] = attrs.field(factory=list, init=False)
     _num_chars: int = attrs.field(default=0, init=False)
