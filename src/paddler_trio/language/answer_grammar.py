@@ -21,7 +21,7 @@ required       one call or several, to any tool
 function       one call or several, to that tool
 =============  ==========================================================================
 
-With ``parallel_tool_calls`` off "several" is one.
+"Several" is one with ``parallel_tool_calls`` off.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from paddler_trio.language.grammars.gbnf import TokenOf, write_gbnf
 from paddler_trio.language.grammars.lark import (
     GrammarError,
     LarkWriter,
+    Unbound,
     Work,
     either,
     joined,
@@ -57,7 +58,7 @@ from paddler_trio.language.grammars.patterns import texts_without
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import ReasoningBudget, Thoughts
-from paddler_trio.wire.json_schema import TOOL_SCHEMA, lawful_schema
+from paddler_trio.wire.json_schema import TOOL_SCHEMA
 from paddler_trio.wire.paddler.request_params import GbnfGrammar, JsonSchemaGrammar
 from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
@@ -73,13 +74,12 @@ def grammar_of_answer(
     conversation: ConversationPrompt | None,
     start: AnswerStart,
     vocabulary: Vocabulary,
-    unbound: dict[str, None] | None = None,
+    unbound: Unbound | None = None,
 ) -> AnswerGrammar | None:
     """What every token of the answer must fit; None if it may be anything.
 
     Args:
       conversation: None for a prompt that is no conversation, which is bound from its first token.
-      unbound: takes the places of what is left out of the grammar.
 
     Raises:
       SchemaNotConvertibleError, Refusal: see :func:`constrain`.
@@ -159,7 +159,7 @@ def call_rules(
             ends_turn=_ends_turn(vocabulary, form.closer),
         ),
         tools=[
-            _tool(function)
+            Tool.of(function)
             for tool in conversation.tools
             if isinstance(function := tool.get("function"), Mapping)
         ],
@@ -168,15 +168,6 @@ def call_rules(
         parallel=conversation.parallel_tool_calls,
         thoughts=_thoughts(start),
     )
-
-
-def _tool(function: Mapping[str, object]) -> Tool:
-    parameters = function.get("parameters")
-    is_strict = function.get("strict") is True
-    if isinstance(parameters, Mapping):
-        is_strict = is_strict or parameters.get("strict") is True
-        parameters = lawful_schema(parameters).schema
-    return Tool(str(function.get("name", "")), parameters, is_strict)
 
 
 def _thoughts(start: AnswerStart) -> Thoughts | None:
@@ -253,7 +244,7 @@ def constrain(
     calls: CallRules | None = None,
     token_of: TokenOf = lambda _text: None,
     end_tokens: Sequence[int] = (),
-    unbound: dict[str, None] | None = None,
+    unbound: Unbound | None = None,
 ) -> AnswerGrammar | None:
     """The grammar of one answer; None if it may be anything.
 
@@ -278,9 +269,6 @@ def constrain(
         return _lazy(calls, token_of, unbound)
     called = _optional_calls(calls, writer)
     return _composed([bound] if called is None else [bound, called], reasoning, writer)
-
-
-# --------------------------------------------------------------------------- the parts
 
 
 @attrs.frozen
@@ -312,9 +300,7 @@ def _of_constraint(
             return _Part(write_any_object(writer))
 
 
-def _required_calls(
-    calls: CallRules, reasoning: Reasoning, unbound: dict[str, None]
-) -> AnswerGrammar:
+def _required_calls(calls: CallRules, reasoning: Reasoning, unbound: Unbound) -> AnswerGrammar:
     tools = calls.tools
     if calls.choice == "function":
         tools = [tool for tool in tools if tool.name == calls.tool_name]
@@ -368,7 +354,7 @@ def _calls(
     return _Part(root, is_content=False)
 
 
-def _lazy(calls: CallRules, token_of: TokenOf, unbound: dict[str, None]) -> AnswerGrammar | None:
+def _lazy(calls: CallRules, token_of: TokenOf, unbound: Unbound) -> AnswerGrammar | None:
     writer = LarkWriter(Work(unbound))
     part = _optional_calls(calls, writer)
     if part is None:

@@ -24,7 +24,7 @@ from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.answers.tool_calls import ToolCallReader, reader_of_calls
 from paddler_trio.language.grammars.conversion import SchemaNotConvertibleError
-from paddler_trio.language.grammars.lark import GrammarError
+from paddler_trio.language.grammars.lark import GrammarError, Unbound
 from paddler_trio.language.images.image_parts import texts_between
 from paddler_trio.language.infill import infill_tokens_of
 from paddler_trio.language.model_language import Language
@@ -112,7 +112,7 @@ def prompt_of(
     if is_extended and not tokens:
         tokens = _beginning(request.prompt, language.vocabulary)
     output = _output_of(request, rendering, seed=seed, is_extended=is_extended)
-    unbound = dict[str, None]()
+    unbound: Unbound = {}
     grammar = _grammar(request, rendering, language, unbound, binds_calls=is_extended)
     output.unbound = list(unbound)[:MAX_UNBOUND]
     _replay(sampled, output, language.vocabulary)
@@ -265,9 +265,6 @@ def call_reader(prompt: Prompt, form: ModelFormat, *, seed: int) -> ToolCallRead
         raise Refusal("ToolSchemaInvalid", str(error)) from error
 
 
-# ------------------------------------------------------------------------------- inside
-
-
 def _without_layout_from(prompt: Prompt) -> int | None:
     """A plain text keeps every blank, and so does a message that the answer continues."""
     if not isinstance(prompt, ConversationPrompt) or prompt.raw_reasoning:
@@ -374,7 +371,7 @@ def _grammar(
     request: Generate,
     rendering: Rendering,
     language: Language,
-    unbound: dict[str, None],
+    unbound: Unbound,
     *,
     binds_calls: bool,
 ) -> Grammar | None:

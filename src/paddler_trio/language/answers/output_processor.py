@@ -145,7 +145,7 @@ class OutputProcessor:
         """Return how far the prompt is; Paddler's protocol has no such result."""
         if not self.is_extended:
             return []
-        told: dict[str, object] = {
+        told: RawResult = {
             "total": progress.total,
             "cached": progress.cached,
             "computed": progress.computed,

@@ -35,7 +35,7 @@ from paddler_trio.language.grammars.prepared_schema import Prepared, Rules
 from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
 from paddler_trio.language.grammars.schema_preparation import SchemaPreparation
 from paddler_trio.language.grammars.tagged_calls import PYTHON, TaggedArguments
-from paddler_trio.wire.json_schema import TOOL_SCHEMA
+from paddler_trio.wire.json_schema import TOOL_SCHEMA, lawful_schema
 
 MAX_CALLS = 64
 _ID = "[A-Za-z0-9][A-Za-z0-9_\\-]{0,31}"
@@ -51,6 +51,16 @@ class Tool:
     name: str
     parameters: object = None
     is_strict: bool = False
+
+    @classmethod
+    def of(cls, function: Mapping[str, object]) -> Tool:
+        """Return the tool that a request describes like this."""
+        parameters = function.get("parameters")
+        is_strict = function.get("strict") is True
+        if isinstance(parameters, Mapping):
+            is_strict = is_strict or parameters.get("strict") is True
+            parameters = lawful_schema(parameters).schema
+        return cls(str(function.get("name", "")), parameters, is_strict)
 
     @property
     def schema(self) -> object:

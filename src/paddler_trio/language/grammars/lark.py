@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import TypeAlias
 
 import attrs
 
@@ -30,14 +31,15 @@ class GrammarError(PaddlerError):
         super().__init__(shortened(message))
 
 
+Unbound: TypeAlias = dict[str, None]
+"""Places in the schemas of a request that were left out of a grammar, in their order."""
+
+
 @attrs.define
 class Work:
-    """The work done for one grammar: parts that are within their limits may be too many.
+    """The work done for one grammar: parts that are within their limits may be too many."""
 
-    ``unbound``: the places of what was left out of it, each once.
-    """
-
-    unbound: dict[str, None] = attrs.field(factory=dict)
+    unbound: Unbound = attrs.field(factory=dict)
     _steps: int = attrs.field(default=0, init=False)
 
     def spend(self, steps: int) -> None:
