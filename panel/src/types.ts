@@ -252,6 +252,8 @@ export interface RequestView {
   id: string;
   client: string;
   deployment: string;
+  /** Null, or absent from an older balancer, if it was made under none. */
+  preset?: string | null;
   kind: "generation" | "embedding" | "rank" | "forwarded";
   route: string | null;
   /** The W3C trace that it belongs to, 32 hexadecimal digits. */

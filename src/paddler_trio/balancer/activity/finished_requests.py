@@ -44,7 +44,7 @@ PackedEnding: TypeAlias = "tuple[int, str] | bool | None"
 PackedFields: TypeAlias = (
     "tuple[str, str, Kind, str | None, float, tuple[PackedStay, ...], "
     "tuple[PackedPlacement, ...], float | None, int, bytes, int, float | None, PackedEnding, "
-    "str | None, tuple[int, str] | None, str | None]"
+    "str | None, tuple[int, str] | None, str | None, str]"
 )
 PackedRecord: TypeAlias = "tuple[int, str, bytes | bytearray, int, int]"
 """Key, id, and where the block with everything else is: in these bytes, from here, to there."""
@@ -131,6 +131,7 @@ def pack(record: RequestRecord) -> PackedRecord:
         record.trace,
         record.refusal,
         record.finish,
+        record.preset,
     )
     block = marshal.dumps(fields)
     return record.key, record.id, block, 0, len(block)
@@ -158,6 +159,7 @@ def unpack(packed: PackedRecord) -> RequestRecord:
         trace,
         refusal,
         finish,
+        preset,
     ) = fields
     return RequestRecord(
         key,
@@ -182,6 +184,7 @@ def unpack(packed: PackedRecord) -> RequestRecord:
         trace=trace,
         refusal=refusal,
         finish=finish,
+        preset=preset,
     )
 
 

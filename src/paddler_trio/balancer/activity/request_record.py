@@ -196,6 +196,8 @@ class RequestRecord:
     capture: Capture | None = None
     trace: str | None = None
     """The id of its trace."""
+    preset: str = ""
+    """The preset that it was made under; empty for none."""
 
     @classmethod
     def of(cls, request: Request) -> RequestRecord:
@@ -209,6 +211,7 @@ class RequestRecord:
             None if request.route is None else request.route[:MAX_TEXT_CHARS],
             request.arrived_s,
             trace=request.trace_id,
+            preset=request.preset,
         )
 
     def __repr__(self) -> str:
@@ -273,6 +276,7 @@ class RequestRecord:
             "id": self.id,
             "client": self.client,
             "deployment": self.deployment,
+            "preset": self.preset or None,
             "kind": self.kind,
             "route": self.route,
             "trace": self.trace,

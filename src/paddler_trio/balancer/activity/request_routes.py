@@ -81,6 +81,7 @@ COLUMNS: Final = (
     "finish",
     "why",
     "trace",
+    "preset",
 )
 
 
@@ -353,6 +354,7 @@ def _row(record: RequestRecord) -> list[object]:
         record.finish or "",
         "" if last is None else last.why,
         record.trace or "",
+        _cell(record.preset),
     ]
 
 

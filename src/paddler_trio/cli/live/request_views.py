@@ -81,6 +81,7 @@ class RequestView:
     id: str = ""
     client: str = ""
     deployment: str = "default"
+    preset: str | None = None
     kind: str = "generation"
     route: str | None = None
     trace: str | None = None

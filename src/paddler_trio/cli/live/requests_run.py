@@ -40,6 +40,7 @@ CSV_FIELDS: Final = (
     "code",
     "text",
     "finish",
+    "preset",
 )
 
 
@@ -140,6 +141,7 @@ def _csv_row(request: RequestView, clock: Clock) -> tuple[object, ...]:
         None if ending is None else ending.code,
         None if ending is None else ending.text,
         None if ending is None else ending.finish,
+        request.preset,
     )
 
 
