@@ -254,6 +254,8 @@ export interface RequestView {
   /** Address, program and user of a client without a name: text of strangers. */
   source?: string;
   deployment: string;
+  /** Null, or absent from an older balancer, if it was made under none. */
+  preset?: string | null;
   kind: "generation" | "embedding" | "rank" | "forwarded";
   route: string | null;
   /** The W3C trace that it belongs to, 32 hexadecimal digits. */

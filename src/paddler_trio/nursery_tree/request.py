@@ -186,14 +186,14 @@ class Request:
       id: what the client calls it; never routes anything.
       work: what an agent computes, as it is sent; or what a server behind an agent answers.
       deployment: whose agents may have it.
+      preset: the name of the preset that it was made under; empty for none.
       client: hexadecimal digits that tell clients apart.
       client_name: what operators are shown; empty for an anonymous one.
       route: the path that the client asked, if it was HTTP.
       account, user: the API key that its tokens are charged to, and whom it is for; or empty.
       trace: the trace it belongs to; only requests of tests have none.
       pin: shared with the other requests of its call, which must be answered by one revision.
-      is_repeatable: its consumer keeps results until it has all of them: another agent may begin it
-        anew, whatever was produced.
+      is_repeatable: another agent may begin it anew, whatever was produced: all of it is kept.
       buffered_timeout_s: how long each stay in the queue may last.
     """
 
@@ -201,6 +201,7 @@ class Request:
     id: str
     work: EncodedWork | ForwardedWork
     deployment: str = DEFAULT_DEPLOYMENT
+    preset: str = ""
     client: str = ""
     client_name: str = ""
     route: str | None = None

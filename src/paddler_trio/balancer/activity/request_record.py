@@ -202,6 +202,8 @@ class RequestRecord:
     """The id of its trace."""
     source: str = ""
     """Where it came from, of a client without a name: its address, program and user."""
+    preset: str = ""
+    """The preset that it was made under; empty for none."""
 
     @classmethod
     def of(cls, request: Request) -> RequestRecord:
@@ -217,6 +219,7 @@ class RequestRecord:
             request.arrived_s,
             trace=request.trace_id,
             source="" if source is None else source.words,
+            preset=request.preset,
         )
 
     def __repr__(self) -> str:
@@ -282,6 +285,7 @@ class RequestRecord:
             "client": self.client,
             "source": self.source,
             "deployment": self.deployment,
+            "preset": self.preset or None,
             "kind": self.kind,
             "route": self.route,
             "trace": self.trace,

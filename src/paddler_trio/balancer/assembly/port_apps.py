@@ -86,6 +86,7 @@ class PortApps:
             states.find,
             lambda: states.current.state.deployments,
             config.model_aliases,
+            lambda: states.current.state.presets,
             states.spec,
         )
         self._agents = self.joining.guard(config, self.guards.manage, core.problems.refused)
