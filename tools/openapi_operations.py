@@ -65,6 +65,19 @@ JOIN_TOKEN = members(
     name={"type": ["string", "null"]},
     address={"type": ["string", "null"]},
 )
+PIN = members(
+    ttl_s={"type": "integer", "minimum": 1, "maximum": 900},
+    labels={"type": "object", "additionalProperties": TEXT_SCHEMA},
+)
+PIN_TRY = members(
+    message={"type": "string", "pattern": "^[0-9a-f]{66}$"},
+    name=TEXT_SCHEMA,
+    balancer=TEXT_SCHEMA,
+) | {"required": ["message", "name", "balancer"]}
+PIN_CONFIRMATION = members(
+    exchange={"type": "string", "pattern": "^[0-9a-f]{12}$"},
+    confirmation={"type": "string", "pattern": "^[0-9a-f]{64}$"},
+) | {"required": ["exchange", "confirmation"]}
 JOIN = members(
     id={"type": "string", "pattern": "^[0-9a-f]{12}$"},
     secret=TEXT_SCHEMA,
@@ -370,6 +383,24 @@ MANAGEMENT: Table = {
     ),
     ("DELETE", "/api/v2/join-tokens/{id}"): Operation(
         "Make a token worthless", status=204, media="", errors=(404,)
+    ),
+    ("GET", "/api/v2/join-pins"): Operation("The PIN in force, without its digits"),
+    ("POST", "/api/v2/join-pins"): Operation(
+        "Make a PIN; it is shown this once, and the one before is worthless",
+        PIN,
+        status=201,
+        errors=(*CHANGE, 409),
+    ),
+    ("DELETE", "/api/v2/join-pins"): Operation(
+        "Make the PIN worthless", status=204, media="", errors=(404,)
+    ),
+    ("POST", "/api/v2/join/pin"): Operation(
+        "Try a PIN; asks for no key", PIN_TRY, errors=(400, 408, 409, 413, 429, 503)
+    ),
+    ("POST", "/api/v2/join/pin/confirm"): Operation(
+        "Show that the PIN was right; asks for no key",
+        PIN_CONFIRMATION,
+        errors=(400, 408, 409, 413, 429),
     ),
     ("GET", "/api/v2/problems"): Operation("Everything that is wrong, and what to do about it"),
     ("GET", "/api/v2/known_agents"): Operation("The agents that were here and are gone"),

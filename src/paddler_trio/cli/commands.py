@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "tls": "access.tls_command",
     "config": "daemons.config_command",
     "join-token": "access.join_token_command",
+    "join-pin": "access.join_pin_command",
     "join": "access.join_command",
     "agents": "live.agents",
     "problems": "live.problems_command",

@@ -231,6 +231,7 @@ def management_routes(
             LogRoutes(RECENT),
             joining.exchange,
             joining.tokens,
+            joining.pins,
             AuditRoutes(core.audit),
             StatusRoutes(core.problems, core.problems.known),
             KeyRoutes(keys, accounts.used),
