@@ -16,7 +16,12 @@ from urllib.parse import parse_qs
 import attrs
 
 from paddler_trio.balancer.agents.ask_model import ask_model, held_by
-from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, Deployments, NoSuchModelError
+from paddler_trio.balancer.fleet.deployments import (
+    MAX_NAME_CHARS,
+    Deployment,
+    Deployments,
+    NoSuchModelError,
+)
 from paddler_trio.net.server.asgi import HttpProblem, send_json
 from paddler_trio.net.server.client_identity import client_of
 from paddler_trio.net.server.exchange import Exchange, Params
@@ -27,6 +32,8 @@ from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.json_text import dumps_in_runs, is_long
+from paddler_trio.wire.shape import ShapeError
+from paddler_trio.wire.trio.adapters import named
 from paddler_trio.wire.trio.model_questions import (
     DescribeModel,
     Detokenize,
@@ -65,7 +72,12 @@ class ApiV2:
             return _with_model(value, lambda rest: structured(rest, Generate, tag="Generate"))
 
         model, work = await program_body(exchange, read, limit_bytes=MAX_BODY_BYTES)
-        await self.stream(exchange, work, self._routed(exchange, model))
+        deployment = self._routed(exchange, model)
+        try:
+            work = attrs.evolve(work, lora=named(work.lora, deployment.extras.adapters))
+        except ShapeError as error:
+            raise HttpProblem(400, f"lora: {error}") from error
+        await self.stream(exchange, work, deployment.name)
 
     async def _model(self, exchange: Exchange, params: Params) -> None:
         query = parse_qs(exchange.query.decode("latin-1"))
@@ -82,10 +94,10 @@ class ApiV2:
 
         return handle
 
-    def _routed(self, exchange: Exchange, model: str | None) -> str:
-        """Return the name of the deployment; HttpProblem 404."""
+    def _routed(self, exchange: Exchange, model: str | None) -> Deployment:
+        """Return the deployment that answers; HttpProblem 404."""
         try:
-            return self.deployments.route(model, exchange.identity.deployments).name
+            return self.deployments.route(model, exchange.identity.deployments)
         except NoSuchModelError as error:
             raise HttpProblem(404, str(error)) from error
 
@@ -96,7 +108,7 @@ class ApiV2:
             self.dispatcher,
             question,
             client=client,
-            deployment=self._routed(exchange, model),
+            deployment=self._routed(exchange, model).name,
         )
         try:
             answer = await while_connected(exchange, asking)
