@@ -103,10 +103,11 @@ class Deployment:
     state: AgentDesiredState | None = None
     extras: Extras = NO_EXTRAS
     digest: str = ""
-    desired_names: frozenset[str] = frozenset()
-    """Names of the desired model while only the one before it answers: requests may use them."""
+    other_names: frozenset[str] = frozenset()
+    """Names of the desired model and of others that answer, while this one is another of them:
+    requests may use them."""
     answers_with: str = ""
-    """The digest of what answers now; empty if that is what is desired, or nothing does."""
+    """The digest of what answers; empty if that is what is desired, or nothing does."""
 
     @property
     def is_empty(self) -> bool:
@@ -126,12 +127,12 @@ class Deployment:
         return self.state is None or not self.state.inference_parameters.enable_embeddings
 
     def is_called(self, name: str) -> bool:
-        return name in (self.id, self.name) or name in self.aliases or name in self.desired_names
+        return name in (self.id, self.name) or name in self.aliases or name in self.other_names
 
     def name_for(self, asked: str | None) -> str:
         """Return the name of what answers: the one that was asked for, if it is one of its own, or
         none that is known."""
-        return self.id if asked is None or asked in self.desired_names else asked
+        return self.id if asked is None or asked in self.other_names else asked
 
 
 def _no_specification(name: str) -> Specification | None:
@@ -196,6 +197,23 @@ class Deployments:
         if found is None or (allowed is not None and found.name not in allowed):
             raise self.unknown(asked or DEFAULT_DEPLOYMENT, allowed)
         return found
+
+    def answering(self, deployment: Deployment, revision: str | None) -> Deployment:
+        """Return a deployment under the names of the revision that answers a request; the
+        deployment itself while that is not known."""
+        if revision is None or revision == (deployment.answers_with or deployment.digest):
+            return deployment
+        if deployment.name != DEFAULT_DEPLOYMENT:
+            return attrs.evolve(deployment, answers_with=revision)
+        pool = self.dispatcher.pools.find(deployment.name)
+        assert pool is not None, "there always is a default"
+        is_desired = revision == self.states.digest
+        answers = None if is_desired else self.earlier(pool.name, revision)
+        if answers is None and not is_desired:
+            return deployment
+        found = self._default(pool, answers, self._earlier(pool))
+        also = found.other_names.union((deployment.id, *deployment.aliases))
+        return attrs.evolve(found, other_names=also.difference((found.id, *found.aliases)))
 
     def named(self, name: str, allowed: frozenset[str] | None = None) -> Deployment:
         """Return the one of exactly this name or alias; NoSuchModelError."""
@@ -262,25 +280,11 @@ class Deployments:
         return self.dispatcher.pools.known()
 
     def _of(self, pool: Pool) -> Deployment:
+        """Return one as a request sees it of which it is not known yet who answers."""
         if pool.name == DEFAULT_DEPLOYMENT:
-            state = self.states.applicable
-            own, others = (pool.name, ()) if state is None else names_of(state.model)
-            desired, before = {own, *others}, self._stand_in(pool)
-            if before is not None:
-                own, others = names_of(before.model)
-            aliases = (*self.default_aliases, *pool.settings.aliases)
-            shown_as = next(iter(aliases), own)
-            names = dict.fromkeys((*others, own, *aliases))
-            return Deployment(
-                name=pool.name,
-                id=shown_as,
-                aliases=tuple(name for name in names if name != shown_as),
-                state=state,
-                extras=self.states.extras,
-                digest=self.states.digest,
-                desired_names=frozenset(desired - {shown_as, *names}),
-                answers_with="" if before is None else before.digest,
-            )
+            before = self._earlier(pool)
+            is_replaced = bool(before) and not _answers(pool, self.states.digest)
+            return self._default(pool, before[0] if is_replaced else None, before)
         specification = self.specification(pool.name)
         deployment = Deployment(name=pool.name, id=pool.name, aliases=pool.settings.aliases)
         if specification is None:
@@ -292,14 +296,52 @@ class Deployments:
             digest=specification.digest,
         )
 
-    def _stand_in(self, pool: Pool) -> StandIn | None:
-        """Return what answers in the place of what is desired, if that is known; None if nothing
-        does."""
-        answering = [agent for agent in pool.agents.values() if agent.is_accepting]
-        served = [agent.revision for agent in answering if agent.kind.reports_state]
-        if not served or self.states.digest in served or len(served) < len(answering):
-            return None
-        return next((s for each in served if each and (s := self.earlier(pool.name, each))), None)
+    def _default(
+        self, pool: Pool, answers: StandIn | None, before: Sequence[StandIn]
+    ) -> Deployment:
+        """Return ``default`` under the names of one of its models.
+
+        Args:
+          answers: the one; None for what is desired.
+          before: those that answer, and are not what is desired.
+        """
+        state = self.states.applicable
+        desired = (pool.name, ()) if state is None else names_of(state.model)
+        own, others = desired if answers is None else names_of(answers.model)
+        aliases = (*self.default_aliases, *pool.settings.aliases)
+        shown_as = next(iter(aliases), own)
+        names = dict.fromkeys((*others, own, *aliases))
+        also = [desired, *(names_of(each.model) for each in before)]
+        known = {name for first, rest in also for name in (first, *rest)}
+        return Deployment(
+            name=pool.name,
+            id=shown_as,
+            aliases=tuple(name for name in names if name != shown_as),
+            state=state,
+            extras=self.states.extras,
+            digest=self.states.digest,
+            other_names=frozenset(known - {shown_as, *names}),
+            answers_with="" if answers is None else answers.digest,
+        )
+
+    def _earlier(self, pool: Pool) -> list[StandIn]:
+        """Return what answers and is not what is desired, of which that is known."""
+        served = {
+            agent.revision
+            for agent in pool.agents.values()
+            if agent.is_accepting and agent.kind.reports_state
+        }
+        found = (self.earlier(pool.name, e) for e in served if e and e != self.states.digest)
+        return [each for each in found if each is not None]
+
+
+def _answers(pool: Pool, digest: str) -> bool:
+    """Return whether an agent answers with this, or one does of which that is not known."""
+    return any(
+        not agent.kind.reports_state or agent.revision == digest
+        for agent in pool.agents.values()
+        if agent.is_accepting
+    )
 
 
 def _serves(agent: AgentConnection, deployment: Deployment) -> bool:
