@@ -14,6 +14,7 @@ from typing import TypeAlias, assert_never
 
 import attrs
 
+from paddler_trio.language.adapters_of_requests import adapters_of
 from paddler_trio.language.answer_grammar import (
     ToolNotConvertibleError,
     budget_of_answer,
@@ -134,6 +135,7 @@ def prompt_of(
         salt=request.cache_salt,
         isolated=isolated,
         hides_controls=is_extended and _hides_controls(request, language.vocabulary),
+        adapters=adapters_of(request.lora, language.adapters),
     )
     return Prompted(start=start, output=output)
 

@@ -160,7 +160,7 @@ class Dispatcher:
             client=client,
             user=user,
             priority=priority,
-            needs=_needs(work),
+            needs=work.needs,
             revision=request.pinned_to,
         )
         if isinstance(decision, BufferFull):
@@ -542,10 +542,3 @@ class Dispatcher:
             request.pin.revision = agent.revision
         request.grant(lease)
         self.agents_changed.notify()
-
-
-def _needs(work: EncodedWork | ForwardedWork) -> frozenset[str]:
-    """Return what an agent must offer to get this work."""
-    if work.is_infill:
-        return INFILL_OFFERS
-    return frozenset() if work.needs_ours is None else TRIO_OFFERS

@@ -25,7 +25,7 @@ from paddler_trio.models.memory.memory_prediction import remember_load
 from paddler_trio.system.synchronization import Changes, wait_first
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState, NoModel
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState, LocalToAgent, NoModel
 
 log = structlog.get_logger("model")
 
@@ -198,6 +198,7 @@ class ModelPlaces:
                 desired.model,
                 NoModel() if wanted.files[1] is None else desired.multimodal_projection,
                 wanted.automatic,
+                adapters=[LocalToAgent(path) for path in wanted.load.adapters],
                 serves=self.offered is not None and self.offered.serving is not None,
                 loads_now=True,
             )

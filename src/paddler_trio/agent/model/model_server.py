@@ -190,7 +190,7 @@ class ModelServer:
         """Return what of the caches it serves and wants to serve, as it is now."""
         desired = self.desired
         wanted = () if desired is None else (desired.model, desired.multimodal_projection)
-        return CacheView(self.hub, wanted, self._places.paths)
+        return CacheView(self.hub, (*wanted, *self._extras.sources), self._places.paths)
 
     async def touch_uses(self) -> None:
         """Note that what is served is in use still."""

@@ -23,6 +23,7 @@ from paddler_trio.nursery_tree.request_endings import Completed, Ending, Failure
 from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.scheduler.truth.request_truth import EndingFacts, truth_of_ending, truth_of_flight
 from paddler_trio.scheduler.truth.truths import Truth
+from paddler_trio.wire.trio.adapters import ADAPTER
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
@@ -333,21 +334,28 @@ def why(choice: Choice | None) -> str:
         choice.slots,
         wanted.kind is not None,
         wanted.revision is not None,
-        bool(wanted.needs),
+        wanted.needs,
     )
 
 
 @lru_cache(maxsize=4096)
 def _why(
-    candidates: int, busy: int, slots: int, is_continued: bool, is_pinned: bool, has_needs: bool
+    candidates: int,
+    busy: int,
+    slots: int,
+    is_continued: bool,
+    is_pinned: bool,
+    needs: frozenset[str],
 ) -> str:
     load = f"{busy} of {slots} slots busy"
+    adapters = sorted(need.removeprefix(ADAPTER) for need in needs if need.startswith(ADAPTER))
     such = "".join(
         f" {text}"
         for text, applies in (
             ("with the model that began the answer", is_continued),
             ("on the revision of its call", is_pinned),
-            ("with what the request needs", has_needs),
+            (f"with the LoRA adapters that it chose ({', '.join(adapters)})", adapters),
+            ("with what the request needs", needs and not adapters),
         )
         if applies
     )
