@@ -39,7 +39,6 @@ from paddler_trio.wire.codec import unstructure
 from paddler_trio.wire.engine.engine_pipe import (
     IMAGE_TOKEN,
     Grammar,
-    ReasoningBudget,
     StartSequence,
 )
 from paddler_trio.wire.engine.sampler_stages import MAX_LOGPROBS
@@ -126,7 +125,7 @@ def prompt_of(
         max_tokens=request.max_tokens or 0,
         sampling=sampling_of(language.parameters, request.sampling, language.vocabulary, seed=seed),
         grammar=grammar,
-        reasoning=_reasoning_budget(request.prompt, rendering, language.vocabulary),
+        reasoning=budget_of_answer(request.prompt, rendering.start, language.vocabulary),
         logprobs=-1 if request.logprobs is None else request.logprobs,
         reuse_prefix=request.reuse_prefix,
         salt=request.cache_salt,
@@ -135,14 +134,6 @@ def prompt_of(
         adapters=adapters_of(request.lora, language.adapters),
     )
     return Prompted(start=start, output=output)
-
-
-def _reasoning_budget(
-    prompt: Prompt, rendering: Rendering, vocabulary: Vocabulary
-) -> ReasoningBudget | None:
-    if not isinstance(prompt, ConversationPrompt):
-        return None
-    return budget_of_answer(prompt, rendering.start, vocabulary)
 
 
 def _check_length(
