@@ -67,6 +67,8 @@ export interface DeviceMemory {
 
 export interface AgentMemory {
   context_size: number;
+  /** The most tokens that one slot may have. */
+  slot_context?: number | null;
   n_gpu_layers: number;
   chosen: string[];
   devices: DeviceMemory[];

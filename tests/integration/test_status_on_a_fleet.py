@@ -269,6 +269,8 @@ async def a_day(fleet: Fleet, folder: Path, seed: int, rounds: int) -> WatchedFl
     return here
 
 
+@pytest.mark.timeout(LIMIT_S)
+@pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")  # a send that broke
 @pytest.mark.parametrize(("seed", "rounds"), [(40, 1), pytest.param(2, 16, marks=pytest.mark.slow)])
 def test_no_sentence_contradicts_what_clients_met(seed: int, rounds: int, tmp_path: Path) -> None:
     shutil.copyfile(BUNDLED_MODEL, tmp_path / MODELS[" "])
@@ -277,7 +279,7 @@ def test_no_sentence_contradicts_what_clients_met(seed: int, rounds: int, tmp_pa
     with balancer_and_agents(tmp_path) as fleet:
 
         async def bounded() -> WatchedFleet:
-            with trio.fail_after(LIMIT_S):
+            with trio.fail_after(LIMIT_S - 60):
                 return await a_day(fleet, tmp_path, seed, rounds)
 
         here = trio.run(bounded)
