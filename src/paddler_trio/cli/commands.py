@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "join-token": "access.join_token_command",
     "join": "access.join_command",
     "agents": "live.agents",
+    "logs": "live.logs_command",
     "problems": "live.problems_command",
     "top": "live.top",
     "dashboard": "live.top",
