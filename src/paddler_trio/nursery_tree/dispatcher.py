@@ -116,6 +116,7 @@ class Dispatcher:
         client: str = "",
         priority: Priority = Priority.NORMAL,
         deployment: str = DEFAULT_DEPLOYMENT,
+        preset: str = "",
         pin: RevisionPin | None = None,
         route: str | None = None,
         trace: TraceContext | None = None,
@@ -137,11 +138,13 @@ class Dispatcher:
             request_id,
             work,
             deployment=deployment,
+            preset=preset,
             client=client_digest(client),
             client_name=client,
             route=route,
             trace=trace,
             account=account,
+            user=user,
             pin=pin,
             is_repeatable=is_repeatable,
             buffered_timeout_s=self.limits.buffered_timeout_s,
@@ -534,6 +537,7 @@ class Dispatcher:
             isolated=request.isolation if agent.kind.isolates else None,
             choice=granted.choice,
         )
+        request.revision = agent.revision
         if request.pin is not None and request.pin.revision is None:
             request.pin.revision = agent.revision
         request.grant(lease)

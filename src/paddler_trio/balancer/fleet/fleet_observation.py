@@ -209,6 +209,7 @@ class FleetObservation:
             fetching=frozenset(known.fetching),
             fetch_failed=dict(known.fetch_failed),
             load_s=dict(known.load_s),
+            back_until_s=host.back_until_s,
             instances=instances,
         )
 

@@ -42,6 +42,7 @@ from paddler_trio.cli.terminal import (
 KNOWN_PATH = "/api/v2/known_agents"
 RATED = ("drawn_tokens", "embedding_tokens")
 """Figures of an engine that only grow, and of which the speed is shown."""
+STATE_STYLES = {"ok": "green", "info": "cyan", "quiet": "yellow", "warn": "yellow", "bad": "red"}
 PHASE_COLOURS = {"serving": "green", "failed": "red", "waiting": "", "leaving": "yellow"}
 
 
@@ -326,7 +327,11 @@ def _engine_columns(rates: EngineRates) -> list[Column[AgentView]]:
 
 
 def phase_text(agent: AgentView) -> Text:
-    """Return what an agent is doing; of a Paddler agent only its own state's name is known."""
+    """Return what an agent is doing, in the balancer's word where it says one; of a Paddler agent
+    only its own state's name is known else."""
+    if word := agent.state.get("word"):
+        words = f"{word}{_speed(agent.download or {})}" if agent.phase == "downloading" else word
+        return Text(printable(words), style=STATE_STYLES.get(agent.state.get("severity", ""), ""))
     phase = agent.phase or agent.state_application_status
     if agent.progress is not None:
         phase = f"{phase} {agent.progress:.0%}"
