@@ -23,6 +23,7 @@ from paddler_trio.wire.codec import dumps, loads, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams, PaddlerWork
 from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler, paddler_work
+from paddler_trio.wire.trio.prompt_blocks import NO_BLOCKS, PromptBlocks, prompt_blocks
 from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.trio_link import MAX_FRAME_BYTES
 from paddler_trio.wire.trio.work import Embed, Generate, InfillPrompt, Rank, Work
@@ -58,6 +59,7 @@ class EncodedWork:
       needs_ours: why it cannot.
       is_embedding_batch: it is Paddler's own embedding request, which our agents take as it is.
       is_infill: only agents that offer it understand its prompt.
+      prompt: what its prompt begins with, for whoever places it.
     """
 
     body: bytes = attrs.field(repr=_size)
@@ -65,6 +67,7 @@ class EncodedWork:
     needs_ours: UnsupportedByPaddler | TooLong | None
     is_embedding_batch: bool
     is_infill: bool = False
+    prompt: PromptBlocks = attrs.field(default=NO_BLOCKS, eq=False)
 
     @property
     def size_bytes(self) -> int:
@@ -123,17 +126,17 @@ def encode_work(work: Work, *, in_runs: bool = False) -> EncodedWork:
     write = dumps_in_runs if in_runs else dumps
     body = write(unstructure(work, Work))
     is_embedding_batch = isinstance(work, GenerateEmbeddingBatchParams)
-    paddler_body = body
+    paddler_body, prompt = body, prompt_blocks(work, body)
     if isinstance(work, Generate | Embed | Rank):
         translated = paddler_work(work)
         if isinstance(translated, UnsupportedByPaddler):
             is_infill = isinstance(work, Generate) and isinstance(work.prompt, InfillPrompt)
-            return EncodedWork(body, None, translated, is_embedding_batch, is_infill)
+            return EncodedWork(body, None, translated, is_embedding_batch, is_infill, prompt)
         paddler_body = write(unstructure(translated, PaddlerWork))
     if len(paddler_body) > MAX_PADDLER_WORK_BYTES:
         excess = TooLong(len(paddler_body), MAX_PADDLER_WORK_BYTES)
-        return EncodedWork(body, None, excess, is_embedding_batch)
-    return EncodedWork(body, paddler_body, None, is_embedding_batch)
+        return EncodedWork(body, None, excess, is_embedding_batch, prompt=prompt)
+    return EncodedWork(body, paddler_body, None, is_embedding_batch, prompt=prompt)
 
 
 Kind: TypeAlias = Literal["generation", "embedding", "question"]
