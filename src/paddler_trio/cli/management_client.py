@@ -247,6 +247,13 @@ class ManagementClient(BalancerClient):
             refuse_unless_success(answer)
         return self._object(answer.text, path) if answer.content else {}
 
+    def text(self, path: str, params: Mapping[str, str]) -> str:
+        """Return the text of an answer that is no JSON."""
+        with clear_errors(self.address):
+            answer = self._http.get(path, params=params)
+            refuse_unless_success(answer)
+        return answer.text
+
     def ask_agent(
         self,
         method: str,

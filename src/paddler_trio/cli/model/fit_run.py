@@ -158,7 +158,7 @@ def _of_this_machine(question: FitQuestion) -> FitAnswer:
     )
     load = rules.load(desired, extras, model_path=describe(desired.model), projection_path=None)
     judge = ModelFit(open_memory_questions, HubSettings.from_environment()).judge
-    ask = partial(judge, held=Held(), auto=extras.automatic)
+    ask = partial(judge, adapters=extras.sources, held=Held(), auto=extras.automatic)
     name = "this machine"
     try:
         judged = trio.run(ask, load, desired.model, desired.multimodal_projection)

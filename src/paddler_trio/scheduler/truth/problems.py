@@ -74,6 +74,7 @@ class BalancerFacts:
       lag_s: how late its event loop is.
       certificate_left_s: None without TLS.
       audit_problem: why the audit log is not written; empty if it is.
+      history_problem: why the history is not as it should be; empty if it is.
       suspicious: agents whose credentials may have been copied.
     """
 
@@ -83,6 +84,7 @@ class BalancerFacts:
     lag_s: float = 0.0
     certificate_left_s: float | None = None
     audit_problem: str = ""
+    history_problem: str = ""
     suspicious: Sequence[str] = ()
 
 
@@ -152,6 +154,17 @@ def _of_balancer(facts: BalancerFacts) -> Iterator[Problem]:
             follows="who changes what is kept in memory only",
             todo="make room on its disk, or repair what it names",
             page="logs",
+        )
+    if facts.history_problem:
+        yield Problem(
+            id="balancer:history",
+            subject="History",
+            severity="warn",
+            sentence=facts.history_problem.rstrip("."),
+            follows="none: requests wait for nothing of it",
+            todo="make room on its disk, or repair what it names; a file that is set aside may be "
+            "moved away",
+            page="metrics",
         )
     for name in facts.suspicious:
         yield Problem(

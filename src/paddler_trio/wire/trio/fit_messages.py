@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import attrs
 
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState, BalancerDesiredState
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
+    BalancerDesiredState,
+    DesiredModel,
+)
 from paddler_trio.wire.scalars import Int32, Uint32, Uint64
 from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.trio.desired_state_extras import Extras
@@ -24,6 +28,11 @@ class FitQuestion:
     state: BalancerDesiredState
     extras: Extras = attrs.field(factory=Extras)
     slots: Uint32 | None = None
+
+    @property
+    def sources(self) -> tuple[DesiredModel, ...]:
+        """The files that are asked about."""
+        return (self.state.model, self.state.multimodal_projection, *self.extras.sources)
 
 
 @attrs.frozen
