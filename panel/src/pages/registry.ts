@@ -22,6 +22,7 @@ export const PAGES: readonly PageEntry[] = [
     topics: ["agents", "deployments", "requests", "rollouts", "problems", "gone"],
   },
   { id: "problems", title: "Problems", icon: "warning", load: () => import("./problems"), topics: ["problems"] },
+  { id: "machines", title: "Machines", icon: "machines", load: () => import("./machines"), topics: ["agents"] },
   { id: "timeline", title: "Timeline", icon: "timeline", load: () => import("./timeline") },
   { id: "requests", title: "Requests", icon: "requests", load: () => import("./requests") },
   { id: "model", title: "Model", icon: "model", load: () => import("./model") },
