@@ -67,6 +67,8 @@ export interface DeviceMemory {
 
 export interface AgentMemory {
   context_size: number;
+  /** The most tokens that one slot may have. */
+  slot_context?: number | null;
   n_gpu_layers: number;
   chosen: string[];
   devices: DeviceMemory[];
@@ -254,6 +256,8 @@ export interface RequestView {
   /** Address, program and user of a client without a name: text of strangers. */
   source?: string;
   deployment: string;
+  /** Null, or absent from an older balancer, if it was made under none. */
+  preset?: string | null;
   kind: "generation" | "embedding" | "rank" | "forwarded";
   route: string | null;
   /** The W3C trace that it belongs to, 32 hexadecimal digits. */

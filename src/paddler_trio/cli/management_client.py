@@ -84,6 +84,8 @@ class AgentView:
     """Seconds that the model in force took to load."""
     is_drained: bool = False
     """By an operator: it finishes what it has and gets nothing new."""
+    state: dict[str, str] = attrs.field(factory=dict)
+    """What is true of it, as the balancer says it; empty from one of before."""
 
     @property
     def label(self) -> str:

@@ -134,7 +134,7 @@ def balancer_parts(
         drain_timeout_s=config.drain_timeout_s,
         services=services,
         owner=StateOwner(
-            core.owned() | {"agents' credentials": joining.registry.run} | dict(quotas.services),
+            core.owned() | joining.owned(config) | dict(quotas.services),
             changes,
             (core.states, joining.registry),
         ),

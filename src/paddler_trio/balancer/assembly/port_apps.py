@@ -86,6 +86,7 @@ class PortApps:
             states.find,
             lambda: states.current.state.deployments,
             config.model_aliases,
+            lambda: states.current.state.presets,
             states.spec,
         )
         self._agents = self.joining.guard(config, self.guards.manage, core.problems.refused)
@@ -230,6 +231,7 @@ def management_routes(
             LogRoutes(RECENT),
             joining.exchange,
             joining.tokens,
+            joining.pins,
             AuditRoutes(core.audit),
             StatusRoutes(core.problems, core.problems.known),
             KeyRoutes(keys, accounts.used),

@@ -164,6 +164,13 @@ class BalancerConfig:
             "--state-database file://PATH it is PATH.agents.json."
         ),
     ] = None
+    discoverable: Annotated[
+        bool,
+        Setting(
+            "Announce this balancer on the local network, where `paddler-trio agent --discover` "
+            "finds it and joins with a PIN of `join-pin`. Needs the extra `discovery`."
+        ),
+    ] = False
     legacy_agents: Annotated[
         tuple[str, ...],
         Setting(
