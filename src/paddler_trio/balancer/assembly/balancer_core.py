@@ -117,7 +117,6 @@ class BalancerCore:
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         problems = _problems(config, dispatcher, states, rollouts, lag)
         history = history_keeper(config, collector)
-        problems.history_problem = lambda: history.problem
         shown = {**addresses, **statsd}
         feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(
