@@ -56,6 +56,7 @@ KEY = members(
     requests_per_minute={"type": "integer"},
     max_concurrent={"type": "integer"},
     tokens_per_day={"type": "integer"},
+    tokens_per_month={"type": "integer"},
 ) | {"required": ["name"]}
 JOIN_TOKEN = members(
     ttl_s={"type": "integer", "minimum": 1},
@@ -227,6 +228,10 @@ MANAGEMENT: Table = {
         answer=FitReport,
         errors=(400, 404, 409, 422, 501, 502, 503, 504),
     ),
+    ("GET", "/api/v2/machines"): Operation("The machines of all agents, and how they are doing"),
+    ("GET", "/api/v2/agents/{agent_id}/machine"): Operation(
+        "The machine of an agent, and how it is doing", errors=(404, 409)
+    ),
     ("GET", "/api/v2/agents/{agent_id}/tree"): Operation(
         "The running tasks of an agent", errors=(404, 409, 501, 502, 504)
     ),
@@ -330,6 +335,29 @@ MANAGEMENT: Table = {
         errors=(400, 503),
     ),
     ("GET", "/api/v2/metrics/history"): Operation("Figures of the last hour, by ten seconds"),
+    ("GET", "/api/v2/metrics/range"): Operation(
+        "Figures of any range that is kept, of the fleet or by deployment, agent, client or key",
+        query={
+            "range": "How long, up to now: such as `90s`, `30m`, `12h` or `7d`; `1h` without it",
+            "from": "Instead of it a moment, RFC 3339 or seconds of Unix",
+            "to": "And the moment at which it ends; now without it",
+            "by": "`fleet`, `deployment`, `agent`, `client` or `key`",
+            "name": "Only the series of this name",
+        },
+        errors=(400, 503),
+    ),
+    ("GET", "/api/v2/usage"): Operation(
+        "What was used by day or month of UTC, by key, user or model",
+        query={
+            "by": "`key`, `user` or `model`",
+            "per": "`day`, `month` or `all`",
+            "month": "Only this one, such as `2026-11`",
+            "from": "From this day on, such as `2026-11-29`",
+            "to": "Up to this day, it included",
+            "format": "`json` or `csv`",
+        },
+        errors=(400, 503),
+    ),
     ("GET", "/api/v2/logs"): Operation(
         "The newest warnings and errors",
         query={"after": "Only what is newer than the entry of this number"},

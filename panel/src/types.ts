@@ -45,7 +45,7 @@ export type StateApplication =
 export type AgentIssue = Record<string, Record<string, unknown>>;
 
 export interface Download {
-  source: string;
+  source?: string;
   phase: string;
   file_index: number;
   file_count: number;
@@ -67,6 +67,8 @@ export interface DeviceMemory {
 
 export interface AgentMemory {
   context_size: number;
+  /** The most tokens that one slot may have. */
+  slot_context?: number | null;
   n_gpu_layers: number;
   chosen: string[];
   devices: DeviceMemory[];
@@ -251,7 +253,11 @@ export interface RequestView {
   key: number;
   id: string;
   client: string;
+  /** Address, program and user of a client without a name: text of strangers. */
+  source?: string;
   deployment: string;
+  /** Null, or absent from an older balancer, if it was made under none. */
+  preset?: string | null;
   kind: "generation" | "embedding" | "rank" | "forwarded";
   route: string | null;
   /** The W3C trace that it belongs to, 32 hexadecimal digits. */
@@ -388,6 +394,7 @@ export interface KeyLimits {
   requests_per_minute: number | null;
   max_concurrent: number | null;
   tokens_per_day: number | null;
+  tokens_per_month: number | null;
 }
 
 export interface ApiKey extends KeyLimits {
@@ -398,7 +405,7 @@ export interface ApiKey extends KeyLimits {
   /** RFC 3339; null for never. */
   expires: string | null;
   expired: boolean;
-  used: { requests_last_minute: number; concurrent: number; tokens_today: number };
+  used: { requests_last_minute: number; concurrent: number; tokens_today: number; tokens_this_month: number };
 }
 
 export interface KeyList {
@@ -532,7 +539,7 @@ export interface AuditEntry {
   seq: number;
   time: string;
   who: string;
-  source: string;
+  source?: string;
   action: string;
   target: string;
   before: string | null;

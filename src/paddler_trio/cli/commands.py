@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "bench": "bench.bench_command",
     "tree": "live.tree",
     "audit": "live.audit",
+    "usage": "live.usage_command",
     "rpc-server": "rpc_server",
     "setup": "setup_command",
     "doctor": "doctor",

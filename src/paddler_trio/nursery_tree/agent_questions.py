@@ -140,7 +140,7 @@ class AgentQuestions:
         state = applicable_state(question.state)
         asked = AskFit(wire_id, state, question.extras, question.slots, beside=self.judges_beside)
         frame = render_extension(asked)
-        with self._asking_about(state.model, state.multimodal_projection):
+        with self._asking_about(*question.sources):
             return self._answer_in(await self._asked(wire_id, frame))
 
     @contextmanager

@@ -25,6 +25,9 @@ from paddler_trio.wire.json_schema_values import ANYTHING, CHECKS, NOTHING
 
 Schema: TypeAlias = dict[str, object]
 
+ANSWER_SCHEMA = "schema"
+TOOL_SCHEMA = "tools[].function.parameters"
+"""How agents name the schemas of a request where they report what could not be held."""
 MAX_DEPTH = 48
 """Of schemas inside each other; what is deeper may be anything."""
 

@@ -17,6 +17,7 @@ from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.agents.agent_snapshot import capacity
 from paddler_trio.balancer.assembly.feed_assembly import event_feed
+from paddler_trio.balancer.assembly.history_assembly import history_keeper
 from paddler_trio.balancer.assembly.store_assembly import model_store_child
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
@@ -25,6 +26,8 @@ from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
 from paddler_trio.balancer.fleet.state_database import state_file
+from paddler_trio.balancer.history.history_collector import HistoryCollector
+from paddler_trio.balancer.history.history_keeper import HistoryKeeper
 from paddler_trio.balancer.keys.audit_log import AuditLog
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.status.known_agents import SUFFIX, KnownAgents
@@ -54,6 +57,7 @@ class BalancerCore:
     fleet: FleetController
     rollouts: FleetRollouts
     metrics: MetricsHistory
+    history: HistoryKeeper
     feed: EventFeed
     store: ModelStoreChild | None
     budget: InputBudget
@@ -92,13 +96,15 @@ class BalancerCore:
         )
         metrics = MetricsHistory(lambda: capacity(dispatcher.agents.values()))
         recorder = MetricsObserver(metrics, activity.finished)
-        all_observers = Observers((activity, *observers, requests, recorder))
+        collector = HistoryCollector(activity, metrics)
+        all_observers = Observers((activity, *observers, requests, recorder, collector))
         dispatcher = Dispatcher(_limits(config), all_observers)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
             dispatcher,
             rules=attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s),
         )
+        activity.revision_of = states.revision_of
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
         measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)
@@ -106,6 +112,8 @@ class BalancerCore:
         rollouts = FleetRollouts(fleet)
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         problems = _problems(config, dispatcher, states, rollouts, lag)
+        history = history_keeper(config, collector)
+        problems.history_problem = lambda: history.problem
         shown = {**addresses, **statsd}
         feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(
@@ -115,6 +123,7 @@ class BalancerCore:
             fleet,
             rollouts,
             metrics,
+            history,
             feed,
             store,
             budget,
@@ -140,6 +149,7 @@ class BalancerCore:
                 self.activity.run, dispatcher.pools.position, dispatcher.pools.obstacle
             ),
             "metrics history": self.metrics.run,
+            "history": self.history.run,
             "event feed": self.feed.run,
         }
 

@@ -110,6 +110,7 @@ def balancer_parts(
     watch = RequestWatch.of(config, activity, addresses["inference"])
     quotas = KeyQuotas.of(config, keys, activity.finished)
     core = BalancerCore.of(config, addresses, keys, activity, (*quotas.observers, *watch.observers))
+    quotas.accounts.on_refused = core.history.collector.refused
     guards = PortGuards.of(config, keys, host_names)
     listeners, names = bound.listeners, sorted(host_names, key=len)
     address = AdvertisedAddress(listeners["management"], tls is not None, names)

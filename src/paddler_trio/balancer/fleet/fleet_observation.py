@@ -207,6 +207,7 @@ class FleetObservation:
             fetching=frozenset(known.fetching),
             fetch_failed=dict(known.fetch_failed),
             load_s=dict(known.load_s),
+            back_until_s=host.back_until_s,
             instances=instances,
         )
 
@@ -217,5 +218,4 @@ class FleetObservation:
 
 def fetched_models(spec: DeploymentSpec) -> tuple[DesiredModel, ...]:
     """Return those of its files that can be fetched ahead."""
-    models = (spec.model, spec.projection)
-    return tuple(model for model in models if isinstance(model, UrlModel | HuggingFaceModel))
+    return tuple(model for model in spec.sources if isinstance(model, UrlModel | HuggingFaceModel))

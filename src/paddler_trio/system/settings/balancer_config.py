@@ -347,6 +347,23 @@ class BalancerConfig:
             reading=Kind.SIZE,
         ),
     ] = attrs.field(default=0, validator=attrs.validators.ge(0))
+    history_bytes: Annotated[
+        int,
+        Setting(
+            "MiB that the history of metrics and usage may take on the disk, beside a state that "
+            "is in a file. 0 keeps it in memory until the balancer ends.",
+            flag="--history-size",
+            unit=MIB,
+            min=0,
+        ),
+    ] = 256 * 1024**2
+    usage_by_user: Annotated[
+        bool,
+        Setting(
+            "Count usage for each user that a client names too, and keep the names. Without it no "
+            "name of a user is kept."
+        ),
+    ] = False
     audit_log: Annotated[
         Path | None,
         Setting("File to which every management action is appended, one JSON a line."),

@@ -165,7 +165,7 @@ deployments = st.builds(
             "failed",
             "bad",
             "no agent answers: 2 agents that served it are gone",
-            "requests are refused with 503: as many wait as may",
+            "as many requests wait as may: others are refused with 503",
         ),
     ],
 )
