@@ -80,7 +80,7 @@ def _fetched(folder: Path) -> Path:
 def _client() -> Sequence[str]:
     """Return the command of pip, or of uv, which brings pip."""
     if find_spec("pip") is not None:
-        return (sys.executable, "-m", "pip")
+        return (sys.executable, "-P", "-m", "pip")
     if (uv := shutil.which("uv")) is not None:
         return (uv, "tool", "run", "pip")
     if (pip := shutil.which("pip") or shutil.which("pip3")) is not None:
