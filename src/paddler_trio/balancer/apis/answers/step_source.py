@@ -206,6 +206,7 @@ class StepSource:
             client=exchange.client,
             priority=exchange.priority,
             deployment=self.deployment,
+            preset="" if exchange.preset is None else exchange.preset.preset.name,
             pin=self.pin,
             route=exchange.http.path,
             trace=trace_of(exchange.http),
