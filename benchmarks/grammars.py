@@ -25,7 +25,7 @@ from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.processes.engine.sampling import constraint as constraints
-from paddler_trio.processes.engine.sampling.candidates import token_rows
+from paddler_trio.processes.engine.sampling.candidates import candidates_of
 from paddler_trio.processes.engine.sampling.constraint import Constraint
 from paddler_trio.wire.engine.engine_pipe import Grammar
 
@@ -183,12 +183,11 @@ def per_token_us(
     for place, token in enumerate(tokens):
         for answer in answers:
             began_s = time.thread_time()
-            token_rows(logits, answer.allowed())
+            candidates_of(logits, answer.allowed())
             mask_s += time.thread_time() - began_s
             began_s = time.thread_time()
-            if not answer.takes(token):
+            if not answer.advance(token):
                 raise ValueError(f"token {token}, number {place}, is refused")
-            answer.accept(token)
             check_s += time.thread_time() - began_s
     count = len(tokens) * batch
     return 1e6 * check_s / count, 1e6 * mask_s / count

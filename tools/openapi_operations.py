@@ -56,6 +56,7 @@ KEY = members(
     requests_per_minute={"type": "integer"},
     max_concurrent={"type": "integer"},
     tokens_per_day={"type": "integer"},
+    tokens_per_month={"type": "integer"},
 ) | {"required": ["name"]}
 JOIN_TOKEN = members(
     ttl_s={"type": "integer", "minimum": 1},
@@ -213,6 +214,10 @@ MANAGEMENT: Table = {
         FitQuestion,
         answer=FitReport,
         errors=(400, 404, 409, 422, 501, 502, 503, 504),
+    ),
+    ("GET", "/api/v2/machines"): Operation("The machines of all agents, and how they are doing"),
+    ("GET", "/api/v2/agents/{agent_id}/machine"): Operation(
+        "The machine of an agent, and how it is doing", errors=(404, 409)
     ),
     ("GET", "/api/v2/agents/{agent_id}/tree"): Operation(
         "The running tasks of an agent", errors=(404, 409, 501, 502, 504)

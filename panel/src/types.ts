@@ -45,7 +45,7 @@ export type StateApplication =
 export type AgentIssue = Record<string, Record<string, unknown>>;
 
 export interface Download {
-  source: string;
+  source?: string;
   phase: string;
   file_index: number;
   file_count: number;
@@ -251,6 +251,8 @@ export interface RequestView {
   key: number;
   id: string;
   client: string;
+  /** Address, program and user of a client without a name: text of strangers. */
+  source?: string;
   deployment: string;
   /** Null, or absent from an older balancer, if it was made under none. */
   preset?: string | null;
@@ -390,6 +392,7 @@ export interface KeyLimits {
   requests_per_minute: number | null;
   max_concurrent: number | null;
   tokens_per_day: number | null;
+  tokens_per_month: number | null;
 }
 
 export interface ApiKey extends KeyLimits {
@@ -400,7 +403,7 @@ export interface ApiKey extends KeyLimits {
   /** RFC 3339; null for never. */
   expires: string | null;
   expired: boolean;
-  used: { requests_last_minute: number; concurrent: number; tokens_today: number };
+  used: { requests_last_minute: number; concurrent: number; tokens_today: number; tokens_this_month: number };
 }
 
 export interface KeyList {
@@ -515,7 +518,7 @@ export interface AuditEntry {
   seq: number;
   time: string;
   who: string;
-  source: string;
+  source?: string;
   action: string;
   target: string;
   before: string | null;

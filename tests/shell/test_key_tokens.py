@@ -124,6 +124,19 @@ async def test_what_was_used_today_outlives_a_restart(tmp_path: Path) -> None:
     tomorrow = accounts_of(tmp_path, days)
     KeyUsageFile(path, tomorrow).load()
     assert tomorrow.tokens_today() == {}
+    assert tomorrow.tokens_this_month() == {"alice": 7}
+    days.day += 31
+    next_month = accounts_of(tmp_path, days)
+    KeyUsageFile(path, next_month).load()
+    assert next_month.tokens_this_month() == {}
+
+
+def test_a_file_of_an_older_version_has_no_month(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    path.write_text('{"version": 1, "day": 20000, "tokens": {"alice": 3, "gone": 4}}')
+    accounts = accounts_of(tmp_path, Days())
+    KeyUsageFile(path, accounts).load()
+    assert (accounts.tokens_today(), accounts.tokens_this_month()) == ({"alice": 3}, {})
 
 
 @pytest.mark.parametrize(
@@ -134,6 +147,7 @@ async def test_what_was_used_today_outlives_a_restart(tmp_path: Path) -> None:
         '{"version": 2, "day": 20000, "tokens": {}}',
         '{"version": 1, "day": "x", "tokens": {}}',
         '{"version": 1, "day": 20000, "tokens": {"alice": -1}}',
+        '{"version": 1, "day": 20000, "tokens": {}, "month": 657, "month_tokens": {"alice": 0.5}}',
         "[" * 100_000,
         "x" * 300_000,
     ],

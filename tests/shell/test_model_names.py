@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -206,6 +207,74 @@ async def fleet(*, is_strict: bool = False, presets: Sequence[Preset] = ()) -> A
             native,
             desired,
         )
+
+
+@asynccontextmanager
+async def mixed_fleet() -> AsyncIterator[Fleet]:
+    """``default`` in the middle of a rollout from general.gguf to coder.gguf: an agent of each."""
+    async with world(WIDE) as here:
+        states = FleetKeeper(MemoryDatabase(), here.dispatcher)
+        digests = []
+        for name in ("general", "coder"):
+            model = LocalToAgent(f"/models/{name}.gguf")
+            digests.append(
+                await states.replace(attrs.evolve(BalancerDesiredState.default(), model=model))
+            )
+        here.dispatcher.set_deployments(
+            [PoolSettings(name="default", admissible=frozenset(digests))]
+        )
+        deployments = Deployments(here.dispatcher, states, earlier=states.spec)
+        apis, exact, _ = api_routers(BalancerConfig(), here.dispatcher, states, deployments)
+        native = InferenceRoutes(here.dispatcher, states, trio.Event(), deployments).routes()
+        agents = [here.agent(serves=digest) for digest in digests]
+        yield Fleet(here, *agents, states, apis, exact, native, [])
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}])
+@pytest.mark.parametrize("asked", [None, "coder", "general", "general.gguf"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": MESSAGES}),
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/completion", {"prompt": "hi"}),
+        ("/v1/responses", {"input": "hi", "store": False}),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 4}),
+        ("/api/chat", {"messages": MESSAGES, "stream": False}),
+    ],
+)
+async def test_in_a_mixed_rollout_each_answer_has_the_name_of_the_model_that_wrote_it(
+    path: str,
+    body: dict[str, object],
+    asked: str | None,
+    more: dict[str, object],
+    autojump_clock: MockClock,
+) -> None:
+    fingerprints: dict[str, set[str]] = {}
+
+    async def client() -> None:
+        named = {} if asked is None else {"model": asked}
+        status, answer = await here.ask(path, body | named | more)
+        assert status == 200, answer
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        models = set(re.findall(r'"model": ?"([^"]*)"', text))
+        marks = set(re.findall(r'"system_fingerprint": ?"([^"]*)"', text))
+        (name,) = {each.removesuffix(".gguf") for each in models}
+        written = text
+        for each in models:
+            written = re.sub(rf'"model": ?"{re.escape(each)}"', "", written)
+        assert [n for n in ("general", "coder") if n in written] == [name], text
+        fingerprints.setdefault(name, set()).update(marks)
+
+    async with mixed_fleet() as here:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client)
+            nursery.start_soon(client)
+        assert set(fingerprints) == {"general", "coder"}, "one was answered by each"
+        known = list(fingerprints.values())
+        assert known[0].isdisjoint(known[1])
+        _, listed = await here.ask("/v1/models/general")
+        assert listed["id"] == "coder", "the model before it leads to the deployment, too"
 
 
 def answered_by(body: Any) -> str:

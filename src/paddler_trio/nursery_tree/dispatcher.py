@@ -536,6 +536,7 @@ class Dispatcher:
             isolated=request.isolation if agent.kind.isolates else None,
             choice=granted.choice,
         )
+        request.revision = agent.revision
         if request.pin is not None and request.pin.revision is None:
             request.pin.revision = agent.revision
         request.grant(lease)

@@ -177,10 +177,6 @@ _NO_OUTBOX: Final = trio.open_memory_channel[Results](0)
 _NO_OUTBOX[0].close()
 
 
-def _ignore_move(request: Request, left: Phase) -> None:
-    """The default observer."""
-
-
 @attrs.define(eq=False, repr=False)
 class Request:
     """See the module docstring.
@@ -222,7 +218,7 @@ class Request:
     done for a token."""
     moved: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     """Who waits here goes on when ``timer`` no longer counts because the phase changed."""
-    on_move: Callable[[Request, Phase], None] = attrs.field(default=_ignore_move, init=False)
+    on_move: Callable[[Request, Phase], None] = attrs.field(default=lambda _, __: None, init=False)
     """Called within each transition, with the phase that was left."""
     observer: DeliveryObserver | None = attrs.field(default=None, init=False)
     sink: ResultSink | None = attrs.field(default=None, init=False)
@@ -232,6 +228,8 @@ class Request:
     arrived_s: float = attrs.field(factory=trio.current_time, init=False)
     agents: list[str] = attrs.field(factory=list, init=False)
     """Names of the agents it was given to, in order."""
+    revision: str | None = attrs.field(default=None, init=False)
+    """The digest of what the last of them served then; None if that is not known."""
     waited_s: float = attrs.field(default=0.0, init=False)
     """In the queue, all its stays together."""
     num_results: int = attrs.field(default=0, init=False)

@@ -172,6 +172,7 @@ function Limits({ of: key }: { of: ApiKey }) {
     ["a minute", key.used.requests_last_minute, key.requests_per_minute],
     ["at once", key.used.concurrent, key.max_concurrent],
     ["tokens today", key.used.tokens_today, key.tokens_per_day],
+    ["tokens this month", key.used.tokens_this_month, key.tokens_per_month],
   ] as const;
   const limited = shown.filter(([, , most]) => most !== null);
   if (limited.length === 0) {

@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from paddler_trio.agent.assembly.instances import Instances
+from paddler_trio.agent.assembly.machine_watch import MachineWatch
 from paddler_trio.agent.assembly.upstream_agent import upstream_agent_parts
 from paddler_trio.agent.link.agent_folder import in_use
 from paddler_trio.agent.link.agent_status import AgentStatus
@@ -137,6 +138,7 @@ class _Host:
     _disk: DiskSpace = attrs.field(init=False)
     _measures: InstanceMeasures = attrs.field(init=False)
     _memory: MemoryInUse = attrs.field(factory=MemoryInUse, init=False)
+    _machine: MachineWatch = attrs.field(factory=MachineWatch, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Raise ConfigurationError for a bad endpoint of traces, or without OpenTelemetry."""
@@ -155,7 +157,7 @@ class _Host:
         self, open_metrics: OpenMetrics | None, instances: Instances[InstanceWanted]
     ) -> dict[str, Run]:
         """Return what runs beside the instances, by the names of the tasks."""
-        services: dict[str, Run] = {}
+        services: dict[str, Run] = {"machine": self._machine.keep_looking}
         if self.spans is not None:
             services["span export"] = self.spans.run
         if open_metrics is not None:
@@ -210,6 +212,7 @@ class _Host:
             ),
             id=link_id,
             placement=placement,
+            machine=lambda: None if instances is None else self._machine.facts,
             on_instances=None if instances is None else instances.want,
             rotation=None if instances is None else self._rotation(),
         )

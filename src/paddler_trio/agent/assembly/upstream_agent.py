@@ -7,6 +7,7 @@ from typing import Final
 
 import trio
 
+from paddler_trio.agent.assembly.machine_watch import MachineWatch
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink, new_agent_id
 from paddler_trio.agent.model.server_files import ServerFiles
@@ -51,6 +52,7 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
         return await link.authorization()
 
     streams = ForwardedStreams(server.stream_interval_ms / 1000)
+    machine = MachineWatch()
     tunnels = UpstreamTunnels(client, monitor, streams, address, tls, authorization, shown.show)
     link = BalancerLink(
         address,
@@ -63,6 +65,7 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
         id=f"{host}.{server.deployment}",
         placement=lambda: placement,
         offer=lambda: shown.offer,
+        machine=lambda: machine.facts,
     )
 
     def offer_nothing() -> None:
@@ -72,6 +75,7 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
     first = InstanceParts(
         name=config.name or host,
         services={
+            "machine": machine.keep_looking,
             "upstream monitor": monitor.run,
             "upstream status": shown.run,
             "upstream connections": client.run,

@@ -16,6 +16,7 @@ import attrs
 
 from paddler_trio.balancer.activity.measures.endings import refused_with
 from paddler_trio.balancer.activity.moments import ms
+from paddler_trio.net.server.client_identity import SOURCE
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Request, Stopping, Streaming
 from paddler_trio.nursery_tree.request_endings import Completed, Ending, Failure
@@ -109,6 +110,7 @@ class PlacementRecord:
         the reason.
       preemptions: how often the engine gave its cells to others for a while.
       preempted_s: when it did, the first of them, if the agent reports it.
+      revision: the number of the state that the agent served, if that is known.
     """
 
     agent: str
@@ -125,6 +127,7 @@ class PlacementRecord:
     ending: str | None = None
     preemptions: int = 0
     preempted_s: tuple[float, ...] = ()
+    revision: int | None = None
 
     def view(self) -> dict[str, object]:
         prompt = self.prompt
@@ -145,6 +148,7 @@ class PlacementRecord:
             "ending": self.ending,
             "preemptions": self.preemptions,
             "preempted_ms": [ms(each) for each in self.preempted_s],
+            "revision": self.revision,
         }
 
 
@@ -196,12 +200,15 @@ class RequestRecord:
     capture: Capture | None = None
     trace: str | None = None
     """The id of its trace."""
+    source: str = ""
+    """Where it came from, of a client without a name: its address, program and user."""
     preset: str = ""
     """The preset that it was made under; empty for none."""
 
     @classmethod
     def of(cls, request: Request) -> RequestRecord:
-        """Return the record of a request that has just arrived."""
+        """Return the record of a request that has just arrived, in the task of its client."""
+        source = None if request.client_name else SOURCE.get()
         return cls(
             request.key,
             request.id[:MAX_TEXT_CHARS],
@@ -211,6 +218,7 @@ class RequestRecord:
             None if request.route is None else request.route[:MAX_TEXT_CHARS],
             request.arrived_s,
             trace=request.trace_id,
+            source="" if source is None else source.words,
             preset=request.preset,
         )
 
@@ -275,6 +283,7 @@ class RequestRecord:
             "key": self.key,
             "id": self.id,
             "client": self.client,
+            "source": self.source,
             "deployment": self.deployment,
             "preset": self.preset or None,
             "kind": self.kind,

@@ -17,7 +17,7 @@ from paddler_trio.balancer.apis.fields import Record
 from paddler_trio.balancer.apis.ignored_fields import HEADER, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.under_presets import OfPreset, filtered
-from paddler_trio.balancer.fleet.deployments import ChosenPreset
+from paddler_trio.balancer.fleet.deployment import ChosenPreset
 from paddler_trio.balancer.front.end_user import user_in, user_of
 from paddler_trio.net.server.asgi import (
     BodyTooLargeError,
@@ -84,6 +84,10 @@ class ApiExchange:
     has_started: bool = attrs.field(default=False, init=False)
     held_bytes: int = attrs.field(default=0, init=False)
     """The bytes that are held of its answer."""
+    revision: str | None = attrs.field(default=None, init=False)
+    """The digest of what answers it, once an agent does; of several, the first."""
+    on_revision: Callable[[], None] = attrs.field(default=lambda: None, init=False)
+    """Called when that is known, before anything of the answer is read."""
     has_stored_items: bool = attrs.field(default=False, init=False)
     """The prompt is more than the body: stored items come before it."""
 

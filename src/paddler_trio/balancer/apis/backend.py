@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Protocol, TypeVar
 
 import attrs
 
@@ -12,7 +13,8 @@ from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.ignored_fields import IgnoredFieldsLog
 from paddler_trio.balancer.apis.limits import ApiLimits
-from paddler_trio.balancer.fleet.deployments import Deployment, Deployments, NoSuchModelError
+from paddler_trio.balancer.fleet.deployment import Deployment
+from paddler_trio.balancer.fleet.deployments import Deployments, NoSuchModelError
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -105,9 +107,34 @@ def no_such_model(error: NoSuchModelError) -> ApiError:
     )
 
 
-def model_name(backend: Backend, asked: str | None) -> str:
+def answering(backend: Backend, exchange: ApiExchange) -> Deployment:
+    """Return the deployment under the names of the revision that answers this request, as far as
+    that is known: of a rollout that is under way there are two."""
+    return backend.deployments.answering(backend.deployment, exchange.revision)
+
+
+def model_name(backend: Backend, exchange: ApiExchange, asked: str | None) -> str:
     """Return the name to answer under: the one that was asked for, unless another model answers."""
-    return backend.deployment.name_for(asked)
+    return answering(backend, exchange).name_for(asked)
+
+
+class Headed(Protocol):
+    """What an answer begins with, which has the name of the model in it."""
+
+    model: str
+
+
+H = TypeVar("H", bound=Headed)
+
+
+def named(heading: H, backend: Backend, exchange: ApiExchange, asked: str | None) -> H:
+    """Return ``heading``, in which the name is from now on that of what answers."""
+
+    def name() -> None:
+        heading.model = model_name(backend, exchange, asked)
+
+    exchange.on_revision = name
+    return heading
 
 
 def cluster_parameters(backend: Backend) -> Mapping[str, object]:
@@ -122,9 +149,9 @@ def cluster_parameters(backend: Backend) -> Mapping[str, object]:
     return parameters if preset is None else parameters | preset.sampling_values
 
 
-def fingerprint(backend: Backend) -> str:
+def fingerprint(backend: Backend, exchange: ApiExchange) -> str:
     """Names the model and all its settings: answers under equal ones may be compared."""
-    return "b" + backend.deployment.shown_digest[:12]
+    return "b" + answering(backend, exchange).shown_digest[:12]
 
 
 def must_generate(backend: Backend) -> None:

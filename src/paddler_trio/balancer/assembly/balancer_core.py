@@ -99,6 +99,7 @@ class BalancerCore:
             dispatcher,
             rules=attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s),
         )
+        activity.revision_of = states.revision_of
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
         measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)

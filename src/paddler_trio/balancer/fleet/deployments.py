@@ -10,14 +10,17 @@ is none, unless names are taken strictly, or it has no model and others have.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import PurePosixPath
-from typing import Final, NamedTuple, Protocol, assert_never
-from urllib.parse import urlsplit
+from typing import Final, Protocol
 
 import attrs
 
+from paddler_trio.balancer.fleet.deployment import (
+    LATEST,
+    ChosenPreset,
+    Deployment,
+    names_of,
+)
 from paddler_trio.errors import PaddlerError
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -25,19 +28,13 @@ from paddler_trio.nursery_tree.pool import Pool, PoolSettings
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     DesiredModel,
-    HuggingFaceModel,
-    LocalToAgent,
-    NoModel,
-    UrlModel,
 )
-from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras
+from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.presets import Preset
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 MAX_NAME_CHARS: Final = 512
 """Of a model's name in a request."""
-LATEST: Final = ":latest"
-"""The tag of a model that Ollama's programs name without one."""
 _BUSY_PHASES: Final = frozenset({"resolving", "downloading", "draining", "loading", "probing"})
 
 
@@ -88,85 +85,6 @@ class NoSuchModelError(PaddlerError):
             f"the model {name[:200]!r} is not served; served is: {', '.join(known) or 'none'}"
         )
         self.name = name
-
-
-@attrs.frozen(kw_only=True)
-class Deployment:
-    """One deployment as a request sees it.
-
-    Args:
-      name: of the deployment.
-      id: its name in answers; of ``default`` its first alias, else the file's name without its
-        ending; of a preset its own.
-      aliases: other names of it, which neither show where agents keep the file nor the address it
-        came from, which may hold a secret.
-      state: what its agents are to serve; None while nothing is known of it.
-    """
-
-    name: str
-    id: str
-    aliases: tuple[str, ...] = ()
-    state: AgentDesiredState | None = None
-    extras: Extras = NO_EXTRAS
-    digest: str = ""
-    desired_names: frozenset[str] = frozenset()
-    """Names of the desired model while only the one before it answers: requests may use them."""
-    answers_with: str = ""
-    """The digest of what answers now; empty if that is what is desired, or nothing does."""
-    preset: Preset | None = None
-    """Under which requests for it are answered."""
-
-    def under(self, preset: Preset) -> Deployment:
-        """Return the preset as a model of its own."""
-        return attrs.evolve(self, id=preset.name, aliases=(), preset=preset)
-
-    @property
-    def shown_digest(self) -> str:
-        """Return what names the model and all its settings, a preset included."""
-        own = self.answers_with or self.digest
-        if self.preset is None:
-            return own
-        return hashlib.sha256(own.encode() + self.preset.canonical).hexdigest()
-
-    def is_allowed(self, allowed: frozenset[str] | None) -> bool:
-        """Return whether a key for these deployments and presets may use it; None: it may use
-        all."""
-        names = {self.name} if self.preset is None else {self.name, self.id}
-        return allowed is None or not names.isdisjoint(allowed)
-
-    @property
-    def is_empty(self) -> bool:
-        """It has no model."""
-        return self.state is not None and isinstance(self.state.model, NoModel)
-
-    @property
-    def is_served(self) -> bool:
-        """It is one to choose: ``default`` is there without a model too, and then it is none."""
-        if self.name == DEFAULT_DEPLOYMENT:
-            return self.state is not None and not self.is_empty
-        return not self.is_empty
-
-    @property
-    def generates_tokens(self) -> bool:
-        """False while it makes embeddings."""
-        return self.state is None or not self.state.inference_parameters.enable_embeddings
-
-    def is_called(self, name: str) -> bool:
-        if self.preset is not None:
-            return name == self.id
-        return name in (self.id, self.name) or name in self.aliases or name in self.desired_names
-
-    def name_for(self, asked: str | None) -> str:
-        """Return the name of what answers: the one that was asked for, if it is one of its own, or
-        none that is known."""
-        return self.id if asked is None or asked in self.desired_names else asked
-
-
-class ChosenPreset(NamedTuple):
-    """A preset that a request has named, and the deployment that it is of."""
-
-    deployment: str
-    preset: Preset
 
 
 def _no_specification(name: str) -> Specification | None:
@@ -261,6 +179,23 @@ class Deployments:
             raise self.unknown(asked or DEFAULT_DEPLOYMENT, allowed)
         return found
 
+    def answering(self, deployment: Deployment, revision: str | None) -> Deployment:
+        """Return a deployment under the names of the revision that answers a request; the
+        deployment itself while that is not known."""
+        if revision is None or revision == (deployment.answers_with or deployment.digest):
+            return deployment
+        if deployment.name != DEFAULT_DEPLOYMENT or deployment.preset is not None:
+            return attrs.evolve(deployment, answers_with=revision)
+        pool = self.dispatcher.pools.find(deployment.name)
+        assert pool is not None, "there always is a default"
+        is_desired = revision == self.states.digest
+        answers = None if is_desired else self.earlier(pool.name, revision)
+        if answers is None and not is_desired:
+            return deployment
+        found = self._default(pool, answers, self._earlier(pool))
+        also = found.other_names.union((deployment.id, *deployment.aliases))
+        return attrs.evolve(found, other_names=also.difference((found.id, *found.aliases)))
+
     def named(self, name: str, allowed: frozenset[str] | None = None) -> Deployment:
         """Return the one of exactly this name or alias; NoSuchModelError."""
         for deployment in self.visible(allowed):
@@ -331,25 +266,11 @@ class Deployments:
         return self.dispatcher.pools.known()
 
     def _of(self, pool: Pool) -> Deployment:
+        """Return one as a request sees it of which it is not known yet who answers."""
         if pool.name == DEFAULT_DEPLOYMENT:
-            state = self.states.applicable
-            own, others = (pool.name, ()) if state is None else names_of(state.model)
-            desired, before = {own, *others}, self._stand_in(pool)
-            if before is not None:
-                own, others = names_of(before.model)
-            aliases = (*self.default_aliases, *pool.settings.aliases)
-            shown_as = next(iter(aliases), own)
-            names = dict.fromkeys((*others, own, *aliases))
-            return Deployment(
-                name=pool.name,
-                id=shown_as,
-                aliases=tuple(name for name in names if name != shown_as),
-                state=state,
-                extras=self.states.extras,
-                digest=self.states.digest,
-                desired_names=frozenset(desired - {shown_as, *names}),
-                answers_with="" if before is None else before.digest,
-            )
+            before = self._earlier(pool)
+            is_replaced = bool(before) and not _answers(pool, self.states.digest)
+            return self._default(pool, before[0] if is_replaced else None, before)
         specification = self.specification(pool.name)
         deployment = Deployment(name=pool.name, id=pool.name, aliases=pool.settings.aliases)
         if specification is None:
@@ -361,38 +282,55 @@ class Deployments:
             digest=specification.digest,
         )
 
-    def _stand_in(self, pool: Pool) -> StandIn | None:
-        """Return what answers in the place of what is desired, if that is known; None if nothing
-        does."""
-        answering = [agent for agent in pool.agents.values() if agent.is_accepting]
-        served = [agent.revision for agent in answering if agent.kind.reports_state]
-        if not served or self.states.digest in served or len(served) < len(answering):
-            return None
-        return next((s for each in served if each and (s := self.earlier(pool.name, each))), None)
+    def _default(
+        self, pool: Pool, answers: StandIn | None, before: Sequence[StandIn]
+    ) -> Deployment:
+        """Return ``default`` under the names of one of its models.
+
+        Args:
+          answers: the one; None for what is desired.
+          before: those that answer, and are not what is desired.
+        """
+        state = self.states.applicable
+        desired = (pool.name, ()) if state is None else names_of(state.model)
+        own, others = desired if answers is None else names_of(answers.model)
+        aliases = (*self.default_aliases, *pool.settings.aliases)
+        shown_as = next(iter(aliases), own)
+        names = dict.fromkeys((*others, own, *aliases))
+        also = [desired, *(names_of(each.model) for each in before)]
+        known = {name for first, rest in also for name in (first, *rest)}
+        return Deployment(
+            name=pool.name,
+            id=shown_as,
+            aliases=tuple(name for name in names if name != shown_as),
+            state=state,
+            extras=self.states.extras,
+            digest=self.states.digest,
+            other_names=frozenset(known - {shown_as, *names}),
+            answers_with="" if answers is None else answers.digest,
+        )
+
+    def _earlier(self, pool: Pool) -> list[StandIn]:
+        """Return what answers and is not what is desired, of which that is known."""
+        served = {
+            agent.revision
+            for agent in pool.agents.values()
+            if agent.is_accepting and agent.kind.reports_state
+        }
+        found = (self.earlier(pool.name, e) for e in served if e and e != self.states.digest)
+        return [each for each in found if each is not None]
+
+
+def _answers(pool: Pool, digest: str) -> bool:
+    """Return whether an agent answers with this, or one does of which that is not known."""
+    return any(
+        not agent.kind.reports_state or agent.revision == digest
+        for agent in pool.agents.values()
+        if agent.is_accepting
+    )
 
 
 def _serves(agent: AgentConnection, deployment: Deployment) -> bool:
     """It answers with what is desired; of servers that is not known."""
     is_desired = deployment.digest in ("", agent.revision)
     return is_desired and agent.is_accepting and agent.usable_slots > 0
-
-
-def names_of(model: DesiredModel) -> tuple[str, tuple[str, ...]]:
-    """Return the name of ``default`` that has this model, and the other names of it."""
-    match model:
-        case NoModel():
-            return "none", ()
-        case LocalToAgent(path):
-            return _names(path)
-        case UrlModel(url):
-            return _names(urlsplit(url).path)
-        case HuggingFaceModel(filename, repo_id, _):
-            return _names(filename, f"{repo_id}/{filename}", repo_id)
-        case _:
-            assert_never(model)
-
-
-def _names(file: str, *others: str) -> tuple[str, tuple[str, ...]]:
-    name = PurePosixPath(file).name
-    own = name.removesuffix(".gguf") or name
-    return own, tuple(dict.fromkeys(n for n in (name, *others) if n and n != own))

@@ -6,7 +6,8 @@ users.
     Anthropic's        metadata.user_id
 
 The header goes before the body: a proxy in front may set it. Names of users may be personal data,
-so a name is hashed at once, with a key that ends with the process; nothing else of it is kept.
+so a name is hashed at once, with a key that ends with the process. Nothing else of it is kept,
+but for requests of a client without a name: operators are shown whose they are, in memory only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from paddler_trio.net.server.asgi import HttpProblem
+from paddler_trio.net.server.client_identity import SOURCE
 from paddler_trio.net.server.exchange import Exchange
 
 USER_HEADER: Final = b"x-paddler-user"
@@ -48,5 +50,7 @@ def _digest(name: str, what: str) -> str:
         raise HttpProblem(400, f"{what} has {len(name)} characters, the limit is {MAX_USER_CHARS}")
     if not name:
         return ""
+    if (source := SOURCE.get()) is not None and not source.user:
+        source.user = name  # shown of clients without a name only, in records of requests
     raw = name.encode("utf-8", "surrogatepass")
     return hashlib.blake2s(raw, key=_HASH_KEY, digest_size=8).hexdigest()

@@ -19,6 +19,12 @@ from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.fleet.issue_words import OLD_MODEL_SERVES, issues_words
+from paddler_trio.cli.live.agent_machine import (
+    MachineView,
+    machine_columns,
+    machine_lines,
+    machines_of,
+)
 from paddler_trio.cli.live.columns import Column, table
 from paddler_trio.cli.live.request_views import StateView
 from paddler_trio.cli.management_client import AgentView, FleetView, ManagementClient
@@ -65,7 +71,8 @@ def show(
         return
     with one_line_errors(), ManagementClient.open(management) as client:
         if not watch:
-            _show(client.fleet(), as_json=as_json, wide=wide)
+            machines = machines_of(client) if wide and not as_json else {}
+            _show(client.fleet(), as_json=as_json, wide=wide, machines=machines)
             if not as_json:
                 _show_gone(client)
         elif as_json or not stdout().is_terminal:
@@ -79,6 +86,28 @@ def show(
                     width = None if wide else live.console.width
                     lines = agents_table(view.agents, rates, width=width)
                     live.update(Group(*lines), refresh=True)
+
+
+@agents.command("show")
+@with_flags
+def show_one(
+    *,
+    name: Annotated[
+        str, typer.Argument(help="Name or id.", autocompletion=completion_values.agents)
+    ],
+    as_json: JsonOption = False,
+    management: ManagementFlags,
+) -> None:
+    """Show the machine of an agent: CPU, memory, GPUs, versions, and how busy and hot they are."""
+    with one_line_errors(), ManagementClient.open(management) as client:
+        raw = client.ask_agent("GET", name, "machine")
+        if as_json:
+            print_json(raw)
+            return
+        rows = list(machine_lines(client.structured(raw, MachineView)))
+        width = max(len(title) for title, _ in rows)
+        for title, value in rows:
+            stdout().print(printable(f"{title:{width}}  {value}"), soft_wrap=True)
 
 
 @agents.command()
@@ -151,13 +180,16 @@ def _changes(views: Iterable[FleetView]) -> Iterable[FleetView]:
         before = view
 
 
-def _show(view: FleetView, *, as_json: bool, wide: bool) -> None:
+def _show(
+    view: FleetView, *, as_json: bool, wide: bool, machines: dict[str, MachineView] | None = None
+) -> None:
     if as_json:
         print_json(view.raw)
     elif not view.agents:
         stdout().print("no agent is connected; start one with `paddler-trio agent`")
     else:
-        print_lines(agents_table(view.agents, width=shown_width(wide=wide)))
+        width = shown_width(wide=wide)
+        print_lines(agents_table(view.agents, width=width, machines=machines or {}))
 
 
 def _show_gone(client: ManagementClient) -> None:
@@ -206,11 +238,17 @@ class EngineRates:
 
 
 def agents_table(
-    shown: Iterable[AgentView], rates: EngineRates | None = None, *, width: int | None = None
+    shown: Iterable[AgentView],
+    rates: EngineRates | None = None,
+    *,
+    width: int | None = None,
+    machines: dict[str, MachineView] | None = None,
 ) -> list[Text]:
-    """Return lines, one an agent, by name; with `rates` also what its engine does."""
+    """Return lines, one an agent, by name; with `rates` also what its engine does, with `machines`
+    what it runs on."""
     by_name = sorted(shown, key=lambda agent: (agent.label, agent.id))
-    return table(_columns(by_name, rates), by_name, width)
+    columns = _columns(by_name, rates)
+    return table([*columns, *(machine_columns(machines) if machines else ())], by_name, width)
 
 
 def _columns(shown: list[AgentView], rates: EngineRates | None) -> list[Column[AgentView]]:

@@ -42,7 +42,7 @@ def waterfall(detail: RequestDetail, *, width: int = 120) -> list[str]:
 
 def _head(request: RequestView, clock: Clock) -> Iterator[str]:
     yield f"request {request.key}  {printable(request.id)}".rstrip()
-    client = printable(request.client) or "anonymous"
+    client = printable(request.who) or "anonymous"
     model = f"deployment {printable(request.deployment)}"
     if request.preset:
         model += f", preset {printable(request.preset)}"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
+from paddler_trio.scheduler.batching.adapter_turns import AdapterTurns
 from paddler_trio.scheduler.batching.batch_plan import PrefillBudget, ScheduledChunk, plan_batch
 from paddler_trio.scheduler.batching.cells import Cells
 from paddler_trio.scheduler.batching.checkpoints import checkpoint_places
@@ -67,6 +68,7 @@ class Streams:
     rules: MemoryRules = attrs.field(factory=MemoryRules)
     first_position: Callable[[int], int] = attrs.field(default=lambda _: 0)
     keeps_checkpoints: bool = False
+    turns: AdapterTurns = attrs.field(factory=AdapterTurns, init=False)
     preemptions: int = attrs.field(default=0, init=False)
     _preempted: list[int] = attrs.field(factory=list, init=False)
     """Keys of those that were preempted since the last report."""
@@ -198,12 +200,12 @@ class Streams:
     ) -> tuple[ScheduledChunk, ...]:
         """Return the next pass; changes nothing that matters if it is never run."""
         self._turn += 1
-        return self._plan(self.running, token_budget, prefill_budget)
+        return self._plan(self._members, token_budget, prefill_budget)
 
     def plan_generating(self, *, token_budget: int) -> tuple[ScheduledChunk, ...]:
         """Return the first part of a pass that comes in two: without prompts."""
         self._turn += 1
-        generating = [s for s in self._running.values() if s.is_generating]
+        generating = [s for s in self._members if s.is_generating]
         return self._plan(generating, token_budget, None) if generating else ()
 
     def plan_prompts(
@@ -211,7 +213,7 @@ class Streams:
     ) -> tuple[ScheduledChunk, ...]:
         """Return the second part of such a pass: nothing but prompts, also of sequences that came
         meanwhile."""
-        ingesting = [s for s in self._running.values() if not s.is_generating]
+        ingesting = [s for s in self._members if not s.is_generating]
         return self._plan(ingesting, token_budget, prefill_budget)
 
     def commit(self, chunks: tuple[ScheduledChunk, ...]) -> None:
@@ -279,8 +281,8 @@ class Streams:
 
     @property
     def has_prompts(self) -> bool:
-        """Return whether a running sequence has more to compute than its newest token."""
-        return not all(sequence.is_generating for sequence in self._running.values())
+        """Return whether one whose turn it is has more to compute than its newest token."""
+        return not all(sequence.is_generating for sequence in self._members)
 
     @property
     def num_running(self) -> int:
@@ -296,6 +298,10 @@ class Streams:
         return len(self._waiting)
 
     # -------------------------------------------------------------- private
+
+    @property
+    def _members(self) -> list[Sequence]:
+        return self.turns.members(self._running.values())
 
     def _plan(
         self, sequences: Iterable[Sequence], token_budget: int, prefill_budget: PrefillBudget | None

@@ -46,6 +46,8 @@ class StepSource:
     pin: RevisionPin | None = None
     is_repeatable: bool = False
     max_logprobs: int | None = None
+    _exchange: ApiExchange | None = attrs.field(default=None, init=False)
+    """The one to tell which revision answers."""
     _num_logprobs: int = attrs.field(default=0, init=False)
     _requests: list[Request] = attrs.field(factory=list, init=False)
     _progress: dict[int, Mapping[str, object]] = attrs.field(factory=dict, init=False)
@@ -83,6 +85,7 @@ class StepSource:
         Errors:
           HttpProblem: 503 without room for it.
         """
+        self._exchange = exchange
         if nursery is None:
             (work,) = works
             await self._submit(exchange, work)
@@ -266,6 +269,10 @@ class StepSource:
 
     def _split(self, choice: int, step_results: Results) -> tuple[Step | None, ApiError | None]:
         """An ending that is no ``Done`` is taken out: it can only be the last of its step."""
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            exchange.revision = self._requests[choice].revision
+            exchange.on_revision()
         results = step_results.results
         error = from_result(results[-1]) if results else None
         if error is not None:

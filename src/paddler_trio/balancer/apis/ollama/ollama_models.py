@@ -25,7 +25,8 @@ from paddler_trio.balancer.apis.llama_server.model_routes import (
 from paddler_trio.balancer.apis.ollama.ollama_answers import NDJSON_HEADERS, line
 from paddler_trio.balancer.apis.ollama.ollama_fields import pull_record, show_record
 from paddler_trio.balancer.apis.ollama.ollama_routes import plain_name
-from paddler_trio.balancer.fleet.deployments import LATEST, Deployment, NoSuchModelError
+from paddler_trio.balancer.fleet.deployment import LATEST, Deployment
+from paddler_trio.balancer.fleet.deployments import NoSuchModelError
 from paddler_trio.wire.scalars import rfc3339
 from paddler_trio.wire.trio.work import SamplingOverrides
 
