@@ -27,9 +27,9 @@ from paddler_trio.balancer.apis.llama_server.model_routes import (
 )
 from paddler_trio.balancer.apis.llama_server.rerank import rerank
 from paddler_trio.balancer.apis.ollama.ollama_answers import envelope as ollama_envelope
+from paddler_trio.balancer.apis.ollama.ollama_library import copy, create, delete, pull
 from paddler_trio.balancer.apis.ollama.ollama_models import (
     greet,
-    pull,
     running,
     show,
     tags,
@@ -89,8 +89,7 @@ _OPERATORS = (
     "files, and under which names"
 )
 _OLLAMA_UNSUPPORTED = {
-    **{("POST", f"/api/{each}"): _OPERATORS for each in ("create", "copy", "push")},
-    ("DELETE", "/api/delete"): _OPERATORS,
+    ("POST", "/api/push"): _OPERATORS,
     ("HEAD", "/api/blobs/{digest}"): _OPERATORS,
     ("POST", "/api/blobs/{digest}"): _OPERATORS,
 }
@@ -195,7 +194,9 @@ def _add_ollama(routes: ApiRoutes) -> None:
     routes.add("POST", "/api/embed", embed_texts)
     routes.add("POST", "/api/embeddings", embed_prompt)
     routes.add("POST", "/api/show", show)
-    routes.add("POST", "/api/pull", pull)
+    for path, endpoint in (("create", create), ("copy", copy), ("pull", pull)):
+        routes.add("POST", f"/api/{path}", endpoint)
+    routes.add("DELETE", "/api/delete", delete)
     routes.add("GET", "/api/ps", running)
     for path, endpoint in (("/api/tags", tags), ("/api/version", version)):
         routes.add("GET", path, endpoint)

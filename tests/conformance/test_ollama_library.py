@@ -1,0 +1,172 @@
+"""Ollama's own client makes, copies and deletes models: presets, for who may manage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import httpx
+import pytest
+from fleet import END_S, Fleet
+from rollouts import apply, deployment
+
+from paddler_trio.balancer.keys.api_keys import (
+    KeyFile,
+    KeyScope,
+    StoredKey,
+    new_secret,
+    write_key_file,
+)
+from paddler_trio.processes.engine.proof import BUNDLED_MODEL
+
+if TYPE_CHECKING:
+    import ollama
+
+SAY = [{"role": "user", "content": "What is a slot?"}]
+
+
+@attrs.frozen
+class Place:
+    """A fleet whose key ``boss`` may manage, and whose key ``guest`` may ask."""
+
+    fleet: Fleet
+    keys: dict[str, str]
+    audit: Path
+
+    def client(self, name: str) -> ollama.Client:
+        import ollama  # slow: not while tests are collected
+
+        headers = {"Authorization": f"Bearer {self.keys[name]}"}
+        return ollama.Client(
+            self.fleet.inference_url, headers=headers, trust_env=False, timeout=END_S
+        )
+
+    def note(self) -> str:
+        """Of the revision in force."""
+        answer = httpx.get(
+            f"{self.fleet.management_url}/api/v2/fleet", trust_env=False, timeout=END_S
+        )
+        revision = answer.json()["revision"]
+        return f"{revision['author']}: {revision['note']}"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("keys")
+    keys = {"boss": new_secret(), "guest": new_secret()}
+    content = KeyFile()
+    for name, secret in keys.items():
+        scopes = {KeyScope.INFERENCE} | ({KeyScope.MANAGEMENT} if name == "boss" else set())
+        key = StoredKey.of(secret, name=name, scopes=frozenset(scopes), created="2026-01-02")
+        content = content.having(key)
+    write_key_file(folder / "keys.json", content)
+    options = [
+        *(f"--api-key-file={folder}/keys.json", "--strict-model-names"),
+        *("--insecure-management", f"--audit-log={folder}/audit.jsonl"),
+    ]
+    with Fleet.start(agents=1, model=None, balancer_options=options) as fleet:
+        apply(
+            fleet,
+            deployment(BUNDLED_MODEL, "coder", aliases=["qwen"], presets=[{"name": "terse"}]),
+        )
+        fleet.wait_until(lambda view: any(each["is_accepting"] for each in view["agents"]))
+        yield Place(fleet, keys, folder / "audit.jsonl")
+
+
+def names(client: ollama.Client) -> list[str]:
+    return [str(each.model) for each in client.list().models]
+
+
+def test_a_model_is_made_asked_copied_and_deleted(place: Place) -> None:
+    with place.client("boss") as boss, place.client("guest") as guest:
+        made = boss.create(
+            "mario:8b",
+            from_="coder:latest",
+            system="You are Mario.",
+            parameters={"temperature": 0.25, "stop": ["END"], "num_predict": 5, "num_ctx": 8},
+        )
+        assert made.status == "success"
+        assert place.note() == "boss: /api/create from coder"
+        assert names(guest) == ["coder:latest", "terse:latest", "mario:8b"]
+        shown = guest.show("mario:8b")
+        assert "temperature                    0.25" in (shown.parameters or "")
+        assert 'SYSTEM """You are Mario."""' in (shown.modelfile or "")
+        answer = guest.chat("mario:8b", SAY, think=False)
+        assert (answer.model, answer.eval_count) == ("mario:8b", 5)
+        steps = [
+            each.status
+            for each in boss.create("mario:8b", from_="mario:8b", system="Be Luigi.", stream=True)
+        ]
+        assert steps[-1] == "success"
+        shown = guest.show("mario:8b")
+        assert 'SYSTEM """Be Luigi."""' in (shown.modelfile or "")
+        assert "temperature                    0.25" in (shown.parameters or ""), "it stays"
+        assert boss.copy("mario:8b", "luigi").status == "success"
+        assert guest.chat("luigi:latest", SAY, think=False).eval_count == 5
+        assert boss.copy("qwen", "coder-too").status == "success"
+        assert guest.chat("coder-too", SAY, options={"num_predict": 3}, think=False).eval_count == 3
+        for name in ("luigi", "mario:8b", "coder-too"):
+            assert boss.delete(name).status == "success"
+        assert names(guest) == ["coder:latest", "terse:latest"]
+    actions = [json.loads(line) for line in place.audit.read_text().splitlines()]
+    changes = [(each["who"], each["target"]) for each in actions if each["who"] == "boss"]
+    assert changes == [("boss", name) for name in _CHANGED]
+
+
+_CHANGED = (
+    *("mario:8b", "mario:8b", "luigi", "coder-too"),
+    *("luigi", "mario:8b", "coder-too"),
+)
+
+
+def test_who_may_not_manage_is_told_what_it_takes(place: Place) -> None:
+    import ollama
+
+    with place.client("guest") as guest:
+        for ask in (
+            lambda: guest.create("mario", from_="coder"),
+            lambda: guest.copy("coder", "mario"),
+            lambda: guest.delete("terse"),
+        ):
+            with pytest.raises(ollama.ResponseError, match="the key 'guest' has them not") as no:
+                ask()
+            assert no.value.status_code == 403
+        assert guest.pull("terse").status == "success"
+        assert names(guest) == ["coder:latest", "terse:latest"]
+
+
+def test_what_cannot_be_made_is_refused_by_name(place: Place) -> None:
+    import ollama
+
+    with place.client("boss") as boss:
+        wrong: list[tuple[Any, int, str]] = [
+            (lambda: boss.create("coder", from_="terse"), 400, "'coder' is a name of 'coder'"),
+            (lambda: boss.create("qwen", from_="coder"), 400, "'qwen' is a name of 'coder'"),
+            (lambda: boss.create("a b", from_="coder"), 400, "'a b' cannot name a preset"),
+            (lambda: boss.create("mario", from_="gpt-4"), 404, "'gpt-4' is not served"),
+            (lambda: boss.create("mario"), 400, "from is required"),
+            (
+                lambda: boss.create("mario", from_="coder", template="{{ .Prompt }}"),
+                400,
+                "template is not supported: the template is the deployment's",
+            ),
+            (lambda: boss.create("m", from_="coder", quantize="q4_0"), 400, "files are the"),
+            (
+                lambda: boss.create("m", from_="coder", parameters={"temperature": "hot"}),
+                400,
+                "parameters.temperature",
+            ),
+            (lambda: boss.delete("coder"), 501, "coder is a deployment"),
+            (lambda: boss.delete("mario"), 404, "'mario' is not served"),
+            (lambda: boss.copy("mario", "luigi"), 404, "'mario' is not served"),
+        ]
+        for ask, status, words in wrong:
+            with pytest.raises(ollama.ResponseError) as refused:
+                ask()
+            assert (refused.value.status_code, words in refused.value.error) == (status, True), (
+                refused.value.error
+            )
+        assert names(boss) == ["coder:latest", "terse:latest"]
