@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,3 +171,48 @@ def test_what_cannot_be_made_is_refused_by_name(place: Place) -> None:
                 refused.value.error
             )
         assert names(boss) == ["coder:latest", "terse:latest"]
+
+
+def test_the_forms_that_open_webui_fills_in_are_taken(place: Place) -> None:
+    """Its router sends a model's name in two fields, and reads JSON of whatever answers."""
+    with httpx.Client(
+        base_url=place.fleet.inference_url,
+        headers={"Authorization": f"Bearer {place.keys['boss']}"},
+        trust_env=False,
+        timeout=END_S,
+    ) as http:
+        version = http.get("/api/version").json()["version"]
+        assert all(part.isdecimal() for part in version.split("."))
+        listed = {each["model"]: each for each in http.get("/api/tags").json()["models"]}
+        loaded = http.get("/api/ps").json()["models"]
+        for each in loaded:
+            assert each["model"] in listed
+            datetime.fromisoformat(each["expires_at"])
+        both = {"name": "terse:latest", "model": "terse:latest"}
+        assert http.post("/api/show", json=both).json()["capabilities"]
+        pulled = http.post("/api/pull", json={**both, "insecure": True})
+        assert [json.loads(line) for line in pulled.text.splitlines()][-1] == {"status": "success"}
+        unloaded = {"model": "terse:latest", "keep_alive": 0, "prompt": ""}
+        assert http.post("/api/generate", json=unloaded).json()["done_reason"] == "unload"
+        made = http.post("/api/create", json={"model": "webui", "from": "terse", "stream": True})
+        assert made.text.splitlines()[-1] == '{"status":"success"}'
+        assert http.post(
+            "/api/copy", json={"source": "webui:latest", "destination": "webui-2"}
+        ).is_success
+        said = http.post(
+            "/api/chat",
+            json={
+                "model": "webui-2:latest",
+                "messages": [{"role": "user", "content": "Hi"}],
+                "options": {"num_predict": 3, "num_ctx": 2048},
+                "stream": True,
+                "keep_alive": "5m",
+            },
+        )
+        assert said.headers["content-type"] == "application/x-ndjson"
+        assert json.loads(said.text.splitlines()[-1])["eval_count"] == 3
+        for name in ("webui", "webui-2"):
+            body = {"name": name, "model": name}
+            assert http.request("DELETE", "/api/delete", json=body).is_success
+        missing = http.request("DELETE", "/api/delete", json={"name": "no", "model": "no"})
+        assert (missing.status_code, list(missing.json())) == (404, ["error"])
