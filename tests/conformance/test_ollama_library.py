@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ import pytest
 from fleet import END_S, Fleet
 from rollouts import apply, deployment
 
+from hub_server import Misbehaviour, Repository, Seen, hub_server
 from paddler_trio.balancer.keys.api_keys import (
     KeyFile,
     KeyScope,
@@ -54,9 +57,9 @@ class Place:
         return f"{revision['author']}: {revision['note']}"
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    folder = tmp_path_factory.mktemp("keys")
+@contextmanager
+def place_in(folder: Path, env: dict[str, str] | None = None) -> Iterator[Place]:
+    """A fleet with one deployment, ``coder``, which has one preset."""
     keys = {"boss": new_secret(), "guest": new_secret()}
     content = KeyFile()
     for name, secret in keys.items():
@@ -68,13 +71,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         *(f"--api-key-file={folder}/keys.json", "--strict-model-names"),
         *("--insecure-management", f"--audit-log={folder}/audit.jsonl"),
     ]
-    with Fleet.start(agents=1, model=None, balancer_options=options) as fleet:
+    with Fleet.start(agents=1, model=None, balancer_options=options, env=env) as fleet:
         apply(
             fleet,
             deployment(BUNDLED_MODEL, "coder", aliases=["qwen"], presets=[{"name": "terse"}]),
         )
         fleet.wait_until(lambda view: any(each["is_accepting"] for each in view["agents"]))
         yield Place(fleet, keys, folder / "audit.jsonl")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """The fleet of most files here."""
+    with place_in(tmp_path_factory.mktemp("keys")) as made:
+        yield made
 
 
 def names(client: ollama.Client) -> list[str]:
@@ -216,3 +226,53 @@ def test_the_forms_that_open_webui_fills_in_are_taken(place: Place) -> None:
             assert http.request("DELETE", "/api/delete", json=body).is_success
         missing = http.request("DELETE", "/api/delete", json={"name": "no", "model": "no"})
         assert (missing.status_code, list(missing.json())) == (404, ["error"])
+
+
+def test_a_model_of_the_hub_is_pulled_with_its_progress_and_asked(tmp_path: Path) -> None:
+    import ollama
+
+    data, gate = BUNDLED_MODEL.read_bytes(), threading.Event()
+    with hub_server({"Org/Demo-GGUF": Repository({"demo-Q4_K_M.gguf": data})}) as hub:
+
+        def misbehave(seen: Seen) -> Misbehaviour:
+            """The file itself waits; what a judgement reads of its beginning does not."""
+            is_whole = seen.range is None or seen.range[1] >= len(data) - 1
+            return Misbehaviour(waits_for=gate if is_whole else None)
+
+        hub.misbehave = misbehave
+        env = {"HF_ENDPOINT": hub.hub_url, "HF_HOME": str(tmp_path / "hub")}
+        name = "hf.co/Org/Demo-GGUF:Q4_K_M"
+        try:
+            with place_in(tmp_path, env) as place, place.client("boss") as boss:
+                with (
+                    place.client("guest") as guest,
+                    pytest.raises(ollama.ResponseError, match="with the scopes inference and"),
+                ):
+                    guest.pull(name)
+                for wrong, status, words in [
+                    ("hf.co/Org/None", 404, "Org/None"),
+                    ("hf.co/Org/Demo-GGUF:Q9", 404, "has no Q9; it has Q4_K_M"),
+                    ("hf.co/Org", 400, "is not hf:org/repo"),
+                    ("llama3.2", 501, "a model is fetched by its repository"),
+                ]:
+                    with pytest.raises(ollama.ResponseError, match=words) as refused:
+                        boss.pull(wrong)
+                    assert refused.value.status_code == status
+                told: list[ollama.ProgressResponse] = []
+                for each in boss.pull(name, stream=True):
+                    told.append(each)
+                    if each.total is not None:
+                        gate.set()  # not before it was told how far it is
+                assert [told[0].status, told[-1].status] == ["pulling manifest", "success"]
+                files = [each for each in told if each.total is not None]
+                assert {(each.status, each.total) for each in files} == {
+                    ("pulling demo-Q4_K_M.gguf", len(data))
+                }
+                assert all(each.completed is not None and each.digest for each in files)
+                assert name in names(boss)
+                answer = boss.chat(name, SAY, options={"num_predict": 3}, think=False)
+                assert (answer.model, answer.eval_count) == (name, 3)
+                assert boss.pull(name).status == "success", "it is there"
+                assert boss.chat("coder", SAY, options={"num_predict": 3}).eval_count == 3
+        finally:
+            gate.set()

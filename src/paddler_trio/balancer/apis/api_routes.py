@@ -41,6 +41,7 @@ from paddler_trio.balancer.apis.ollama.ollama_routes import (
     embed_texts,
     generate,
 )
+from paddler_trio.balancer.apis.ollama.pulls import Pulls
 from paddler_trio.balancer.apis.openai.chat import chat_completions
 from paddler_trio.balancer.apis.openai.completions import completions
 from paddler_trio.balancer.apis.openai.embeddings import embeddings, llama_embeddings
@@ -49,6 +50,7 @@ from paddler_trio.balancer.apis.responses.responses_routes import Responses
 from paddler_trio.balancer.apis.responses.responses_store import ResponseStore
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.balancer.fleet.rollout_routes import RolloutControl
 from paddler_trio.net.server.asgi import without_body
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.settings.balancer_config import BalancerConfig
@@ -108,6 +110,7 @@ def api_routers(
     dispatcher: Dispatcher,
     states: FleetKeeper,
     deployments: Deployments,
+    rollouts: RolloutControl | None = None,
 ) -> ApiRouters:
     """Return the APIs of each port.
 
@@ -121,7 +124,8 @@ def api_routers(
         normalises_prompts=config.normalise_prompts,
         limits=ApiLimits.parse(config.openai_limits),
     )
-    backend = Backend(dispatcher, states, settings, deployments)
+    pulls = None if rollouts is None else Pulls(rollouts)
+    backend = Backend(dispatcher, states, settings, deployments, pulls=pulls)
     everything, openai, ollama = ApiRoutes(), ApiRoutes(), ApiRoutes()
     responses = Responses(
         ResponseStore(settings.limits.max_stored_responses, settings.limits.max_stored_bytes)

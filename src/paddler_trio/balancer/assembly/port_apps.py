@@ -97,7 +97,7 @@ class PortApps:
         self._native = InferenceRoutes(
             core.dispatcher, states, core.goodbye, self._deployments, moved=core.moved
         )
-        self._apis = api_routers(config, core.dispatcher, states, self._deployments)
+        self._apis = api_routers(config, core.dispatcher, states, self._deployments, core.rollouts)
         self._upstreams = Upstreams.of(config, core, self.guards, self._deployments)
         self._native_cors = Cors(config.inference_cors_allowed_hosts)
         self._api_cors = Cors(config.inference_cors_allowed_hosts, CORS_RULES)

@@ -1,4 +1,4 @@
-"""What programs of Ollama's change: ``/api/create``, ``/api/copy``, ``/api/delete``, ``/api/pull``.
+"""Change models for Ollama's programs: ``/api/create``, ``copy``, ``delete`` and ``pull``.
 
 What they make is a preset over a deployment that there is, as a new revision of the fleet. It takes
 a key that may manage; deployments themselves, and their files, are changed by operators.
@@ -7,6 +7,7 @@ a key that may manage; deployments themselves, and their files, are changed by o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import attrs
@@ -24,12 +25,14 @@ from paddler_trio.balancer.apis.ollama.ollama_fields import (
     pull_record,
 )
 from paddler_trio.balancer.apis.ollama.ollama_models import named
+from paddler_trio.balancer.apis.ollama.pull_progress import follow
 from paddler_trio.balancer.apis.sampling_fields import sampling_of
 from paddler_trio.balancer.fleet.deployment import LATEST
 from paddler_trio.balancer.fleet.fleet_keeper import RevisionConflictError
 from paddler_trio.balancer.fleet.stored_fleet import FleetTooLargeError
 from paddler_trio.errors import StateDatabaseError
 from paddler_trio.net.server.exchange import Exchange
+from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.wire.shape import ShapeError
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState
 from paddler_trio.wire.trio.presets import Preset, TokenBounds
@@ -87,19 +90,56 @@ async def delete(backend: Backend, exchange: ApiExchange) -> None:
 
 
 async def pull(backend: Backend, exchange: ApiExchange) -> None:
-    """Succeed for a model that is served; another one is for an operator to bring."""
+    """Succeed for a model that is served; fetch one of the hub for who may manage."""
     values = await exchange.read_record(backend.limits, pull_record)
+    asked = text_in(values, "model")
+    is_stream = values.get("stream") is not False
     try:
-        named(backend, exchange, text_in(values, "model"))
+        served = named(backend, exchange, asked)
     except ApiError as error:
-        if error.status != 404:
+        if error.status != 404 or asked is None:
             raise
+        await _fetch(backend, exchange, asked.removesuffix(LATEST), error, is_stream=is_stream)
+        return
+    if exchange.http.identity.may_manage and backend.pulls is not None and _is_pulled(served):
+        # of one that another request has begun to fetch, the rest is told
+        await follow(backend, exchange, backend.pulls, served.deployment.id, is_stream=is_stream)
+        return
+    await _answer(exchange, values, "pulling manifest")
+
+
+def _is_pulled(backend: Backend) -> bool:
+    name = backend.deployment.id
+    return backend.deployment.preset is not None and name.lower().startswith(("hf.co/", "hf:"))
+
+
+async def _fetch(
+    backend: Backend, exchange: ApiExchange, name: str, unknown: ApiError, *, is_stream: bool
+) -> None:
+    """Have a deployment made of what a name of the hub names, and tell how far it is."""
+    if exchange.preset is None and not exchange.http.identity.may_manage:
+        why = "another one is fetched for an API key with the scopes inference and management"
+        raise ApiError(403, f"{unknown.message}; {why}", param="model", code="not_allowed")
+    _must_manage(exchange)
+    spec = None
+    if backend.pulls is not None:
+        spec = await while_connected(exchange.http, partial(backend.pulls.deployment, name))
+    if spec is None or backend.pulls is None:
         raise ApiError(
             501,
-            f"{error.message}; models are fetched by the operator, with `paddler-trio model set` "
-            "or `paddler-trio fleet apply`, and not by request",
-        ) from error
-    await _answer(exchange, values, "pulling manifest")
+            f"{unknown.message}; a model is fetched by its repository, hf.co/ORG/REPO:QUANT, or by "
+            "the operator, with `paddler-trio fleet apply`",
+            param="model",
+        )
+    state = backend.states.current.state
+    known = state.find(spec.name)
+    if known is not None:  # another name of the same file, or of its newer commit
+        spec = attrs.evolve(known, model=spec.model, presets=(*known.presets, *spec.presets))
+        await _apply(backend, exchange, state, spec, f"/api/pull of {name}", name)
+    else:
+        more = FleetState((*state.deployments, spec))
+        await _apply(backend, exchange, more, spec, f"/api/pull of {name}", name)
+    await follow(backend, exchange, backend.pulls, name, is_stream=is_stream)
 
 
 # ------------------------------------------------------------------------------------- inside
