@@ -49,6 +49,7 @@ from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trace_parent import TraceContext
+from paddler_trio.wire.trio.prompt_blocks import NO_BLOCKS
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.request_trace import RequestTrace
@@ -190,7 +191,7 @@ class Request:
       client: hexadecimal digits that tell clients apart.
       client_name: what operators are shown; empty for an anonymous one.
       route: the path that the client asked, if it was HTTP.
-      account: the name of the API key that its tokens are charged to; empty for none.
+      account, user: the API key that its tokens are charged to, and whom it is for; or empty.
       trace: the trace it belongs to; only requests of tests have none.
       pin: shared with the other requests of its call, which must be answered by one revision.
       is_repeatable: another agent may begin it anew, whatever was produced: all of it is kept.
@@ -207,6 +208,7 @@ class Request:
     route: str | None = None
     trace: TraceContext | None = None
     account: str = ""
+    user: str = ""
     pin: RevisionPin | None = None
     is_repeatable: bool = False
     buffered_timeout_s: float = math.inf
@@ -306,9 +308,7 @@ class Request:
     @property
     def isolation(self) -> str | None:
         """Return what it may have killed, as it is sent to an agent; None for nothing."""
-        if self.may_kill_agents:
-            return "agent"
-        return "engine" if self.suspicions else None
+        return "agent" if self.may_kill_agents else "engine" if self.suspicions else None
 
     @property
     def ending(self) -> Ending | None:
@@ -325,7 +325,7 @@ class Request:
         work = self.work
         assert self.is_over, "an agent may need it"
         assert isinstance(work, EncodedWork), "nothing else is held"
-        self.work = attrs.evolve(work, body=b"", paddler_body=None)
+        self.work = attrs.evolve(work, body=b"", paddler_body=None, prompt=NO_BLOCKS)
         return work.size_bytes
 
     @property

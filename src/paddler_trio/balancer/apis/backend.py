@@ -122,7 +122,7 @@ def model_name(backend: Backend, exchange: ApiExchange, asked: str | None) -> st
 
 
 class Headed(Protocol):
-    """What an answer begins with, which has the name of the model in it."""
+    """A beginning of an answer has the name of the model in it."""
 
     model: str
 

@@ -322,8 +322,7 @@ class DecodeLoop:
         return bool(request.isolated_until) and request.sequence.num_tokens < request.isolated_until
 
     def _guess(self) -> None:
-        members = self.streams.turns.members(self.streams.running)
-        generating = [sequence for sequence in members if sequence.is_generating]
+        generating = [sequence for sequence in self.streams.members if sequence.is_generating]
         if self.draft_model is not None:
             drafting = [s for s in generating if self._may_draft(s)]
             self.doing.begin_all([sequence.key for sequence in drafting])

@@ -24,6 +24,7 @@ subprotocol, so it never sees one of these.
 * :class:`Cache` (balancer), ``CacheProgress`` and :class:`Answer` (agent): commands about the
   models that the agent keeps, see ``cache_commands.py``;
 * ``Rotate`` (agent) and ``Rotated`` (balancer), see ``credential_messages.py``;
+* ``Operate`` (balancer), answered by an :class:`Answer`, see ``operator_orders.py``;
 * ``Machine`` (agent): facts about its machine, see ``machine_facts.py``;
 * :class:`Leaving` (balancer) and :class:`Followed` (agent): another process takes over;
 * ``Upstream`` (agent) and ``OpenTunnel`` (balancer), see ``upstream_messages.py``.
@@ -48,6 +49,7 @@ from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, DeviceRoom, MemoryInForce
 from paddler_trio.wire.trio.machine_facts import Machine
 from paddler_trio.wire.trio.model_questions import Question
+from paddler_trio.wire.trio.operator_orders import Operate
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
 from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Upstream
@@ -107,8 +109,7 @@ class Report:
     ``loading``, ``probing`` (a first decode), ``serving`` or ``failed``. ``wanted_state`` and
     ``served_state`` are digests of desired states; ``model`` is a fingerprint of the weights and
     the template that are served: answers may only be continued where it is the same. ``progress``
-    is 0..1 while loading.
-    ``engine`` are the fields of :class:`~paddler_trio.wire.engine.engine_pipe.EngineStats`, and
+    is 0..1 while loading. ``engine`` are the fields of the engine's ``EngineStats``, and
     :data:`RESTARTS`, which is also there as ``restarts_crash``, ``restarts_unresponsive``,
     ``restarts_killed`` and ``restarts_load_failed``, each once there was one.
 
@@ -117,7 +118,7 @@ class Report:
     while the new model is loaded beside it.
 
     ``load_s``: seconds that the engine in force took from its start until it was proved.
-    ``room``: what models may take of each device in all, as far as it is known.
+    ``room``: what models may take of each device in all, if known. ``adapters``: names to choose.
     """
 
     phase: str
@@ -131,6 +132,7 @@ class Report:
     memory: MemoryInForce | None = attrs.field(default=None, metadata=OMITTED)
     load_s: Float32 | None = attrs.field(default=None, metadata=OMITTED)
     room: tuple[DeviceRoom, ...] = attrs.field(default=(), metadata=OMITTED)
+    adapters: tuple[str, ...] = attrs.field(default=(), metadata=OMITTED)
 
 
 @attrs.frozen(kw_only=True)
@@ -344,6 +346,7 @@ Extension: TypeAlias = (
     | Leaving
     | Followed
     | Machine
+    | Operate
 )
 _VARIANTS: Final = structs(Extension)
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)

@@ -16,7 +16,7 @@ import numpy as np
 from llguidance import LLTokenizer
 
 from paddler_trio.errors import EngineError
-from paddler_trio.processes.engine.llama.adapters import Adapters
+from paddler_trio.processes.engine.llama.applied_adapters import Adapters
 from paddler_trio.processes.engine.llama.batch import Batch, EmbeddingBatch
 from paddler_trio.processes.engine.llama.context_shape import (
     ENCODER_ONLY,
