@@ -244,7 +244,7 @@ def test_what_is_the_operators_is_refused_with_the_reason(client: ollama.Client)
     steps = [step.status for step in client.pull(MODEL, stream=True)]
     assert steps == ["pulling manifest", "success"]
     for ask, status, words in (
-        (lambda: client.pull("llama3.2"), 501, "operator"),
+        (lambda: client.pull("llama3.2"), 403, "scopes inference and management"),
         (lambda: client.push(MODEL), 501, "operator"),
         (lambda: client.delete(MODEL), 403, "no key has them"),
         (lambda: client.copy(MODEL, "other"), 403, "no key has them"),

@@ -119,7 +119,7 @@ async def _fetch(
     """Have a deployment made of what a name of the hub names, and tell how far it is."""
     if exchange.preset is None and not exchange.http.identity.may_manage:
         why = "another one is fetched for an API key with the scopes inference and management"
-        raise ApiError(403, f"{unknown.message}; {why}", param="model", code="not_allowed")
+        raise ApiError(403, f"{unknown.message}; {why}", param="model", code="insufficient_scope")
     _must_manage(exchange)
     spec = None
     if backend.pulls is not None:
@@ -156,7 +156,7 @@ def _must_manage(exchange: ApiExchange) -> None:
             f"{exchange.http.path} changes what is served: it needs an API key with the scopes "
             f"inference and management, and {f'the key {who!r}' if who else 'no key'} has them "
             "not; `paddler-trio key new NAME --scope inference --scope management` makes one",
-            code="not_allowed",
+            code="insufficient_scope",
         )
 
 
