@@ -26,7 +26,7 @@ export interface Balancer {
   version: string;
   started: string;
   draining: boolean;
-  addresses: Record<"inference" | "management" | "openai" | "panel" | "statsd", string[]>;
+  addresses: Record<"inference" | "management" | "openai" | "ollama" | "panel" | "statsd", string[]>;
   buffer: { waiting: number; limit: number; timeout_ms: number };
   slots: { busy: number; total: number };
   loop_lag_ms: number;
@@ -508,7 +508,7 @@ export interface Session {
 
 export interface Info {
   version: string;
-  addresses: Record<"inference" | "management" | "openai" | "panel", string | string[] | null>;
+  addresses: Record<"inference" | "management" | "openai" | "ollama" | "panel", string | string[] | null>;
   /** Whether these addresses speak TLS. */
   encrypted: boolean;
   join: { address: string | null; problem: string | null; needs_key: boolean };
