@@ -252,7 +252,7 @@ class Streams:
         return self._resident.next_unsaved(self.slots, all_idle=all_idle)
 
     def saved(self, resident: Resident) -> None:
-        """As :meth:`ResidentTokens.saved`."""
+        """Note that it was copied, or is not to be."""
         self._resident.saved(resident)
 
     # ------------------------------------------------------------ questions
