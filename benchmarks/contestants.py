@@ -156,12 +156,14 @@ def without_residency(ours: Contestant) -> Contestant:
 
 
 def unbound(server: Contestant) -> Contestant:
-    """The same server, asked for answers as long without the schema."""
-    return attrs.evolve(
-        server,
-        name=f"{server.name}, unbound",
-        request=lambda one: server.request(attrs.evolve(one, schema=None, is_whole=True)),
-    )
+    """The same server, asked for answers as long without the schema; prompts begin otherwise, so
+    that nothing of the bound ones is found."""
+
+    def request(one: Ask) -> bytes:
+        prompt = f"free {one.prompt}"
+        return server.request(attrs.evolve(one, prompt=prompt, schema=None, is_whole=True))
+
+    return attrs.evolve(server, name=f"{server.name}, unbound", request=request)
 
 
 # --- requests -------------------------------------------------------------------------------

@@ -268,7 +268,7 @@ async def test_the_budget_of_a_month_is_refused_with_when_it_opens_again(tmp_pat
     status, headers, body = await world.ask(ok)
     assert (status, headers["retry-after"]) == (429, "43200")
     assert b"60 tokens in a month (UTC) (tokens_per_month)" in body
-    assert b"it opens again at 2026-12-01T00:00:00Z, in 43200 s" in body
+    assert b"try again in 43200 s: it opens again at 2026-12-01T00:00:00Z" in body
     assert headers["x-should-retry"] == "false"
     assert headers["x-ratelimit-limit-tokens"] == "60"
     assert headers["x-ratelimit-reset-tokens"] == "12h0m0s"

@@ -21,9 +21,12 @@ from paddler_trio.balancer.keys.key_usage_file import KeyUsageFile
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.request import Request
+from paddler_trio.wire.paddler.request_params import L2, GenerateEmbeddingBatchParams
 from paddler_trio.wire.trio.prompt_stages import PromptStages
+from paddler_trio.wire.trio.request_frame import encode_work
 
 DAY_S = 86_400.0
+TEXTS = encode_work(GenerateEmbeddingBatchParams((), L2()))
 LIMITS = DispatchLimits(max_buffered=6, buffered_timeout_s=10, item_timeout_s=30)
 
 
@@ -93,7 +96,7 @@ async def test_texts_that_are_embedded_are_charged_as_they_were_reported(tmp_pat
     async with world(LIMITS) as here:
         charged(here, accounts)
         peer = here.agent(slots=1)
-        submit(here, "texts")
+        here.dispatcher.submit("texts", TEXTS, account="alice")
         (lease,) = peer.connection.leases()
         lease.deliver("Embedding", [{"Embedding": {}}, {"Embedding": {}}], ends=False)
         lease.deliver("Embedding", [{"Usage": {"prompt_tokens": 12}}, "Done"], ends=True)

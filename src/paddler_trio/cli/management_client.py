@@ -84,6 +84,8 @@ class AgentView:
     """Seconds that the model in force took to load."""
     is_drained: bool = False
     """By an operator: it finishes what it has and gets nothing new."""
+    state: dict[str, str] = attrs.field(factory=dict)
+    """What is true of it, as the balancer says it; empty from one of before."""
 
     @property
     def label(self) -> str:
@@ -244,6 +246,13 @@ class ManagementClient(BalancerClient):
                 self._must_know(answer)
             refuse_unless_success(answer)
         return self._object(answer.text, path) if answer.content else {}
+
+    def text(self, path: str, params: Mapping[str, str]) -> str:
+        """Return the text of an answer that is no JSON."""
+        with clear_errors(self.address):
+            answer = self._http.get(path, params=params)
+            refuse_unless_success(answer)
+        return answer.text
 
     def ask_agent(
         self,

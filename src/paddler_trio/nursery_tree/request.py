@@ -49,6 +49,7 @@ from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trace_parent import TraceContext
+from paddler_trio.wire.trio.prompt_blocks import NO_BLOCKS
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.request_trace import RequestTrace
@@ -186,14 +187,14 @@ class Request:
       id: what the client calls it; never routes anything.
       work: what an agent computes, as it is sent; or what a server behind an agent answers.
       deployment: whose agents may have it.
+      preset: the name of the preset that it was made under; empty for none.
       client: hexadecimal digits that tell clients apart.
       client_name: what operators are shown; empty for an anonymous one.
       route: the path that the client asked, if it was HTTP.
-      account: the name of the API key that its tokens are charged to; empty for none.
+      account, user: the API key that its tokens are charged to, and whom it is for; or empty.
       trace: the trace it belongs to; only requests of tests have none.
       pin: shared with the other requests of its call, which must be answered by one revision.
-      is_repeatable: its consumer keeps results until it has all of them: another agent may begin it
-        anew, whatever was produced.
+      is_repeatable: another agent may begin it anew, whatever was produced: all of it is kept.
       buffered_timeout_s: how long each stay in the queue may last.
     """
 
@@ -201,11 +202,13 @@ class Request:
     id: str
     work: EncodedWork | ForwardedWork
     deployment: str = DEFAULT_DEPLOYMENT
+    preset: str = ""
     client: str = ""
     client_name: str = ""
     route: str | None = None
     trace: TraceContext | None = None
     account: str = ""
+    user: str = ""
     pin: RevisionPin | None = None
     is_repeatable: bool = False
     buffered_timeout_s: float = math.inf
@@ -283,9 +286,8 @@ class Request:
     @property
     def log_fields(self) -> dict[str, str]:
         """Return what names the request in each line of the log."""
-        if self.trace is None:
-            return {"request": self.log_id}
-        return {"request": self.log_id, "trace": self.trace.trace_id}
+        trace = {} if self.trace is None else {"trace": self.trace.trace_id}
+        return {"request": self.log_id, **trace}
 
     @property
     def lease(self) -> Lease | None:
@@ -306,9 +308,7 @@ class Request:
     @property
     def isolation(self) -> str | None:
         """Return what it may have killed, as it is sent to an agent; None for nothing."""
-        if self.may_kill_agents:
-            return "agent"
-        return "engine" if self.suspicions else None
+        return "agent" if self.may_kill_agents else "engine" if self.suspicions else None
 
     @property
     def ending(self) -> Ending | None:
@@ -325,7 +325,7 @@ class Request:
         work = self.work
         assert self.is_over, "an agent may need it"
         assert isinstance(work, EncodedWork), "nothing else is held"
-        self.work = attrs.evolve(work, body=b"", paddler_body=None)
+        self.work = attrs.evolve(work, body=b"", paddler_body=None, prompt=NO_BLOCKS)
         return work.size_bytes
 
     @property

@@ -96,6 +96,7 @@ export function RequestPage({ name }: { name: string }) {
                   ["Number", String(view.key)],
                   ["Client", clientOf(view)],
                   ["Deployment", view.deployment],
+                  ...(view.preset == null ? [] : [["Preset", view.preset] as const]),
                   ["Route", view.route ?? "–"],
                   ["Kind", view.kind],
                   ["Trace", view.trace == null ? "–" : <Copy key="trace" text={view.trace} label="Copy the trace id" inline />],

@@ -23,7 +23,14 @@ from paddler_trio.agent.model.model_errors import (
     slot_issues,
 )
 from paddler_trio.agent.model.model_file import describe
-from paddler_trio.agent.model.model_fit import UNLOADABLE, Held, Judged, ModelFit, rooms_of
+from paddler_trio.agent.model.model_fit import (
+    NOT_LOADING,
+    UNLOADABLE,
+    Held,
+    Judged,
+    ModelFit,
+    rooms_of,
+)
 from paddler_trio.agent.model.model_load import LoadRules
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
@@ -278,7 +285,7 @@ class FitGate:
         try:
             return await judge(projection)
         except MemoryUnknownError as error:
-            if isinstance(projection, NoModel) or error.kind not in {*UNLOADABLE, "missing"}:
+            if isinstance(projection, NoModel) or error.kind not in NOT_LOADING:
                 raise
             log.warning("judged without the projection", reason=str(error))
             return await judge(NoModel())

@@ -76,8 +76,7 @@ class ModelApplication:
         stays_refused = keeps_model and self.status.phase == "failed"
         if not stays_refused:
             self.status.set(phase="resolving", progress=None)
-        offered = self.places.offered
-        in_force = None if offered is None else offered.in_force
+        in_force = self.places.in_force
         before = None if in_force is None else in_force.desired
         if self.gate is not None and has_other_source(desired, before):
             if not stays_refused:  # the model in force gets work as long as headers are fetched

@@ -52,6 +52,8 @@ REFUSING_KINDS: Final = frozenset({"context_refused", "model_refused"})
 """llama.cpp refuses these parameters; others may do."""
 UNLOADABLE: Final = frozenset({"not_gguf", "truncated", "unknown_architecture", *REFUSING_KINDS})
 """Kinds of MemoryUnknownError that loading the model would end with, too."""
+NOT_LOADING: Final = frozenset({*UNLOADABLE, "missing"})
+"""Those, and a file that is not there: an operator is told that it does not load."""
 OF_HOST: Final = frozenset({"cpu", "igpu", "accel"})
 """Kinds of devices whose memory is the host's."""
 

@@ -44,7 +44,7 @@ PackedEnding: TypeAlias = "tuple[int, str] | bool | None"
 PackedFields: TypeAlias = (
     "tuple[str, str, Kind, str | None, float, tuple[PackedStay, ...], "
     "tuple[PackedPlacement, ...], float | None, int, bytes, int, float | None, PackedEnding, "
-    "str | None, tuple[int, str] | None, str | None, str]"
+    "str | None, tuple[int, str] | None, str | None, str, str]"
 )
 PackedRecord: TypeAlias = "tuple[int, str, bytes | bytearray, int, int]"
 """Key, id, and where the block with everything else is: in these bytes, from here, to there."""
@@ -132,6 +132,7 @@ def pack(record: RequestRecord) -> PackedRecord:
         record.refusal,
         record.finish,
         record.source,
+        record.preset,
     )
     block = marshal.dumps(fields)
     return record.key, record.id, block, 0, len(block)
@@ -160,6 +161,7 @@ def unpack(packed: PackedRecord) -> RequestRecord:
         refusal,
         finish,
         source,
+        preset,
     ) = fields
     return RequestRecord(
         key,
@@ -185,6 +187,7 @@ def unpack(packed: PackedRecord) -> RequestRecord:
         refusal=refusal,
         finish=finish,
         source=source,
+        preset=preset,
     )
 
 

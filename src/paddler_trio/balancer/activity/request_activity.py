@@ -292,10 +292,10 @@ def _note_results(
     """Note what a step has beside pieces of text: calls of tools, figures, the end, a refusal."""
     last = results.results[-1]
     if results.family == "Embedding":
-        if type(last) is dict:
-            _note_usage(placement, {"usage": last.get("Usage")})
         for each in results.results:
             match each:
+                case {"Usage": usage}:
+                    _note_usage(placement, {"usage": usage})
                 case {"DocumentRefused": {"problem": str(problem)}}:
                     record.refusal = 400, problem[:MAX_TEXT_CHARS]
     else:

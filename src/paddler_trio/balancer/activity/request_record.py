@@ -20,7 +20,7 @@ from paddler_trio.net.server.client_identity import SOURCE
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Request, Stopping, Streaming
 from paddler_trio.nursery_tree.request_endings import Completed, Ending, Failure
-from paddler_trio.scheduler.dispatch.slot_decisions import Choice
+from paddler_trio.scheduler.dispatch.slot_decisions import Choice, Prediction
 from paddler_trio.scheduler.truth.request_truth import EndingFacts, truth_of_ending, truth_of_flight
 from paddler_trio.scheduler.truth.truths import Truth
 from paddler_trio.wire.trio.adapters import ADAPTER
@@ -30,6 +30,8 @@ from paddler_trio.wire.trio.request_frame import EncodedWork
 MAX_MARKS: Final = 32
 MAX_TEXT_CHARS: Final = 200
 """Of an id, a client's name, a route and a reason."""
+MAX_NAME_CHARS: Final = 40
+"""Of an agent in a reason."""
 
 Kind: TypeAlias = Literal["generation", "embedding", "rank", "forwarded"]
 Mark: TypeAlias = "tuple[float, int]"
@@ -203,6 +205,8 @@ class RequestRecord:
     """The id of its trace."""
     source: str = ""
     """Where it came from, of a client without a name: its address, program and user."""
+    preset: str = ""
+    """The preset that it was made under; empty for none."""
 
     @classmethod
     def of(cls, request: Request) -> RequestRecord:
@@ -218,6 +222,7 @@ class RequestRecord:
             request.arrived_s,
             trace=request.trace_id,
             source="" if source is None else source.words,
+            preset=request.preset,
         )
 
     def __repr__(self) -> str:
@@ -283,6 +288,7 @@ class RequestRecord:
             "client": self.client,
             "source": self.source,
             "deployment": self.deployment,
+            "preset": self.preset or None,
             "kind": self.kind,
             "route": self.route,
             "trace": self.trace,
@@ -324,6 +330,8 @@ def why(choice: Choice | None) -> str:
     if choice is None:
         return ""
     wanted = choice.wanted
+    if choice.prediction is not None and choice.prediction.tokens:
+        return _predicted(choice.prediction, is_held=choice.held)
     return _why(
         choice.candidates,
         choice.busy,
@@ -332,6 +340,24 @@ def why(choice: Choice | None) -> str:
         wanted.revision is not None,
         wanted.needs,
     )
+
+
+def _predicted(prediction: Prediction, *, is_held: bool) -> str:
+    """Return what was compared: of each agent what is there, and when the first token comes."""
+    options = prediction.options
+    if is_held:
+        options = tuple(sorted(options, key=lambda each: each.predicted_s))
+    words = []
+    for place, each in enumerate(options):
+        there = f"{each.tokens_there:,} of {prediction.tokens:,} tokens are there, "
+        busy = "busy, " if each.wait_s else ""
+        predicted = "predicted " if not place else ""
+        words.append(
+            f"{each.agent[:MAX_NAME_CHARS]}: {there if each.tokens_there else ''}{busy}"
+            f"{predicted}{each.predicted_s:.2f} s"
+        )
+    waited = "; it waited for the slot" if is_held else ""
+    return f"{'; '.join(words)}{waited}"[:MAX_TEXT_CHARS]
 
 
 @lru_cache(maxsize=4096)

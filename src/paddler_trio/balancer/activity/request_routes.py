@@ -82,6 +82,7 @@ COLUMNS: Final = (
     "why",
     "trace",
     "source",
+    "preset",
 )
 
 
@@ -355,6 +356,7 @@ def _row(record: RequestRecord) -> list[object]:
         "" if last is None else last.why,
         record.trace or "",
         _cell(record.source),
+        _cell(record.preset),
     ]
 
 

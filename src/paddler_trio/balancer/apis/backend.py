@@ -85,9 +85,12 @@ class Backend:
           ApiError: 404 if its key has no access to the model, or if names are taken strictly and
             this one is not served.
         """
+        deployments, chosen = self.deployments, exchange.preset
         try:
+            if chosen is not None:  # it has been set under the body, whatever is desired by now
+                return attrs.evolve(self, routed_to=deployments.of_preset(chosen))
             return attrs.evolve(
-                self, routed_to=self.deployments.route(asked, exchange.allowed_deployments)
+                self, routed_to=deployments.route(asked, exchange.allowed_deployments)
             )
         except NoSuchModelError as error:
             raise no_such_model(error) from error
@@ -115,7 +118,7 @@ def model_name(backend: Backend, exchange: ApiExchange, asked: str | None) -> st
 
 
 class Headed(Protocol):
-    """What an answer begins with, which has the name of the model in it."""
+    """A beginning of an answer has the name of the model in it."""
 
     model: str
 
@@ -141,13 +144,13 @@ def cluster_parameters(backend: Backend) -> Mapping[str, object]:
         return {}
     parameters = unstructure(state.inference_parameters)
     assert isinstance(parameters, dict)
-    return parameters
+    preset = backend.deployment.preset
+    return parameters if preset is None else parameters | preset.sampling_values
 
 
 def fingerprint(backend: Backend, exchange: ApiExchange) -> str:
     """Names the model and all its settings: answers under equal ones may be compared."""
-    found = answering(backend, exchange)
-    return "b" + (found.answers_with or found.digest)[:12]
+    return "b" + answering(backend, exchange).shown_digest[:12]
 
 
 def must_generate(backend: Backend) -> None:

@@ -14,9 +14,11 @@ from paddler_trio.balancer.activity.measures.balancer_measures import BalancerMe
 from paddler_trio.balancer.activity.measures.request_measures import RequestMeasures
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
+from paddler_trio.balancer.activity.placement_observer import PlacementObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.agents.agent_snapshot import capacity
 from paddler_trio.balancer.assembly.feed_assembly import event_feed
+from paddler_trio.balancer.assembly.history_assembly import history_keeper
 from paddler_trio.balancer.assembly.store_assembly import model_store_child
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
@@ -25,6 +27,8 @@ from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
 from paddler_trio.balancer.fleet.state_database import state_file
+from paddler_trio.balancer.history.history_collector import HistoryCollector
+from paddler_trio.balancer.history.history_keeper import HistoryKeeper
 from paddler_trio.balancer.keys.audit_log import AuditLog
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.status.known_agents import SUFFIX, KnownAgents
@@ -36,6 +40,7 @@ from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, Observ
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
+from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.ready_sockets import run_ready_sockets
 from paddler_trio.system.settings.balancer_config import BalancerConfig
@@ -54,6 +59,7 @@ class BalancerCore:
     fleet: FleetController
     rollouts: FleetRollouts
     metrics: MetricsHistory
+    history: HistoryKeeper
     feed: EventFeed
     store: ModelStoreChild | None
     budget: InputBudget
@@ -92,8 +98,11 @@ class BalancerCore:
         )
         metrics = MetricsHistory(lambda: capacity(dispatcher.agents.values()))
         recorder = MetricsObserver(metrics, activity.finished)
-        all_observers = Observers((activity, *observers, requests, recorder))
-        dispatcher = Dispatcher(_limits(config), all_observers)
+        collector = HistoryCollector(activity, metrics)
+        placement = WarmPlacement(trio.current_time)
+        placed = PlacementObserver(placement)
+        all_observers = Observers((placed, activity, *observers, requests, recorder, collector))
+        dispatcher = Dispatcher(_limits(config), all_observers, placement)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
             dispatcher,
@@ -107,6 +116,8 @@ class BalancerCore:
         rollouts = FleetRollouts(fleet)
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         problems = _problems(config, dispatcher, states, rollouts, lag)
+        history = history_keeper(config, collector)
+        problems.history_problem = lambda: history.problem
         shown = {**addresses, **statsd}
         feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(
@@ -116,6 +127,7 @@ class BalancerCore:
             fleet,
             rollouts,
             metrics,
+            history,
             feed,
             store,
             budget,
@@ -141,6 +153,7 @@ class BalancerCore:
                 self.activity.run, dispatcher.pools.position, dispatcher.pools.obstacle
             ),
             "metrics history": self.metrics.run,
+            "history": self.history.run,
             "event feed": self.feed.run,
         }
 

@@ -2,7 +2,7 @@
 
 A change is of the dearest class that any of its fields has:
 
-* ``none``: agents are sent nothing (replicas, aliases, rules);
+* ``none``: agents are sent nothing (replicas, aliases, presets, rules);
 * ``in_place``: sampling, template, markers; nothing is loaded;
 * ``context``: the engine starts anew, over the same weights;
 * ``weights``: another model, projection or adapter.
@@ -83,6 +83,10 @@ def different_fields(before: DeploymentSpec, after: DeploymentSpec) -> Iterator[
             continue
         if field.name in ("parameters", "extras", "rollout"):
             yield from _different(field.name, unstructure(old), unstructure(new))
+        elif field.name == "presets":
+            one, other = ({each.name: unstructure(each) for each in spec} for spec in (old, new))
+            changed = [*_different(field.name, one, other)]
+            yield from changed or [field.name]  # or only their order
         else:
             yield field.name
 

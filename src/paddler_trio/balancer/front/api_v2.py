@@ -16,6 +16,9 @@ from urllib.parse import parse_qs
 import attrs
 
 from paddler_trio.balancer.agents.ask_model import ask_model, held_by
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.ignored_fields import IgnoredFields
+from paddler_trio.balancer.apis.under_presets import conversation_over, preset_over
 from paddler_trio.balancer.fleet.deployments import (
     MAX_NAME_CHARS,
     Deployment,
@@ -41,13 +44,13 @@ from paddler_trio.wire.trio.model_questions import (
     RenderPrompt,
     Tokenize,
 )
-from paddler_trio.wire.trio.work import Generate
+from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """A prompt of millions of tokens, as numbers."""
 
 T = TypeVar("T")
-Stream: TypeAlias = Callable[[Exchange, Generate, str], Awaitable[None]]
+Stream: TypeAlias = Callable[[Exchange, Generate, Deployment], Awaitable[None]]
 """Answers a request with the lines of one piece of work of a deployment."""
 
 
@@ -72,12 +75,16 @@ class ApiV2:
             return _with_model(value, lambda rest: structured(rest, Generate, tag="Generate"))
 
         model, work = await program_body(exchange, read, limit_bytes=MAX_BODY_BYTES)
-        deployment = self._routed(exchange, model)
+        served = self._routed(exchange, model)
         try:
-            work = attrs.evolve(work, lora=named(work.lora, deployment.extras.adapters))
+            if served.preset is not None:
+                work = preset_over(served.preset, work, IgnoredFields())
+            work = attrs.evolve(work, lora=named(work.lora, served.extras.adapters))
+        except ApiError as error:
+            raise HttpProblem(error.status, error.message) from error
         except ShapeError as error:
             raise HttpProblem(400, f"lora: {error}") from error
-        await self.stream(exchange, work, deployment.name)
+        await self.stream(exchange, work, served)
 
     async def _model(self, exchange: Exchange, params: Params) -> None:
         query = parse_qs(exchange.query.decode("latin-1"))
@@ -95,7 +102,7 @@ class ApiV2:
         return handle
 
     def _routed(self, exchange: Exchange, model: str | None) -> Deployment:
-        """Return the deployment that answers; HttpProblem 404."""
+        """Return the deployment, or the preset of it; HttpProblem 404."""
         try:
             return self.deployments.route(model, exchange.identity.deployments)
         except NoSuchModelError as error:
@@ -103,12 +110,17 @@ class ApiV2:
 
     async def _answer(self, question: Question, model: str | None, exchange: Exchange) -> None:
         client, _ = client_of(exchange)
+        served = self._routed(exchange, model)
+        match question:
+            case RenderPrompt(prompt=ConversationPrompt() as prompt) if served.preset is not None:
+                prompt = conversation_over(served.preset, prompt, IgnoredFields())
+                question = RenderPrompt(prompt=prompt)
         asking = partial(
             ask_model,
             self.dispatcher,
             question,
             client=client,
-            deployment=self._routed(exchange, model).name,
+            deployment=served.name,
         )
         try:
             answer = await while_connected(exchange, asking)

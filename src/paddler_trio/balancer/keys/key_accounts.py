@@ -57,10 +57,12 @@ class KeyAccounts:
 
     Args:
       unix_s: the clock by which days begin.
+      on_refused: is called with the key whose request was refused at a limit.
     """
 
     keys: KeyRing
     unix_s: Callable[[], float] = time.time
+    on_refused: Callable[[str], None] = lambda name: None
     _usages: dict[str, KeyUsage] = attrs.field(factory=dict, init=False)
     _told: set[tuple[str, str]] = attrs.field(factory=set, init=False)
     """Keys and limits whose refusals are in the log since they last were below it."""
@@ -103,6 +105,7 @@ class KeyAccounts:
     def _refused(self, name: str, exceeded: Exceeded) -> Refusal:
         refused = name, exceeded.limit
         self.keys.limited[refused] += 1
+        self.on_refused(name)
         if refused not in self._told:
             self._told.add(refused)
             log.warning(
@@ -183,9 +186,10 @@ def _sentence(name: str, exceeded: Exceeded, unix_s: float) -> str:
         "tokens_per_day": f"{most} token{plural} in a day (UTC)",
         "tokens_per_month": f"{most} token{plural} in a month (UTC)",
     }[exceeded.limit]
+    opens = ""
     if exceeded.limit in _BUDGETS:
-        opens = datetime.fromtimestamp(unix_s + wait_s, UTC)
-        when = f"it opens again at {rfc3339(opens)}, in {wait_s} s"
-    else:
-        when = f"try again in {wait_s} s"
-    return f"the API key {name!r} is at its limit of {what} ({exceeded.limit}); {when}"
+        opens = f": it opens again at {rfc3339(datetime.fromtimestamp(unix_s + wait_s, UTC))}"
+    return (
+        f"the API key {name!r} is at its limit of {what} ({exceeded.limit}); try again in "
+        f"{wait_s} s{opens}"
+    )

@@ -38,7 +38,7 @@ FINAL_S: Final = 2.0
 
 @attrs.frozen
 class KeptTokens:
-    """What the file says: a day and a month since 1970, and the tokens in each of them, by key."""
+    """The content of the file: a day and a month since 1970, and the tokens in each, by key."""
 
     day: int = 0
     tokens: Mapping[str, int] = attrs.field(factory=dict)

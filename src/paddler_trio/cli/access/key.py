@@ -47,8 +47,8 @@ class KeyFlags:
         typer.Option(
             "--model",
             metavar="NAME",
-            help="Only this deployment, and others for which the option is repeated; without it "
-            "all, also those that come later.",
+            help="Only this deployment or preset, and others for which the option is repeated; "
+            "without it all, also those that come later.",
         ),
     ] = None
     ttl: Annotated[

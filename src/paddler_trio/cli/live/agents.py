@@ -19,6 +19,7 @@ from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.fleet.issue_words import OLD_MODEL_SERVES, issues_words
+from paddler_trio.cli.live import engine_orders
 from paddler_trio.cli.live.agent_machine import (
     MachineView,
     machine_columns,
@@ -28,7 +29,7 @@ from paddler_trio.cli.live.agent_machine import (
 from paddler_trio.cli.live.columns import Column, table
 from paddler_trio.cli.live.request_views import StateView
 from paddler_trio.cli.management_client import AgentView, FleetView, ManagementClient
-from paddler_trio.cli.model.memory_words import chosen_words, memory_words
+from paddler_trio.cli.model.memory_words import chosen_words, memory_words, slot_context
 from paddler_trio.cli.terminal import (
     one_line_errors,
     print_json,
@@ -41,6 +42,7 @@ from paddler_trio.cli.terminal import (
 KNOWN_PATH = "/api/v2/known_agents"
 RATED = ("drawn_tokens", "embedding_tokens")
 """Figures of an engine that only grow, and of which the speed is shown."""
+STATE_STYLES = {"ok": "green", "info": "cyan", "quiet": "yellow", "warn": "yellow", "bad": "red"}
 PHASE_COLOURS = {"serving": "green", "failed": "red", "waiting": "", "leaving": "yellow"}
 
 
@@ -157,6 +159,11 @@ def forget(
         stdout().print(printable(f"{name} is forgotten"))
 
 
+agents.command("unload")(engine_orders.unload)
+agents.command("load")(engine_orders.load)
+agents.command("restart")(engine_orders.restart)
+
+
 @attrs.frozen(kw_only=True)
 class GoneAgent:
     """One agent that was here; ``since`` is RFC 3339."""
@@ -266,6 +273,8 @@ def _columns(shown: list[AgentView], rates: EngineRates | None) -> list[Column[A
     if rates is not None:
         columns += _engine_columns(rates)
     columns.append(Column("model", 20, _model, importance=1, keeps_end=True))
+    if any(slot_context(agent) for agent in shown):
+        columns.append(Column("context", 0, lambda agent: slot_context(agent) or "-", importance=3))
     if any(chosen_words(agent) for agent in shown):
         columns.append(Column("chosen", 0, lambda agent: chosen_words(agent) or "-", importance=4))
     return [
@@ -320,7 +329,11 @@ def _engine_columns(rates: EngineRates) -> list[Column[AgentView]]:
 
 
 def phase_text(agent: AgentView) -> Text:
-    """Return what an agent is doing; of a Paddler agent only its own state's name is known."""
+    """Return what an agent is doing, in the balancer's word where it says one; of a Paddler agent
+    only its own state's name is known else."""
+    if word := agent.state.get("word"):
+        words = f"{word}{_speed(agent.download or {})}" if agent.phase == "downloading" else word
+        return Text(printable(words), style=STATE_STYLES.get(agent.state.get("severity", ""), ""))
     phase = agent.phase or agent.state_application_status
     if agent.progress is not None:
         phase = f"{phase} {agent.progress:.0%}"

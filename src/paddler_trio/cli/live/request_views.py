@@ -83,6 +83,7 @@ class RequestView:
     client: str = ""
     source: str = ""
     deployment: str = "default"
+    preset: str | None = None
     kind: str = "generation"
     route: str | None = None
     trace: str | None = None

@@ -41,6 +41,7 @@ CSV_FIELDS: Final = (
     "text",
     "finish",
     "source",
+    "preset",
 )
 
 
@@ -142,6 +143,7 @@ def _csv_row(request: RequestView, clock: Clock) -> tuple[object, ...]:
         None if ending is None else ending.text,
         None if ending is None else ending.finish,
         request.source,
+        request.preset,
     )
 
 

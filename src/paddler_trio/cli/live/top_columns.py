@@ -31,7 +31,9 @@ SEVERITY_STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "bad"
 
 
 def agent_phase(agent: LiveAgent) -> str:
-    """Return what an agent is doing, in few words."""
+    """Return what an agent is doing, in few words: the balancer's where it says some."""
+    if word := agent.state.get("word"):
+        return word
     if agent.is_drained:
         return "drained"
     if agent.ejected_until_ms is not None:

@@ -5,6 +5,7 @@ source -> files that are here, or sparse files with fetched headers -> a dry run
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -188,6 +189,8 @@ class _Finder:
                 case NoModel():
                     return None
                 case LocalToAgent(path):
+                    if not await trio.to_thread.run_sync(os.path.isfile, path):
+                        raise MemoryUnknownError("missing", f"there is no file at {path}")
                     return _local_parts(path)
                 case HuggingFaceModel():
                     return await self._hub(model, name)

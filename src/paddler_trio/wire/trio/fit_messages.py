@@ -97,7 +97,7 @@ class FitReport:
     ``problem`` has the numbers, and what would fit. ``n_layers`` may be put on a GPU, the output
     layer among them. ``chosen``: names of parameters that the agent chose. ``beside``: whether the
     model in force would go on serving while this one is loaded; None where nothing is in force, and
-    where it was not asked.
+    where it was not asked. ``slot_context``: the most tokens that one slot may have.
     """
 
     fits: bool | None
@@ -115,6 +115,7 @@ class FitReport:
     devices: tuple[DeviceFit, ...]
     options: tuple[FitOption, ...]
     beside: bool | None = attrs.field(default=None, metadata=OMITTED)
+    slot_context: Uint32 | None = attrs.field(default=None, metadata=OMITTED)
 
 
 @attrs.frozen(kw_only=True)
@@ -137,12 +138,14 @@ class DeviceMemory:
 
 @attrs.frozen(kw_only=True)
 class MemoryInForce:
-    """The memory of the model in force; ``chosen``: names of parameters that the agent chose."""
+    """The memory of the model in force; ``chosen``: names of parameters that the agent chose;
+    ``slot_context``: the most tokens that one slot may have."""
 
     context_size: Uint32
     n_gpu_layers: Int32
     chosen: tuple[str, ...]
     devices: tuple[DeviceMemory, ...]
+    slot_context: Uint32 | None = attrs.field(default=None, metadata=OMITTED)
 
 
 @attrs.frozen(kw_only=True)

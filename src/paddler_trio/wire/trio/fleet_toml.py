@@ -13,9 +13,13 @@
     where = ["gpu=yes"]
     rollout = { canary = 1, min_ready_s = 30 }
 
-Differences from JSON: models, projections and sources are texts, a template may be in a file, and
-``context_size`` and ``n_gpu_layers`` may be ``auto``. What a text names, and what is in a file, is
-the caller's answer; here is no input or output.
+    [[deployments.presets]]
+    name = "terse"
+    system = { file = "terse.txt" }
+
+Differences from JSON: models, projections and sources are texts, a template and the system text of
+a preset may be in a file, and ``context_size`` and ``n_gpu_layers`` may be ``auto``. What a text
+names, and what is in a file, is the caller's answer; here is no input or output.
 """
 
 from __future__ import annotations
@@ -108,7 +112,7 @@ class _Reader:
         JSON."""
         if type(table) is not dict:
             return table
-        plain: dict[str, object] = dict(table)
+        plain = dict(table)
         name = table.get("name")
         with _named(name if isinstance(name, str) else f"number {place + 1}", place):
             if "model" in table:
@@ -121,7 +125,11 @@ class _Reader:
             if type(table.get("adapters")) is list:
                 plain["adapters"] = self._adapters(table["adapters"])
             if type(table.get("template")) is dict:
-                plain["template"] = self._template(table["template"])
+                plain["template"] = self._text_of(table["template"], "template")
+            if type(table.get("presets")) is list:
+                plain["presets"] = [
+                    self._preset(preset, at) for at, preset in enumerate(table["presets"])
+                ]
             _move_automatic(plain)
         return plain
 
@@ -152,14 +160,20 @@ class _Reader:
             for place, each in enumerate(tables)
         ]
 
-    def _template(self, table: dict[str, object]) -> str:
+    def _preset(self, preset: object, place: int) -> object:
+        """Return the JSON of a preset, whose system text may be in a file."""
+        if type(preset) is not dict or type(preset.get("system")) is not dict:
+            return preset
+        return {**preset, "system": self._text_of(preset["system"], "system", place, "presets")}
+
+    def _text_of(self, table: dict[str, object], *where: str | int) -> str:
         path = table.get("file")
         if list(table) != ["file"] or not isinstance(path, str):
-            raise ShapeError('expected a text or { file = "path" }', "template")
+            raise ShapeError('expected a text or { file = "path" }', *where)
         try:
             return self.read_file(path)
         except WireError as error:
-            raise ShapeError(str(error), "template") from error
+            raise ShapeError(str(error), *where) from error
 
 
 @contextmanager

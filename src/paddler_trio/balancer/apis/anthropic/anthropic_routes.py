@@ -256,9 +256,9 @@ async def messages(backend: Backend, exchange: ApiExchange) -> None:
 
 
 async def count_message_tokens(backend: Backend, exchange: ApiExchange) -> None:
-    conversation, model = await exchange.read(backend.limits, read_count_tokens)
-    backend = backend.routed(exchange, model)
+    counted = await exchange.read(backend.limits, read_count_tokens)
+    backend = backend.routed(exchange, counted.model)
     must_generate(backend)
     await exchange.send_json(
-        200, {"input_tokens": await count_tokens(backend, exchange, conversation)}
+        200, {"input_tokens": await count_tokens(backend, exchange, counted.prompt)}
     )

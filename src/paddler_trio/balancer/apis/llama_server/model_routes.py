@@ -143,7 +143,7 @@ async def stats_of_all(
         stats[deployment.name] = await own_stats(attrs.evolve(backend, routed_to=deployment))
 
     async with trio.open_nursery() as nursery:
-        for deployment in served:
+        for deployment in {each.name: each for each in served}.values():
             nursery.start_soon(ask_one, deployment, name=f"description of {deployment.name}")
     return stats
 
@@ -264,8 +264,8 @@ async def count_input_tokens(backend: Backend, exchange: ApiExchange) -> None:
 
 
 async def _render(backend: Backend, exchange: ApiExchange) -> tuple[Backend, RenderPrompt]:
-    prompt, model = await exchange.read(backend.limits, conversation_of)
-    return backend.routed(exchange, model), RenderPrompt(prompt=prompt)
+    counted = await exchange.read(backend.limits, conversation_of)
+    return backend.routed(exchange, counted.model), RenderPrompt(prompt=counted.prompt)
 
 
 # --------------------------------------------------------------------------- llama-server's own

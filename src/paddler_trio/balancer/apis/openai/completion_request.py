@@ -53,6 +53,7 @@ from paddler_trio.balancer.apis.openai.chat_request import response_format_of as
 from paddler_trio.balancer.apis.prompts import Prompts, PromptShape, read_prompts
 from paddler_trio.balancer.apis.sampling_fields import bias_field, sampling_fields
 from paddler_trio.balancer.apis.shapes import Either, Flag, FreeObject, Integer, ListOf, Text
+from paddler_trio.balancer.apis.under_presets import Generating
 from paddler_trio.wire.trio.work import Generate, InfillPrompt, TextPrompt, TokenPrompt
 
 RawPrompt: TypeAlias = TextPrompt | TokenPrompt | InfillPrompt
@@ -158,7 +159,7 @@ def llama_fields(limits: ApiLimits) -> tuple[Field, ...]:
 
 
 @attrs.frozen(kw_only=True)
-class CompletionRequest:
+class CompletionRequest(Generating):
     """``generate`` is the native request, but for its prompt.
 
     ``best_of`` is how many are generated for each prompt, ``n`` how many of them are returned.
@@ -166,7 +167,6 @@ class CompletionRequest:
     """
 
     prompts: Prompts
-    generate: Generate
     n: int
     best_of: int
     delivery: Delivery
