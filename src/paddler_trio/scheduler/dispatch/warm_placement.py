@@ -37,11 +37,10 @@ MAX_LOOKED_AT: Final = 12
 """Agents whose predictions are compared beside those that have the prompt's beginning."""
 TIE: Final = 0.1
 """Predictions that differ by less than this part, or by less than ``TIE_S``, are a tie."""
-MAX_HOLD_S: Final = 2.0
-MAX_PASSING_S: Final = 10.0
-"""A request lets slots pass for this long at most; the second while others wait that take them."""
+MAX_HOLD_S: Final = 10.0
+"""A request lets slots pass for this long at most."""
 MOST_SERVED: Final = 4
-"""As many of those count at most."""
+"""So many requests, itself included, count as gaining by what is not computed again."""
 MAX_ANSWERS: Final = 16_384
 MAX_HELD: Final = 64
 MOST_SHOWN: Final = 3
@@ -307,9 +306,7 @@ class WarmPlacement:
         gained_s = free[0] + min(1 + waiting, MOST_SERVED) * saved_s - busy[0]
         if gained_s <= TIE_S:
             return 0.0
-        if not waiting:
-            return min(MAX_HOLD_S, gained_s + wait_s)
-        return min(MAX_PASSING_S, 2 * wait_s + TIE_S)
+        return min(MAX_HOLD_S, 2 * wait_s if waiting else gained_s + wait_s)
 
     def _hold(self, asked: Asked, agent: AgentKey) -> None:
         asked.has_held, asked.held_for = True, agent
