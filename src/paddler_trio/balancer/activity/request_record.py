@@ -316,7 +316,8 @@ def why(choice: Choice | None) -> str:
     if choice is None:
         return ""
     wanted = choice.wanted
-    if choice.prediction is not None and choice.prediction.tokens:
+    is_free = wanted.kind is None and wanted.revision is None and not wanted.needs
+    if is_free and choice.prediction is not None and choice.prediction.tokens:
         return _predicted(choice.prediction, is_held=choice.held)
     return _why(
         choice.candidates,

@@ -33,7 +33,7 @@ from paddler_trio.scheduler.dispatch.prefill_records import (
 from paddler_trio.scheduler.dispatch.prefix_index import PrefixIndex
 from paddler_trio.scheduler.dispatch.slot_decisions import Option, Pick, Prediction
 
-MAX_LOOKED_AT: Final = 12
+MAX_LOOKED_AT: Final = 8
 """Agents whose predictions are compared beside those that have the prompt's beginning."""
 TIE: Final = 0.1
 """Predictions that differ by less than this part, or by less than ``TIE_S``, are a tie."""
@@ -128,8 +128,9 @@ class WarmPlacement:
 
     def computed(
         self, request: RequestKey, agent: AgentKey, *, tokens: int, cached: int, took_s: float
-    ) -> None:
-        """Note what the agent reports of the prompt of a request that it has.
+    ) -> bool:
+        """Note what the agent reports of the prompt of a request that it has; False if it is no
+        news.
 
         Args:
           tokens: of the prompt.
@@ -138,7 +139,7 @@ class WarmPlacement:
         """
         record, asked = self._agents.get(agent), self._asked.get(request)
         if record is None or asked is None or record.missing.pop(request, None) is None:
-            return
+            return False
         if tokens >= WORTH_TELLING:
             asked.fleet.tokens_per_byte.add(tokens / asked.prompt.size_bytes)
         expected = self._tokens(asked, asked.expected)
@@ -150,6 +151,7 @@ class WarmPlacement:
                 self.index.has_kept(agent)
         self.counts.reused += cached
         self._measure(record, tokens - cached + asked.before, took_s)
+        return True
 
     def answered(self, request: RequestKey, agent: AgentKey, tokens: int) -> None:
         """Note that the agent has an answer of so many tokens behind the prompt of a request."""
@@ -248,13 +250,14 @@ class WarmPlacement:
     def _candidates(
         self, fleet: Fleet, found: Iterable[AgentKey], least: AgentKey
     ) -> dict[AgentKey, None]:
+        if len(fleet.agents) <= MAX_LOOKED_AT:
+            return {**fleet.agents, least: None}
         candidates = dict.fromkeys(found)
         candidates[least] = None
         for agent in list(islice(fleet.agents, MAX_LOOKED_AT)):
             candidates[agent] = None
-            if len(fleet.agents) > MAX_LOOKED_AT:  # others the next time
-                del fleet.agents[agent]
-                fleet.agents[agent] = None
+            del fleet.agents[agent]  # others the next time
+            fleet.agents[agent] = None
         return candidates
 
     def _tokens(self, asked: Asked, num_blocks: int) -> float:
