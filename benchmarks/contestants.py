@@ -155,20 +155,35 @@ def without_residency(ours: Contestant) -> Contestant:
     return attrs.evolve(ours, name="ours, nothing reused", request=_request_without_reuse)
 
 
+def unbound(server: Contestant) -> Contestant:
+    """The same server, asked for answers as long without the schema; prompts begin otherwise, so
+    that nothing of the bound ones is found."""
+
+    def request(one: Ask) -> bytes:
+        prompt = f"free {one.prompt}"
+        return server.request(attrs.evolve(one, prompt=prompt, schema=None, is_whole=True))
+
+    return attrs.evolve(server, name=f"{server.name}, unbound", request=request)
+
+
 # --- requests -------------------------------------------------------------------------------
 
 
 def _our_request(ask: Ask) -> bytes:
-    body = {"raw_prompt": ask.prompt, "max_tokens": ask.max_tokens}
+    if ask.is_whole:  # which Paddler's requests cannot say
+        return _our_generation(ask, sampling={"ignore_eos": True})
+    body: dict[str, object] = {"raw_prompt": ask.prompt, "max_tokens": ask.max_tokens}
+    if ask.schema is not None:
+        body["grammar"] = {"type": "json_schema", "schema": json.dumps(ask.schema)}
     return _post("/api/v1/continue_from_raw_prompt", body)
 
 
 def _request_without_reuse(ask: Ask) -> bytes:
-    body = {
-        "prompt": {"Text": {"text": ask.prompt}},
-        "max_tokens": ask.max_tokens,
-        "reuse_prefix": False,
-    }
+    return _our_generation(ask, reuse_prefix=False)
+
+
+def _our_generation(ask: Ask, **more: object) -> bytes:
+    body = {"prompt": {"Text": {"text": ask.prompt}}, "max_tokens": ask.max_tokens, **more}
     return _post("/api/v2/generate", body)
 
 
@@ -181,8 +196,9 @@ def _llama_server_request(ask: Ask, *, sampling: str, cache_prompt: bool) -> byt
         "n_predict": ask.max_tokens,
         "stream": True,
         **drawn,
-        "ignore_eos": False,
+        "ignore_eos": ask.is_whole,
         "cache_prompt": cache_prompt,
+        **({} if ask.schema is None else {"json_schema": ask.schema}),
     }
     return _post("/completion", body)
 

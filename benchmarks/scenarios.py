@@ -6,7 +6,7 @@ measured is work and not whose cache remembers it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -19,13 +19,41 @@ WORDS = tuple(
 )
 """Thirty-two ordinary words; an odd step through them visits every one."""
 
+PEOPLE: Mapping[str, object] = {
+    "type": "array",
+    "minItems": 200,
+    "items": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string"},
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+            "home": {
+                "type": "object",
+                "properties": {
+                    "street": {"type": "string"},
+                    "city": {"type": "string"},
+                    "country": {"enum": ["DE", "FR", "GB", "JP", "US"]},
+                },
+                "required": ["street", "city"],
+                "additionalProperties": False,
+            },
+        },
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    },
+}
+"""More of them than any answer has room for, so that all answers are equally long."""
+
 
 @attrs.frozen
 class Ask:
-    """One request: a raw prompt, and how many tokens it wants at most."""
+    """One request: a raw prompt, how many tokens it wants at most, and the JSON Schema that binds
+    its answer, if any. ``is_whole``: whatever the model says, it gets all of them."""
 
     prompt: str
     max_tokens: int
+    schema: Mapping[str, object] | None = None
+    is_whole: bool = False
 
 
 @attrs.frozen
@@ -49,6 +77,8 @@ class Scenario:
     lanes_of: Callable[[int], Sequence[AskLane]]
     shows_cache: bool = False
     """Worth a row with llama-server's prompt cache on, and one of ours without residency."""
+    shows_unbound: bool = False
+    """Worth a row of each side without the schema."""
     may_fail: bool = False
     """Requests that fail, or end before their limit, are counted instead of ending the run."""
     before: Callable[[int], Sequence[AskLane]] | None = None
@@ -100,6 +130,14 @@ def all_scenarios(sizes: Sizes) -> list[Scenario]:
     def full(round_number: int) -> list[AskLane]:
         return [
             AskLane((ask(round_number, 100 + i, 20, sizes.max_tokens),)) for i in range(sizes.slots)
+        ]
+
+    def bound(round_number: int) -> list[AskLane]:
+        return [
+            AskLane((attrs.evolve(one, schema=PEOPLE),))
+            for one in (
+                ask(round_number, 150 + i, 20, sizes.max_tokens) for i in range(sizes.slots)
+            )
         ]
 
     def crowded(round_number: int) -> list[AskLane]:
@@ -193,6 +231,7 @@ def all_scenarios(sizes: Sizes) -> list[Scenario]:
     return [
         Scenario("single", "1 stream", single),
         Scenario("full", f"{sizes.slots} streams", full),
+        Scenario("bound", f"{sizes.slots} streams bound by a schema", bound, shows_unbound=True),
         Scenario("crowd", f"{sizes.crowd} streams, {sizes.slots} slots", crowded),
         Scenario("long", f"long prompts into {sizes.slots - 1} streams", interrupted),
         Scenario("short", "many short requests", short),

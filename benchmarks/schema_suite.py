@@ -32,9 +32,8 @@ def accepts(llama: Llama, grammar: AnswerGrammar, value: object) -> bool:
     """Whether the value can be the whole answer."""
     constraint = Constraint.build(llama, grammar.compiled())
     for token in [*llama.tokenize(json.dumps(value, ensure_ascii=False)), llama.end_tokens[0]]:
-        if not constraint.takes(token):
+        if not constraint.advance(token):
             return False
-        constraint.accept(token)
     return True
 
 

@@ -31,6 +31,7 @@ from contestants import (
     behind,
     llama_server,
     our_pair,
+    unbound,
     with_prompt_cache,
     without_residency,
 )
@@ -156,6 +157,11 @@ def measure(sides: Sequence[Contestant], scenarios: Sequence[Scenario], rounds: 
             # those that reuse come first, so that nobody finds what another left behind
             entered[1:1] = [with_prompt_cache(side) for side in sides[1:]]
             entered.append(without_residency(sides[0]))
+        if scenario.shows_unbound:
+            entered[1:] = [
+                unbound(sides[0]),
+                *(s for side in sides[1:] for s in (side, unbound(side))),
+            ]
         for round_number in range(-1, rounds):
             for side in entered:
                 say(f"{scenario.title}: round {round_number + 1} of {rounds}, {side.name}")

@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 
 
-def write_lora(path: Path, model: Path) -> Path:
+def write_lora(path: Path, model: Path, *, seed: int = 1) -> Path:
     """Write an adapter of rank 2 for the value projections of ``model``.
 
     Queries and keys only choose what is attended to: a model that is sure of its next token may say
@@ -17,7 +17,7 @@ def write_lora(path: Path, model: Path) -> Path:
     reader = gguf.GGUFReader(model)
     architecture = reader.get_field("general.architecture")
     assert architecture is not None
-    dice = np.random.default_rng(1)
+    dice = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(path, architecture.contents())
     writer.add_type(gguf.GGUFType.ADAPTER)
     writer.add_string(gguf.Keys.Adapter.TYPE, "lora")

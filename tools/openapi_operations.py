@@ -24,6 +24,7 @@ from paddler_trio.wire.trio.cache_commands import Prune, Pull, Verify
 from paddler_trio.wire.trio.desired_state_extras import ExtendedDesiredState
 from paddler_trio.wire.trio.fit_messages import FitQuestion, FitReport
 from paddler_trio.wire.trio.fleet_state import FleetRevision
+from paddler_trio.wire.trio.log_lines import LogPage
 from paddler_trio.wire.trio.model_questions import Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import Generate
 
@@ -32,6 +33,7 @@ LINES = "application/x-ndjson"
 EVENTS = "text/event-stream"
 TEXT = "text/plain"
 BYTES = "application/octet-stream"
+ORDER_ERRORS = (404, 409, 501, 502, 503, 504)
 
 TEXT_SCHEMA = {"type": "string"}
 MODEL = {"type": "string", "description": "The deployment, or an alias of it."}
@@ -56,6 +58,7 @@ KEY = members(
     requests_per_minute={"type": "integer"},
     max_concurrent={"type": "integer"},
     tokens_per_day={"type": "integer"},
+    tokens_per_month={"type": "integer"},
 ) | {"required": ["name"]}
 JOIN_TOKEN = members(
     ttl_s={"type": "integer", "minimum": 1},
@@ -64,6 +67,19 @@ JOIN_TOKEN = members(
     name={"type": ["string", "null"]},
     address={"type": ["string", "null"]},
 )
+PIN = members(
+    ttl_s={"type": "integer", "minimum": 1, "maximum": 900},
+    labels={"type": "object", "additionalProperties": TEXT_SCHEMA},
+)
+PIN_TRY = members(
+    message={"type": "string", "pattern": "^[0-9a-f]{66}$"},
+    name=TEXT_SCHEMA,
+    balancer=TEXT_SCHEMA,
+) | {"required": ["message", "name", "balancer"]}
+PIN_CONFIRMATION = members(
+    exchange={"type": "string", "pattern": "^[0-9a-f]{12}$"},
+    confirmation={"type": "string", "pattern": "^[0-9a-f]{64}$"},
+) | {"required": ["exchange", "confirmation"]}
 JOIN = members(
     id={"type": "string", "pattern": "^[0-9a-f]{12}$"},
     secret=TEXT_SCHEMA,
@@ -214,6 +230,31 @@ MANAGEMENT: Table = {
         answer=FitReport,
         errors=(400, 404, 409, 422, 501, 502, 503, 504),
     ),
+    ("POST", "/api/v2/agents/{agent_id}/unload"): Operation(
+        "Free the memory of an agent's model, and keep it free", errors=ORDER_ERRORS
+    ),
+    ("POST", "/api/v2/agents/{agent_id}/load"): Operation(
+        "Let an agent load again what is desired", errors=ORDER_ERRORS
+    ),
+    ("POST", "/api/v2/agents/{agent_id}/restart_engine"): Operation(
+        "End an agent's engine, and start it anew", errors=ORDER_ERRORS
+    ),
+    ("GET", "/api/v2/agents/{agent_id}/logs"): Operation(
+        "The last lines of an agent's log, or of its engine's",
+        answer=LogPage,
+        query={
+            "source": "`agent` or `engine`; its own log without it",
+            "lines": "At most so many, 200 without it, up to 1,000",
+            "after": "Only those behind the line of this number",
+            "life": "What the page before said: another run of the agent counts anew",
+            "wait_ms": "Wait so long for a line if there is none, up to 20,000",
+        },
+        errors=(400, *ORDER_ERRORS),
+    ),
+    ("GET", "/api/v2/machines"): Operation("The machines of all agents, and how they are doing"),
+    ("GET", "/api/v2/agents/{agent_id}/machine"): Operation(
+        "The machine of an agent, and how it is doing", errors=(404, 409)
+    ),
     ("GET", "/api/v2/agents/{agent_id}/tree"): Operation(
         "The running tasks of an agent", errors=(404, 409, 501, 502, 504)
     ),
@@ -317,6 +358,29 @@ MANAGEMENT: Table = {
         errors=(400, 503),
     ),
     ("GET", "/api/v2/metrics/history"): Operation("Figures of the last hour, by ten seconds"),
+    ("GET", "/api/v2/metrics/range"): Operation(
+        "Figures of any range that is kept, of the fleet or by deployment, agent, client or key",
+        query={
+            "range": "How long, up to now: such as `90s`, `30m`, `12h` or `7d`; `1h` without it",
+            "from": "Instead of it a moment, RFC 3339 or seconds of Unix",
+            "to": "And the moment at which it ends; now without it",
+            "by": "`fleet`, `deployment`, `agent`, `client` or `key`",
+            "name": "Only the series of this name",
+        },
+        errors=(400, 503),
+    ),
+    ("GET", "/api/v2/usage"): Operation(
+        "What was used by day or month of UTC, by key, user or model",
+        query={
+            "by": "`key`, `user` or `model`",
+            "per": "`day`, `month` or `all`",
+            "month": "Only this one, such as `2026-11`",
+            "from": "From this day on, such as `2026-11-29`",
+            "to": "Up to this day, it included",
+            "format": "`json` or `csv`",
+        },
+        errors=(400, 503),
+    ),
     ("GET", "/api/v2/logs"): Operation(
         "The newest warnings and errors",
         query={"after": "Only what is newer than the entry of this number"},
@@ -342,6 +406,24 @@ MANAGEMENT: Table = {
     ),
     ("DELETE", "/api/v2/join-tokens/{id}"): Operation(
         "Make a token worthless", status=204, media="", errors=(404,)
+    ),
+    ("GET", "/api/v2/join-pins"): Operation("The PIN in force, without its digits"),
+    ("POST", "/api/v2/join-pins"): Operation(
+        "Make a PIN; it is shown this once, and the one before is worthless",
+        PIN,
+        status=201,
+        errors=(*CHANGE, 409),
+    ),
+    ("DELETE", "/api/v2/join-pins"): Operation(
+        "Make the PIN worthless", status=204, media="", errors=(404,)
+    ),
+    ("POST", "/api/v2/join/pin"): Operation(
+        "Try a PIN; asks for no key", PIN_TRY, errors=(400, 408, 409, 413, 429, 503)
+    ),
+    ("POST", "/api/v2/join/pin/confirm"): Operation(
+        "Show that the PIN was right; asks for no key",
+        PIN_CONFIRMATION,
+        errors=(400, 408, 409, 413, 429),
     ),
     ("GET", "/api/v2/problems"): Operation("Everything that is wrong, and what to do about it"),
     ("GET", "/api/v2/known_agents"): Operation("The agents that were here and are gone"),

@@ -45,7 +45,7 @@ export type StateApplication =
 export type AgentIssue = Record<string, Record<string, unknown>>;
 
 export interface Download {
-  source: string;
+  source?: string;
   phase: string;
   file_index: number;
   file_count: number;
@@ -67,6 +67,8 @@ export interface DeviceMemory {
 
 export interface AgentMemory {
   context_size: number;
+  /** The most tokens that one slot may have. */
+  slot_context?: number | null;
   n_gpu_layers: number;
   chosen: string[];
   devices: DeviceMemory[];
@@ -251,7 +253,11 @@ export interface RequestView {
   key: number;
   id: string;
   client: string;
+  /** Address, program and user of a client without a name: text of strangers. */
+  source?: string;
   deployment: string;
+  /** Null, or absent from an older balancer, if it was made under none. */
+  preset?: string | null;
   kind: "generation" | "embedding" | "rank" | "forwarded";
   route: string | null;
   /** The W3C trace that it belongs to, 32 hexadecimal digits. */
@@ -358,6 +364,47 @@ export interface MetricsHistory extends Moment {
   rows: MetricsRow[];
 }
 
+export type MetricsKind = "fleet" | "deployment" | "agent" | "client" | "key";
+
+/** Figures of a range of the past; seconds of Unix. */
+export interface MetricsRange {
+  by: MetricsKind;
+  begin: number;
+  end: number;
+  step_s: number;
+  fields: ("start_s" | MetricsField)[];
+  series: { name: string; is_other: boolean; rows: (number | null)[][] }[];
+  /** What is wrong with the history; empty if nothing is. */
+  problem: string;
+}
+
+/** What was used in a period of UTC. */
+export interface UsageRow {
+  period: string;
+  key: string | null;
+  user: string | null;
+  model: string | null;
+  requests: number;
+  failed: number;
+  refused: number;
+  prompt_tokens: number;
+  cached_tokens: number;
+  generated_tokens: number;
+  /** Seconds of Unix. */
+  last_s: number;
+}
+
+export interface UsageTable {
+  by: "key" | "user" | "model";
+  per: "day" | "month" | "all";
+  begin: string;
+  end: string;
+  /** Whether names of users are kept. */
+  by_user: boolean;
+  rows: UsageRow[];
+  problem: string;
+}
+
 export interface LogsLast {
   seq: number;
   warnings: number;
@@ -388,6 +435,7 @@ export interface KeyLimits {
   requests_per_minute: number | null;
   max_concurrent: number | null;
   tokens_per_day: number | null;
+  tokens_per_month: number | null;
 }
 
 export interface ApiKey extends KeyLimits {
@@ -398,7 +446,7 @@ export interface ApiKey extends KeyLimits {
   /** RFC 3339; null for never. */
   expires: string | null;
   expired: boolean;
-  used: { requests_last_minute: number; concurrent: number; tokens_today: number };
+  used: { requests_last_minute: number; concurrent: number; tokens_today: number; tokens_this_month: number };
 }
 
 export interface KeyList {
@@ -513,7 +561,7 @@ export interface AuditEntry {
   seq: number;
   time: string;
   who: string;
-  source: string;
+  source?: string;
   action: string;
   target: string;
   before: string | null;

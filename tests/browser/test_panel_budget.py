@@ -26,7 +26,7 @@ WATCH = """
         }
     }).observe({entryTypes: ["longtask"]});
 """
-PAGES = ("timeline", "requests", "model", "prompt", "metrics", "tree", "keys", "logs")
+PAGES = ("timeline", "requests", "model", "prompt", "metrics", "usage", "tree", "keys", "logs")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,18 @@ from prefix_proxy import proxying
 from viewer import DESK, PHONE, Viewer
 
 OpenViewer = Callable[..., Viewer]
-PAGES = ("fleet", "timeline", "requests", "model", "prompt", "metrics", "tree", "keys", "logs")
+PAGES = (
+    "fleet",
+    "timeline",
+    "requests",
+    "model",
+    "prompt",
+    "metrics",
+    "usage",
+    "tree",
+    "keys",
+    "logs",
+)
 WIDE = (3840, 2160)
 STYLES = """[...document.styleSheets].filter(sheet => !sheet.disabled)
     .map(sheet => sheet.href.split("/").pop().split("-")[0])"""

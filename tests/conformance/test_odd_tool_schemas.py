@@ -48,6 +48,14 @@ ODD: dict[str, tuple[dict[str, object], str]] = {
     "not": (of_v({"not": {"type": "string"}}), "v.not"),
     "contradiction": (of_v({"enum": []}, required=["v"]), "v.enum"),
     "type": (of_v({"type": ["widget", 5]}), "v.type"),
+    "what only the agent finds": (
+        of_v({"allOf": [{"oneOf": [{"const": 1}, {"const": 2}]}, {"oneOf": [{"minimum": 2}]}]}),
+        "tools[].function.parameters.v.allOf",
+    ),
+    "a pattern of names that is none": (
+        of_v({"type": "string"}, patternProperties={"(": {"type": "integer"}}),
+        "patternProperties",
+    ),
     "nonsense": ({"type": 5, "properties": [1], "required": {"a": 1}, "anyOf": "x"}, "type"),
 }
 

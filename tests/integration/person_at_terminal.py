@@ -9,9 +9,10 @@ import re
 import select
 import signal
 import struct
+import subprocess
 import termios
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import attrs
@@ -31,7 +32,7 @@ _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class Person:
     """``written`` is everything that the command wrote."""
 
-    process: ForkedProcess
+    process: ForkedProcess | subprocess.Popen[bytes]
     _ours: int
     _its: int
     _before: list[object]
@@ -89,9 +90,13 @@ class Person:
 
 @contextmanager
 def person(
-    *arguments: str, columns: int = COLUMNS, env: Mapping[str, str] | None = None
+    *arguments: str,
+    columns: int = COLUMNS,
+    env: Mapping[str, str] | None = None,
+    command: Sequence[str] = (),
 ) -> Iterator[Person]:
-    """Somebody in front of a command of ours; it has ended when the block is left."""
+    """Somebody in front of a command of ours, or of another one; it has ended when the block is
+    left."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, columns, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES", "NO_COLOR"}}
@@ -99,14 +104,16 @@ def person(
         os.fdopen(os.dup(its), "rb") as keys,
         os.fdopen(os.dup(its), "wb") as shown,
     ):
-        process = forked_processes.start(
-            "paddler_trio",
-            arguments,
-            env={**environment, "TERM": "xterm-256color", **(env or {})},
-            stdin=keys,
-            stdout=shown,
-            stderr=shown,
-        )
+        environment |= {"TERM": "xterm-256color", **(env or {})}
+        process: ForkedProcess | subprocess.Popen[bytes]
+        if command:
+            process = subprocess.Popen(
+                command, env=environment, stdin=keys, stdout=shown, stderr=shown
+            )
+        else:
+            process = forked_processes.start(
+                "paddler_trio", arguments, env=environment, stdin=keys, stdout=shown, stderr=shown
+            )
     try:
         yield Person(process, ours, its, termios.tcgetattr(its))
     finally:

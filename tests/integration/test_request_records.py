@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ import trio
 from fleet import Fleet
 from streams import RAW, Heard, listen, song
 
+from cli_in_process import invoke
 from no_tls import NO_TLS
 
 
@@ -134,3 +136,30 @@ def test_the_operator_reads_what_was_asked_and_answered_if_it_is_captured(fleet:
     capture = get(fleet, f"/api/v2/requests/{listed['id']}")["request"]["capture"]
     assert "Once upon a midnight" in capture["request"]
     assert capture["answer"] == answer["choices"][0]["text"] != ""
+
+
+def test_clients_without_a_key_are_told_apart_by_address_program_and_user(fleet: Fleet) -> None:
+    """What a stranger writes is text: cut, and everything in it is visible."""
+    for number, (program, user) in enumerate([("kit/1.0", "alice"), ("\x1b[31mkit" * 40, "b\n")]):
+        httpx.post(
+            f"{fleet.inference_url}/v1/completions",
+            json={"prompt": "Once", "max_tokens": 1, "user": user},
+            headers={"User-Agent": program.encode(), "X-Request-Id": f"kit{number}"},
+            verify=NO_TLS,
+            timeout=60,
+        ).raise_for_status()
+    first, second = (get(fleet, f"/api/v2/requests/kit{n}")["request"] for n in range(2))
+    assert first["client"] == ""
+    assert first["source"] == "127.0.0.1, kit/1.0, user alice"
+    assert second["source"].startswith("127.0.0.1, \\x1b[31mkit")
+    assert second["source"].endswith("user b\\n")
+    assert len(second["source"]) < 200
+    query = urlencode({"client": first["source"]})
+    listed = get(fleet, f"/api/v2/requests?{query}")["requests"]
+    assert [each["id"] for each in listed] == ["kit0"]
+    explained = get(fleet, "/api/v2/requests/kit0")["explanation"]
+    assert "a client without a key (127.0.0.1, kit/1.0, user alice)" in explained[0]
+    lines = invoke("requests", "--wide", f"--management-addr={fleet.management}").output
+    assert "127.0.0.1, kit/1.0, user alice" in lines
+    assert "\x1b[31mkit" not in lines
+    assert [each["revision"] for each in first["placements"]] == [1]

@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 
 import attrs
+from hypothesis import strategies as st
 
 from exchanges import exchange_for
 from paddler_trio.balancer.front.authentication import Authentication
 from paddler_trio.balancer.joining.agent_guard import AgentGuard
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry
 from paddler_trio.balancer.joining.join_exchange import JoinExchange
+from paddler_trio.balancer.joining.join_pins import JoinPins
 from paddler_trio.balancer.joining.join_routes import JoinTokenRoutes
 from paddler_trio.balancer.joining.legacy_networks import legacy_networks
+from paddler_trio.balancer.joining.pin_routes import PinRoutes
 from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, StoredKey, write_key_file
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.status.refused_agents import RefusedAgents
@@ -24,9 +27,15 @@ from paddler_trio.net.server.exchange import App, Exchange
 from paddler_trio.net.server.router import Router
 from paddler_trio.processes.model_store.store_messages import is_store_path
 
+BALANCER, FINGERPRINT = "study:8060", "ab" * 32
 MANAGER, CLIENT = "pt-manager", "pt-client"
 SOCKET = "/api/v1/agent_socket/abc"
 Headers = list[tuple[bytes, bytes]]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=50),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=6,
+)
 
 
 @attrs.frozen
@@ -59,6 +68,8 @@ class JoiningWorld:
     registry: AgentRegistry = attrs.field(init=False)
     exchange: JoinExchange = attrs.field(init=False)
     app: App = attrs.field(init=False)
+    pins: JoinPins = attrs.field(init=False)
+    fingerprint: str | None = FINGERPRINT
     refused: RefusedAgents = attrs.field(factory=RefusedAgents, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -72,7 +83,9 @@ class JoiningWorld:
         self.registry = AgentRegistry.read(self.folder / "agents.json")
         self.exchange = JoinExchange(self.registry, lambda: ["PEM"])
         tokens = JoinTokenRoutes(self.registry, self.keys, lambda scope: "here:1", lambda: None)
+        self.pins = JoinPins(self.registry, BALANCER, lambda: self.fingerprint)
         routes = Router(otherwise=operators)
+        PinRoutes(self.pins, tokens).add_to(routes)
         self.exchange.add_to(routes)
         tokens.add_to(routes)
         routes.websocket("/api/v1/agent_socket/{id}", accept)
@@ -119,6 +132,12 @@ class JoiningWorld:
         made = await self.ask("POST", "/api/v2/join-tokens", key=MANAGER, body=order)
         assert made.status == 201, made.text
         return str(made.json()["token"]).split(".", 4)
+
+    async def pin(self, **order: object) -> str:
+        """The digits of a new one."""
+        made = await self.ask("POST", "/api/v2/join-pins", key=MANAGER, body=order)
+        assert made.status == 201, made.text
+        return str(made.json()["pin"])
 
     async def joined(self, name: str = "gpu") -> AgentCredential:
         _, token_id, secret, *_ = await self.token()

@@ -9,18 +9,13 @@ from pathlib import Path
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from joining_world import JoiningWorld, Said, join_body
+from joining_world import JSON, JoiningWorld, Said, join_body
 from structlog.testing import capture_logs
 
 from paddler_trio.balancer.front.login_limit import BURST, LoginLimit
 from paddler_trio.net.joining.join_token import new_secret
 
 HEX64 = st.text("0123456789abcdef", min_size=64, max_size=64)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=50),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
-    max_leaves=6,
-)
 FIELDS = st.fixed_dictionaries(
     {
         "id": st.text("0123456789abcdef", min_size=12, max_size=12) | JSON,

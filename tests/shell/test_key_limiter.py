@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -202,6 +203,7 @@ async def test_a_reload_keeps_what_was_used_and_takes_the_new_limits(
         "requests_last_minute": 1,
         "concurrent": 1,
         "tokens_today": 7,
+        "tokens_this_month": 7,
     }
     assert (await world.ask(ok))[0] == 429
     held.end()
@@ -251,3 +253,27 @@ async def test_messages_of_a_socket_are_admitted_one_by_one(tmp_path: Path) -> N
     await app(exchange_for(scope, identity=Identity(account="k")))
     assert [type(each) for each in seen] == [Admission, Admission, Refusal]
     assert admit(exchange_for({"type": "websocket"})) is None
+
+
+async def test_the_budget_of_a_month_is_refused_with_when_it_opens_again(tmp_path: Path) -> None:
+    """All APIs name of the budgets of tokens the one of which less is left."""
+    world = World(tmp_path, KeyLimits(tokens_per_day=50, tokens_per_month=60))
+    world.unix_s = datetime(2026, 11, 29, 12, tzinfo=UTC).timestamp()
+    world.accounts.charge("k", 40)
+    _, headers, _ = await world.ask(ok)
+    assert headers["x-ratelimit-limit-tokens"] == "50"
+    assert headers["x-ratelimit-remaining-tokens"] == "10"
+    world.unix_s += 86_400
+    world.accounts.charge("k", 20)
+    status, headers, body = await world.ask(ok)
+    assert (status, headers["retry-after"]) == (429, "43200")
+    assert b"60 tokens in a month (UTC) (tokens_per_month)" in body
+    assert b"try again in 43200 s: it opens again at 2026-12-01T00:00:00Z" in body
+    assert headers["x-should-retry"] == "false"
+    assert headers["x-ratelimit-limit-tokens"] == "60"
+    assert headers["x-ratelimit-reset-tokens"] == "12h0m0s"
+    assert '"tokens_per_month";q=60;qu="tokens";w=2592000' in headers["ratelimit-policy"]
+    _, headers, _ = await world.ask(ok, path="/v1/messages")
+    assert headers["anthropic-ratelimit-tokens-reset"] == "2026-12-01T00:00:00Z"
+    world.unix_s += 43_200
+    assert (await world.ask(ok))[0] == 200

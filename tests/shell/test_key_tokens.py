@@ -21,9 +21,12 @@ from paddler_trio.balancer.keys.key_usage_file import KeyUsageFile
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.request import Request
+from paddler_trio.wire.paddler.request_params import L2, GenerateEmbeddingBatchParams
 from paddler_trio.wire.trio.prompt_stages import PromptStages
+from paddler_trio.wire.trio.request_frame import encode_work
 
 DAY_S = 86_400.0
+TEXTS = encode_work(GenerateEmbeddingBatchParams((), L2()))
 LIMITS = DispatchLimits(max_buffered=6, buffered_timeout_s=10, item_timeout_s=30)
 
 
@@ -93,7 +96,7 @@ async def test_texts_that_are_embedded_are_charged_as_they_were_reported(tmp_pat
     async with world(LIMITS) as here:
         charged(here, accounts)
         peer = here.agent(slots=1)
-        submit(here, "texts")
+        here.dispatcher.submit("texts", TEXTS, account="alice")
         (lease,) = peer.connection.leases()
         lease.deliver("Embedding", [{"Embedding": {}}, {"Embedding": {}}], ends=False)
         lease.deliver("Embedding", [{"Usage": {"prompt_tokens": 12}}, "Done"], ends=True)
@@ -124,6 +127,19 @@ async def test_what_was_used_today_outlives_a_restart(tmp_path: Path) -> None:
     tomorrow = accounts_of(tmp_path, days)
     KeyUsageFile(path, tomorrow).load()
     assert tomorrow.tokens_today() == {}
+    assert tomorrow.tokens_this_month() == {"alice": 7}
+    days.day += 31
+    next_month = accounts_of(tmp_path, days)
+    KeyUsageFile(path, next_month).load()
+    assert next_month.tokens_this_month() == {}
+
+
+def test_a_file_of_an_older_version_has_no_month(tmp_path: Path) -> None:
+    path = tmp_path / "usage"
+    path.write_text('{"version": 1, "day": 20000, "tokens": {"alice": 3, "gone": 4}}')
+    accounts = accounts_of(tmp_path, Days())
+    KeyUsageFile(path, accounts).load()
+    assert (accounts.tokens_today(), accounts.tokens_this_month()) == ({"alice": 3}, {})
 
 
 @pytest.mark.parametrize(
@@ -134,6 +150,7 @@ async def test_what_was_used_today_outlives_a_restart(tmp_path: Path) -> None:
         '{"version": 2, "day": 20000, "tokens": {}}',
         '{"version": 1, "day": "x", "tokens": {}}',
         '{"version": 1, "day": 20000, "tokens": {"alice": -1}}',
+        '{"version": 1, "day": 20000, "tokens": {}, "month": 657, "month_tokens": {"alice": 0.5}}',
         "[" * 100_000,
         "x" * 300_000,
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -37,7 +38,9 @@ from paddler_trio.wire.paddler.desired_state import (
 )
 from paddler_trio.wire.paddler.messages import AgentRequest
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras
+from paddler_trio.wire.trio.presets import Preset, TokenBounds
 from paddler_trio.wire.trio.trio_link import Answer, Ask, Report, Start
+from paddler_trio.wire.trio.work import ConversationPrompt, Generate, SamplingOverrides
 
 WIDE = DispatchLimits(max_buffered=30, buffered_timeout_s=10, item_timeout_s=30)
 KINDS = ("content", "reasoning", "tool_call", "undeterminable")
@@ -52,6 +55,7 @@ class Spec:
 
     name: str = "coder"
     aliases: tuple[str, ...] = ("qwen",)
+    presets: tuple[Preset, ...] = ()
     is_empty: bool = False
 
     agent_state: AgentDesiredState = attrs.field(
@@ -78,6 +82,8 @@ class Fleet:
     exact: ApiRouter
     native: Router
     desired: list[Spec]
+    works: list[Any] = attrs.field(factory=list, init=False)
+    """What the agents were asked, as far as it is ours."""
 
     async def ask(
         self,
@@ -133,6 +139,8 @@ class Fleet:
                         peer.connection.questions.answer(frame.id, _answer_to(frame, name))
                     else:
                         assert isinstance(frame, Start | AgentRequest)
+                        if isinstance(frame, Start):
+                            self.works.append(frame.request)
                         lease = peer.lease(frame.id)
                         results: list[RawResult] = [{"ContentToken": name}, DONE]
                         lease.deliver("GeneratedToken", results, ends=True, tokens=[1])
@@ -153,13 +161,13 @@ def _answer_to(ask: Ask, name: str) -> object:
         "Tokenize": {"tokens": [1]},
         "Detokenize": {"text": name},
         "RenderPrompt": {"prompt": name, "num_tokens": 3},
-        "DescribeModel": {"name": name, "n_ctx": 64},
+        "DescribeModel": {"name": name, "n_ctx": 64, "n_params": 7},
     }
     return Answer(ask.id, answers[type(ask.question).__name__], None, 0)
 
 
 @asynccontextmanager
-async def fleet(*, is_strict: bool = False) -> AsyncIterator[Fleet]:
+async def fleet(*, is_strict: bool = False, presets: Sequence[Preset] = ()) -> AsyncIterator[Fleet]:
     async with world(WIDE) as here:
         states = FleetKeeper(MemoryDatabase(), here.dispatcher)
         general = attrs.evolve(
@@ -176,8 +184,15 @@ async def fleet(*, is_strict: bool = False) -> AsyncIterator[Fleet]:
             ]
         )
         desired: list[Spec] = []
+        coder = Spec(presets=tuple(presets))
+        named = {each.name: (coder, each) for each in presets}
         deployments = Deployments(
-            here.dispatcher, states, is_strict, {"coder": Spec()}.get, lambda: desired
+            here.dispatcher,
+            states,
+            is_strict,
+            {"coder": coder}.get,
+            lambda: desired,
+            presets=lambda: named,
         )
         config = BalancerConfig(strict_model_names=is_strict)
         apis, exact, _ = api_routers(config, here.dispatcher, states, deployments)
@@ -192,6 +207,74 @@ async def fleet(*, is_strict: bool = False) -> AsyncIterator[Fleet]:
             native,
             desired,
         )
+
+
+@asynccontextmanager
+async def mixed_fleet() -> AsyncIterator[Fleet]:
+    """``default`` in the middle of a rollout from general.gguf to coder.gguf: an agent of each."""
+    async with world(WIDE) as here:
+        states = FleetKeeper(MemoryDatabase(), here.dispatcher)
+        digests = []
+        for name in ("general", "coder"):
+            model = LocalToAgent(f"/models/{name}.gguf")
+            digests.append(
+                await states.replace(attrs.evolve(BalancerDesiredState.default(), model=model))
+            )
+        here.dispatcher.set_deployments(
+            [PoolSettings(name="default", admissible=frozenset(digests))]
+        )
+        deployments = Deployments(here.dispatcher, states, earlier=states.spec)
+        apis, exact, _ = api_routers(BalancerConfig(), here.dispatcher, states, deployments)
+        native = InferenceRoutes(here.dispatcher, states, trio.Event(), deployments).routes()
+        agents = [here.agent(serves=digest) for digest in digests]
+        yield Fleet(here, *agents, states, apis, exact, native, [])
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}])
+@pytest.mark.parametrize("asked", [None, "coder", "general", "general.gguf"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": MESSAGES}),
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/completion", {"prompt": "hi"}),
+        ("/v1/responses", {"input": "hi", "store": False}),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 4}),
+        ("/api/chat", {"messages": MESSAGES, "stream": False}),
+    ],
+)
+async def test_in_a_mixed_rollout_each_answer_has_the_name_of_the_model_that_wrote_it(
+    path: str,
+    body: dict[str, object],
+    asked: str | None,
+    more: dict[str, object],
+    autojump_clock: MockClock,
+) -> None:
+    fingerprints: dict[str, set[str]] = {}
+
+    async def client() -> None:
+        named = {} if asked is None else {"model": asked}
+        status, answer = await here.ask(path, body | named | more)
+        assert status == 200, answer
+        text = answer if isinstance(answer, str) else json.dumps(answer)
+        models = set(re.findall(r'"model": ?"([^"]*)"', text))
+        marks = set(re.findall(r'"system_fingerprint": ?"([^"]*)"', text))
+        (name,) = {each.removesuffix(".gguf") for each in models}
+        written = text
+        for each in models:
+            written = re.sub(rf'"model": ?"{re.escape(each)}"', "", written)
+        assert [n for n in ("general", "coder") if n in written] == [name], text
+        fingerprints.setdefault(name, set()).update(marks)
+
+    async with mixed_fleet() as here:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client)
+            nursery.start_soon(client)
+        assert set(fingerprints) == {"general", "coder"}, "one was answered by each"
+        known = list(fingerprints.values())
+        assert known[0].isdisjoint(known[1])
+        _, listed = await here.ask("/v1/models/general")
+        assert listed["id"] == "coder", "the model before it leads to the deployment, too"
 
 
 def answered_by(body: Any) -> str:
@@ -574,3 +657,144 @@ async def test_a_question_of_a_deployment_that_nothing_loads_is_refused_in_time(
         assert status == 503
         assert "no room" in json.dumps(answer)
         assert 30 <= trio.current_time() - began_s < 31
+
+
+# ----------------------------------------------------------------------------------- presets
+
+TERSE = Preset(
+    name="terse:8b",
+    sampling=SamplingOverrides(temperature=0.25),
+    stop=("END",),
+    max_tokens=TokenBounds(default=7),
+    forced=("temperature",),
+    ignore=("user",),
+    refuse=("logit_bias",),
+)
+POLITE = Preset(name="polite", system="Be kind.")
+ASKING = [each for each in REQUESTS if "tokenize" not in each[0]]
+
+
+@pytest.mark.parametrize(("path", "body"), REQUESTS, ids=[path for path, _ in REQUESTS])
+@pytest.mark.parametrize("is_strict", [True, False])
+async def test_a_preset_is_a_model_of_its_own(
+    path: str, body: dict[str, object], autojump_clock: MockClock, *, is_strict: bool
+) -> None:
+    async with fleet(is_strict=is_strict, presets=[TERSE, POLITE]) as here:
+        for key in (None, ["terse:8b"], ["coder"]):
+            status, answer = await here.ask(path, body | {"model": "terse:8b"}, key=key)
+            assert status == 200, answer
+            assert answered_by(without_names(answer)) == "coder"
+            assert answer.get("model", "terse:8b") == "terse:8b" if isinstance(answer, dict) else 1
+        for model, key in [("terse:8b", ["polite"]), ("terse:8b", ["default"])]:
+            status, answer = await here.ask(path, body | {"model": model}, key=key)
+            assert status == (404 if is_strict or key == ["polite"] else 200)
+            if status == 200:
+                assert answered_by(without_names(answer)) == "general", "as any unknown name"
+        status, _ = await here.ask(path, body | {"model": "coder"}, key=["terse:8b"])
+        assert status == 404, "a key for a preset is for nothing else"
+        for work in here.works[:3]:
+            assert isinstance(work, Generate)
+            assert (work.sampling.temperature, work.stop) == (0.25, ("END",))
+            assert work.max_tokens == (4 if "messages" in path else 7)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        *(each for each in ASKING if "api/v2" not in each[0] and "template" not in each[0]),
+        ("/api/chat", {"messages": MESSAGES, "stream": False}),
+        ("/api/generate", {"prompt": "hi", "stream": False}),
+    ],
+)
+async def test_filters_hold_on_every_api(
+    path: str, body: dict[str, object], autojump_clock: MockClock
+) -> None:
+    async with fleet(presets=[TERSE]) as here:
+        body = body | {"model": "terse:8b"}
+        status, answer = await here.ask(path, body | {"user": 9})
+        assert status == 200, f"it would be of a wrong type: {answer}"
+        status, answer = await here.ask(path, body | {"logit_bias": {"1": 1}})
+        assert status == 400
+        assert "the model 'terse:8b' refuses it" in json.dumps(answer)
+        status, _ = await here.ask(path, body | {"logit_bias": {"1": 1}}, key=["default"])
+        assert status == 200, "a key that may not use it does not hear of it"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": MESSAGES}),
+        ("/v1/responses", {"input": "hi", "store": False}),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 4}),
+        ("/api/chat", {"messages": MESSAGES, "stream": False}),
+        ("/api/generate", {"prompt": "hi", "stream": False}),
+    ],
+)
+async def test_a_conversation_begins_with_the_presets_text(
+    path: str, body: dict[str, object], autojump_clock: MockClock
+) -> None:
+    async with fleet(presets=[POLITE]) as here:
+        status, answer = await here.ask(path, body | {"model": "polite"})
+        assert (status, answer["model"]) == (200, "polite")
+        (work,) = here.works
+        assert isinstance(work.prompt, ConversationPrompt)
+        assert [each["role"] for each in work.prompt.messages] == ["system", "user"]
+        assert work.prompt.messages[0]["content"] == "Be kind."
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/completion", {"prompt": "hi"}),
+        ("/infill", {"input_prefix": "a", "input_suffix": "b"}),
+        ("/api/generate", {"prompt": "hi", "raw": True}),
+        ("/api/v2/generate", {"prompt": {"Text": {"text": "hi"}}}),
+    ],
+)
+async def test_a_prompt_that_is_not_rendered_does_not_go_past_the_presets_text(
+    path: str, body: dict[str, object], autojump_clock: MockClock
+) -> None:
+    async with fleet(presets=[POLITE]) as here:
+        status, answer = await here.ask(path, body | {"model": "polite"}, key=["polite"])
+        assert status == 400
+        assert "the model 'polite' has a system text" in json.dumps(answer)
+        assert here.works == []
+
+
+async def test_presets_are_listed_where_models_are(autojump_clock: MockClock) -> None:
+    async with fleet(presets=[TERSE, POLITE]) as here:
+        for exact in (True, False):
+            _, body = await here.ask("/v1/models", exact=exact)
+            names = [each["id"] for each in body["data"]]
+            assert names == ["chat", "coder", "terse:8b", "polite", "unused"]
+            _, body = await here.ask("/v1/models", key=["polite"], exact=exact)
+            assert [each["id"] for each in body["data"]] == ["polite"]
+            for name, status in [("polite", 200), ("coder", 404), ("terse:8b", 404)]:
+                found = await here.ask(f"/v1/models/{name}", key=["polite"], exact=exact)
+                assert found[0] == status, name
+        _, body = await here.ask("/api/tags")
+        models = {each["name"]: each for each in body["models"]}
+        assert list(models) == [
+            *("chat:latest", "coder:latest", "terse:8b", "polite:latest", "unused:latest")
+        ]
+        assert len({each["digest"] for each in models.values()}) == 5
+        _, shown = await here.ask("/api/show", {"model": "polite"})
+        assert shown["system"] == "Be kind."
+        assert 'SYSTEM """Be kind."""' in shown["modelfile"]
+        _, shown = await here.ask("/api/show", {"model": "terse:8b"})
+        assert "temperature                    0.25" in shown["parameters"]
+        _, props = await here.ask("/props?model=terse:8b")
+        assert props["default_generation_settings"]["params"]["temperature"] == 0.25
+        assert props["model_alias"] == "terse:8b"
+        _, answer = await here.ask("/api/chat", {"model": "polite:latest", "messages": MESSAGES})
+        assert answer[-1]["model"] == "polite:latest"
+
+
+async def test_answers_under_two_presets_are_not_compared(autojump_clock: MockClock) -> None:
+    async with fleet(presets=[TERSE, POLITE]) as here:
+        prints = set()
+        for model in ("coder", "terse:8b", "polite"):
+            body = {"messages": MESSAGES, "model": model}
+            prints.add((await here.ask("/v1/chat/completions", body))[1]["system_fingerprint"])
+        assert len(prints) == 3

@@ -27,7 +27,9 @@ from paddler_trio.scheduler.truth.deployment_truth import (
     DeploymentFacts,
     truth_of_deployment,
 )
+from paddler_trio.scheduler.truth.truths import Truth
 from paddler_trio.wire.trio.fleet_state import DEFAULT, OnFailure, RolloutSpec
+from status_judge import Met, Said, contradictions, faults_in
 
 HOSTS = 3
 SAMPLES = 2500
@@ -122,20 +124,17 @@ class Day:
         self.seen |= {truth.state, re.sub(r"\d+", "N", truth.sentence)}
         self.look_at_long_clients(facts)
         self.look_at_agents(facts, truth.severity)
+        said = said_of(facts, truth)
+        for words in faults_in(said):
+            self.check(False, words)
         most = facts.agents.free + 1
         probes = [self.world.dispatcher.submit(f"probe {n}", WORK) for n in range(most)]
         placed = [isinstance(each.phase, Leased) for each in probes]
-        refused = [each.failure == OVERFLOW for each in probes]
-        self.check(facts.is_full == refused[0], f"full: {facts}, {refused}")
-        if facts.meets == "slot":
-            self.check(placed == [True] * facts.agents.free + [False], f"slots: {placed} {facts}")
-        else:
-            self.check(not placed[0], f"a slot at once, and {facts.meets} was said: {facts}")
-        answers = facts.agents.answering > 0
-        self.check(answers == ("no agent answers" not in truth.sentence), truth.sentence)
-        self.check(answers or not any(placed), f"answered: {truth.sentence}")
-        self.check(answers or truth.severity != "ok", f"well, and nobody answers: {truth}")
-        self.check(answers or truth.follows != "", f"nothing follows: {truth}")
+        met = "full" if probes[0].failure == OVERFLOW else "answered" if placed[0] else "waits"
+        for words in contradictions([said], Met(outcome=met)):
+            self.check(False, f"{words}: {facts}")
+        free = facts.agents.free
+        self.check(placed == [True] * free + [False], f"{placed}, {free} are free: {facts}")
         if facts.meets == "slot":
             self.check((truth.follows == "") == (not facts.waiting), f"{truth.follows}: {facts}")
         busy = sum(
@@ -176,6 +175,19 @@ class Day:
     def check(self, is_so: bool, words: str) -> None:
         if not is_so:
             self.contradictions.append(f"{trio.current_time():.2f} s: {words}")
+
+
+def said_of(facts: DeploymentFacts, truth: Truth) -> Said:
+    """What is said of a deployment, for the judge."""
+    return Said(
+        state=truth.state,
+        severity=truth.severity,
+        sentence=truth.sentence,
+        follows=truth.follows,
+        meets=facts.meets,
+        answering=facts.agents.answering,
+        free=facts.agents.free,
+    )
 
 
 @pytest.fixture

@@ -120,3 +120,12 @@ export function plural(count: number, noun: string, nouns = `${noun}s`): string 
 function pad(value: number): string {
   return String(value).padStart(2, "0");
 }
+
+/** The name of a request's client, else what is known of where it came from: text of strangers. */
+export function clientOf(request: { client: string; source?: string }): string {
+  return request.client || request.source || "anonymous";
+}
+
+export function capitalised(text: string): string {
+  return text.slice(0, 1).toUpperCase() + text.slice(1);
+}

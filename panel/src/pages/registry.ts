@@ -27,6 +27,7 @@ export const PAGES: readonly PageEntry[] = [
   { id: "model", title: "Model", icon: "model", load: () => import("./model") },
   { id: "prompt", title: "Prompt", icon: "prompt", load: () => import("./prompt") },
   { id: "metrics", title: "Metrics", icon: "metrics", load: () => import("./metrics") },
+  { id: "usage", title: "Usage", icon: "list", load: () => import("./usage") },
   { id: "tree", title: "Tree", icon: "tree", load: () => import("./tree") },
   { id: "keys", title: "Keys", icon: "keys", load: () => import("./keys") },
   { id: "logs", title: "Logs", icon: "logs", load: () => import("./logs") },

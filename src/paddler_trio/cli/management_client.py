@@ -32,7 +32,6 @@ from paddler_trio.cli.client_flags import ManagementFlags
 
 SILENCE_S = 15.0
 """The balancer sends a keep-alive every three seconds; this long without one, it is gone."""
-FIT_ANSWER_S = 110.0
 """The balancer waits for an agent a little less long."""
 STATE_PATH = "/api/v1/balancer_desired_state"
 EXTENDED_STATE_PATH = "/api/v2/balancer_desired_state"
@@ -85,6 +84,8 @@ class AgentView:
     """Seconds that the model in force took to load."""
     is_drained: bool = False
     """By an operator: it finishes what it has and gets nothing new."""
+    state: dict[str, str] = attrs.field(factory=dict)
+    """What is true of it, as the balancer says it; empty from one of before."""
 
     @property
     def label(self) -> str:
@@ -246,6 +247,31 @@ class ManagementClient(BalancerClient):
             refuse_unless_success(answer)
         return self._object(answer.text, path) if answer.content else {}
 
+    def text(self, path: str, params: Mapping[str, str]) -> str:
+        """Return the text of an answer that is no JSON."""
+        with clear_errors(self.address):
+            answer = self._http.get(path, params=params)
+            refuse_unless_success(answer)
+        return answer.text
+
+    def ask_agent(
+        self,
+        method: str,
+        agent: str,
+        what: str,
+        *,
+        body: object = None,
+        params: Mapping[str, str] | None = None,
+        answer_s: float | None = None,
+    ) -> Json:
+        """Ask for something of the agent of this id or name, as ``ask`` does."""
+        path = f"/api/v2/agents/{quote(agent, safe='')}/{what}"
+        more: Any = {} if answer_s is None else {"timeout": answer_s}
+        with self._naming(agent), clear_errors(self.address):
+            answer = self._http.request(method, path, json=body, params=params, **more)
+            refuse_unless_success(answer)
+        return self._object(answer.text, path)
+
     def command_caches(
         self,
         command: str | None,
@@ -291,15 +317,6 @@ class ManagementClient(BalancerClient):
             refuse_unless_success(answer)
         raw = self._object(answer.text, path)
         return self.structured(raw, AgentView), raw
-
-    def fit(self, agent: str, question: Mapping[str, object]) -> Json:
-        """Would a model fit the agent of this id or name: a ``FitReport`` of
-        ``wire/trio/fit_messages.py`` for a ``FitQuestion``, as plain JSON."""
-        path = f"/api/v2/agents/{quote(agent, safe='')}/fit"
-        with self._naming(agent), clear_errors(self.address):
-            answer = self._http.post(path, json=question, timeout=FIT_ANSWER_S)
-            refuse_unless_success(answer)
-        return self._object(answer.text, path)
 
     @contextmanager
     def _naming(self, agent: str | None) -> Iterator[None]:

@@ -21,7 +21,7 @@ required       one call or several, to any tool
 function       one call or several, to that tool
 =============  ==========================================================================
 
-With ``parallel_tool_calls`` off "several" is one.
+"Several" is one with ``parallel_tool_calls`` off.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ from paddler_trio.language.grammars.gbnf import TokenOf, write_gbnf
 from paddler_trio.language.grammars.lark import (
     GrammarError,
     LarkWriter,
+    Unbound,
+    Work,
     either,
     joined,
     literal,
@@ -56,13 +58,14 @@ from paddler_trio.language.grammars.patterns import texts_without
 from paddler_trio.language.refusal import Refusal
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.wire.engine.engine_pipe import ReasoningBudget, Thoughts
-from paddler_trio.wire.json_schema import lawful_schema
+from paddler_trio.wire.json_schema import TOOL_SCHEMA
 from paddler_trio.wire.paddler.request_params import GbnfGrammar, JsonSchemaGrammar
 from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
     ChoiceGrammar,
     Constraint,
     ConversationPrompt,
+    Prompt,
     RegexGrammar,
 )
 
@@ -72,6 +75,7 @@ def grammar_of_answer(
     conversation: ConversationPrompt | None,
     start: AnswerStart,
     vocabulary: Vocabulary,
+    unbound: Unbound | None = None,
 ) -> AnswerGrammar | None:
     """What every token of the answer must fit; None if it may be anything.
 
@@ -92,25 +96,26 @@ def grammar_of_answer(
         calls=calls,
         token_of=lambda text: _token_of(vocabulary, text),
         end_tokens=vocabulary.end_tokens,
+        unbound=unbound,
     )
 
 
 def budget_of_answer(
-    conversation: ConversationPrompt, start: AnswerStart, vocabulary: Vocabulary
+    prompt: Prompt, start: AnswerStart, vocabulary: Vocabulary
 ) -> ReasoningBudget | None:
     """How the engine ends the reasoning in time; None for no limit.
 
     A limit is a hint that coding agents send to every model: where a template marks no reasoning,
     there is none to end.
     """
-    if conversation.max_reasoning_tokens is None:
+    if not isinstance(prompt, ConversationPrompt) or prompt.max_reasoning_tokens is None:
         return None
-    reasoning = reasoning_of(start, thinking=conversation.thinking)
+    reasoning = reasoning_of(start, thinking=prompt.thinking)
     if not reasoning.close:
         return None
     may_open = reasoning.may_open and not reasoning.is_open
     return ReasoningBudget(
-        max_tokens=conversation.max_reasoning_tokens,
+        max_tokens=prompt.max_reasoning_tokens,
         open=_tokens_of(vocabulary, reasoning.open) if may_open and reasoning.open else [],
         close=_tokens_of(vocabulary, reasoning.close),
         is_open=reasoning.is_open,
@@ -155,7 +160,7 @@ def call_rules(
             ends_turn=_ends_turn(vocabulary, form.closer),
         ),
         tools=[
-            _tool(function)
+            Tool.of(function)
             for tool in conversation.tools
             if isinstance(function := tool.get("function"), Mapping)
         ],
@@ -164,15 +169,6 @@ def call_rules(
         parallel=conversation.parallel_tool_calls,
         thoughts=_thoughts(start),
     )
-
-
-def _tool(function: Mapping[str, object]) -> Tool:
-    parameters = function.get("parameters")
-    is_strict = function.get("strict") is True
-    if isinstance(parameters, Mapping):
-        is_strict = is_strict or parameters.get("strict") is True
-        parameters = lawful_schema(parameters).schema
-    return Tool(str(function.get("name", "")), parameters, is_strict)
 
 
 def _thoughts(start: AnswerStart) -> Thoughts | None:
@@ -249,31 +245,31 @@ def constrain(
     calls: CallRules | None = None,
     token_of: TokenOf = lambda _text: None,
     end_tokens: Sequence[int] = (),
+    unbound: Unbound | None = None,
 ) -> AnswerGrammar | None:
     """The grammar of one answer; None if it may be anything.
 
     Args:
       token_of: lets a lazy grammar wake on a token instead of looking through the text.
       end_tokens: with which the model ends its answer.
+      unbound: takes the places of what is left out of it.
 
     Raises:
       SchemaNotConvertibleError: a schema, pattern, choice or tool that no grammar can express.
       Refusal: a grammar of a client that cannot be used.
     """
     choice = "none" if calls is None or not calls.tools else calls.choice
-    writer = LarkWriter()
+    unbound = {} if unbound is None else unbound
+    writer = LarkWriter(Work(unbound))
     bound = None if constraint is None else _of_constraint(constraint, writer, token_of, end_tokens)
     if calls is None or choice == "none":
         return None if bound is None else _composed([bound], reasoning, writer)
     if choice != "auto":
-        return _required_calls(calls, reasoning)
+        return _required_calls(calls, reasoning, unbound)
     if bound is None:
-        return _lazy(calls, token_of)
+        return _lazy(calls, token_of, unbound)
     called = _optional_calls(calls, writer)
     return _composed([bound] if called is None else [bound, called], reasoning, writer)
-
-
-# --------------------------------------------------------------------------- the parts
 
 
 @attrs.frozen
@@ -305,7 +301,7 @@ def _of_constraint(
             return _Part(write_any_object(writer))
 
 
-def _required_calls(calls: CallRules, reasoning: Reasoning) -> AnswerGrammar:
+def _required_calls(calls: CallRules, reasoning: Reasoning, unbound: Unbound) -> AnswerGrammar:
     tools = calls.tools
     if calls.choice == "function":
         tools = [tool for tool in tools if tool.name == calls.tool_name]
@@ -313,7 +309,7 @@ def _required_calls(calls: CallRules, reasoning: Reasoning) -> AnswerGrammar:
             raise ToolNotConvertibleError(f"tool_name: there is no tool {calls.tool_name!r}")
 
     def grammar(tools: Sequence[Tool]) -> AnswerGrammar:
-        writer = LarkWriter()
+        writer = LarkWriter(Work(unbound))
         part = _calls(calls, tools, writer, is_lenient=False)
         composed = _composed([part], reasoning, writer)
         try:
@@ -328,6 +324,7 @@ def _required_calls(calls: CallRules, reasoning: Reasoning) -> AnswerGrammar:
         if any(tool.is_strict for tool in tools):
             raise
         # too large, or a tool that cannot be called: one of them is called with any arguments
+        unbound.setdefault(TOOL_SCHEMA)
         return grammar([attrs.evolve(tool, parameters=None) for tool in tools])
 
 
@@ -341,6 +338,7 @@ def _optional_calls(calls: CallRules, writer: LarkWriter) -> _Part | None:
     try:
         return _calls(calls, calls.tools, writer, is_lenient=True)
     except SchemaNotConvertibleError:
+        writer.work.unbound.setdefault(TOOL_SCHEMA)
         return None
 
 
@@ -357,8 +355,8 @@ def _calls(
     return _Part(root, is_content=False)
 
 
-def _lazy(calls: CallRules, token_of: TokenOf) -> AnswerGrammar | None:
-    writer = LarkWriter()
+def _lazy(calls: CallRules, token_of: TokenOf, unbound: Unbound) -> AnswerGrammar | None:
+    writer = LarkWriter(Work(unbound))
     part = _optional_calls(calls, writer)
     if part is None:
         return None
@@ -373,6 +371,7 @@ def _lazy(calls: CallRules, token_of: TokenOf) -> AnswerGrammar | None:
     try:
         grammar.compiled()
     except GrammarError:
+        unbound.setdefault(TOOL_SCHEMA)
         return None
     return grammar
 

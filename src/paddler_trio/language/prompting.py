@@ -14,6 +14,7 @@ from typing import TypeAlias, assert_never
 
 import attrs
 
+from paddler_trio.language.adapters_of_requests import adapters_of
 from paddler_trio.language.answer_grammar import (
     ToolNotConvertibleError,
     budget_of_answer,
@@ -24,7 +25,7 @@ from paddler_trio.language.answers.output_processor import OutputProcessor
 from paddler_trio.language.answers.stop_texts import StopTexts
 from paddler_trio.language.answers.tool_calls import ToolCallReader, reader_of_calls
 from paddler_trio.language.grammars.conversion import SchemaNotConvertibleError
-from paddler_trio.language.grammars.lark import GrammarError
+from paddler_trio.language.grammars.lark import GrammarError, Unbound
 from paddler_trio.language.images.image_parts import texts_between
 from paddler_trio.language.infill import infill_tokens_of
 from paddler_trio.language.model_language import Language
@@ -45,6 +46,7 @@ from paddler_trio.wire.paddler.request_params import (
     ContinueFromConversationHistoryParams,
     ContinueFromRawPromptParams,
 )
+from paddler_trio.wire.paddler.results import MAX_UNBOUND
 from paddler_trio.wire.trio.work import (
     ConversationPrompt,
     Generate,
@@ -111,6 +113,9 @@ def prompt_of(
     if is_extended and not tokens:
         tokens = _beginning(request.prompt, language.vocabulary)
     output = _output_of(request, rendering, seed=seed, is_extended=is_extended)
+    unbound: Unbound = {}
+    grammar = _grammar(request, rendering, language, unbound, binds_calls=is_extended)
+    output.unbound = list(unbound)[:MAX_UNBOUND]
     _replay(sampled, output, language.vocabulary)
     start = StartSequence(
         key=key,
@@ -119,17 +124,14 @@ def prompt_of(
         sampled=list(sampled),
         max_tokens=request.max_tokens or 0,
         sampling=sampling_of(language.parameters, request.sampling, language.vocabulary, seed=seed),
-        grammar=_grammar(request, rendering, language, binds_calls=is_extended),
-        reasoning=(
-            budget_of_answer(request.prompt, rendering.start, language.vocabulary)
-            if isinstance(request.prompt, ConversationPrompt)
-            else None
-        ),
+        grammar=grammar,
+        reasoning=budget_of_answer(request.prompt, rendering.start, language.vocabulary),
         logprobs=-1 if request.logprobs is None else request.logprobs,
         reuse_prefix=request.reuse_prefix,
         salt=request.cache_salt,
         isolated=isolated,
         hides_controls=is_extended and _hides_controls(request, language.vocabulary),
+        adapters=adapters_of(request.lora, language.adapters),
     )
     return Prompted(start=start, output=output)
 
@@ -261,9 +263,6 @@ def call_reader(prompt: Prompt, form: ModelFormat, *, seed: int) -> ToolCallRead
         raise Refusal("ToolSchemaInvalid", str(error)) from error
 
 
-# ------------------------------------------------------------------------------- inside
-
-
 def _without_layout_from(prompt: Prompt) -> int | None:
     """A plain text keeps every blank, and so does a message that the answer continues."""
     if not isinstance(prompt, ConversationPrompt) or prompt.raw_reasoning:
@@ -367,9 +366,14 @@ def _checked(tokens: Sequence[int], vocabulary: Vocabulary) -> list[int]:
 
 
 def _grammar(
-    request: Generate, rendering: Rendering, language: Language, *, binds_calls: bool
+    request: Generate,
+    rendering: Rendering,
+    language: Language,
+    unbound: Unbound,
+    *,
+    binds_calls: bool,
 ) -> Grammar | None:
-    """Return what every token must fit.
+    """Return what every token must fit; ``unbound`` takes the places of what is left out.
 
     Paddler's requests are bound by their grammar alone; in ours tool calls are bound too, unless
     they are wanted as the model writes them.
@@ -382,7 +386,7 @@ def _grammar(
         conversation = attrs.evolve(conversation, tools=())
     try:
         grammar = grammar_of_answer(
-            request.constraint, conversation, rendering.start, language.vocabulary
+            request.constraint, conversation, rendering.start, language.vocabulary, unbound
         )
         return None if grammar is None else grammar.compiled()
     except ToolNotConvertibleError as error:

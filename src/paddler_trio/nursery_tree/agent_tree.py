@@ -1,13 +1,13 @@
 """An agent, from its start to its last frame.
 
     services                     outlive everything
-    ├─ systemd status
-    ├─ systemd watchdog
+    ├─ systemd status, systemd watchdog
     ├─ event loop lag            measured ten times a second
     ├─ ready sockets             reads engine and server, and passes on what came
     ├─ heap trim                 gives free memory back
     ├─ drain status              once it is asked to stop
     ├─ metrics                   with --metrics-addr: a port of its own
+    ├─ machine                   looks at CPU, memory and GPUs
     ├─ instances                 the deployments beside the first link's; drained with it
     │  └─ instance coder, …      as below, each
     ├─ model, model cache        of the first link

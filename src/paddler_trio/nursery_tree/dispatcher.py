@@ -125,6 +125,7 @@ class Dispatcher:
         client: str = "",
         priority: Priority = Priority.NORMAL,
         deployment: str = DEFAULT_DEPLOYMENT,
+        preset: str = "",
         pin: RevisionPin | None = None,
         route: str | None = None,
         trace: TraceContext | None = None,
@@ -142,11 +143,13 @@ class Dispatcher:
             request_id,
             work,
             deployment=deployment,
+            preset=preset,
             client=client_digest(client),
             client_name=client,
             route=route,
             trace=trace,
             account=account,
+            user=user,
             pin=pin,
             is_repeatable=is_repeatable,
             buffered_timeout_s=self.limits.buffered_timeout_s,
@@ -162,7 +165,7 @@ class Dispatcher:
             client=client,
             user=user,
             priority=priority,
-            needs=_needs(work),
+            needs=work.needs,
             revision=request.pinned_to,
         )
         if isinstance(decision, BufferFull):
@@ -539,14 +542,8 @@ class Dispatcher:
             isolated=request.isolation if agent.kind.isolates else None,
             choice=granted.choice,
         )
+        request.revision = agent.revision
         if request.pin is not None and request.pin.revision is None:
             request.pin.revision = agent.revision
         request.grant(lease)
         self.agents_changed.notify()
-
-
-def _needs(work: EncodedWork | ForwardedWork) -> frozenset[str]:
-    """Return what an agent must offer to get this work."""
-    if work.is_infill:
-        return INFILL_OFFERS
-    return frozenset() if work.needs_ours is None else TRIO_OFFERS

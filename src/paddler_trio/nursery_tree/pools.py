@@ -14,6 +14,7 @@ from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
 from paddler_trio.nursery_tree.request import Buffered, Request
 from paddler_trio.nursery_tree.request_endings import no_such_deployment
 from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics, SlotLedger
+from paddler_trio.scheduler.truth.request_truth import obstacle_words
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
@@ -174,13 +175,8 @@ class Pools:
             return ""
         if pool.held is not None:
             return pool.held.reason
-        if not pool.agents:
-            return "it had no agent"
         drained = sum(agent.is_drained for agent in pool.agents.values())
-        if drained == len(pool.agents):
-            return "all of its agents were drained"
-        beside = f", and {drained} of {len(pool.agents)} were drained" if drained else ""
-        return f"none of its agents was ready{beside}"
+        return obstacle_words(len(pool.agents), drained)
 
     def note_buffered(self, pool: Pool) -> bool:
         """Requests came into its queue or left it; False if their number is the same."""

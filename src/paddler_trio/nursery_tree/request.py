@@ -178,10 +178,6 @@ _NO_OUTBOX: Final = trio.open_memory_channel[Results](0)
 _NO_OUTBOX[0].close()
 
 
-def _ignore_move(request: Request, left: Phase) -> None:
-    """The default observer."""
-
-
 @attrs.define(eq=False, repr=False)
 class Request:
     """See the module docstring.
@@ -191,14 +187,14 @@ class Request:
       id: what the client calls it; never routes anything.
       work: what an agent computes, as it is sent; or what a server behind an agent answers.
       deployment: whose agents may have it.
+      preset: the name of the preset that it was made under; empty for none.
       client: hexadecimal digits that tell clients apart.
       client_name: what operators are shown; empty for an anonymous one.
       route: the path that the client asked, if it was HTTP.
-      account: the name of the API key that its tokens are charged to; empty for none.
+      account, user: the API key that its tokens are charged to, and whom it is for; or empty.
       trace: the trace it belongs to; only requests of tests have none.
       pin: shared with the other requests of its call, which must be answered by one revision.
-      is_repeatable: its consumer keeps results until it has all of them: another agent may begin it
-        anew, whatever was produced.
+      is_repeatable: another agent may begin it anew, whatever was produced: all of it is kept.
       buffered_timeout_s: how long each stay in the queue may last.
     """
 
@@ -206,11 +202,13 @@ class Request:
     id: str
     work: EncodedWork | ForwardedWork
     deployment: str = DEFAULT_DEPLOYMENT
+    preset: str = ""
     client: str = ""
     client_name: str = ""
     route: str | None = None
     trace: TraceContext | None = None
     account: str = ""
+    user: str = ""
     pin: RevisionPin | None = None
     is_repeatable: bool = False
     buffered_timeout_s: float = math.inf
@@ -222,7 +220,7 @@ class Request:
     done for a token."""
     moved: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     """Who waits here goes on when ``timer`` no longer counts because the phase changed."""
-    on_move: Callable[[Request, Phase], None] = attrs.field(default=_ignore_move, init=False)
+    on_move: Callable[[Request, Phase], None] = attrs.field(default=lambda _, __: None, init=False)
     """Called within each transition, with the phase that was left."""
     observer: DeliveryObserver | None = attrs.field(default=None, init=False)
     sink: ResultSink | None = attrs.field(default=None, init=False)
@@ -232,6 +230,8 @@ class Request:
     arrived_s: float = attrs.field(factory=trio.current_time, init=False)
     agents: list[str] = attrs.field(factory=list, init=False)
     """Names of the agents it was given to, in order."""
+    revision: str | None = attrs.field(default=None, init=False)
+    """The digest of what the last of them served then; None if that is not known."""
     waited_s: float = attrs.field(default=0.0, init=False)
     """In the queue, all its stays together."""
     num_results: int = attrs.field(default=0, init=False)
@@ -286,9 +286,8 @@ class Request:
     @property
     def log_fields(self) -> dict[str, str]:
         """Return what names the request in each line of the log."""
-        if self.trace is None:
-            return {"request": self.log_id}
-        return {"request": self.log_id, "trace": self.trace.trace_id}
+        trace = {} if self.trace is None else {"trace": self.trace.trace_id}
+        return {"request": self.log_id, **trace}
 
     @property
     def lease(self) -> Lease | None:
@@ -309,9 +308,7 @@ class Request:
     @property
     def isolation(self) -> str | None:
         """Return what it may have killed, as it is sent to an agent; None for nothing."""
-        if self.may_kill_agents:
-            return "agent"
-        return "engine" if self.suspicions else None
+        return "agent" if self.may_kill_agents else "engine" if self.suspicions else None
 
     @property
     def ending(self) -> Ending | None:

@@ -58,6 +58,7 @@ AGENT_PHASES: Final = (
     "serving",
     "failed",
     "leaving",
+    "unloaded",
 )
 """Those that agents report; whatever else one reports is ``other``."""
 ROLLOUT_PHASES: Final = (

@@ -25,6 +25,9 @@ from paddler_trio.wire.json_schema_values import ANYTHING, CHECKS, NOTHING
 
 Schema: TypeAlias = dict[str, object]
 
+ANSWER_SCHEMA = "schema"
+TOOL_SCHEMA = "tools[].function.parameters"
+"""How agents name the schemas of a request where they report what could not be held."""
 MAX_DEPTH = 48
 """Of schemas inside each other; what is deeper may be anything."""
 
@@ -259,6 +262,8 @@ class _Work:
             self._negations.append((node, key))
             node[key] = self._lawful(value, where, depth + 1)
             self._negations.pop()
+        elif key == "propertyNames" and value in (True, {}, {"type": "string"}):
+            del node[key]  # as every name is
         elif key in _ONE:
             node[key] = self._lawful(value, where, depth + 1)
         elif key in _BY_NAME and isinstance(value, dict):

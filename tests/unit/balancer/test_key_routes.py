@@ -94,7 +94,13 @@ async def test_a_key_that_is_made_is_in_force_at_once_and_shown_once(tmp_path: P
         "requests_per_minute": None,
         "max_concurrent": None,
         "tokens_per_day": None,
-        "used": {"requests_last_minute": 0, "concurrent": 0, "tokens_today": 0},
+        "tokens_per_month": None,
+        "used": {
+            "requests_last_minute": 0,
+            "concurrent": 0,
+            "tokens_today": 0,
+            "tokens_this_month": 0,
+        },
     }
     assert made["key"] not in text
     assert (await ask(ring, "DELETE", "/api/v2/keys/shop"))[0] == 204

@@ -126,6 +126,22 @@ def test_a_drained_agent_is_not_shown_as_serving() -> None:
     assert phase_text(loading).plain == "loading 40%, drained"
 
 
+def test_the_phase_is_the_word_of_the_balancer() -> None:
+    """An agent that failed too often reports that it serves."""
+    ejected = attrs.evolve(
+        agent(None), phase="serving", state={"word": "ejected", "severity": "bad"}
+    )
+    assert phase_text(ejected).plain == "ejected"
+    assert phase_text(ejected).style == "red"
+    fetching = attrs.evolve(
+        ejected,
+        phase="downloading",
+        state={"word": "downloading 25%", "severity": "info"},
+        download={"bytes_per_s": 1_000_000, "remaining_s": 5, "file_index": 1, "file_count": 1},
+    )
+    assert phase_text(fetching).plain == "downloading 25%, 1.0 MB/s, 0:05 left"
+
+
 def test_deployments_have_a_column_where_there_is_more_than_one() -> None:
     one = shown(agent(1), rates=None)
     assert "deployment" not in one

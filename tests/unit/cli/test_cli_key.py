@@ -34,7 +34,7 @@ def test_a_key_is_made_for_deployments_and_listed_with_them(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--model", "Coder"], "'Coder' is no name of a deployment"),
+        (["--model", "a b"], "'a b' names no deployment and no preset"),
         (["--model", "coder", "--scope", "management"], "needs the scope inference"),
         (["--max-concurrent", "1", "--scope", "management"], "they need the scope inference"),
         (["--ttl", "soon"], "--ttl is 'soon', must be a number with its unit"),

@@ -18,7 +18,7 @@ from paddler_trio.language.grammars.gbnf import write_gbnf
 from paddler_trio.language.grammars.lark import GrammarError
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.engine.llama.llama import Llama
-from paddler_trio.processes.engine.sampling.candidates import TOKEN_DATA, candidates_of
+from paddler_trio.processes.engine.sampling.candidates import Candidates
 from paddler_trio.processes.engine.sampling.constraint import Constraint, GrammarInvalidError
 from paddler_trio.wire.engine.engine_pipe import Grammar
 from written_grammars import written
@@ -63,12 +63,11 @@ class GrammarEngine:
         """How many of these tokens fit in a row; each is asked about alone and among all."""
         constraint = self._constraint()
         for place, token in enumerate(tokens):
-            fits = constraint.takes(token)
             allowed = constraint.allowed()
+            fits = constraint.advance(token)
             assert fits is (token in allowed), f"token {token}, number {place}"
             if not fits:
                 return place
-            constraint.accept(token)
         return len(tokens)
 
     def random_text(
@@ -100,7 +99,7 @@ class GrammarEngine:
             token = int(dice.choice(np.flatnonzero(closing if wants_end else is_allowed)))
             sampled += table.pieces[token]
             utf8.decode(table.pieces[token])
-            constraint.accept(token)
+            assert constraint.advance(token)
         return None
 
     def _constraint(self) -> Constraint:
@@ -113,7 +112,7 @@ class GrammarEngine:
         if constraint._matcher.validate_tokens(tokens) < len(tokens):
             return False
         for token in tokens:
-            constraint.accept(token)
+            assert constraint.advance(token)
         return True
 
 
@@ -125,9 +124,10 @@ class LlamaCppGrammar:
         self.is_read = bool(self._sampler)
 
     def takes(self, token: int) -> bool:
-        one = np.array([(token, 1.0, 0.0)], TOKEN_DATA)
-        lib.llama_sampler_apply(self._sampler, ctypes.byref(candidates_of(one)))
-        return bool(np.isfinite(one["logit"][0]))
+        one = Candidates(1)
+        one.fill(np.array([token]), np.array([1.0]))
+        lib.llama_sampler_apply(self._sampler, ctypes.byref(one.raw))
+        return bool(np.isfinite(one.rows["logit"][0]))
 
     def num_taken(self, tokens: Sequence[int]) -> int:
         """How many of these tokens fit in a row."""

@@ -1,4 +1,4 @@
-import { formatAge, formatCount, formatPercent, plural } from "../../core/format";
+import { clientOf, formatAge, formatCount, formatPercent, plural } from "../../core/format";
 import { hrefOf } from "../../core/router";
 import { store } from "../../core/store";
 import { now, second } from "../../core/time";
@@ -168,7 +168,7 @@ function LaneLine({ lane, request }: { lane: InLane | null; request: RequestView
   const tokens = request && lane.phase === "d" ? `${formatCount(request.tokens)} tok` : placement?.prompt_tokens ? `${formatCount(placement.prompt_tokens)} in` : "";
   return (
     <a class="bar" href={hrefOf("requests", [lane.request])} title={request?.id}>
-      <span class="who truncate">{request ? request.client || "anonymous" : `request ${lane.request}`}</span>
+      <span class="who truncate">{request ? clientOf(request) : `request ${lane.request}`}</span>
       <span class="tokens">{tokens}</span>
       <span class="phase">{PHASES[lane.phase]}</span>
       <span class="age">{age}</span>

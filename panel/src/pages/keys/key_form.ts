@@ -15,6 +15,7 @@ export const LIMITS = [
   { name: "requests_per_minute", label: "Requests per minute", most: 1_000_000 },
   { name: "max_concurrent", label: "Requests at once", most: 100_000 },
   { name: "tokens_per_day", label: "Tokens per day", most: 1_000_000_000_000 },
+  { name: "tokens_per_month", label: "Tokens per month", most: 10_000_000_000_000 },
 ] as const;
 export type LimitName = (typeof LIMITS)[number]["name"];
 
@@ -41,7 +42,7 @@ export const EMPTY_FORM: KeyForm = {
   scopes: ["inference"],
   deployments: "",
   lifetime: "",
-  limits: { requests_per_minute: "", max_concurrent: "", tokens_per_day: "" },
+  limits: { requests_per_minute: "", max_concurrent: "", tokens_per_day: "", tokens_per_month: "" },
 };
 
 /** What is sent to make a key. */
@@ -78,7 +79,7 @@ export function readKeyForm(
   } else if (deployments.length > MAX_DEPLOYMENTS) {
     problems.set("deployments", `There are ${deployments.length}; the limit is ${MAX_DEPLOYMENTS}.`);
   }
-  const limits: Record<LimitName, number | null> = { requests_per_minute: null, max_concurrent: null, tokens_per_day: null };
+  const limits: Record<LimitName, number | null> = { requests_per_minute: null, max_concurrent: null, tokens_per_day: null, tokens_per_month: null };
   for (const limit of LIMITS) {
     const text = form.limits[limit.name].trim();
     if (text === "") {

@@ -5,6 +5,7 @@ import { Checkbox, Field, Input, Select, TextArea } from "../../ui";
 import { inWords } from "./diff";
 import type { FieldSpec } from "./field_spec";
 import { change, type Draft } from "./fleet_state";
+import { PresetsControl } from "./presets_control";
 import { valueAt } from "./spec";
 import { type Problems, rangeOf, type Value, valuesOf, warningOf } from "./values";
 
@@ -52,7 +53,7 @@ export function FieldControl({
 }
 
 function isTall(field: FieldSpec): boolean {
-  return field.kind === "lines" || field.kind === "source";
+  return field.kind === "lines" || field.kind === "source" || field.kind === "presets";
 }
 
 function Label({ field }: { field: FieldSpec }) {
@@ -89,6 +90,8 @@ function Control({ field, value, set }: { field: FieldSpec; value: Value; set: (
       );
     case "marker":
       return <Marker field={field} value={value} set={set} />;
+    case "presets":
+      return <PresetsControl text={text} set={set} />;
     case "lines":
       return <TextArea class="mono" rows={2} value={text} placeholder={field.empty ?? ""} onValue={set} />;
     default:

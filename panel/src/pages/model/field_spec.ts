@@ -16,6 +16,8 @@ export type Kind =
   /** null: the template's own; an empty text means none */
   | "marker"
   | "replicas"
+  /** a list of models over the same weights; as text it is what `presets.ts` makes of it */
+  | "presets"
   | "source"
   | "template";
 

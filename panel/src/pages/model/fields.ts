@@ -287,6 +287,22 @@ export const GROUPS: readonly Group[] = [
     ],
   },
   {
+    id: "presets",
+    title: "Presets",
+    help: "Models with names of their own over these weights. A change loads nothing and holds from the next request on.",
+    fields: [
+      {
+        path: "presets",
+        label: "Presets",
+        help: "No two deployments, aliases and presets share a name. The Prompt page tries two side by side.",
+        kind: "presets",
+        high: 64,
+        empty: "none",
+        cost: "none",
+      },
+    ],
+  },
+  {
     id: "rollout",
     title: "Rollout",
     help: "How a change goes from agent to agent.",

@@ -135,6 +135,7 @@ function DeploymentCard({ spec, now, remove }: { spec: Spec; now: FleetNow; remo
     return typeof value === "number" ? value.toLocaleString("en") : "–";
   };
   const aliases = Array.isArray(spec["aliases"]) ? spec["aliases"].map(String) : [];
+  const presets = (Array.isArray(spec["presets"]) ? spec["presets"] : []).map((each) => String(valueAt(each, "name")));
   const serving = live?.serving ?? known?.replicas.serving ?? 0;
   const wanted = known?.replicas.wanted ?? 0;
   const isAuto = valueAt(spec, "extras.auto.context_size") === true;
@@ -175,6 +176,16 @@ function DeploymentCard({ spec, now, remove }: { spec: Spec; now: FleetNow; remo
           ["Context", `${number("parameters.context_size")} tokens${isAuto ? ", or as many as fit" : ""}`],
           ["Template", spec["template"] ? "override" : "the model's own"],
           ...(aliases.length > 0 ? [["Aliases", aliases.join(", ")] as const] : []),
+          ...(presets.length > 0
+            ? [
+                [
+                  "Presets",
+                  <span key="presets">
+                    {presets.join(", ")} <a href={hrefOf("prompt", [], { sides: [...presets, spec.name].slice(0, 2).join(",") })}>Try two</a>
+                  </span>,
+                ] as const,
+              ]
+            : []),
           ...(Array.isArray(spec["where"]) && spec["where"].length > 0
             ? [["Where", spec["where"].map(String).join(", ")] as const]
             : []),

@@ -2,6 +2,7 @@
 
 import { FIELDS, fieldAt } from "./fields";
 import type { FieldSpec } from "./field_spec";
+import { shownPresets, takenPresets } from "./presets";
 import { parseSource, sourceText } from "./source";
 import { type Json, type ModelSource, type Spec, isSame, valueAt, withValue } from "./spec";
 
@@ -99,6 +100,8 @@ function shown(field: FieldSpec, raw: Json | undefined): Value {
       return Array.isArray(raw) ? raw.join("\n") : "";
     case "parts":
       return Array.isArray(raw) ? raw.join(",") : "";
+    case "presets":
+      return shownPresets(raw);
     case "source":
       return sourceText((raw ?? "None") as ModelSource);
     case "replicas":
@@ -141,6 +144,8 @@ function taken(field: FieldSpec, value: Value): Json | undefined {
       return parts(text, field);
     case "replicas":
       return replicas(text.trim(), field.high ?? 4096);
+    case "presets":
+      return takenPresets(text);
     case "source":
       return source(text);
     case "template":

@@ -1,6 +1,7 @@
 /** A conversation with a model over the inference path, one or two at a time; or a raw prompt. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
+import { route } from "../../core/router";
 import { store, useTopics } from "../../core/store";
 import { Badge, Button, Confirm, Empty, Note, Page, Problem, Segmented, Select, toast } from "../../ui";
 import {
@@ -37,6 +38,16 @@ export default function PromptPage() {
   const phases = [...store.deployments.value].map(([name, each]) => `${name} ${each.phase} ${each.target}`).join();
   useEffect(() => void loadModels(), [phases]);
   useEffect(keepConversation, []);
+  useEffect(() => {
+    const asked = route.peek().query.get("sides")?.split(",") ?? [];
+    if (asked.length === 2 && !isBusy.peek()) {
+      mode.value = "chat";
+      compare(true);
+      sides.forEach((side, place) => {
+        side.deployment.value = asked[place] ?? null;
+      });
+    }
+  }, []);
 
   const known = models.value;
   const blocked = obstacle.value;

@@ -35,7 +35,7 @@ export async function loadModels(): Promise<void> {
       api.get<FleetDocument>("api/v2/fleet"),
     ]);
     const { deployments } = fleet.revision.state;
-    const names = new Set(deployments.map((each) => each["name"]));
+    const names = new Set(deployments.flatMap((each) => [each["name"], ...presetsOf(each)]));
     const embeds = new Set(deployments.filter(isForEmbeddings).map((each) => each["name"]));
     models.value = list.data.map((model) => {
       const described = list.models?.find((each) => each.name === model.id);
@@ -81,6 +81,11 @@ export const obstacle = computed<{ title: string; advice: string; link: string }
   }
   return null;
 });
+
+function presetsOf(deployment: Record<string, unknown>): unknown[] {
+  const presets = deployment["presets"];
+  return Array.isArray(presets) ? presets.map((each: Record<string, unknown>) => each["name"]) : [];
+}
 
 function isForEmbeddings(deployment: Record<string, unknown>): boolean {
   const parameters = deployment["parameters"];

@@ -1,4 +1,4 @@
-import { formatDuration, formatInteger, formatPercent, formatRate, formatTime } from "../../core/format";
+import { clientOf, formatDuration, formatInteger, formatPercent, formatRate, formatTime } from "../../core/format";
 import { hrefOf } from "../../core/router";
 import { wallTime } from "../../core/time";
 import type { RequestView } from "../../types";
@@ -93,7 +93,7 @@ export function columnsFor(state: State, ids: readonly string[], now_ms: number)
       },
       value: (view) => view.state.word,
     },
-    { id: "client", title: "Client", render: (view) => <span class="request-name truncate">{view.client || <span class="muted">anonymous</span>}</span>, value: (view) => view.client, hide: "narrow" },
+    { id: "client", title: "Client", render: (view) => <span class="request-name truncate">{view.client || <span class="muted">{clientOf(view)}</span>}</span>, value: clientOf, hide: "narrow" },
     { id: "deployment", title: "Deployment", render: (view) => view.deployment, value: (view) => view.deployment, hide: "medium" },
     {
       id: "agents",

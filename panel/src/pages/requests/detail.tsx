@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import { formatDate, formatDuration, formatInteger, formatPercent, formatRate } from "../../core/format";
+import { clientOf, formatDate, formatDuration, formatInteger, formatPercent, formatRate } from "../../core/format";
 import { hrefOf } from "../../core/router";
 import { info } from "../../core/api";
 import { store } from "../../core/store";
@@ -94,8 +94,9 @@ export function RequestPage({ name }: { name: string }) {
               <Facts
                 rows={[
                   ["Number", String(view.key)],
-                  ["Client", view.client || "anonymous"],
+                  ["Client", clientOf(view)],
                   ["Deployment", view.deployment],
+                  ...(view.preset == null ? [] : [["Preset", view.preset] as const]),
                   ["Route", view.route ?? "–"],
                   ["Kind", view.kind],
                   ["Trace", view.trace == null ? "–" : <Copy key="trace" text={view.trace} label="Copy the trace id" inline />],

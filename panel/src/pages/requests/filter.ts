@@ -1,5 +1,6 @@
 /** Which requests are shown. It is in the page's address, so that a view can be kept and sent. Pure. */
 
+import { clientOf } from "../../core/format";
 import type { Ending, RequestView } from "../../types";
 
 export type State = "in_flight" | "finished";
@@ -67,7 +68,7 @@ export function listPath(
 export function matches(view: RequestView, filter: Filter): boolean {
   return (
     (view.phase === "ended") === (filter.state === "finished") &&
-    (filter.client === "" || view.client === filter.client) &&
+    (filter.client === "" || clientOf(view) === filter.client) &&
     (filter.deployment === "" || view.deployment === filter.deployment) &&
     (filter.agent === "" || view.placements.some((each) => each.agent === filter.agent)) &&
     (filter.state === "in_flight" || filter.ending === "" || view.ending?.kind === filter.ending) &&
@@ -83,7 +84,7 @@ export function hasText(view: RequestView, text: string): boolean {
   const texts = [
     String(view.key),
     view.id,
-    view.client,
+    clientOf(view),
     view.deployment,
     view.kind,
     view.route ?? "",

@@ -1,5 +1,6 @@
 import { useMemo, useState } from "preact/hooks";
 import { addressOf } from "../../core/api";
+import { clientOf } from "../../core/format";
 import { store } from "../../core/store";
 import type { RequestView } from "../../types";
 import { Button, Checkbox, Dialog, Field, Icon, Input, Select } from "../../ui";
@@ -17,7 +18,7 @@ export function Filters({
   views: readonly RequestView[];
   change: (filter: Filter) => void;
 }) {
-  const clients = useMemo(() => namesIn([...views, ...store.requests.peek().values()].map((view) => view.client), filter.client), [views, filter.client]);
+  const clients = useMemo(() => namesIn([...views, ...store.requests.peek().values()].map(clientOf), filter.client), [views, filter.client]);
   const deployments = namesIn([...store.deployments.value.keys()], filter.deployment);
   const agents = namesIn([...store.agents.value.values()].map((agent) => agent.label), filter.agent);
   const [isOpen, setOpen] = useState(isFiltered({ ...filter, text: "" }));

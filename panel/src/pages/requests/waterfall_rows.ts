@@ -1,6 +1,6 @@
 /** A request as rows of a waterfall: what happened, one below the other, in the order of time. Pure. */
 
-import { formatDuration, formatInteger, formatRate, plural } from "../../core/format";
+import { clientOf, formatDuration, formatInteger, formatRate, plural } from "../../core/format";
 import type { Placement, RequestView } from "../../types";
 import { placementStages, type StageKind } from "../timeline/stages";
 import { type Point, positionSteps, type Speed, speedLine, speedsOf } from "./speed";
@@ -177,7 +177,7 @@ function stageNote(
 }
 
 function arrivalNote(view: RequestView): string {
-  const client = view.client === "" ? "an anonymous client" : `client ${view.client}`;
+  const client = view.client === "" ? `a client without a key (${clientOf(view)})` : `client ${view.client}`;
   return `From ${client}, to deployment ${view.deployment}${view.route === null ? "" : `, by ${view.route}`}.`;
 }
 

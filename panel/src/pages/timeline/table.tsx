@@ -1,4 +1,4 @@
-import { formatDuration, formatInteger, formatTime } from "../../core/format";
+import { clientOf, formatDuration, formatInteger, formatTime } from "../../core/format";
 import { hrefOf } from "../../core/router";
 import { second, wallTime } from "../../core/time";
 import { Badge, type Column, Empty, Table } from "../../ui";
@@ -44,7 +44,7 @@ function columnsAt(now_ms: number): readonly Column<Row>[] {
       ),
       value: ({ track }) => track.request,
     },
-    { id: "client", title: "Client", render: ({ track }) => track.view?.client || "anonymous", value: ({ track }) => track.view?.client ?? "", hide: "narrow" },
+    { id: "client", title: "Client", render: ({ track }) => track.view ? clientOf(track.view) : "", value: ({ track }) => track.view ? clientOf(track.view) : "", hide: "narrow" },
     { id: "place", title: "Where", render: ({ place }) => place, value: ({ place }) => place },
     {
       id: "state",

@@ -1,6 +1,6 @@
 /** What is said of a track, a row and a moment: in the tooltip, and for screen readers. Pure but for the clock's zone. */
 
-import { formatDuration, formatInteger, formatTime, plural } from "../../core/format";
+import { clientOf, formatDuration, formatInteger, formatTime, plural } from "../../core/format";
 import { wallTime } from "../../core/time";
 import type { Cursor } from "./cursor";
 import type { Group } from "./group";
@@ -28,7 +28,7 @@ export function factsOf(track: Track, now_ms: number): [string, string][] {
   const facts: [string, string][] = [];
   const placement = view?.placements[track.placement];
   if (view !== null) {
-    facts.push(["Client", view.client || "anonymous"], ["Deployment", view.deployment]);
+    facts.push(["Client", clientOf(view)], ["Deployment", view.deployment]);
   }
   const lengths = new Map<string, number>();
   for (const stage of track.stages) {

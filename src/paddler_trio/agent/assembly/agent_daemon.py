@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from paddler_trio.agent.assembly.instances import Instances
+from paddler_trio.agent.assembly.machine_watch import MachineWatch
 from paddler_trio.agent.assembly.upstream_agent import upstream_agent_parts
 from paddler_trio.agent.link.agent_folder import in_use
 from paddler_trio.agent.link.agent_status import AgentStatus
@@ -31,6 +32,7 @@ from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
 from paddler_trio.nursery_tree.instance_tree import InstanceParts
 from paddler_trio.nursery_tree.state_owner import Run
+from paddler_trio.system.logs.log_tail import keep_lines
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.machine import available_memory_bytes
 from paddler_trio.system.settings.agent_config import AgentConfig
@@ -63,6 +65,7 @@ async def serve_agent(
       ConfigurationError: before anything runs; the port for metrics cannot be had.
     """
     open_metrics = None
+    keep_lines()
     if config.metrics_addr is not None:
         # an HTTP server, which takes 7 MiB and a third of a second: most agents do without
         from paddler_trio.agent.assembly.agent_metrics_port import (
@@ -137,6 +140,7 @@ class _Host:
     _disk: DiskSpace = attrs.field(init=False)
     _measures: InstanceMeasures = attrs.field(init=False)
     _memory: MemoryInUse = attrs.field(factory=MemoryInUse, init=False)
+    _machine: MachineWatch = attrs.field(factory=MachineWatch, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Raise ConfigurationError for a bad endpoint of traces, or without OpenTelemetry."""
@@ -155,7 +159,7 @@ class _Host:
         self, open_metrics: OpenMetrics | None, instances: Instances[InstanceWanted]
     ) -> dict[str, Run]:
         """Return what runs beside the instances, by the names of the tasks."""
-        services: dict[str, Run] = {}
+        services: dict[str, Run] = {"machine": self._machine.keep_looking}
         if self.spans is not None:
             services["span export"] = self.spans.run
         if open_metrics is not None:
@@ -210,6 +214,7 @@ class _Host:
             ),
             id=link_id,
             placement=placement,
+            machine=lambda: None if instances is None else self._machine.facts,
             on_instances=None if instances is None else instances.want,
             rotation=None if instances is None else self._rotation(),
         )

@@ -7,6 +7,7 @@ from typing import Final
 
 import trio
 
+from paddler_trio.agent.assembly.machine_watch import MachineWatch
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink, new_agent_id
 from paddler_trio.agent.model.server_files import ServerFiles
@@ -51,18 +52,21 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
         return await link.authorization()
 
     streams = ForwardedStreams(server.stream_interval_ms / 1000)
+    machine = MachineWatch()
     tunnels = UpstreamTunnels(client, monitor, streams, address, tls, authorization, shown.show)
+    requests = UpstreamRequests(tunnels)
     link = BalancerLink(
         address,
         config.name,
         status,
         NoModels(),
-        UpstreamRequests(tunnels),
+        requests,
         token_file=config.secret_file,
         tls=tls,
         id=f"{host}.{server.deployment}",
         placement=lambda: placement,
         offer=lambda: shown.offer,
+        machine=lambda: machine.facts,
     )
 
     def offer_nothing() -> None:
@@ -72,13 +76,14 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
     first = InstanceParts(
         name=config.name or host,
         services={
+            "machine": machine.keep_looking,
             "upstream monitor": monitor.run,
             "upstream status": shown.run,
             "upstream connections": client.run,
             "forwarded streams": streams.run,
         },
         link=link,
-        open_requests=tunnels.open,
+        open_requests=partial(requests.open, status=status),
         offer_nothing=offer_nothing,
         drain_timeout_s=config.drain_timeout_s,
     )

@@ -17,7 +17,7 @@ import trio_websocket
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.credential_rotation import CredentialRotation
 from paddler_trio.agent.link.dialled_stream import DialledStream
-from paddler_trio.agent.link.link_parts import LinkModels, LinkRequests
+from paddler_trio.agent.link.link_parts import LinkModels, LinkRequests, paddlers_answer
 from paddler_trio.agent.link.link_reply import LinkReply
 from paddler_trio.agent.link.link_writer import LinkWriter
 from paddler_trio.errors import LinkError, WireError
@@ -41,7 +41,10 @@ from paddler_trio.wire.paddler.messages import (
 )
 from paddler_trio.wire.paddler.recovered_id import recover_request_id
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
+from paddler_trio.wire.trio.credential_messages import Rotate, Rotated
 from paddler_trio.wire.trio.fit_messages import AskFit
+from paddler_trio.wire.trio.machine_facts import MachineFacts, machine_message
+from paddler_trio.wire.trio.operator_orders import Operate
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
@@ -54,8 +57,6 @@ from paddler_trio.wire.trio.trio_link import (
     InstanceWanted,
     Leaving,
     Placement,
-    Rotate,
-    Rotated,
     Start,
     Store,
     Tree,
@@ -87,6 +88,7 @@ class BalancerConnection:
       on_store: called with the path at which the balancer keeps models, if it does.
       placement: sent before the registration; None sends nothing.
       offer: what the server behind this agent is; None if there is none.
+      machine: what is known of this machine, another object for each look; None for nothing.
       on_instances, rotation: see :class:`~paddler_trio.agent.link.balancer_link.BalancerLink`.
       stream: what ``socket`` writes to; see ``LinkWriter``.
       slots: how many slots may be offered here; None for all.
@@ -103,6 +105,7 @@ class BalancerConnection:
     on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
     rotation: CredentialRotation | None = None
     offer: Callable[[], Upstream | None] = lambda: None
+    machine: Callable[[], MachineFacts | None] = lambda: None
     stream: DialledStream | None = None
     slots: Callable[[], int] | None = None
     on_leaving: Callable[[int], None] = lambda slots: None
@@ -112,6 +115,7 @@ class BalancerConnection:
     """The balancer leaves: what is desired is what its successor says."""
     _rotating: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _offered: Upstream | None = attrs.field(default=None, init=False)
+    _shown_machine: MachineFacts | None = attrs.field(default=None, init=False)
     _writer: LinkWriter = attrs.field(init=False)
     _published: int = attrs.field(default=-1, init=False)
     _unknown: FirstTimes = attrs.field(factory=FirstTimes, init=False)
@@ -254,7 +258,7 @@ class BalancerConnection:
                 self.models.set_desired(desired)
                 self._publish()
             case AgentRequest(wire_id, GetModelMetadata() | GetChatTemplateOverride() as query):
-                self._on_query(wire_id, query)
+                self.reply.respond(wire_id, paddlers_answer(self.models, query))
             case AgentRequest(wire_id) as work:  # its members are in another order
                 self._on_reordered(wire_id, render(work))
             case StopRespondingTo(wire_id):
@@ -279,18 +283,6 @@ class BalancerConnection:
         else:
             self._on_work(frame)
 
-    def _on_query(self, wire_id: str, query: GetModelMetadata | GetChatTemplateOverride) -> None:
-        match query:
-            case GetModelMetadata():
-                metadata = self.models.metadata
-                value = None if metadata is None else {"metadata": metadata}
-                self.reply.respond(wire_id, {"ModelMetadata": value})
-            case GetChatTemplateOverride():
-                desired = self.models.desired
-                override = None if desired is None else desired.chat_template_override
-                template = None if override is None else {"content": override.content}
-                self.reply.respond(wire_id, {"ChatTemplateOverride": template})
-
     def _on_extension(self, frame: object) -> None:
         if not isinstance(frame, dict) or frame.keys() != {TAG}:
             raise WireError("a Trio frame has one key @ $")
@@ -308,6 +300,8 @@ class BalancerConnection:
                 self._publish()
             case AskFit() as question:
                 self.requests.ask_fit(question, self.reply)
+            case Operate() as operate:
+                self.requests.operate(operate, self.reply)
             case Cache() as command:
                 self.requests.command_cache(command, self.reply)
             case Store(path):
@@ -356,6 +350,7 @@ class BalancerConnection:
         self._published = status.changes.ordinal
         if self.speaks_trio:  # first, so that slots never show before the state they belong to
             self._offer()
+            self._show_machine()
             self._send(render_extension(status.report()))
         self._send(render(UpdateAgentStatus(self._snapshot())))
 
@@ -365,6 +360,13 @@ class BalancerConnection:
         if offer is not None and offer != self._offered:
             self._offered = offer
             self._send(render_extension(offer))
+
+    def _show_machine(self) -> None:
+        """Queue what is known of this machine, after each look at it."""
+        facts = self.machine()
+        if facts is not None and facts is not self._shown_machine:
+            self._shown_machine = facts
+            self._send(render_extension(machine_message(facts)))
 
     def _send(self, frame: bytes) -> None:
         self._writer.send(frame)

@@ -40,6 +40,8 @@ from paddler_trio.net.tls.client_errors import tls_error_in, tls_problem
 from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.system.secret_file import read_secret
 from paddler_trio.system.synchronization import Future
+from paddler_trio.wire.trio.machine_facts import MachineFacts
+from paddler_trio.wire.trio.operator_orders import ORDERS
 from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
     BESIDE,
@@ -82,7 +84,7 @@ class BalancerLink:
       token_file: holds the API key to show; read at every dialling, so a new one needs no restart.
       id: this instance's id, the same across reconnects of one process.
       placement: what is sent before each registration; None sends nothing.
-      offer: see :class:`BalancerConnection`.
+      offer, machine: see :class:`BalancerConnection`.
       on_instances: called with the list of instances that this host shall have beside this one;
         None where that is not to be heard.
       rotation: of the credential in ``token_file``, if it is one and this link shall do that.
@@ -97,6 +99,7 @@ class BalancerLink:
     id: str = attrs.field(factory=new_agent_id)
     placement: Callable[[], Placement | None] = lambda: None
     offer: Callable[[], Upstream | None] = lambda: None
+    machine: Callable[[], MachineFacts | None] = lambda: None
     on_instances: Callable[[Sequence[InstanceWanted]], None] | None = None
     rotation: CredentialRotation | None = None
     tls: ClientTls = SYSTEM_TRUST
@@ -118,7 +121,7 @@ class BalancerLink:
 
     def _features(self) -> tuple[bytes, ...]:
         beside = (BESIDE,) if self.models.judges_beside else ()
-        return (FEATURE, FOLLOWS, BOUND, INFILL, *beside)
+        return (FEATURE, FOLLOWS, BOUND, INFILL, ORDERS, *beside)
 
     def __repr__(self) -> str:
         states = [repr(each) for each in self._connections] or ["dialling"]
@@ -254,6 +257,7 @@ class BalancerLink:
             on_store=self._on_store,
             placement=self.placement(),
             offer=self.offer,
+            machine=self.machine,
             on_instances=self.on_instances,
             rotation=self.rotation,
             stream=stream,

@@ -65,7 +65,7 @@ def trust_in(token: JoinToken, ca_file: Path, given: ClientTls) -> ClientTls | N
             "somebody is between this machine and the balancer, or its certificate was replaced "
             "since the token was made; compare, and make a new token there. Nothing was sent"
         )
-    if _is_verified(token, system):
+    if is_verified(token, system):
         return system
     if meant == own:
         return attrs.evolve(system, fingerprint=token.certificate_hash)
@@ -127,7 +127,8 @@ def _certificates(token: JoinToken, given: ClientTls) -> tuple[bytes, Sequence[b
         ) from error
 
 
-def _is_verified(token: JoinToken, tls: ClientTls) -> bool:
+def is_verified(token: JoinToken, tls: ClientTls) -> bool:
+    """Return whether a connection can be made that is verified so."""
     try:
         with connected(token, tls):
             return True

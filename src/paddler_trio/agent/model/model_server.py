@@ -33,11 +33,7 @@ from paddler_trio.agent.children.preparation_keeper import SupervisePreparation
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.cache_answers import CacheView
 from paddler_trio.agent.model.fit_gate import FitGate
-from paddler_trio.agent.model.loaded_model import (
-    Children,
-    EngineGone,
-    LoadedModel,
-)
+from paddler_trio.agent.model.loaded_model import Children, EngineGone, LoadedModel
 from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.memory_promises import MemoryPromises
 from paddler_trio.agent.model.model_application import ModelApplication
@@ -53,7 +49,7 @@ from paddler_trio.agent.model.model_fit import Held, Judged, ModelFit
 from paddler_trio.agent.model.model_load import LoadRules
 from paddler_trio.agent.model.model_places import ModelPlaces
 from paddler_trio.agent.model.model_shown import ModelShown
-from paddler_trio.agent.model.serving import InForce, Serving
+from paddler_trio.agent.model.serving import Serving
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.models.hub.hub_settings import HubSettings
@@ -61,9 +57,7 @@ from paddler_trio.processes.preparation.preparation_messages import LanguageFact
 from paddler_trio.system.synchronization import Changes, returns_before
 from paddler_trio.wire.engine.engine_pipe import EmbeddingStep, EngineStats, Step
 from paddler_trio.wire.engine.engine_settings import EngineSettings
-from paddler_trio.wire.paddler.agent_issue import (
-    ModelCannotBeLoaded,
-)
+from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, LocalToAgent, NoModel
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 
@@ -110,6 +104,8 @@ class ModelServer:
     """The model to which new requests go."""
     metadata: dict[str, str] | None = attrs.field(default=None, init=False)
     desired: AgentDesiredState | None = attrs.field(default=None, init=False)
+    unloaded_since: str | None = attrs.field(default=None, init=False)
+    """When an operator unloaded it, RFC 3339; None while it follows what is desired."""
     _extras: Extras = attrs.field(default=NO_EXTRAS, init=False)
     """The extras of ``desired``; both change together."""
     _desired_changes: Changes = attrs.field(factory=Changes, init=False)
@@ -175,6 +171,20 @@ class ModelServer:
         self._shown.wanted(kept=self._kept_state)
         self._desired_changes.notify()
 
+    def set_unloaded(self, since: str | None) -> None:
+        """Free the memory and load nothing, or with None follow what is desired again."""
+        self.unloaded_since = since
+        self.status.set(phase="resolving" if since is None else "draining", detail=None)
+        self._desired_changes.notify()
+
+    def restart_engine(self) -> None:
+        """End the engine that began last and start it anew, or try at once what failed."""
+        newest = self._places.newest
+        if newest is not None and newest.keeper.restart():
+            self._shown.crashed("an operator restarts the engine")
+        else:
+            self._desired_changes.notify()
+
     @property
     def judges_beside(self) -> bool:
         """Return whether it can be asked whether it would load a model beside the one in force: it
@@ -190,7 +200,7 @@ class ModelServer:
         """Return what of the caches it serves and wants to serve, as it is now."""
         desired = self.desired
         wanted = () if desired is None else (desired.model, desired.multimodal_projection)
-        return CacheView(self.hub, wanted, self._places.paths)
+        return CacheView(self.hub, (*wanted, *self._extras.sources), self._places.paths)
 
     async def touch_uses(self) -> None:
         """Note that what is served is in use still."""
@@ -232,7 +242,12 @@ class ModelServer:
                     effort.start_soon(
                         self._watch_newer, ordinal, effort.cancel_scope, name="newer state watch"
                     )
-                    await self._follow(engines)
+                    if self.unloaded_since is None:
+                        await self._follow(engines)
+                    else:
+                        await self._places.clear()
+                        self._shown.unloaded(self.unloaded_since)
+                        await trio.sleep_forever()  # until the watch ends this effort
 
     async def _watch_newer(self, ordinal: int, effort: trio.CancelScope) -> None:
         """Cancel ``effort`` when there is a newer state."""
@@ -244,7 +259,7 @@ class ModelServer:
         retry_s = FIRST_RETRY_S
         while True:
             desired, extras = self.desired, self._extras
-            assert desired is not None
+            assert desired is not None, "orders are refused before"
             name = describe(desired.model)
             found = file_at(name)
             projection = describe(desired.multimodal_projection)
@@ -316,7 +331,7 @@ class ModelServer:
     def _keeps_model(self) -> bool:
         """A model is in force that is not the desired one, and answers the same kind of
         requests: it gets work until the desired one is loaded."""
-        before, desired = self._in_force, self.desired
+        before, desired = self._places.in_force, self.desired
         return (
             before is not None
             and desired is not None
@@ -329,20 +344,14 @@ class ModelServer:
     @property
     def _kept_state(self) -> str | None:
         """The digest of what that model serves now."""
-        before = self._in_force
+        before = self._places.in_force
         keeps = self._keeps_model and self.serving is not None
         return before.digest if keeps and before is not None else None
-
-    @property
-    def _in_force(self) -> InForce | None:
-        """The model that requests go to, and what its language was read for."""
-        offered = self._places.offered
-        return None if offered is None else offered.in_force
 
     # ------------------------------------------------------- what happens to models
 
     def offer_changed(self) -> None:
-        model, in_force = self._places.offered, self._in_force
+        model, in_force = self._places.offered, self._places.in_force
         self.serving = None if model is None else model.serving
         self._shown.serving(
             model,

@@ -49,6 +49,17 @@ class ModelShown:
         """Show that nothing is offered any more."""
         self.status.set(is_serving=False, served_state=None, phase="draining", memory=None)
 
+    def unloaded(self, since: str) -> None:
+        """Show that an operator has unloaded the model, and when."""
+        self.status.set(
+            phase="unloaded",
+            detail=f"an operator unloaded it at {since}",
+            progress=None,
+            issues=frozenset(),
+            application=AgentStateApplicationStatus.FRESH,
+            model_path=None,
+        )
+
     def loading(self, *, beside: bool) -> None:
         """Note that an engine starts; ``beside``: the model before it goes on serving."""
         self.status.set(phase="loading", progress=0.0)
@@ -95,6 +106,7 @@ class ModelShown:
             issues=frozenset(),
             application=AgentStateApplicationStatus.APPLIED,
             served_state=digest,
+            adapters=(),
             model_path=None,
             uses_chat_template_override=desired.chat_template_override is not None,
         )
@@ -105,10 +117,11 @@ class ModelShown:
         desired: AgentDesiredState,
         issues: frozenset[AgentIssue],
         fingerprint: str,
+        adapters: tuple[str, ...],
     ) -> None:
         """Note that the desired state is applied; whether it answers now is shown by
         :meth:`serving`."""
-        self.status.model_fingerprint = fingerprint
+        self.status.model_fingerprint, self.status.adapters = fingerprint, adapters
         self.status.set(
             issues=issues,
             application=AgentStateApplicationStatus.APPLIED,

@@ -37,14 +37,14 @@ PackedStay: TypeAlias = "tuple[float, float | None, bytes, str]"
 PackedStages: TypeAlias = "tuple[int, int, int, int, int]"
 PackedPlacement: TypeAlias = (
     "tuple[str, int, int, float, str, float | None, float | None, PackedStages | None, "
-    "int | None, int | None, float | None, str | None, int, tuple[float, ...]]"
+    "int | None, int | None, float | None, str | None, int, tuple[float, ...], int | None]"
 )
 PackedEnding: TypeAlias = "tuple[int, str] | bool | None"
 """Code and text of a failure; True for done, False for stopped."""
 PackedFields: TypeAlias = (
     "tuple[str, str, Kind, str | None, float, tuple[PackedStay, ...], "
     "tuple[PackedPlacement, ...], float | None, int, bytes, int, float | None, PackedEnding, "
-    "str | None, tuple[int, str] | None, str | None]"
+    "str | None, tuple[int, str] | None, str | None, str, str]"
 )
 PackedRecord: TypeAlias = "tuple[int, str, bytes | bytearray, int, int]"
 """Key, id, and where the block with everything else is: in these bytes, from here, to there."""
@@ -131,6 +131,8 @@ def pack(record: RequestRecord) -> PackedRecord:
         record.trace,
         record.refusal,
         record.finish,
+        record.source,
+        record.preset,
     )
     block = marshal.dumps(fields)
     return record.key, record.id, block, 0, len(block)
@@ -158,6 +160,8 @@ def unpack(packed: PackedRecord) -> RequestRecord:
         trace,
         refusal,
         finish,
+        source,
+        preset,
     ) = fields
     return RequestRecord(
         key,
@@ -182,6 +186,8 @@ def unpack(packed: PackedRecord) -> RequestRecord:
         trace=trace,
         refusal=refusal,
         finish=finish,
+        source=source,
+        preset=preset,
     )
 
 
@@ -204,6 +210,7 @@ def _pack_placement(placement: PlacementRecord) -> PackedPlacement:
         placement.ending,
         placement.preemptions,
         placement.preempted_s,
+        placement.revision,
     )
 
 

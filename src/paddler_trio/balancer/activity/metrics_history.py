@@ -14,31 +14,16 @@ from typing import Final, TypeAlias
 import attrs
 import trio
 
-from paddler_trio.balancer.activity.latency_histogram import LatencyHistogram
 from paddler_trio.balancer.activity.moments import ms, utc_ms
+from paddler_trio.scheduler.metering.time_samples import FIELDS as SAMPLE_FIELDS
+from paddler_trio.scheduler.metering.time_samples import LATENCIES, Sample
 from paddler_trio.system.printed_tree import explain_this_task
 
 BUCKET_S: Final = 10.0
 MAX_ROWS: Final = 360
 """An hour."""
-FIELDS: Final = (
-    "start_ms",
-    "requests",
-    "failed",
-    "ttft_p50_ms",
-    "ttft_p95_ms",
-    "itl_p50_ms",
-    "itl_p95_ms",
-    "queue_p50_ms",
-    "queue_p95_ms",
-    "prompt_tokens",
-    "cached_tokens",
-    "generated_tokens",
-    "waiting_max",
-    "busy_max",
-    "slots",
-)
-"""Of a row. ``requests`` are those that ended, ``failed`` among them; ``itl``: between tokens."""
+FIELDS: Final = ("start_ms", *SAMPLE_FIELDS)
+"""Of a row; see ``time_samples.py``."""
 WAITED_S: Final = 1e-3
 """A request that leaves the queue sooner found a free slot, and did not wait."""
 
@@ -55,16 +40,8 @@ class MetricsHistory:
     """
 
     slots: Callable[[], int]
-    ttft: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
-    """From the arrival to the first result."""
-    between_tokens: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
-    queue: LatencyHistogram = attrs.field(factory=LatencyHistogram, init=False)
-    """Until the first slot."""
-    requests: int = attrs.field(default=0, init=False)
-    failed: int = attrs.field(default=0, init=False)
-    prompt_tokens: int = attrs.field(default=0, init=False)
-    cached_tokens: int = attrs.field(default=0, init=False)
-    generated_tokens: int = attrs.field(default=0, init=False)
+    sample: Sample = attrs.field(factory=Sample, init=False)
+    """What has happened in the open bucket, but for what is now."""
     waiting: int = attrs.field(default=0, init=False)
     """Now, as ``busy``."""
     busy: int = attrs.field(default=0, init=False)
@@ -73,9 +50,13 @@ class MetricsHistory:
     _start_s: float = attrs.field(factory=lambda: _aligned(trio.current_time()), init=False)
     _rows: deque[Row] = attrs.field(factory=lambda: deque(maxlen=MAX_ROWS - 1), init=False)
     """Of closed buckets, oldest first."""
+    _taken: Sample = attrs.field(factory=Sample, init=False)
+    """What of the open bucket was taken already."""
+    _left: Sample = attrs.field(factory=Sample, init=False)
+    """What of closed ones was not."""
 
     def __repr__(self) -> str:
-        return f"<MetricsHistory of {len(self._rows)} buckets, {self.requests} requests in this>"
+        return f"<MetricsHistory of {len(self._rows)} buckets and one that is open>"
 
     # ------------------------------------------------------------ recording
 
@@ -93,7 +74,7 @@ class MetricsHistory:
             if self.busy > self._busy_max:
                 self._busy_max = self.busy
             if is_first:
-                self.queue.add(waited_s)
+                self.sample.queue.add(waited_s)
 
     def leaves_slot(self) -> None:
         """A request does not hold its slot any more."""
@@ -101,26 +82,27 @@ class MetricsHistory:
 
     def first_result(self, ttft_s: float, tokens: int) -> None:
         """So long after its arrival a request had its first result, of so many tokens."""
-        self.ttft.add(ttft_s)
-        self.generated_tokens += tokens
+        self.sample.ttft.add(ttft_s)
+        self.sample.generated_tokens += tokens
 
     def step(self, gap_s: float, tokens: int) -> None:
         """Tokens of one request came, so long after those before them."""
-        self.generated_tokens += tokens
+        sample = self.sample
+        sample.generated_tokens += tokens
         if tokens == 1:
-            self.between_tokens.add(gap_s)
+            sample.between_tokens.add(gap_s)
         elif tokens:
-            self.between_tokens.add(gap_s / tokens, tokens)
+            sample.between_tokens.add(gap_s / tokens, tokens)
 
     def prompt(self, tokens: int, cached: int) -> None:
         """A prompt was computed, except for what was cached of it."""
-        self.prompt_tokens += tokens
-        self.cached_tokens += cached
+        self.sample.prompt_tokens += tokens
+        self.sample.cached_tokens += cached
 
     def ended(self, *, failed: bool) -> None:
         """A request is over for its client."""
-        self.requests += 1
-        self.failed += failed
+        self.sample.requests += 1
+        self.sample.failed += failed
 
     # -------------------------------------------------------------- reading
 
@@ -134,31 +116,34 @@ class MetricsHistory:
     def close(self, now_s: float) -> None:
         """Keep the row of the open bucket, and begin the next one."""
         self._rows.append(self.current())
+        self._left = self.take()
         self._start_s = max(self._start_s + BUCKET_S, _aligned(now_s))
-        for histogram in (self.ttft, self.between_tokens, self.queue):
-            histogram.clear()
-        self.requests = self.failed = 0
-        self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
+        self.sample, self._taken = Sample(), Sample()
         self._waiting_max, self._busy_max = self.waiting, self.busy
+
+    def take(self) -> Sample:
+        """Return what has happened since this was called last, and the levels of the open
+        bucket."""
+        left, self._left = self._left, Sample()
+        now = self._measured()
+        left.include(now.without(self._taken))
+        self._taken = attrs.evolve(
+            now,
+            **{name: getattr(now, name).copy() for name in LATENCIES},
+        )
+        return left
 
     def current(self) -> Row:
         """Return the row of the open bucket, as far as it goes."""
-        return (
-            ms(self._start_s),
-            self.requests,
-            self.failed,
-            _ms(self.ttft.quantile(0.5)),
-            _ms(self.ttft.quantile(0.95)),
-            _ms(self.between_tokens.quantile(0.5)),
-            _ms(self.between_tokens.quantile(0.95)),
-            _ms(self.queue.quantile(0.5)),
-            _ms(self.queue.quantile(0.95)),
-            self.prompt_tokens,
-            self.cached_tokens,
-            self.generated_tokens,
-            max(self._waiting_max, self.waiting),
-            max(self._busy_max, self.busy),
-            self.slots(),
+        return (ms(self._start_s), *self._measured().row())
+
+    def _measured(self) -> Sample:
+        """Return the open bucket with its levels; it shares the latencies."""
+        return attrs.evolve(
+            self.sample,
+            waiting_max=max(self._waiting_max, self.waiting),
+            busy_max=max(self._busy_max, self.busy),
+            slots=self.slots(),
         )
 
     def view(self, now_s: float) -> Mapping[str, object]:
@@ -174,7 +159,3 @@ class MetricsHistory:
 
 def _aligned(now_s: float) -> float:
     return now_s // BUCKET_S * BUCKET_S
-
-
-def _ms(value_s: float | None) -> float | None:
-    return None if value_s is None else round(value_s * 1000, 2)

@@ -106,6 +106,8 @@ class RequestActivity(DispatchObserver):
     """
 
     captures: Captures | None = None
+    revision_of: Callable[[str, str], int | None] = lambda deployment, digest: None
+    """The number of the revision that brought a state, by the deployment and its digest."""
     agents: AgentHistory = attrs.field(factory=AgentHistory, init=False)
     in_flight: dict[RequestKey, RequestRecord] = attrs.field(factory=dict, init=False)
     finished: FinishedRequests = attrs.field(init=False)
@@ -174,6 +176,9 @@ class RequestActivity(DispatchObserver):
                 self._waiting[request.key] = request
             case Leased(lease):
                 record.placements.append(self._placement(lease, now_s))
+                if request.revision is not None:
+                    number = self.revision_of(request.deployment, request.revision)
+                    record.placements[-1].revision = number
             case Ended() if not isinstance(left, Buffered):
                 self._end_slot(record, left, now_s, self._lost or slot_ending(request))
             case Streaming() | Stopping() | Ended():
@@ -287,10 +292,10 @@ def _note_results(
     """Note what a step has beside pieces of text: calls of tools, figures, the end, a refusal."""
     last = results.results[-1]
     if results.family == "Embedding":
-        if type(last) is dict:
-            _note_usage(placement, {"usage": last.get("Usage")})
         for each in results.results:
             match each:
+                case {"Usage": usage}:
+                    _note_usage(placement, {"usage": usage})
                 case {"DocumentRefused": {"problem": str(problem)}}:
                     record.refusal = 400, problem[:MAX_TEXT_CHARS]
     else:

@@ -16,12 +16,14 @@ import attrs
 
 from paddler_trio.balancer.activity.measures.endings import refused_with
 from paddler_trio.balancer.activity.moments import ms
+from paddler_trio.net.server.client_identity import SOURCE
 from paddler_trio.nursery_tree.forwarded_work import ForwardedWork
 from paddler_trio.nursery_tree.request import Buffered, Ended, Leased, Request, Stopping, Streaming
 from paddler_trio.nursery_tree.request_endings import Completed, Ending, Failure
 from paddler_trio.scheduler.dispatch.slot_decisions import Choice, Prediction
 from paddler_trio.scheduler.truth.request_truth import EndingFacts, truth_of_ending, truth_of_flight
 from paddler_trio.scheduler.truth.truths import Truth
+from paddler_trio.wire.trio.adapters import ADAPTER
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
@@ -111,6 +113,7 @@ class PlacementRecord:
         the reason.
       preemptions: how often the engine gave its cells to others for a while.
       preempted_s: when it did, the first of them, if the agent reports it.
+      revision: the number of the state that the agent served, if that is known.
     """
 
     agent: str
@@ -127,6 +130,7 @@ class PlacementRecord:
     ending: str | None = None
     preemptions: int = 0
     preempted_s: tuple[float, ...] = ()
+    revision: int | None = None
 
     def view(self) -> dict[str, object]:
         prompt = self.prompt
@@ -147,6 +151,7 @@ class PlacementRecord:
             "ending": self.ending,
             "preemptions": self.preemptions,
             "preempted_ms": [ms(each) for each in self.preempted_s],
+            "revision": self.revision,
         }
 
 
@@ -198,10 +203,15 @@ class RequestRecord:
     capture: Capture | None = None
     trace: str | None = None
     """The id of its trace."""
+    source: str = ""
+    """Where it came from, of a client without a name: its address, program and user."""
+    preset: str = ""
+    """The preset that it was made under; empty for none."""
 
     @classmethod
     def of(cls, request: Request) -> RequestRecord:
-        """Return the record of a request that has just arrived."""
+        """Return the record of a request that has just arrived, in the task of its client."""
+        source = None if request.client_name else SOURCE.get()
         return cls(
             request.key,
             request.id[:MAX_TEXT_CHARS],
@@ -211,6 +221,8 @@ class RequestRecord:
             None if request.route is None else request.route[:MAX_TEXT_CHARS],
             request.arrived_s,
             trace=request.trace_id,
+            source="" if source is None else source.words,
+            preset=request.preset,
         )
 
     def __repr__(self) -> str:
@@ -274,7 +286,9 @@ class RequestRecord:
             "key": self.key,
             "id": self.id,
             "client": self.client,
+            "source": self.source,
             "deployment": self.deployment,
+            "preset": self.preset or None,
             "kind": self.kind,
             "route": self.route,
             "trace": self.trace,
@@ -325,7 +339,7 @@ def why(choice: Choice | None) -> str:
         choice.slots,
         wanted.kind is not None,
         wanted.revision is not None,
-        bool(wanted.needs),
+        wanted.needs,
     )
 
 
@@ -349,15 +363,22 @@ def _predicted(prediction: Prediction, *, is_held: bool) -> str:
 
 @lru_cache(maxsize=4096)
 def _why(
-    candidates: int, busy: int, slots: int, is_continued: bool, is_pinned: bool, has_needs: bool
+    candidates: int,
+    busy: int,
+    slots: int,
+    is_continued: bool,
+    is_pinned: bool,
+    needs: frozenset[str],
 ) -> str:
     load = f"{busy} of {slots} slots busy"
+    adapters = sorted(need.removeprefix(ADAPTER) for need in needs if need.startswith(ADAPTER))
     such = "".join(
         f" {text}"
         for text, applies in (
             ("with the model that began the answer", is_continued),
             ("on the revision of its call", is_pinned),
-            ("with what the request needs", has_needs),
+            (f"with the LoRA adapters that it chose ({', '.join(adapters)})", adapters),
+            ("with what the request needs", needs and not adapters),
         )
         if applies
     )

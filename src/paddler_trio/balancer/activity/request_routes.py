@@ -81,6 +81,8 @@ COLUMNS: Final = (
     "finish",
     "why",
     "trace",
+    "source",
+    "preset",
 )
 
 
@@ -127,7 +129,7 @@ class Filter:
         """Whatever its key is."""
         return (
             (self.deployment is None or record.deployment == self.deployment)
-            and (self.client is None or record.client == self.client)
+            and (self.client is None or self.client in (record.client, record.source))
             and (self.agent is None or self.agent in record.agents)
             and (self.ending is None or record.ending_kind == self.ending)
             and (self.since_s is None or record.ended_s is None or record.ended_s >= self.since_s)
@@ -353,6 +355,8 @@ def _row(record: RequestRecord) -> list[object]:
         record.finish or "",
         "" if last is None else last.why,
         record.trace or "",
+        _cell(record.source),
+        _cell(record.preset),
     ]
 
 

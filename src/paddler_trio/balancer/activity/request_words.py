@@ -14,9 +14,11 @@ def explanation(record: RequestRecord, now_s: float) -> list[str]:
 
 
 def _sentences(record: RequestRecord, now_s: float) -> Iterator[str]:
-    who = f"client {record.client!r}" if record.client else "an anonymous client"
+    unnamed = f"a client without a key ({record.source})" if record.source else "an unknown client"
+    who = f"client {record.client!r}" if record.client else unnamed
     path = "" if record.route is None else f" by {record.route}"
-    yield f"It came from {who}{path}, for the deployment {record.deployment!r}."
+    under = f", under its preset {record.preset!r}" if record.preset else ""
+    yield f"It came from {who}{path}, for the deployment {record.deployment!r}{under}."
     for number, stay in enumerate(record.stays):
         yield _wait(stay, now_s, again=number > 0)
         if number < len(record.placements):

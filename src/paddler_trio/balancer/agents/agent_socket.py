@@ -27,6 +27,7 @@ from paddler_trio.balancer.agents.agent_frames import (
     deliver,
     take_step,
 )
+from paddler_trio.balancer.agents.agent_machines import AgentMachines
 from paddler_trio.balancer.agents.link_credential import LinkCredential
 from paddler_trio.balancer.front.status_limits import (
     bounded_progress,
@@ -71,6 +72,8 @@ from paddler_trio.wire.paddler.messages import (
 from paddler_trio.wire.paddler.raw_results import is_text
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.cache_commands import CacheProgress
+from paddler_trio.wire.trio.credential_messages import Rotate
+from paddler_trio.wire.trio.machine_facts import Machine, read_facts
 from paddler_trio.wire.trio.request_trace import FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
     SUBPROTOCOL,
@@ -80,7 +83,6 @@ from paddler_trio.wire.trio.trio_link import (
     HandBack,
     Placement,
     Report,
-    Rotate,
     Store,
     Tree,
     UnknownExtension,
@@ -107,6 +109,7 @@ class AgentSocket:
     silence_s: float = 5.0
     store_path: str | None = None
     """Where agents of ours fetch models first; None if this balancer keeps none."""
+    machines: AgentMachines = attrs.field(factory=AgentMachines)
     _connections: int = attrs.field(default=0, init=False)
 
     async def serve(self, exchange: Exchange, agent_id: str) -> None:
@@ -358,6 +361,7 @@ class _Link:
         agent, self.agent = self.agent, None
         if agent is not None:
             self.socket.dispatcher.leave(agent)
+            self.socket.machines.forget(agent)
             agent.close()
             words = {"agent": agent.label, "deployment": agent.deployment}
             if agent.said_goodbye or self.socket.dispatcher.is_draining:
@@ -536,6 +540,8 @@ class _Link:
                 if upstream != agent.upstream:
                     agent.upstream = upstream
                     self.socket.dispatcher.update(agent)
+            case Machine(facts):
+                self.socket.machines.note(agent, read_facts(facts))
             case Followed():
                 agent.has_followed = True
                 self.socket.dispatcher.fleet_changed.notify()

@@ -7,7 +7,7 @@ request id, and sends either one JSON document or the beginning of a stream.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -16,6 +16,8 @@ from paddler_trio.balancer.apis.api_errors import ApiError, from_problem, invali
 from paddler_trio.balancer.apis.fields import Record
 from paddler_trio.balancer.apis.ignored_fields import HEADER, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
+from paddler_trio.balancer.apis.under_presets import OfPreset, filtered
+from paddler_trio.balancer.fleet.deployments import ChosenPreset
 from paddler_trio.balancer.front.end_user import user_in, user_of
 from paddler_trio.net.server.asgi import (
     BodyTooLargeError,
@@ -45,6 +47,8 @@ PORTION_BYTES: Final = 262_144
 """The bytes of an answer that are written before the client has read those before them."""
 
 T = TypeVar("T")
+FindPreset: TypeAlias = Callable[[object, "frozenset[str] | None"], "ChosenPreset | None"]
+"""Returns the preset that a body's ``model`` names, if a key for these deployments may use it."""
 
 
 @attrs.define(eq=False)
@@ -56,7 +60,9 @@ class ApiExchange:
       id: the client's name of this request, or ours; the response has it in ``id_headers``.
       tail: the part of the path that the route leaves open; empty on others.
       client, priority, user: as the queue counts it; a body that was read may name the user.
-      allowed_deployments: the only ones that its key may use; None for all.
+      allowed_deployments: the only ones that its key may use, deployments and presets; None for
+        all.
+      find_preset: of a model's name.
       is_exact: the response has what OpenAI's own schema has, and nothing else.
       ignored: collects the fields that change nothing; the response names them.
     """
@@ -71,10 +77,17 @@ class ApiExchange:
     id_headers: Sequence[bytes] = (b"x-request-id",)
     ignored: IgnoredFields = attrs.field(factory=IgnoredFields)
     allowed_deployments: frozenset[str] | None = None
+    find_preset: FindPreset = lambda model, allowed: None
+    preset: ChosenPreset | None = attrs.field(default=None, init=False)
+    """The one that the body names, which has been set under it."""
     began_s: float = attrs.field(factory=trio.current_time, init=False)
     has_started: bool = attrs.field(default=False, init=False)
     held_bytes: int = attrs.field(default=0, init=False)
     """The bytes that are held of its answer."""
+    revision: str | None = attrs.field(default=None, init=False)
+    """The digest of what answers it, once an agent does; of several, the first."""
+    on_revision: Callable[[], None] = attrs.field(default=lambda: None, init=False)
+    """Called when that is known, before anything of the answer is read."""
     has_stored_items: bool = attrs.field(default=False, init=False)
     """The prompt is more than the body: stored items come before it."""
 
@@ -87,6 +100,7 @@ class ApiExchange:
         is_exact: bool = False,
         is_strict: bool = False,
         id_headers: Sequence[bytes] = (b"x-request-id",),
+        find_preset: FindPreset = lambda model, allowed: None,
     ) -> ApiExchange:
         """``is_strict``: fields that would be ignored are refused.
 
@@ -103,6 +117,7 @@ class ApiExchange:
             id_headers=id_headers,
             ignored=IgnoredFields(is_strict),
             allowed_deployments=http.identity.deployments,
+            find_preset=find_preset,
         )
 
     @property
@@ -126,7 +141,8 @@ class ApiExchange:
     async def read(
         self, limits: ApiLimits, read: Callable[[dict[str, object], ApiLimits, IgnoredFields], T]
     ) -> T:
-        """Return the value that ``read`` returns for the body, which must be one JSON object.
+        """Return the value that ``read`` returns for the body, which must be one JSON object; under
+        the preset that it names, if it names one.
 
         ``read`` may run in a thread.
 
@@ -141,7 +157,12 @@ class ApiExchange:
             if not isinstance(body, dict):
                 raise ApiError(400, "the body must be a JSON object", code="invalid_json")
             check_nesting(body, limits.max_nesting)
+            chosen = self.preset = self.find_preset(body.get("model"), self.allowed_deployments)
+            if chosen is not None:
+                body = filtered(chosen.preset, body, self.ignored)
             value = read(body, limits, self.ignored)
+            if chosen is not None and isinstance(value, OfPreset):
+                value = value.under(chosen.preset, self.ignored)
             self.user = self.user or user_in(body)
             return value
 

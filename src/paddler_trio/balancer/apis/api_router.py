@@ -114,6 +114,7 @@ class ApiRouter:
                 is_exact=self.is_exact,
                 is_strict=self.backend.settings.strict_fields,
                 id_headers=dialect.id_headers,
+                find_preset=self.backend.deployments.find_preset,
             )
             endpoint = match.handlers.get(method)
             if endpoint is None:

@@ -14,13 +14,13 @@ from paddler_trio.balancer.apis.backend import ApiSettings, Backend
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server.infill import infill
 from paddler_trio.balancer.apis.llama_server.llama_completion import llama_completion
+from paddler_trio.balancer.apis.llama_server.lora_adapters import lora_adapters
 from paddler_trio.balancer.apis.llama_server.model_routes import (
     apply_template,
     count_input_tokens,
     detokenize,
     get_model,
     list_models,
-    lora_adapters,
     props,
     slots,
     tokenize,

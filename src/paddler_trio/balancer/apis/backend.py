@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Protocol, TypeVar
 
 import attrs
 
@@ -84,9 +85,12 @@ class Backend:
           ApiError: 404 if its key has no access to the model, or if names are taken strictly and
             this one is not served.
         """
+        deployments, chosen = self.deployments, exchange.preset
         try:
+            if chosen is not None:  # it has been set under the body, whatever is desired by now
+                return attrs.evolve(self, routed_to=deployments.of_preset(chosen))
             return attrs.evolve(
-                self, routed_to=self.deployments.route(asked, exchange.allowed_deployments)
+                self, routed_to=deployments.route(asked, exchange.allowed_deployments)
             )
         except NoSuchModelError as error:
             raise no_such_model(error) from error
@@ -102,9 +106,34 @@ def no_such_model(error: NoSuchModelError) -> ApiError:
     )
 
 
-def model_name(backend: Backend, asked: str | None) -> str:
+def answering(backend: Backend, exchange: ApiExchange) -> Deployment:
+    """Return the deployment under the names of the revision that answers this request, as far as
+    that is known: of a rollout that is under way there are two."""
+    return backend.deployments.answering(backend.deployment, exchange.revision)
+
+
+def model_name(backend: Backend, exchange: ApiExchange, asked: str | None) -> str:
     """Return the name to answer under: the one that was asked for, unless another model answers."""
-    return backend.deployment.name_for(asked)
+    return answering(backend, exchange).name_for(asked)
+
+
+class Headed(Protocol):
+    """A beginning of an answer has the name of the model in it."""
+
+    model: str
+
+
+H = TypeVar("H", bound=Headed)
+
+
+def named(heading: H, backend: Backend, exchange: ApiExchange, asked: str | None) -> H:
+    """Return ``heading``, in which the name is from now on that of what answers."""
+
+    def name() -> None:
+        heading.model = model_name(backend, exchange, asked)
+
+    exchange.on_revision = name
+    return heading
 
 
 def cluster_parameters(backend: Backend) -> Mapping[str, object]:
@@ -115,12 +144,13 @@ def cluster_parameters(backend: Backend) -> Mapping[str, object]:
         return {}
     parameters = unstructure(state.inference_parameters)
     assert isinstance(parameters, dict)
-    return parameters
+    preset = backend.deployment.preset
+    return parameters if preset is None else parameters | preset.sampling_values
 
 
-def fingerprint(backend: Backend) -> str:
+def fingerprint(backend: Backend, exchange: ApiExchange) -> str:
     """Names the model and all its settings: answers under equal ones may be compared."""
-    return "b" + (backend.deployment.answers_with or backend.deployment.digest)[:12]
+    return "b" + answering(backend, exchange).shown_digest[:12]
 
 
 def must_generate(backend: Backend) -> None:

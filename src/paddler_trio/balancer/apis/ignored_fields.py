@@ -12,6 +12,8 @@ import re
 import attrs
 
 from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.wire.json_schema import ANSWER_SCHEMA, TOOL_SCHEMA
+from paddler_trio.wire.paddler.results import MAX_UNBOUND
 
 HEADER = b"x-paddler-ignored-fields"
 MAX_MET = 1024
@@ -21,6 +23,12 @@ MAX_HEADER_BYTES = 1024
 _MORE = "..."
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 _INDEX = re.compile(r"\[\d+\]")
+_STEP = re.compile(r"[^.\[\]]+")
+_BETWEEN = frozenset({"properties", "?defs", "definitions"})
+_SCHEMAS = (ANSWER_SCHEMA, TOOL_SCHEMA)
+_SCHEMA_FIELDS = (
+    ["schema"], ["parameters"], ["input_schema"], ["json_schema"], ["format"],
+)  # fmt: skip
 
 
 @attrs.define
@@ -57,10 +65,27 @@ class IgnoredFields:
         if len(self.names) >= MAX_NAMES or self._num_met > MAX_MET:
             self._is_more = True
             return
-        where = _INDEX.sub("[]", member(path[:MAX_NAME_CHARS], name[:MAX_NAME_CHARS]))
-        plain = _UNSAFE.sub("?", where)[:MAX_NAME_CHARS]
+        plain = _plain(member(path[:MAX_NAME_CHARS], name[:MAX_NAME_CHARS]))
         if plain not in self.names:
             self.names.append(plain)
+
+    def unbound(self, places: object) -> None:
+        """Report places in schemas that an agent could not hold an answer to, but for those that
+        are reported already; what is no list of them is passed over."""
+        for place in places[:MAX_UNBOUND] if isinstance(places, list) else ():
+            if isinstance(place, str) and not self._has(place):
+                self.add("", place)
+
+    def _has(self, place: str) -> bool:
+        """Return whether it is reported under the name that the client's API has for it."""
+        schema = next((each for each in _SCHEMAS if place.startswith(f"{each}.")), "")
+        inside = _steps(place.removeprefix(schema))
+        return bool(schema) and any(
+            name.startswith("tools") is (schema == TOOL_SCHEMA)
+            and (steps := _steps(name))[-len(inside) :] == inside
+            and steps[: -len(inside)][-1:] in _SCHEMA_FIELDS
+            for name in self.names
+        )
 
     def header(self) -> bytes | None:
         """Return the value of the response's header; None if nothing was ignored."""
@@ -75,6 +100,15 @@ class IgnoredFields:
                 break
             shown.append(name)
         return ", ".join([*shown, _MORE] if is_more else shown).encode()
+
+
+def _plain(name: str) -> str:
+    return _UNSAFE.sub("?", _INDEX.sub("[]", name))[:MAX_NAME_CHARS]
+
+
+def _steps(name: str) -> list[str]:
+    """Return the parts of a path in a schema, without the keywords between names."""
+    return [step for step in _STEP.findall(_plain(name)) if step not in _BETWEEN]
 
 
 STRICT = IgnoredFields(is_strict=True)

@@ -2,6 +2,8 @@
 
 OpenAI      x-ratelimit-{limit,remaining,reset}-{requests,tokens}, resets such as 1m30s
 Anthropic   anthropic-ratelimit-{requests,tokens}-{limit,remaining,reset}, resets in RFC 3339
+
+Of the budgets of tokens, of the day and of the month, they name the one of which less is left.
 """
 
 from __future__ import annotations
@@ -15,19 +17,23 @@ from paddler_trio.scheduler.limits.key_usage import Left
 from paddler_trio.wire.scalars import rfc3339
 
 ANTHROPIC: Final = "/v1/messages"
-_NAMES: Final = {"requests_per_minute": "requests", "tokens_per_day": "tokens"}
+_NAMES: Final = {
+    "requests_per_minute": "requests",
+    "tokens_per_day": "tokens",
+    "tokens_per_month": "tokens",
+}
 LIMIT_HEADERS: Final = (
     b"ratelimit",
     b"ratelimit-policy",
     *(
         f"x-ratelimit-{part}-{name}".encode()
         for part in ("limit", "remaining", "reset")
-        for name in _NAMES.values()
+        for name in dict.fromkeys(_NAMES.values())
     ),
     *(
         f"anthropic-ratelimit-{name}-{part}".encode()
         for part in ("limit", "remaining", "reset")
-        for name in _NAMES.values()
+        for name in dict.fromkeys(_NAMES.values())
     ),
 )
 """All that pages of other origins may read."""
@@ -41,23 +47,29 @@ def api_limit_headers(path: str, left: Sequence[Left], unix_s: float) -> list[He
 
 
 def _openai(left: Sequence[Left]) -> Iterator[tuple[str, str]]:
-    for each in left:
-        name = _NAMES.get(each.limit)
-        if name is not None and each.reset_s is not None:
-            yield f"x-ratelimit-limit-{name}", str(each.allowed)
-            yield f"x-ratelimit-remaining-{name}", str(each.left)
-            yield f"x-ratelimit-reset-{name}", _duration(each.reset_s)
+    for name, each, reset_s in _named(left):
+        yield f"x-ratelimit-limit-{name}", str(each.allowed)
+        yield f"x-ratelimit-remaining-{name}", str(each.left)
+        yield f"x-ratelimit-reset-{name}", _duration(reset_s)
 
 
 def _anthropic(left: Sequence[Left], unix_s: float) -> Iterator[tuple[str, str]]:
     now = datetime.fromtimestamp(unix_s, UTC)
-    for each in left:
-        name = _NAMES.get(each.limit)
-        if name is not None and each.reset_s is not None:
-            reset = rfc3339(now + timedelta(seconds=each.reset_s))
-            yield f"anthropic-ratelimit-{name}-limit", str(each.allowed)
-            yield f"anthropic-ratelimit-{name}-remaining", str(each.left)
-            yield f"anthropic-ratelimit-{name}-reset", reset
+    for name, each, reset_s in _named(left):
+        reset = rfc3339(now + timedelta(seconds=reset_s))
+        yield f"anthropic-ratelimit-{name}-limit", str(each.allowed)
+        yield f"anthropic-ratelimit-{name}-remaining", str(each.left)
+        yield f"anthropic-ratelimit-{name}-reset", reset
+
+
+def _named(left: Sequence[Left]) -> Iterator[tuple[str, Left, int]]:
+    """Yield one limit for each name: of several the one of which least is left."""
+    for name in dict.fromkeys(_NAMES.values()):
+        of_name = [each for each in left if _NAMES.get(each.limit) == name]
+        if of_name:
+            least = min(of_name, key=lambda each: each.left)
+            if least.reset_s is not None:
+                yield name, least, least.reset_s
 
 
 def _duration(seconds: int) -> str:

@@ -18,6 +18,7 @@ from paddler_trio.balancer.activity.placement_observer import PlacementObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.agents.agent_snapshot import capacity
 from paddler_trio.balancer.assembly.feed_assembly import event_feed
+from paddler_trio.balancer.assembly.history_assembly import history_keeper
 from paddler_trio.balancer.assembly.store_assembly import model_store_child
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.fleet_database import open_fleet_database
@@ -26,6 +27,8 @@ from paddler_trio.balancer.fleet.fleet_progress import AgentsProgress
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.balancer.fleet.rollout_control import FleetRollouts
 from paddler_trio.balancer.fleet.state_database import state_file
+from paddler_trio.balancer.history.history_collector import HistoryCollector
+from paddler_trio.balancer.history.history_keeper import HistoryKeeper
 from paddler_trio.balancer.keys.audit_log import AuditLog
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.status.known_agents import SUFFIX, KnownAgents
@@ -56,6 +59,7 @@ class BalancerCore:
     fleet: FleetController
     rollouts: FleetRollouts
     metrics: MetricsHistory
+    history: HistoryKeeper
     feed: EventFeed
     store: ModelStoreChild | None
     budget: InputBudget
@@ -94,15 +98,17 @@ class BalancerCore:
         )
         metrics = MetricsHistory(lambda: capacity(dispatcher.agents.values()))
         recorder = MetricsObserver(metrics, activity.finished)
+        collector = HistoryCollector(activity, metrics)
         placement = WarmPlacement(trio.current_time)
         placed = PlacementObserver(placement)
-        all_observers = Observers((placed, activity, *observers, requests, recorder))
+        all_observers = Observers((placed, activity, *observers, requests, recorder, collector))
         dispatcher = Dispatcher(_limits(config), all_observers, placement)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
             dispatcher,
             rules=attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s),
         )
+        activity.revision_of = states.revision_of
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
         measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)
@@ -111,6 +117,8 @@ class BalancerCore:
         rollouts = FleetRollouts(fleet)
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         problems = _problems(config, dispatcher, states, rollouts, lag)
+        history = history_keeper(config, collector)
+        problems.history_problem = lambda: history.problem
         shown = {**addresses, **statsd}
         feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(
@@ -120,6 +128,7 @@ class BalancerCore:
             fleet,
             rollouts,
             metrics,
+            history,
             feed,
             store,
             budget,
@@ -145,6 +154,7 @@ class BalancerCore:
                 self.activity.run, dispatcher.pools.position, dispatcher.pools.obstacle
             ),
             "metrics history": self.metrics.run,
+            "history": self.history.run,
             "event feed": self.feed.run,
         }
 

@@ -110,6 +110,7 @@ def balancer_parts(
     watch = RequestWatch.of(config, activity, addresses["inference"])
     quotas = KeyQuotas.of(config, keys, activity.finished)
     core = BalancerCore.of(config, addresses, keys, activity, (*quotas.observers, *watch.observers))
+    quotas.accounts.on_refused = core.history.collector.refused
     guards = PortGuards.of(config, keys, host_names)
     listeners, names = bound.listeners, sorted(host_names, key=len)
     address = AdvertisedAddress(listeners["management"], tls is not None, names)
@@ -132,7 +133,7 @@ def balancer_parts(
         drain_timeout_s=config.drain_timeout_s,
         services=services,
         owner=StateOwner(
-            core.owned() | {"agents' credentials": joining.registry.run} | dict(quotas.services),
+            core.owned() | joining.owned(config) | dict(quotas.services),
             changes,
             (core.states, joining.registry),
         ),

@@ -14,13 +14,20 @@ from paddler_trio.balancer.front.authentication import Authentication
 from paddler_trio.balancer.joining.advertised_address import AdvertisedAddress
 from paddler_trio.balancer.joining.agent_guard import AgentGuard
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry
+from paddler_trio.balancer.joining.announcement import Announcement
 from paddler_trio.balancer.joining.join_exchange import JoinExchange
+from paddler_trio.balancer.joining.join_pins import JoinPins
 from paddler_trio.balancer.joining.join_routes import JoinTokenRoutes
 from paddler_trio.balancer.joining.legacy_networks import legacy_networks
+from paddler_trio.balancer.joining.pin_routes import PinRoutes
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.reverse_proxy.tunnel_route import is_tunnel_path
 from paddler_trio.balancer.status.refused_agents import RefusedAgents
+from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.joining.service_type import balancer_name
+from paddler_trio.net.server.listening import beyond_loopback
 from paddler_trio.net.tls.server_tls import ServerTls
+from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.processes.model_store.store_messages import is_store_path
 from paddler_trio.system.settings.balancer_config import BalancerConfig
 
@@ -44,6 +51,8 @@ class Joining:
     registry: AgentRegistry
     exchange: JoinExchange
     tokens: JoinTokenRoutes
+    pins: PinRoutes
+    address: AdvertisedAddress
 
     @classmethod
     def of(
@@ -61,11 +70,34 @@ class Joining:
                 return ()
             return [ssl.DER_cert_to_PEM_cert(each.der) for each in tls.chain]
 
+        name = balancer_name(address.port)
+        tokens = JoinTokenRoutes(
+            registry, keys, address, lambda: None if tls is None else tls.ca_hash
+        )
+        pins = JoinPins(registry, name, lambda: None if tls is None else tls.fingerprint)
         return cls(
             registry,
             JoinExchange(registry, certificates),
-            JoinTokenRoutes(registry, keys, address, lambda: None if tls is None else tls.ca_hash),
+            tokens,
+            PinRoutes(pins, tokens),
+            address,
         )
+
+    def owned(self, config: BalancerConfig) -> dict[str, Run]:
+        """Return what only one balancer may run; ConfigurationError for what cannot be
+        announced."""
+        owned: dict[str, Run] = {"agents' credentials": self.registry.run}
+        if config.discoverable:
+            bound = [each.getsockname()[0] for each in self.address.sockets]
+            announcement = Announcement(self.pins.pins.name, self.address.port, bound)
+            announcement.check(can_join=self.pins.problem())
+            if not beyond_loopback(self.address.sockets):
+                raise ConfigurationError(
+                    "--discoverable: the management port listens on the loopback, where no other "
+                    f"machine reaches it: give --management-addr 0.0.0.0:{self.address.port}"
+                )
+            owned["announcement"] = announcement.run
+        return owned
 
     def guard(
         self, config: BalancerConfig, manage: Authentication, refused: RefusedAgents

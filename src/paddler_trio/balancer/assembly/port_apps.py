@@ -36,6 +36,7 @@ from paddler_trio.balancer.front.management_routes import ManagementRoutes, may_
 from paddler_trio.balancer.front.model_store_routes import ModelStoreRoutes
 from paddler_trio.balancer.front.no_model_store import no_model_store
 from paddler_trio.balancer.front.paddler_v1_routes import PaddlerV1Routes
+from paddler_trio.balancer.history.history_routes import HistoryRoutes
 from paddler_trio.balancer.joining.agent_guard import AgentGuard
 from paddler_trio.balancer.keys.audit_routes import AuditRoutes
 from paddler_trio.balancer.keys.audit_trail import audited
@@ -85,6 +86,7 @@ class PortApps:
             states.find,
             lambda: states.current.state.deployments,
             config.model_aliases,
+            lambda: states.current.state.presets,
             states.spec,
         )
         self._agents = self.joining.guard(config, self.guards.manage, core.problems.refused)
@@ -224,10 +226,12 @@ def management_routes(
             RequestRoutes(core.activity),
             HubRoutes(AnsweredHubModels()),
             MetricsRoutes(core.metrics),
+            HistoryRoutes(core.history),
             Exposition(config.metrics_prefix, core.measures.collect),
             LogRoutes(RECENT),
             joining.exchange,
             joining.tokens,
+            joining.pins,
             AuditRoutes(core.audit),
             StatusRoutes(core.problems, core.problems.known),
             KeyRoutes(keys, accounts.used),

@@ -10,9 +10,10 @@ is none, unless names are taken strictly, or it has no model and others have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Final, Protocol, assert_never
+from typing import Final, NamedTuple, Protocol, assert_never
 from urllib.parse import urlsplit
 
 import attrs
@@ -30,10 +31,13 @@ from paddler_trio.wire.paddler.desired_state import (
     UrlModel,
 )
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras
+from paddler_trio.wire.trio.presets import Preset
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
 MAX_NAME_CHARS: Final = 512
 """Of a model's name in a request."""
+LATEST: Final = ":latest"
+"""The tag of a model that Ollama's programs name without one."""
 _BUSY_PHASES: Final = frozenset({"resolving", "downloading", "draining", "loading", "probing"})
 
 
@@ -44,6 +48,8 @@ class Specification(Protocol):
     def name(self) -> str: ...
     @property
     def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def presets(self) -> tuple[Preset, ...]: ...
     @property
     def is_empty(self) -> bool: ...
     @property
@@ -91,7 +97,7 @@ class Deployment:
     Args:
       name: of the deployment.
       id: its name in answers; of ``default`` its first alias, else the file's name without its
-        ending.
+        ending; of a preset its own.
       aliases: other names of it, which neither show where agents keep the file nor the address it
         came from, which may hold a secret.
       state: what its agents are to serve; None while nothing is known of it.
@@ -103,10 +109,31 @@ class Deployment:
     state: AgentDesiredState | None = None
     extras: Extras = NO_EXTRAS
     digest: str = ""
-    desired_names: frozenset[str] = frozenset()
-    """Names of the desired model while only the one before it answers: requests may use them."""
+    other_names: frozenset[str] = frozenset()
+    """Names of the desired model and of others that answer, while this one is another of them:
+    requests may use them."""
     answers_with: str = ""
-    """The digest of what answers now; empty if that is what is desired, or nothing does."""
+    """The digest of what answers; empty if that is what is desired, or nothing does."""
+    preset: Preset | None = None
+    """Under which requests for it are answered."""
+
+    def under(self, preset: Preset) -> Deployment:
+        """Return the preset as a model of its own."""
+        return attrs.evolve(self, id=preset.name, aliases=(), preset=preset)
+
+    @property
+    def shown_digest(self) -> str:
+        """Return what names the model and all its settings, a preset included."""
+        own = self.answers_with or self.digest
+        if self.preset is None:
+            return own
+        return hashlib.sha256(own.encode() + self.preset.canonical).hexdigest()
+
+    def is_allowed(self, allowed: frozenset[str] | None) -> bool:
+        """Return whether a key for these deployments and presets may use it; None: it may use
+        all."""
+        names = {self.name} if self.preset is None else {self.name, self.id}
+        return allowed is None or not names.isdisjoint(allowed)
 
     @property
     def is_empty(self) -> bool:
@@ -126,12 +153,21 @@ class Deployment:
         return self.state is None or not self.state.inference_parameters.enable_embeddings
 
     def is_called(self, name: str) -> bool:
-        return name in (self.id, self.name) or name in self.aliases or name in self.desired_names
+        if self.preset is not None:
+            return name == self.id
+        return name in (self.id, self.name) or name in self.aliases or name in self.other_names
 
     def name_for(self, asked: str | None) -> str:
         """Return the name of what answers: the one that was asked for, if it is one of its own, or
         none that is known."""
-        return self.id if asked is None or asked in self.desired_names else asked
+        return self.id if asked is None or asked in self.other_names else asked
+
+
+class ChosenPreset(NamedTuple):
+    """A preset that a request has named, and the deployment that it is of."""
+
+    deployment: str
+    preset: Preset
 
 
 def _no_specification(name: str) -> Specification | None:
@@ -163,6 +199,8 @@ class Deployments:
     specification: Callable[[str], Specification | None] = _no_specification
     desired: Callable[[], Sequence[Specification]] = _none_desired
     default_aliases: tuple[str, ...] = ()
+    presets: Callable[[], Mapping[str, tuple[Specification, Preset]]] = dict
+    """All that are desired, by their names."""
     earlier: Callable[[str, str], StandIn | None] = _nothing_earlier
     """The deployment as it was when agents were sent this digest."""
 
@@ -174,13 +212,37 @@ class Deployments:
         return self._of(pool)
 
     def visible(self, allowed: frozenset[str] | None = None) -> list[Deployment]:
-        """Return those with a model or a server, of those that a key is allowed to use; None: it
-        may use all."""
+        """Return those with a model or a server and their presets, of those that a key is allowed
+        to use; None: it may use all."""
         return [
-            deployment
+            each
             for deployment in self._all()
-            if (allowed is None or deployment.name in allowed) and deployment.is_served
+            if deployment.is_served
+            for each in (deployment, *self._presets_of(deployment))
+            if each.is_allowed(allowed)
         ]
+
+    def find_preset(
+        self, model: object, allowed: frozenset[str] | None = None
+    ) -> ChosenPreset | None:
+        """Return the preset that a request's model names, with ``:latest`` or without; None if it
+        names none that a key may use. It only reads, from any thread."""
+        for name in (model, model.removesuffix(LATEST)) if isinstance(model, str) else ():
+            if self.dispatcher.pools.find(name) is not None:
+                return None
+            if (found := self.presets().get(name)) is not None:
+                chosen = ChosenPreset(found[0].name, found[1])
+                names = (chosen.deployment, name)
+                return chosen if allowed is None or not allowed.isdisjoint(names) else None
+        return None
+
+    def of_preset(self, chosen: ChosenPreset) -> Deployment:
+        """Return the deployment that answers under a preset; NoSuchModelError if it is gone, or has
+        no model."""
+        for pool in self._pools():
+            if pool.name == chosen.deployment and not (found := self._of(pool)).is_empty:
+                return found.under(chosen.preset)
+        raise NoSuchModelError(chosen.preset.name, ())
 
     def route(self, asked: str | None, allowed: frozenset[str] | None = None) -> Deployment:
         """Return where a request goes that names ``asked`` as its model.
@@ -188,14 +250,34 @@ class Deployments:
         Errors:
           NoSuchModelError: there is none of this name, or the key may not use it.
         """
+        chosen = self.find_preset(asked, allowed)
+        if chosen is not None:
+            return self.of_preset(chosen)
         found = None if asked is None else self._called(asked)
         if found is None and (asked is None or not self.is_strict):
             found = self.default
         if found is not None and found.is_empty and self.visible(allowed):
             found = None  # it would wait for a model, while there are others to choose from
-        if found is None or (allowed is not None and found.name not in allowed):
+        if found is None or not found.is_allowed(allowed):
             raise self.unknown(asked or DEFAULT_DEPLOYMENT, allowed)
         return found
+
+    def answering(self, deployment: Deployment, revision: str | None) -> Deployment:
+        """Return a deployment under the names of the revision that answers a request; the
+        deployment itself while that is not known."""
+        if revision is None or revision == (deployment.answers_with or deployment.digest):
+            return deployment
+        if deployment.name != DEFAULT_DEPLOYMENT or deployment.preset is not None:
+            return attrs.evolve(deployment, answers_with=revision)
+        pool = self.dispatcher.pools.find(deployment.name)
+        assert pool is not None, "there always is a default"
+        is_desired = revision == self.states.digest
+        answers = None if is_desired else self.earlier(pool.name, revision)
+        if answers is None and not is_desired:
+            return deployment
+        found = self._default(pool, answers, self._earlier(pool))
+        also = found.other_names.union((deployment.id, *deployment.aliases))
+        return attrs.evolve(found, other_names=also.difference((found.id, *found.aliases)))
 
     def named(self, name: str, allowed: frozenset[str] | None = None) -> Deployment:
         """Return the one of exactly this name or alias; NoSuchModelError."""
@@ -228,6 +310,11 @@ class Deployments:
         return pool is not None and pool.serves
 
     # ------------------------------------------------------------- private
+
+    def _presets_of(self, deployment: Deployment) -> list[Deployment]:
+        specification = self.specification(deployment.name)
+        presets = () if specification is None else specification.presets
+        return [deployment.under(preset) for preset in presets]
 
     def _called(self, name: str) -> Deployment | None:
         """Return the one that has this name, before any that has it as an alias; the names of a
@@ -262,25 +349,11 @@ class Deployments:
         return self.dispatcher.pools.known()
 
     def _of(self, pool: Pool) -> Deployment:
+        """Return one as a request sees it of which it is not known yet who answers."""
         if pool.name == DEFAULT_DEPLOYMENT:
-            state = self.states.applicable
-            own, others = (pool.name, ()) if state is None else names_of(state.model)
-            desired, before = {own, *others}, self._stand_in(pool)
-            if before is not None:
-                own, others = names_of(before.model)
-            aliases = (*self.default_aliases, *pool.settings.aliases)
-            shown_as = next(iter(aliases), own)
-            names = dict.fromkeys((*others, own, *aliases))
-            return Deployment(
-                name=pool.name,
-                id=shown_as,
-                aliases=tuple(name for name in names if name != shown_as),
-                state=state,
-                extras=self.states.extras,
-                digest=self.states.digest,
-                desired_names=frozenset(desired - {shown_as, *names}),
-                answers_with="" if before is None else before.digest,
-            )
+            before = self._earlier(pool)
+            is_replaced = bool(before) and not _answers(pool, self.states.digest)
+            return self._default(pool, before[0] if is_replaced else None, before)
         specification = self.specification(pool.name)
         deployment = Deployment(name=pool.name, id=pool.name, aliases=pool.settings.aliases)
         if specification is None:
@@ -292,14 +365,52 @@ class Deployments:
             digest=specification.digest,
         )
 
-    def _stand_in(self, pool: Pool) -> StandIn | None:
-        """Return what answers in the place of what is desired, if that is known; None if nothing
-        does."""
-        answering = [agent for agent in pool.agents.values() if agent.is_accepting]
-        served = [agent.revision for agent in answering if agent.kind.reports_state]
-        if not served or self.states.digest in served or len(served) < len(answering):
-            return None
-        return next((s for each in served if each and (s := self.earlier(pool.name, each))), None)
+    def _default(
+        self, pool: Pool, answers: StandIn | None, before: Sequence[StandIn]
+    ) -> Deployment:
+        """Return ``default`` under the names of one of its models.
+
+        Args:
+          answers: the one; None for what is desired.
+          before: those that answer, and are not what is desired.
+        """
+        state = self.states.applicable
+        desired = (pool.name, ()) if state is None else names_of(state.model)
+        own, others = desired if answers is None else names_of(answers.model)
+        aliases = (*self.default_aliases, *pool.settings.aliases)
+        shown_as = next(iter(aliases), own)
+        names = dict.fromkeys((*others, own, *aliases))
+        also = [desired, *(names_of(each.model) for each in before)]
+        known = {name for first, rest in also for name in (first, *rest)}
+        return Deployment(
+            name=pool.name,
+            id=shown_as,
+            aliases=tuple(name for name in names if name != shown_as),
+            state=state,
+            extras=self.states.extras,
+            digest=self.states.digest,
+            other_names=frozenset(known - {shown_as, *names}),
+            answers_with="" if answers is None else answers.digest,
+        )
+
+    def _earlier(self, pool: Pool) -> list[StandIn]:
+        """Return what answers and is not what is desired, of which that is known."""
+        served = {
+            agent.revision
+            for agent in pool.agents.values()
+            if agent.is_accepting and agent.kind.reports_state
+        }
+        found = (self.earlier(pool.name, e) for e in served if e and e != self.states.digest)
+        return [each for each in found if each is not None]
+
+
+def _answers(pool: Pool, digest: str) -> bool:
+    """Return whether an agent answers with this, or one does of which that is not known."""
+    return any(
+        not agent.kind.reports_state or agent.revision == digest
+        for agent in pool.agents.values()
+        if agent.is_accepting
+    )
 
 
 def _serves(agent: AgentConnection, deployment: Deployment) -> bool:

@@ -2,7 +2,7 @@
 
 A change is of the dearest class that any of its fields has:
 
-* ``none``: agents are sent nothing (replicas, aliases, rules);
+* ``none``: agents are sent nothing (replicas, aliases, presets, rules);
 * ``in_place``: sampling, template, markers; nothing is loaded;
 * ``context``: the engine starts anew, over the same weights;
 * ``weights``: another model, projection or adapter.
@@ -38,6 +38,8 @@ _LOADED: Final = frozenset(
 _POOLING: Final = "pooling_type"
 """Likewise, where it embeds."""
 _WEIGHTS: Final = frozenset({"model", "projection", "extras.engine.lora"})
+_ADAPTERS: Final = "extras.adapters"
+"""Their names and scales are no part of what is loaded."""
 
 
 @attrs.frozen
@@ -81,6 +83,10 @@ def different_fields(before: DeploymentSpec, after: DeploymentSpec) -> Iterator[
             continue
         if field.name in ("parameters", "extras", "rollout"):
             yield from _different(field.name, unstructure(old), unstructure(new))
+        elif field.name == "presets":
+            one, other = ({each.name: unstructure(each) for each in spec} for spec in (old, new))
+            changed = [*_different(field.name, one, other)]
+            yield from changed or [field.name]  # or only their order
         else:
             yield field.name
 
@@ -104,6 +110,9 @@ def _class_of(field: str, before: DeploymentSpec, after: DeploymentSpec) -> Chan
     section, _, name = field.partition(".")
     if field in _WEIGHTS:
         return Change.WEIGHTS
+    if field == _ADAPTERS:
+        is_loaded = before.extras.sources != after.extras.sources
+        return Change.WEIGHTS if is_loaded else Change.IN_PLACE
     if section == "parameters":
         embeds = after.parameters.enable_embeddings or before.parameters.enable_embeddings
         is_loaded = name in _LOADED or (name == _POOLING and embeds)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import attrs
 import trio
 
+from paddler_trio.balancer.agents.agent_snapshot import phase_of
 from paddler_trio.balancer.fleet.fleet_diff import change_between
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.host_knowledge import (
@@ -36,6 +37,7 @@ from paddler_trio.scheduler.fleet.settled_hosts import (
     is_settled,
     without_settled,
 )
+from paddler_trio.scheduler.truth.agent_truth import UNLOADED
 from paddler_trio.wire.paddler.desired_state import (
     DesiredModel,
     HuggingFaceModel,
@@ -200,13 +202,14 @@ class FleetObservation:
             name=host.label,
             labels=host.labels,
             is_ours=all(agent.kind.runs_instances for agent in agents),
-            is_drained=any(agent.is_drained for agent in agents),
+            is_drained=any(agent.is_drained or phase_of(agent) == UNLOADED for agent in agents),
             memory=known.memory,
             held=host.held,
             on_disk=frozenset(known.on_disk if agents else {*known.on_disk, *self._targets()}),
             fetching=frozenset(known.fetching),
             fetch_failed=dict(known.fetch_failed),
             load_s=dict(known.load_s),
+            back_until_s=host.back_until_s,
             instances=instances,
         )
 
@@ -217,5 +220,4 @@ class FleetObservation:
 
 def fetched_models(spec: DeploymentSpec) -> tuple[DesiredModel, ...]:
     """Return those of its files that can be fetched ahead."""
-    models = (spec.model, spec.projection)
-    return tuple(model for model in models if isinstance(model, UrlModel | HuggingFaceModel))
+    return tuple(model for model in spec.sources if isinstance(model, UrlModel | HuggingFaceModel))

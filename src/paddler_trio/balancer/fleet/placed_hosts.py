@@ -72,6 +72,11 @@ class PlacedHost:
         return [agent for agent in both if agent is not None]
 
     @property
+    def back_until_s(self) -> float | None:
+        """Return until when it may be back whose connections are lost; None while one is up."""
+        return None if self.connections or self.lost_s is None else self.lost_s + FORGET_S
+
+    @property
     def held(self) -> dict[str, Mapping[str, int]]:
         """Return what each instance takes, in bytes by device: as allocated where that is known,
         else as predicted."""

@@ -14,6 +14,7 @@ from paddler_trio.balancer.fleet.rollout_routes import RolloutRefusedError
 from paddler_trio.balancer.fleet.stored_fleet import PAUSED_BY
 from paddler_trio.scheduler.fleet.admissible import aim_of
 from paddler_trio.scheduler.fleet.fleet_values import Rollout
+from paddler_trio.scheduler.fleet.rollout_begin import ASKED_AGAIN
 from paddler_trio.scheduler.fleet.rollout_orders import aborted, paused, resumed
 from paddler_trio.scheduler.truth.deployment_truth import RolloutFacts
 from paddler_trio.system.synchronization import Changes
@@ -51,6 +52,7 @@ class FleetRollouts:
             phase=rollout.phase.value,
             aim=aim,
             revision="the state before" if revision is None else f"revision {revision}",
+            is_wanted=rollout.reason == ASKED_AGAIN,
             reason=rollout.reason or self.fleet.last.problems.get(deployment) or "",
         )
 

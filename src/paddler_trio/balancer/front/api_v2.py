@@ -16,7 +16,15 @@ from urllib.parse import parse_qs
 import attrs
 
 from paddler_trio.balancer.agents.ask_model import ask_model, held_by
-from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, Deployments, NoSuchModelError
+from paddler_trio.balancer.apis.api_errors import ApiError
+from paddler_trio.balancer.apis.ignored_fields import IgnoredFields
+from paddler_trio.balancer.apis.under_presets import conversation_over, preset_over
+from paddler_trio.balancer.fleet.deployments import (
+    MAX_NAME_CHARS,
+    Deployment,
+    Deployments,
+    NoSuchModelError,
+)
 from paddler_trio.net.server.asgi import HttpProblem, send_json
 from paddler_trio.net.server.client_identity import client_of
 from paddler_trio.net.server.exchange import Exchange, Params
@@ -27,6 +35,8 @@ from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.json_text import dumps_in_runs, is_long
+from paddler_trio.wire.shape import ShapeError
+from paddler_trio.wire.trio.adapters import named
 from paddler_trio.wire.trio.model_questions import (
     DescribeModel,
     Detokenize,
@@ -34,13 +44,13 @@ from paddler_trio.wire.trio.model_questions import (
     RenderPrompt,
     Tokenize,
 )
-from paddler_trio.wire.trio.work import Generate
+from paddler_trio.wire.trio.work import ConversationPrompt, Generate
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """A prompt of millions of tokens, as numbers."""
 
 T = TypeVar("T")
-Stream: TypeAlias = Callable[[Exchange, Generate, str], Awaitable[None]]
+Stream: TypeAlias = Callable[[Exchange, Generate, Deployment], Awaitable[None]]
 """Answers a request with the lines of one piece of work of a deployment."""
 
 
@@ -65,7 +75,16 @@ class ApiV2:
             return _with_model(value, lambda rest: structured(rest, Generate, tag="Generate"))
 
         model, work = await program_body(exchange, read, limit_bytes=MAX_BODY_BYTES)
-        await self.stream(exchange, work, self._routed(exchange, model))
+        served = self._routed(exchange, model)
+        try:
+            if served.preset is not None:
+                work = preset_over(served.preset, work, IgnoredFields())
+            work = attrs.evolve(work, lora=named(work.lora, served.extras.adapters))
+        except ApiError as error:
+            raise HttpProblem(error.status, error.message) from error
+        except ShapeError as error:
+            raise HttpProblem(400, f"lora: {error}") from error
+        await self.stream(exchange, work, served)
 
     async def _model(self, exchange: Exchange, params: Params) -> None:
         query = parse_qs(exchange.query.decode("latin-1"))
@@ -82,21 +101,26 @@ class ApiV2:
 
         return handle
 
-    def _routed(self, exchange: Exchange, model: str | None) -> str:
-        """Return the name of the deployment; HttpProblem 404."""
+    def _routed(self, exchange: Exchange, model: str | None) -> Deployment:
+        """Return the deployment, or the preset of it; HttpProblem 404."""
         try:
-            return self.deployments.route(model, exchange.identity.deployments).name
+            return self.deployments.route(model, exchange.identity.deployments)
         except NoSuchModelError as error:
             raise HttpProblem(404, str(error)) from error
 
     async def _answer(self, question: Question, model: str | None, exchange: Exchange) -> None:
         client, _ = client_of(exchange)
+        served = self._routed(exchange, model)
+        match question:
+            case RenderPrompt(prompt=ConversationPrompt() as prompt) if served.preset is not None:
+                prompt = conversation_over(served.preset, prompt, IgnoredFields())
+                question = RenderPrompt(prompt=prompt)
         asking = partial(
             ask_model,
             self.dispatcher,
             question,
             client=client,
-            deployment=self._routed(exchange, model),
+            deployment=served.name,
         )
         try:
             answer = await while_connected(exchange, asking)

@@ -16,7 +16,7 @@ from paddler_trio.balancer.agents.direct_results import send_directly
 from paddler_trio.balancer.agents.embedding_fan_out import EmbeddingFanOut
 from paddler_trio.balancer.agents.ready_steps import StepReader
 from paddler_trio.balancer.agents.work_encoding import encoded
-from paddler_trio.balancer.fleet.deployments import Deployments
+from paddler_trio.balancer.fleet.deployments import Deployment, Deployments
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.front.api_v2 import ApiV2
 from paddler_trio.balancer.front.end_user import user_of
@@ -153,10 +153,13 @@ class InferenceRoutes:
         if not self.states.generates_tokens:
             raise HttpProblem(501, GENERATION_DISABLED)
 
-    async def _stream_or_refuse(self, exchange: Exchange, work: Work, deployment: str) -> None:
+    async def _stream_or_refuse(
+        self, exchange: Exchange, work: Work, deployment: Deployment
+    ) -> None:
         """Answer as ``_stream`` does; a request that is refused at once gets the status of the
         refusal."""
-        request = await self._submit(exchange, work, deployment)
+        preset = "" if deployment.preset is None else deployment.preset.name
+        request = await self._submit(exchange, work, deployment.name, preset)
         if request.failure is not None:
             raise HttpProblem(
                 request.failure.code, request.failure.description, self._advice(request)
@@ -168,7 +171,11 @@ class InferenceRoutes:
         await self._send_lines(exchange, await self._submit(exchange, work))
 
     async def _submit(
-        self, exchange: Exchange, work: Work, deployment: str = DEFAULT_DEPLOYMENT
+        self,
+        exchange: Exchange,
+        work: Work,
+        deployment: str = DEFAULT_DEPLOYMENT,
+        preset: str = "",
     ) -> Request:
         client, priority = client_of(exchange)
         user = user_of(exchange)
@@ -179,6 +186,7 @@ class InferenceRoutes:
             client=client,
             priority=priority,
             deployment=deployment,
+            preset=preset,
             route=exchange.path,
             trace=trace_of(exchange),
             user=user,

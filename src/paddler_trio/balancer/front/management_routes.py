@@ -29,6 +29,8 @@ from paddler_trio.balancer.front.fit_routes import FitRoutes
 from paddler_trio.balancer.front.inference_routes import health
 from paddler_trio.balancer.front.template_routes import TemplateRoutes
 from paddler_trio.balancer.keys.key_ring import KeyRing
+from paddler_trio.balancer.operations.machine_routes import MachineRoutes
+from paddler_trio.balancer.operations.order_routes import OrderRoutes
 from paddler_trio.errors import LinkError, StateDatabaseError
 from paddler_trio.net.server.asgi import HttpProblem, send_empty, send_json, send_text
 from paddler_trio.net.server.exchange import Exchange, Params
@@ -130,9 +132,11 @@ class ManagementRoutes:
         groups: Sequence[RouteGroup] = (
             FleetRoutes(self.states, self.progress),
             RolloutRoutes(self.rollouts, self.moving),
-            FitRoutes(self._find),
+            FitRoutes(self._find, self.agent_socket.machines),
             TemplateRoutes(self.dispatcher),
             CacheRoutes(self.dispatcher, self.goodbye),
+            OrderRoutes(self.dispatcher, self._find),
+            MachineRoutes(self.dispatcher, self.agent_socket.machines, self._find),
             *self.more,
         )
         for group in groups:

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from paddler_trio.net.server.asgi import Header
-from paddler_trio.scheduler.limits.key_usage import DAY_S, WINDOW_S, Left
+from paddler_trio.scheduler.limits.key_usage import Left
 
-_POLICY_OF: Final = {
-    "requests_per_minute": f";w={WINDOW_S}",
+_UNIT_OF: Final = {
+    "requests_per_minute": "",
     "max_concurrent": ';qu="concurrent-requests"',
-    "tokens_per_day": f';qu="tokens";w={DAY_S}',
+    "tokens_per_day": ';qu="tokens"',
+    "tokens_per_month": ';qu="tokens"',
 }
 
 
@@ -23,7 +24,8 @@ def rate_limit_fields(left: Iterable[Left]) -> list[Header]:
     """Both fields; none without a limit."""
     policies, states = [], []
     for each in left:
-        policies.append(f'"{each.limit}";q={each.allowed}{_POLICY_OF[each.limit]}')
+        window = "" if each.window_s is None else f";w={each.window_s}"
+        policies.append(f'"{each.limit}";q={each.allowed}{_UNIT_OF[each.limit]}{window}')
         reset = "" if each.reset_s is None else f";t={each.reset_s}"
         states.append(f'"{each.limit}";r={each.left}{reset}')
     if not policies:

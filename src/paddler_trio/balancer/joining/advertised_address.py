@@ -31,10 +31,15 @@ class AdvertisedAddress:
     has_tls: bool
     names: Sequence[str]
 
+    @property
+    def port(self) -> int:
+        """Return the port of the management service; 0 without a socket."""
+        return int(self.sockets[0].getsockname()[1]) if self.sockets else 0
+
     def __call__(self, exchange: Exchange) -> str:
         """``host:port``, with ``https://`` before it if there is TLS."""
         bound = [each.getsockname() for each in self.sockets]
-        port = int(bound[0][1])
+        port = self.port
         text = (exchange.header(b"host") or b"").decode("latin-1")
         host, asked_port = _split(text)
         if asked_port is None or (exchange.scope.get("server") or ("", None))[1] != port:

@@ -1,6 +1,7 @@
 """Decide who dials in at the management port, and what an agent's credential opens there.
 
     POST /api/v2/join                    open: the token in the body is looked at there
+    POST below /api/v2/join/pin          open: a PIN is tried there
     /api/v1/agent_socket/…               a credential, or a management key; from the networks of
                                          --legacy-agents nothing, for agents of Paddler 4.1
     GET, HEAD below the model store      a management key; a credential, for files of the models
@@ -25,6 +26,7 @@ from paddler_trio.balancer.front.authentication import MAX_LOGGED_CHARS, Authent
 from paddler_trio.balancer.joining.agent_links import REVOKED
 from paddler_trio.balancer.joining.agent_registry import AgentRegistry
 from paddler_trio.balancer.joining.legacy_networks import FLAG
+from paddler_trio.balancer.joining.pin_routes import PIN_PATHS
 from paddler_trio.balancer.joining.stored_agents import StoredCredential
 from paddler_trio.balancer.status.refused_agents import RefusedAgents
 from paddler_trio.net.joining.agent_credential import AgentCredential, looks_like_one
@@ -38,6 +40,9 @@ from paddler_trio.wire.trio.trio_link import SUBPROTOCOL
 log = structlog.get_logger("joining")
 
 JOIN_PATH: Final = "/api/v2/join"
+OPEN: Final = frozenset(
+    {("GET", JOIN_PATH), ("POST", JOIN_PATH), *(("POST", path) for path in PIN_PATHS)}
+)
 AGENT_SOCKET: Final = "/api/v1/agent_socket/"
 MAX_SHOWN_BYTES: Final = 128
 CLOSE_S: Final = 1.0
@@ -79,10 +84,7 @@ class AgentGuard:
         for_operators = self.manage(self._admitting(app), refuse=refuse, on_refused=self._note)
 
         async def answer(exchange: Exchange) -> None:
-            if exchange.is_http and (exchange.method, exchange.path) in (
-                ("GET", JOIN_PATH),
-                ("POST", JOIN_PATH),
-            ):
+            if exchange.is_http and (exchange.method, exchange.path) in OPEN:
                 await app(exchange)
                 return
             shown = None if is_probe(exchange) else _shown(exchange)

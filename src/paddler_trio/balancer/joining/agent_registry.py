@@ -124,14 +124,13 @@ class AgentRegistry:
         labels: Mapping[str, str],
         name: str | None,
         by: str,
+        secret: str | None = None,
     ) -> tuple[StoredToken, str]:
-        """Make a new token and its secret, which is kept nowhere.
+        """Make a token; return it and its ``secret``, by default a new one, which is kept nowhere.
 
-        Raises:
-          JoinConflictError: there are too many.
-          ConfigurationError: the file cannot be written.
+        JoinConflictError if there are too many, ConfigurationError if the file cannot be written.
         """
-        secret = new_secret()
+        secret = secret or new_secret()
         async with self._turn:
             now = self.now()
             check_tokens(len(self.tokens()))

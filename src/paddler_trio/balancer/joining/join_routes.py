@@ -87,12 +87,12 @@ class JoinTokenRoutes:
 
     async def _list_tokens(self, exchange: Exchange, params: Params) -> None:
         tokens = [_token_view(each) for each in self.registry.tokens()]
-        await send_json(exchange.send, 200, {"tokens": tokens, "problem": self._problem()})
+        await send_json(exchange.send, 200, {"tokens": tokens, "problem": self.problem()})
 
     async def _make_token(self, exchange: Exchange, params: Params) -> None:
-        if (problem := self._problem()) is not None:
+        if (problem := self.problem()) is not None:
             raise HttpProblem(409, problem)
-        self._check_author(exchange)
+        self.check_author(exchange)
         order = await json_body(exchange, _order, limit_bytes=MAX_BODY_BYTES)
         address = order.address or self.address_for(exchange)
         has_tls = address.startswith(TLS_SCHEME)
@@ -130,7 +130,7 @@ class JoinTokenRoutes:
         await send_json(exchange.send, 201, answer, headers=[NEVER_STORED])
 
     async def _revoke_token(self, exchange: Exchange, params: Params) -> None:
-        self._check_author(exchange)
+        self.check_author(exchange)
         token_id = params["id"]
         try:
             was_there = await self.registry.revoke_token(token_id)
@@ -148,7 +148,7 @@ class JoinTokenRoutes:
         await send_json(exchange.send, 200, body)
 
     async def _revoke_credential(self, exchange: Exchange, params: Params) -> None:
-        self._check_author(exchange)
+        self.check_author(exchange)
         name = params["name"]
         try:
             revoked = await self.registry.revoke(name)
@@ -160,9 +160,9 @@ class JoinTokenRoutes:
         exchange.audit.record(exchange, "agent revoked", name, credential=revoked.id)
         await send_empty(exchange.send, 204)
 
-    # ------------------------------------------------------------- private
+    # ------------------------------------------------------------- who may decide
 
-    def _problem(self) -> str | None:
+    def problem(self) -> str | None:
         """Why no join token can be made; None if one can."""
         if self.registry.path is None:
             return (
@@ -178,7 +178,7 @@ class JoinTokenRoutes:
             )
         return None
 
-    def _check_author(self, exchange: Exchange) -> None:
+    def check_author(self, exchange: Exchange) -> None:
         """Raise HttpProblem unless the request has a management key, where there is one."""
         author = next(
             (key for key in self.keys.keys if key.name == exchange.identity.key_name), None
@@ -229,21 +229,15 @@ def _order(value: object) -> TokenOrder:
     if not isinstance(value, dict) or not set(value) <= FIELDS:
         raise HttpProblem(400, f"the body must be an object of {', '.join(sorted(FIELDS))} @ $")
     fields: Mapping[str, Any] = value
-    ttl_s = _number(fields.get("ttl_s", DEFAULT_TTL_S), "ttl_s", MAX_TTL_S)
-    uses = _number(fields.get("uses", 1), "uses", MAX_USES)
-    labels = fields.get("labels") or {}
-    if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
-        raise HttpProblem(400, "labels must be an object of texts @ $.labels")
+    ttl_s = number_in(fields.get("ttl_s", DEFAULT_TTL_S), "ttl_s", MAX_TTL_S)
+    uses = number_in(fields.get("uses", 1), "uses", MAX_USES)
+    labels = labels_in(fields.get("labels"))
     name, address = fields.get("name"), fields.get("address")
     for what, text in (("name", name), ("address", address)):
         if not isinstance(text, str | None):
             raise HttpProblem(400, f"{what} must be a text @ $.{what}")
     if name is not None and uses != 1:
         raise HttpProblem(400, f"a token for one agent has one use, not {uses} @ $.uses")
-    try:
-        check_labels(labels, "labels")
-    except ShapeError as error:
-        raise HttpProblem(400, str(error)) from error
     for what, text, check in (
         ("name", name, check_agent_name),
         ("address", address, check_address),
@@ -256,7 +250,20 @@ def _order(value: object) -> TokenOrder:
     return TokenOrder(timedelta(seconds=ttl_s), uses, labels, name, address)
 
 
-def _number(value: object, what: str, most: int) -> int:
+def labels_in(value: object) -> Mapping[str, str]:
+    """Return the labels of a body; HttpProblem."""
+    labels = value or {}
+    if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
+        raise HttpProblem(400, "labels must be an object of texts @ $.labels")
+    try:
+        check_labels(labels, "labels")
+    except ShapeError as error:
+        raise HttpProblem(400, str(error)) from error
+    return labels
+
+
+def number_in(value: object, what: str, most: int) -> int:
+    """Return a whole number of a body; HttpProblem."""
     if type(value) is not int or not 1 <= value <= most:
         raise HttpProblem(400, f"{what} must be a whole number from 1 to {most} @ $.{what}")
     return value

@@ -8,9 +8,9 @@ cost every request what it costs an attacker. See
 ``guarded`` are the scopes that ask for a key. A scope joins when its first key is made and never
 leaves by itself: revoking the last key opens nothing.
 
-A key may be limited to deployments; one that is not may use all, also those that come later. It may
-have an end and limits of use, see ``key_terms.py``: a file with such keys is of version 2, which
-older programs refuse as a whole. Without any it stays of version 1.
+A key may be limited to deployments and presets; one that is not may use all, also those that come
+later. It may have an end and limits of use, see ``key_terms.py``: a file with such keys is of
+version 2, which older programs refuse as a whole. Without any it stays of version 1.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from pathlib import Path
 import attrs
 
 from paddler_trio.balancer.keys.key_terms import NO_TERMS, TERMS, KeyTerms
-from paddler_trio.errors import ConfigurationError, WireError
+from paddler_trio.errors import ConfigurationError
 from paddler_trio.system.durable import replace_whole, sweep
-from paddler_trio.wire.trio.placement_rules import check_deployment
+from paddler_trio.wire.trio.presets import NAME
 
 KEY_PREFIX = "pt-"
 KEY_BYTES = 32
@@ -64,7 +64,7 @@ class KeyScope(StrEnum):
 @attrs.frozen
 class StoredKey:
     """One key as the file has it. ``created`` is a date, for people; ``deployments`` are the only
-    ones it may use, none if it may use all."""
+    ones it may use, presets among them, none if it may use all."""
 
     name: str
     scopes: frozenset[KeyScope]
@@ -197,17 +197,18 @@ def check_name(name: str) -> str:
 
 
 def check_deployments(value: object, what: str) -> frozenset[str]:
-    """Return the names of deployments that a key is limited to, none if ``value`` is None; else
-    ConfigurationError."""
+    """Return the names of deployments and presets that a key is limited to, none if ``value`` is
+    None; else ConfigurationError."""
     if value is None:
         return frozenset()
     if not isinstance(value, list) or not 0 < len(value) <= MAX_DEPLOYMENTS:
         raise ConfigurationError(f"{what} must be a list of 1 to {MAX_DEPLOYMENTS} names")
     for name in value:
-        try:
-            check_deployment(name if isinstance(name, str) else "")
-        except WireError as error:
-            raise ConfigurationError(f"{what}: {error}") from error
+        if not isinstance(name, str) or NAME.fullmatch(name) is None:
+            raise ConfigurationError(
+                f"{what}: {str(name)[:80]!r} names no deployment and no preset: 1 to 128 letters, "
+                "digits and ._:/@+-, the first one a letter or digit"
+            )
     return frozenset(value)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
 
 import attrs
 import structlog
@@ -16,6 +18,8 @@ import trio
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.scheduler.limits.key_limits import NO_LIMITS
 from paddler_trio.scheduler.limits.key_usage import Exceeded, KeyUsage, Left
+from paddler_trio.scheduler.limits.periods import day_of, month_of
+from paddler_trio.wire.scalars import rfc3339
 
 log = structlog.get_logger("keys")
 
@@ -53,10 +57,12 @@ class KeyAccounts:
 
     Args:
       unix_s: the clock by which days begin.
+      on_refused: is called with the key whose request was refused at a limit.
     """
 
     keys: KeyRing
     unix_s: Callable[[], float] = time.time
+    on_refused: Callable[[str], None] = lambda name: None
     _usages: dict[str, KeyUsage] = attrs.field(factory=dict, init=False)
     _told: set[tuple[str, str]] = attrs.field(factory=set, init=False)
     """Keys and limits whose refusals are in the log since they last were below it."""
@@ -99,6 +105,7 @@ class KeyAccounts:
     def _refused(self, name: str, exceeded: Exceeded) -> Refusal:
         refused = name, exceeded.limit
         self.keys.limited[refused] += 1
+        self.on_refused(name)
         if refused not in self._told:
             self._told.add(refused)
             log.warning(
@@ -108,7 +115,7 @@ class KeyAccounts:
                 allowed=exceeded.allowed,
                 retry_after_s=exceeded.retry_after_s,
             )
-        return Refusal(429, _sentence(name, exceeded), exceeded)
+        return Refusal(429, _sentence(name, exceeded, self.unix_s()), exceeded)
 
     def left(self, name: str) -> Sequence[Left]:
         """Return what is left of each limit of this key."""
@@ -130,6 +137,7 @@ class KeyAccounts:
             "requests_last_minute": usage.requests_last_minute(trio.current_time()),
             "concurrent": usage.concurrent,
             "tokens_today": usage.tokens_today(self.unix_s()),
+            "tokens_this_month": usage.tokens_this_month(self.unix_s()),
         }
 
     def tokens_today(self) -> dict[str, int]:
@@ -137,6 +145,21 @@ class KeyAccounts:
         now_s = self.unix_s()
         counts = {name: usage.tokens_today(now_s) for name, usage in self._usages.items()}
         return {name: tokens for name, tokens in counts.items() if tokens}
+
+    def tokens_this_month(self) -> dict[str, int]:
+        """Return the tokens of each key that has used any this month."""
+        now_s = self.unix_s()
+        counts = {name: usage.tokens_this_month(now_s) for name, usage in self._usages.items()}
+        return {name: tokens for name, tokens in counts.items() if tokens}
+
+    def restore(self, today: Mapping[str, int], this_month: Mapping[str, int]) -> None:
+        """Count what keys had used before the start; none is counted twice."""
+        day = day_of(self.unix_s())
+        for name in today.keys() | this_month.keys():
+            if self.keys.named(name) is not None:
+                usage = self._usage(name)
+                usage.days.add(day, today.get(name, 0))
+                usage.months.add(month_of(day), this_month.get(name, 0))
 
     def _usage(self, name: str) -> KeyUsage:
         usage = self._usages.get(name)
@@ -151,17 +174,22 @@ class KeyAccounts:
 
 
 _UNUSED = KeyUsage()
+_BUDGETS: Final = frozenset({"tokens_per_day", "tokens_per_month"})
 
 
-def _sentence(name: str, exceeded: Exceeded) -> str:
-    most = exceeded.allowed
+def _sentence(name: str, exceeded: Exceeded, unix_s: float) -> str:
+    most, wait_s = exceeded.allowed, exceeded.retry_after_s
     plural = "" if most == 1 else "s"
     what = {
         "requests_per_minute": f"{most} request{plural} in a minute",
         "max_concurrent": f"{most} request{plural} at once",
         "tokens_per_day": f"{most} token{plural} in a day (UTC)",
+        "tokens_per_month": f"{most} token{plural} in a month (UTC)",
     }[exceeded.limit]
+    opens = ""
+    if exceeded.limit in _BUDGETS:
+        opens = f": it opens again at {rfc3339(datetime.fromtimestamp(unix_s + wait_s, UTC))}"
     return (
         f"the API key {name!r} is at its limit of {what} ({exceeded.limit}); try again in "
-        f"{exceeded.retry_after_s} s"
+        f"{wait_s} s{opens}"
     )

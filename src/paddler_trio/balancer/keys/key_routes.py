@@ -6,9 +6,9 @@
             -> 201 {"name", "key", "expires", LIMITS}: the key is shown this once
     DELETE  /api/v2/keys/{name} -> 204
 
-LIMITS are ``requests_per_minute``, ``max_concurrent`` and ``tokens_per_day``: whole numbers, null
-or absent for none; ``expires`` is RFC 3339, null for never. ``used`` is what counts now:
-``{"requests_last_minute", "concurrent", "tokens_today"}``.
+LIMITS are ``requests_per_minute``, ``max_concurrent``, ``tokens_per_day`` and ``tokens_per_month``:
+whole numbers, null or absent for none; ``expires`` is RFC 3339, null for never. ``used`` is what
+counts now: ``{"requests_last_minute", "concurrent", "tokens_today", "tokens_this_month"}``.
 
 What is changed is the file, under the lock that ``paddler-trio key`` takes too; then the balancer
 reads it again, as on SIGHUP. 409: there is no file, the name is taken, or the change would lock the
@@ -54,7 +54,12 @@ LOCK_PATIENCE_S: Final = 5.0
 """How long somebody else may hold the file before a change is refused."""
 FIELDS: Final = frozenset({"name", "scopes", "deployments", "ttl_s", *TERMS})
 
-NOTHING_USED: Final = {"requests_last_minute": 0, "concurrent": 0, "tokens_today": 0}
+NOTHING_USED: Final = {
+    "requests_last_minute": 0,
+    "concurrent": 0,
+    "tokens_today": 0,
+    "tokens_this_month": 0,
+}
 
 T = TypeVar("T")
 

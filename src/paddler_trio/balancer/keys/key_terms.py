@@ -5,6 +5,7 @@ a key file and in the management API.
     requests_per_minute   whole numbers >= 1
     max_concurrent
     tokens_per_day
+    tokens_per_month
 """
 
 from __future__ import annotations

@@ -6,16 +6,12 @@ token of the answer, also of one that was cut off. Each choice of an answer has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import attrs
 
 from paddler_trio.balancer.activity.finished_requests import FinishedRequests
 from paddler_trio.balancer.keys.key_accounts import KeyAccounts
 from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver
 from paddler_trio.nursery_tree.request import Ended, Phase, Request
-from paddler_trio.nursery_tree.step_results import Results
-from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 
 
 @attrs.define(eq=False)
@@ -28,26 +24,12 @@ class KeyTokens(DispatchObserver):
 
     accounts: KeyAccounts
     finished: FinishedRequests
-    _embedded: dict[RequestKey, int] = attrs.field(factory=dict, init=False)
-    """Tokens of texts that were embedded or ranked, of requests that have not ended."""
 
     def moved(self, request: Request, left: Phase) -> None:
         if request.account and isinstance(request.phase, Ended):
             self.accounts.charge(request.account, self._tokens_of(request))
 
-    def delivered(self, request: Request, results: Results, now_s: float) -> None:
-        if results.family == "Embedding" and request.account:
-            for result in results.results:
-                usage = result.get("Usage") if isinstance(result, Mapping) else None
-                tokens = usage.get("prompt_tokens") if isinstance(usage, Mapping) else None
-                if type(tokens) is int:
-                    before = self._embedded.get(request.key, 0)
-                    self._embedded[request.key] = before + max(0, tokens)
-
     def _tokens_of(self, request: Request) -> int:
-        embedded = self._embedded.pop(request.key, None)
-        if embedded is not None:
-            return embedded
         record = self.finished.last
         if record is None or record.key != request.key:
             return 0

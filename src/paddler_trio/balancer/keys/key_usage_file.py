@@ -1,10 +1,11 @@
-"""The tokens that keys have used today, kept across restarts in a small file beside the state.
+"""The tokens that keys have used today and this month, kept across restarts in a small file beside
+the state.
 
-    {"version": 1, "day": 20780, "tokens": {"alice": 1234}}
+    {"version": 1, "day": 20780, "tokens": {"alice": 12}, "month": 682, "month_tokens": {"a": 99}}
 
-It is written when something changed, twice a minute at most, and at the end; a crash forgets what
-was used since. A file that cannot be read is no reason not to serve: the log says so, and counting
-begins anew.
+It is written within seconds of a change, and at the end; a crash forgets what was used since. A
+file that cannot be read is no reason not to serve: the log says so, and counting begins anew. One
+of an older version of this program has no month.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from paddler_trio.balancer.fleet.state_database import content, replace
 from paddler_trio.balancer.keys.api_keys import MAX_KEYS
 from paddler_trio.balancer.keys.key_accounts import KeyAccounts
 from paddler_trio.errors import StateDatabaseError
-from paddler_trio.scheduler.limits.key_usage import DAY_S
+from paddler_trio.scheduler.limits.periods import day_of, month_of
 from paddler_trio.system.printed_tree import explain_this_task
 
 log = structlog.get_logger("keys")
@@ -31,8 +32,45 @@ SUFFIX: Final = ".key-usage"
 VERSION: Final = 1
 MAX_FILE_BYTES: Final = 262_144
 MAX_TOKENS: Final = 2**53
-PAUSE_S: Final = 30.0
+PAUSE_S: Final = 3.0
 FINAL_S: Final = 2.0
+
+
+@attrs.frozen
+class KeptTokens:
+    """The content of the file: a day and a month since 1970, and the tokens in each, by key."""
+
+    day: int = 0
+    tokens: Mapping[str, int] = attrs.field(factory=dict)
+    month: int = 0
+    month_tokens: Mapping[str, int] = attrs.field(factory=dict)
+
+    @classmethod
+    def of(cls, accounts: KeyAccounts) -> KeptTokens:
+        """Return what is to be kept now."""
+        day = day_of(accounts.unix_s())
+        return cls(day, accounts.tokens_today(), month_of(day), accounts.tokens_this_month())
+
+    def render(self) -> bytes:
+        """Return the text of the file."""
+        return json.dumps({"version": VERSION, **attrs.asdict(self)}).encode()
+
+    @classmethod
+    def parse(cls, text: bytes) -> KeptTokens:
+        """Read the text of a file; ValueError."""
+        value = json.loads(text)
+        if not isinstance(value, dict) or value.get("version") != VERSION:
+            raise ValueError(f"it is no file of version {VERSION}")
+        month, month_tokens = value.get("month", 0), value.get("month_tokens", {})
+        return cls(*_period(value.get("day"), value.get("tokens")), *_period(month, month_tokens))
+
+
+def _period(period: object, tokens: object) -> tuple[int, dict[str, int]]:
+    if type(period) is not int or not isinstance(tokens, dict) or len(tokens) > MAX_KEYS:
+        raise ValueError("it has no periods and tokens")
+    if not all(type(count) is int and 0 <= count <= MAX_TOKENS for count in tokens.values()):
+        raise ValueError(f"tokens must be whole numbers up to {MAX_TOKENS}")
+    return period, tokens
 
 
 @attrs.define(eq=False, repr=False)
@@ -41,24 +79,26 @@ class KeyUsageFile:
 
     path: Path
     accounts: KeyAccounts
-    _written: Mapping[str, int] = attrs.field(factory=dict, init=False)
+    _written: KeptTokens = attrs.field(factory=KeptTokens, init=False)
     _problem: str | None = attrs.field(default=None, init=False)
 
     def __repr__(self) -> str:
-        return f"<KeyUsageFile {self.path.name} of {len(self._written)} keys>"
+        return f"<KeyUsageFile {self.path.name} of {len(self._written.month_tokens)} keys>"
 
     def load(self) -> None:
-        """Charge the keys with what they have used today. It blocks for a small file."""
+        """Charge the keys with what they have used already. It blocks for a small file."""
         try:
             text = content(self.path, limit_bytes=MAX_FILE_BYTES)
-            day, tokens = _parsed(text) if text.strip() else (0, {})
+            kept = KeptTokens.parse(text) if text.strip() else KeptTokens()
         except (StateDatabaseError, ValueError, RecursionError) as error:
-            log.warning("tokens of today are counted anew", path=str(self.path), reason=str(error))
+            log.warning("tokens are counted anew", path=str(self.path), reason=str(error))
             return
-        if day == int(self.accounts.unix_s() // DAY_S):
-            for name, count in tokens.items():
-                self.accounts.charge(name, count)
-            self._written = self.accounts.tokens_today()
+        day = day_of(self.accounts.unix_s())
+        self.accounts.restore(
+            kept.tokens if kept.day == day else {},
+            kept.month_tokens if kept.month == month_of(day) else {},
+        )
+        self._written = KeptTokens.of(self.accounts)
 
     async def run(self) -> None:
         """Write until cancelled, and then once more."""
@@ -73,30 +113,15 @@ class KeyUsageFile:
 
     async def write(self) -> None:
         """If anything has changed."""
-        tokens = self.accounts.tokens_today()
-        if tokens == self._written:
+        kept = KeptTokens.of(self.accounts)
+        if kept.month_tokens == self._written.month_tokens and kept.tokens == self._written.tokens:
             return
-        day = int(self.accounts.unix_s() // DAY_S)
-        text = json.dumps({"version": VERSION, "day": day, "tokens": tokens}).encode()
         try:
-            await trio.to_thread.run_sync(replace, self.path, text, abandon_on_cancel=True)
+            await trio.to_thread.run_sync(replace, self.path, kept.render(), abandon_on_cancel=True)
         except StateDatabaseError as error:
             reason = str(error)
             if reason != self._problem:
-                log.error("tokens of today are not stored", reason=reason)
+                log.error("the tokens that keys have used are not stored", reason=reason)
             self._problem = reason
         else:
-            self._problem, self._written = None, tokens
-
-
-def _parsed(text: bytes) -> tuple[int, dict[str, int]]:
-    """Return the day and the tokens; ValueError."""
-    value = json.loads(text)
-    if not isinstance(value, dict) or value.get("version") != VERSION:
-        raise ValueError(f"it is no file of version {VERSION}")
-    day, tokens = value.get("day"), value.get("tokens")
-    if type(day) is not int or not isinstance(tokens, dict) or len(tokens) > MAX_KEYS:
-        raise ValueError("it has no day and tokens")
-    if not all(type(count) is int and 0 <= count <= MAX_TOKENS for count in tokens.values()):
-        raise ValueError(f"tokens must be whole numbers up to {MAX_TOKENS}")
-    return day, tokens
+            self._problem, self._written = None, kept

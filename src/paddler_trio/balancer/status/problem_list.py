@@ -30,7 +30,7 @@ class ProblemList:
 
     Args:
       specs: the deployments that are desired now.
-      certificate_left_s, suspicious: as in ``BalancerFacts``.
+      certificate_left_s, history_problem, suspicious: as in ``BalancerFacts``.
     """
 
     dispatcher: Dispatcher
@@ -41,6 +41,7 @@ class ProblemList:
     audit: AuditLog
     refused: RefusedAgents = attrs.field(factory=RefusedAgents)
     certificate_left_s: Callable[[], float | None] = lambda: None
+    history_problem: Callable[[], str] = str
     suspicious: Callable[[], Sequence[str]] = tuple
 
     def now(self) -> list[Problem]:
@@ -75,6 +76,7 @@ class ProblemList:
                 lag_s=self.lag.worst_s,
                 certificate_left_s=self.certificate_left_s(),
                 audit_problem="" if file is None else file.problem or "",
+                history_problem=self.history_problem(),
                 suspicious=self.suspicious(),
             ),
         )

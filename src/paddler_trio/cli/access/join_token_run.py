@@ -1,4 +1,4 @@
-"""The work of ``join-token``, ``agents credentials`` and ``agents revoke``."""
+"""The work of ``join-token``, ``join-pin``, ``agents credentials`` and ``agents revoke``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from paddler_trio.system.config import is_loopback_host, parse_labels
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION: Final = re.compile(r"([0-9]{1,8})([smhd]?)")
 TOKENS: Final = "/api/v2/join-tokens"
+PIN: Final = "/api/v2/join-pins"
 CREDENTIALS: Final = "/api/v2/agent-credentials"
 
 
@@ -71,17 +72,20 @@ def order(
     *, ttl: str, uses: int, label: Sequence[str] | None, name: str | None, address: str | None
 ) -> Json:
     """The body of the request; a usage error for what cannot be meant."""
-    try:
-        labels = parse_labels(label or [])
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error), param_hint="--label") from error
     return {
         "ttl_s": seconds_of(ttl),
         "uses": uses,
-        "labels": labels,
+        "labels": _labels_of(label),
         "name": name,
         "address": address,
     }
+
+
+def _labels_of(label: Sequence[str] | None) -> dict[str, str]:
+    try:
+        return parse_labels(label or [])
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--label") from error
 
 
 def seconds_of(text: str) -> int:
@@ -117,6 +121,32 @@ def make_token(client: ManagementClient, fields: Json, *, as_json: bool) -> None
             "there is no TLS: joining needs --insecure there, and sends secrets in the clear; see "
             "docs/joining.md"
         )
+
+
+def make_pin(
+    client: ManagementClient, *, ttl: str, label: Sequence[str] | None, as_json: bool
+) -> None:
+    """Print the digits on standard output, and what to know about them beside."""
+    fields = {"ttl_s": seconds_of(ttl), "labels": _labels_of(label)}
+    answer = client.ask("POST", PIN, body=fields)
+    if as_json:
+        print_json(answer)
+        return
+    digits = str(answer["pin"])
+    print(f"{digits[:3]} {digits[3:]}")
+    stderr().print(
+        printable(
+            f"good until {answer['expires']} for one machine and {answer['tries_left']} tries; "
+            f"type it at `paddler-trio agent --discover`, which finds {answer['balancer']}. An "
+            "older PIN is worthless now"
+        )
+    )
+
+
+def revoke_pin(client: ManagementClient) -> None:
+    """Make the PIN worthless: nobody joins with it from now on."""
+    client.ask("DELETE", PIN)
+    stdout().print("the PIN is worthless; an agent that joined with it stays")
 
 
 def read_tokens(client: ManagementClient) -> TokensView:

@@ -15,6 +15,7 @@ from paddler_trio.scheduler.limits.key_limits import (
     MAX_CONCURRENT,
     MAX_REQUESTS_PER_MINUTE,
     MAX_TOKENS_PER_DAY,
+    MAX_TOKENS_PER_MONTH,
     KeyLimits,
 )
 
@@ -46,8 +47,8 @@ class KeyFlags:
         typer.Option(
             "--model",
             metavar="NAME",
-            help="Only this deployment, and others for which the option is repeated; without it "
-            "all, also those that come later.",
+            help="Only this deployment or preset, and others for which the option is repeated; "
+            "without it all, also those that come later.",
         ),
     ] = None
     ttl: Annotated[
@@ -93,10 +94,24 @@ class KeyFlags:
             help="Tokens of its prompts and answers in a day of UTC; then its requests get 429.",
         ),
     ] = None
+    tokens_per_month: Annotated[
+        int | None,
+        typer.Option(
+            "--tokens-per-month",
+            min=1,
+            max=MAX_TOKENS_PER_MONTH,
+            help="The same in a month of the calendar, UTC; both may be given.",
+        ),
+    ] = None
 
     @property
     def limits(self) -> KeyLimits:
-        return KeyLimits(self.requests_per_minute, self.max_concurrent, self.tokens_per_day)
+        return KeyLimits(
+            self.requests_per_minute,
+            self.max_concurrent,
+            self.tokens_per_day,
+            self.tokens_per_month,
+        )
 
 
 @key.command()

@@ -136,6 +136,7 @@ def _terms_in_words(terms: KeyTerms, now: datetime) -> str:
         (terms.limits.requests_per_minute, "requests a minute"),
         (terms.limits.max_concurrent, "at once"),
         (terms.limits.tokens_per_day, "tokens a day"),
+        (terms.limits.tokens_per_month, "tokens a month"),
     ):
         if most is not None:
             parts.append(f"{most} {what}")

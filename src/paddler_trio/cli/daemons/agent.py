@@ -62,6 +62,14 @@ def run(
             show_default="required, unless this machine has joined",
         ),
     ] = None,
+    discover: Annotated[
+        bool,
+        typer.Option(
+            "--discover",
+            help="If this machine has not joined, look for a `balancer --discoverable` on the "
+            "local network and ask for its PIN. Needs the extra `discovery`.",
+        ),
+    ] = False,
     settings: Given[AgentConfig],
     log_level: LogLevelOption = LogLevel.info,
     log_json: LogJsonOption = None,
@@ -72,6 +80,8 @@ def run(
     if context.invoked_subcommand is not None:
         return
     with one_line_errors():
+        if discover:
+            _discover(settings, management_addr, tls)
         config, member = _config(settings, management_addr, tls)
     # what a daemon needs takes a second to import: `--help` and the client commands do without
     import structlog
@@ -91,6 +101,19 @@ def run(
         await serve_agent(config, stop, notifier=notifier)
 
     run_daemon(body, log_level=log_level, log_json=log_json)
+
+
+def _discover(settings: Given[AgentConfig], management_addr: str | None, tls: ClientTls) -> None:
+    """Join a balancer of the local network, if none is known."""
+    if management_addr is not None:
+        raise typer.BadParameter(
+            "give --management-addr or --discover, not both", param_hint="--discover"
+        )
+    from paddler_trio.cli.access.discover_run import join_discovered
+
+    asked = settings.read(management_host="", management_port=0)
+    if asked.token_file is None and asked.credential_file is None:
+        join_discovered(name=asked.name, state_dir=asked.state_dir, tls=tls)
 
 
 def _config(

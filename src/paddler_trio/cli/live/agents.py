@@ -19,10 +19,17 @@ from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.fleet.issue_words import OLD_MODEL_SERVES, issues_words
+from paddler_trio.cli.live import engine_orders
+from paddler_trio.cli.live.agent_machine import (
+    MachineView,
+    machine_columns,
+    machine_lines,
+    machines_of,
+)
 from paddler_trio.cli.live.columns import Column, table
 from paddler_trio.cli.live.request_views import StateView
 from paddler_trio.cli.management_client import AgentView, FleetView, ManagementClient
-from paddler_trio.cli.model.memory_words import chosen_words, memory_words
+from paddler_trio.cli.model.memory_words import chosen_words, memory_words, slot_context
 from paddler_trio.cli.terminal import (
     one_line_errors,
     print_json,
@@ -35,6 +42,7 @@ from paddler_trio.cli.terminal import (
 KNOWN_PATH = "/api/v2/known_agents"
 RATED = ("drawn_tokens", "embedding_tokens")
 """Figures of an engine that only grow, and of which the speed is shown."""
+STATE_STYLES = {"ok": "green", "info": "cyan", "quiet": "yellow", "warn": "yellow", "bad": "red"}
 PHASE_COLOURS = {"serving": "green", "failed": "red", "waiting": "", "leaving": "yellow"}
 
 
@@ -65,7 +73,8 @@ def show(
         return
     with one_line_errors(), ManagementClient.open(management) as client:
         if not watch:
-            _show(client.fleet(), as_json=as_json, wide=wide)
+            machines = machines_of(client) if wide and not as_json else {}
+            _show(client.fleet(), as_json=as_json, wide=wide, machines=machines)
             if not as_json:
                 _show_gone(client)
         elif as_json or not stdout().is_terminal:
@@ -79,6 +88,28 @@ def show(
                     width = None if wide else live.console.width
                     lines = agents_table(view.agents, rates, width=width)
                     live.update(Group(*lines), refresh=True)
+
+
+@agents.command("show")
+@with_flags
+def show_one(
+    *,
+    name: Annotated[
+        str, typer.Argument(help="Name or id.", autocompletion=completion_values.agents)
+    ],
+    as_json: JsonOption = False,
+    management: ManagementFlags,
+) -> None:
+    """Show the machine of an agent: CPU, memory, GPUs, versions, and how busy and hot they are."""
+    with one_line_errors(), ManagementClient.open(management) as client:
+        raw = client.ask_agent("GET", name, "machine")
+        if as_json:
+            print_json(raw)
+            return
+        rows = list(machine_lines(client.structured(raw, MachineView)))
+        width = max(len(title) for title, _ in rows)
+        for title, value in rows:
+            stdout().print(printable(f"{title:{width}}  {value}"), soft_wrap=True)
 
 
 @agents.command()
@@ -128,6 +159,11 @@ def forget(
         stdout().print(printable(f"{name} is forgotten"))
 
 
+agents.command("unload")(engine_orders.unload)
+agents.command("load")(engine_orders.load)
+agents.command("restart")(engine_orders.restart)
+
+
 @attrs.frozen(kw_only=True)
 class GoneAgent:
     """One agent that was here; ``since`` is RFC 3339."""
@@ -151,13 +187,16 @@ def _changes(views: Iterable[FleetView]) -> Iterable[FleetView]:
         before = view
 
 
-def _show(view: FleetView, *, as_json: bool, wide: bool) -> None:
+def _show(
+    view: FleetView, *, as_json: bool, wide: bool, machines: dict[str, MachineView] | None = None
+) -> None:
     if as_json:
         print_json(view.raw)
     elif not view.agents:
         stdout().print("no agent is connected; start one with `paddler-trio agent`")
     else:
-        print_lines(agents_table(view.agents, width=shown_width(wide=wide)))
+        width = shown_width(wide=wide)
+        print_lines(agents_table(view.agents, width=width, machines=machines or {}))
 
 
 def _show_gone(client: ManagementClient) -> None:
@@ -206,11 +245,17 @@ class EngineRates:
 
 
 def agents_table(
-    shown: Iterable[AgentView], rates: EngineRates | None = None, *, width: int | None = None
+    shown: Iterable[AgentView],
+    rates: EngineRates | None = None,
+    *,
+    width: int | None = None,
+    machines: dict[str, MachineView] | None = None,
 ) -> list[Text]:
-    """Return lines, one an agent, by name; with `rates` also what its engine does."""
+    """Return lines, one an agent, by name; with `rates` also what its engine does, with `machines`
+    what it runs on."""
     by_name = sorted(shown, key=lambda agent: (agent.label, agent.id))
-    return table(_columns(by_name, rates), by_name, width)
+    columns = _columns(by_name, rates)
+    return table([*columns, *(machine_columns(machines) if machines else ())], by_name, width)
 
 
 def _columns(shown: list[AgentView], rates: EngineRates | None) -> list[Column[AgentView]]:
@@ -228,6 +273,8 @@ def _columns(shown: list[AgentView], rates: EngineRates | None) -> list[Column[A
     if rates is not None:
         columns += _engine_columns(rates)
     columns.append(Column("model", 20, _model, importance=1, keeps_end=True))
+    if any(slot_context(agent) for agent in shown):
+        columns.append(Column("context", 0, lambda agent: slot_context(agent) or "-", importance=3))
     if any(chosen_words(agent) for agent in shown):
         columns.append(Column("chosen", 0, lambda agent: chosen_words(agent) or "-", importance=4))
     return [
@@ -282,7 +329,11 @@ def _engine_columns(rates: EngineRates) -> list[Column[AgentView]]:
 
 
 def phase_text(agent: AgentView) -> Text:
-    """Return what an agent is doing; of a Paddler agent only its own state's name is known."""
+    """Return what an agent is doing, in the balancer's word where it says one; of a Paddler agent
+    only its own state's name is known else."""
+    if word := agent.state.get("word"):
+        words = f"{word}{_speed(agent.download or {})}" if agent.phase == "downloading" else word
+        return Text(printable(words), style=STATE_STYLES.get(agent.state.get("severity", ""), ""))
     phase = agent.phase or agent.state_application_status
     if agent.progress is not None:
         phase = f"{phase} {agent.progress:.0%}"

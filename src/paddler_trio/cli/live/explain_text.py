@@ -42,8 +42,11 @@ def waterfall(detail: RequestDetail, *, width: int = 120) -> list[str]:
 
 def _head(request: RequestView, clock: Clock) -> Iterator[str]:
     yield f"request {request.key}  {printable(request.id)}".rstrip()
-    client = printable(request.client) or "anonymous"
-    yield f"client {client}, deployment {printable(request.deployment)}, {printable(request.what)}"
+    client = printable(request.who) or "anonymous"
+    model = f"deployment {printable(request.deployment)}"
+    if request.preset:
+        model += f", preset {printable(request.preset)}"
+    yield f"client {client}, {model}, {printable(request.what)}"
     words = [f"arrived {clock.hours(request.arrived_ms)}"]
     state = request.state.word or request.phase
     words.append(f"{state} after {exact(request.age_ms(clock.now_ms))}")

@@ -43,6 +43,7 @@ class PlacementView:
     template_ms: float | None = None
     ended_ms: int | None = None
     ending: str | None = None
+    revision: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -80,7 +81,9 @@ class RequestView:
     key: int
     id: str = ""
     client: str = ""
+    source: str = ""
     deployment: str = "default"
+    preset: str | None = None
     kind: str = "generation"
     route: str | None = None
     trace: str | None = None
@@ -120,6 +123,11 @@ class RequestView:
         if last is None:
             return ""
         return last.agent if last.lane is None else f"{last.agent}:{last.lane}"
+
+    @property
+    def who(self) -> str:
+        """The name of its client, else what is known of where it came from."""
+        return self.client or self.source
 
     @property
     def what(self) -> str:

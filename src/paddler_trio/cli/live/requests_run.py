@@ -40,6 +40,8 @@ CSV_FIELDS: Final = (
     "code",
     "text",
     "finish",
+    "source",
+    "preset",
 )
 
 
@@ -140,6 +142,8 @@ def _csv_row(request: RequestView, clock: Clock) -> tuple[object, ...]:
         None if ending is None else ending.code,
         None if ending is None else ending.text,
         None if ending is None else ending.finish,
+        request.source,
+        request.preset,
     )
 
 
@@ -176,7 +180,7 @@ def _columns(clock: Clock) -> list[Column[RequestView]]:
     return [
         Column("key", 0, lambda r: str(r.key), is_right=True),
         Column("arrived", 0, lambda r: clock.hours(r.arrived_ms), importance=1),
-        Column("client", 0, lambda r: r.client or NOTHING, importance=3),
+        Column("client", 0, lambda r: r.who or NOTHING, importance=3),
         Column("deployment", 0, lambda r: r.deployment, importance=3),
         Column("what", 0, lambda r: r.what, importance=5),
         Column("phase", 0, request_phase),

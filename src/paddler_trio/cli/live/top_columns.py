@@ -31,7 +31,9 @@ SEVERITY_STYLES: Final = {"ok": "green", "info": "cyan", "warn": "yellow", "bad"
 
 
 def agent_phase(agent: LiveAgent) -> str:
-    """Return what an agent is doing, in few words."""
+    """Return what an agent is doing, in few words: the balancer's where it says some."""
+    if word := agent.state.get("word"):
+        return word
     if agent.is_drained:
         return "drained"
     if agent.ejected_until_ms is not None:
@@ -118,7 +120,7 @@ def request_columns(now_ms: int) -> list[Column[RequestView]]:
 
     return [
         Column("key", 7, lambda r: str(r.key), lambda r: number_order(r.key), is_right=True),
-        Column("client", 10, lambda r: r.client or NOTHING, lambda r: text_order(r.client), 5),
+        Column("client", 10, lambda r: r.who or NOTHING, lambda r: text_order(r.who), 5),
         Column("deployment", 12, lambda r: r.deployment, lambda r: text_order(r.deployment), 6),
         Column("what", 20, lambda r: r.what, lambda r: text_order(r.what), 4),
         Column(
@@ -169,7 +171,7 @@ def request_words(request: RequestView) -> str:
         (
             str(request.key),
             request.id,
-            request.client,
+            request.who,
             request.deployment,
             request.what,
             request_phase(request),

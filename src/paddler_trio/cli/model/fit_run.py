@@ -39,6 +39,7 @@ DOES_NOT_FIT: Final = 1
 WOULD_NOT_LOAD: Final = 422
 """Status of an answer about a model that no memory would help."""
 AT_ONCE: Final = 16
+FIT_ANSWER_S: Final = 110.0
 """Agents that are asked at the same time."""
 
 
@@ -114,7 +115,7 @@ def _of_agents(
         named = [view for view in fleet if view.id == only]
         fleet = named or [view for view in fleet if view.name == only]
         if len({view.host or view.id for view in fleet}) != 1:
-            client.fit(only, plain)  # refused, with those that there are
+            client.ask_agent("POST", only, "fit", body=plain)  # refused, with those that there are
         fleet = [view for view in fleet if view.id == view.host][:1] or fleet[:1]
     if not fleet:
         raise BalancerRefusedError(404, "no agent is connected; --here judges this machine")
@@ -135,7 +136,7 @@ def _of_agent(client: ManagementClient, plain: Mapping[str, object], view: Agent
         problem = "a Paddler agent judges no models"
         return FitAnswer(view.label, None, problem, is_paddlers=True)
     try:
-        report = client.fit(view.id, plain)
+        report = client.ask_agent("POST", view.id, "fit", body=plain, answer_s=FIT_ANSWER_S)
     except BalancerRefusedError as error:
         return FitAnswer(view.label, False if error.status == WOULD_NOT_LOAD else None, str(error))
     return FitAnswer.of(view.label, report)
@@ -146,7 +147,7 @@ def _of_this_machine(question: FitQuestion) -> FitAnswer:
 
     from paddler_trio.agent.model.fit_report import fit_report
     from paddler_trio.agent.model.model_file import describe
-    from paddler_trio.agent.model.model_fit import UNLOADABLE, Held, ModelFit
+    from paddler_trio.agent.model.model_fit import NOT_LOADING, Held, ModelFit
     from paddler_trio.agent.model.model_load import LoadRules
     from paddler_trio.models.hub.hub_settings import HubSettings
     from paddler_trio.models.memory.memory_prediction import open_memory_questions
@@ -157,12 +158,12 @@ def _of_this_machine(question: FitQuestion) -> FitAnswer:
     )
     load = rules.load(desired, extras, model_path=describe(desired.model), projection_path=None)
     judge = ModelFit(open_memory_questions, HubSettings.from_environment()).judge
-    ask = partial(judge, held=Held(), auto=extras.automatic)
+    ask = partial(judge, adapters=extras.sources, held=Held(), auto=extras.automatic)
     name = "this machine"
     try:
         judged = trio.run(ask, load, desired.model, desired.multimodal_projection)
     except MemoryUnknownError as error:
-        return FitAnswer(name, False if error.kind in UNLOADABLE else None, str(error))
+        return FitAnswer(name, False if error.kind in NOT_LOADING else None, str(error))
     report = unstructure(fit_report(judged))
     assert isinstance(report, dict)
     return FitAnswer.of(name, report)

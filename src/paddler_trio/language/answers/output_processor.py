@@ -11,7 +11,7 @@ part of the answer, so a stop text in them ends nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from encodings.utf_8 import IncrementalDecoder as Utf8Decoder
 from functools import lru_cache
 from json.encoder import encode_basestring
@@ -71,6 +71,8 @@ class OutputProcessor:
     is_extended: bool = False
     without_layout_from: int | None = None
     reasoning_is_content: bool = False
+    unbound: Sequence[str] = ()
+    """What the grammar does not hold, still to be reported."""
     _decoder: Utf8Decoder = attrs.field(factory=lambda: Utf8Decoder("replace"), init=False)
     """A token may end inside a character: its first bytes are held back."""
     _counts: dict[TokenClass, int] = attrs.field(init=False)
@@ -143,8 +145,14 @@ class OutputProcessor:
         """Return how far the prompt is; Paddler's protocol has no such result."""
         if not self.is_extended:
             return []
-        counts = {"total": progress.total, "cached": progress.cached, "computed": progress.computed}
-        return [{"Progress": counts}]
+        told: RawResult = {
+            "total": progress.total,
+            "cached": progress.cached,
+            "computed": progress.computed,
+        }
+        if self.unbound:
+            told["unbound"], self.unbound = list(self.unbound), ()
+        return [{"Progress": told}]
 
     def end(self, ending: Ending) -> list[RawResult]:
         """Everything still held back, then the one ending result."""

@@ -35,6 +35,7 @@ from paddler_trio.language.grammars.prepared_schema import Prepared, Rules
 from paddler_trio.language.grammars.schema_merging import NothingMatchesError, SchemaError
 from paddler_trio.language.grammars.schema_preparation import SchemaPreparation
 from paddler_trio.language.grammars.tagged_calls import PYTHON, TaggedArguments
+from paddler_trio.wire.json_schema import TOOL_SCHEMA, lawful_schema
 
 MAX_CALLS = 64
 _ID = "[A-Za-z0-9][A-Za-z0-9_\\-]{0,31}"
@@ -50,6 +51,16 @@ class Tool:
     name: str
     parameters: object = None
     is_strict: bool = False
+
+    @classmethod
+    def of(cls, function: Mapping[str, object]) -> Tool:
+        """Return the tool that a request describes like this."""
+        parameters = function.get("parameters")
+        is_strict = function.get("strict") is True
+        if isinstance(parameters, Mapping):
+            is_strict = is_strict or parameters.get("strict") is True
+            parameters = lawful_schema(parameters).schema
+        return cls(str(function.get("name", "")), parameters, is_strict)
 
     @property
     def schema(self) -> object:
@@ -146,6 +157,7 @@ def _call(place: CallPlace, tool: Tool, writer: LarkWriter, *, is_first: bool = 
     except SchemaError as error:
         if tool.is_strict:
             raise GrammarError(f"tool {tool.name!r}: {error}") from error
+    writer.work.unbound.setdefault(TOOL_SCHEMA)
     return joined(header, _exact_call(place, attrs.evolve(tool, parameters=None), writer))
 
 
@@ -154,7 +166,11 @@ def _exact_call(place: CallPlace, tool: Tool, writer: LarkWriter) -> str:
     is_lenient = not tool.is_strict
     quote = (syntax.quote,) if isinstance(syntax, QuotedObjects) else ()
     schemas = SchemaPreparation(
-        writer.work, tool.schema, avoided=(*place.avoided, *quote), is_lenient=is_lenient
+        writer.work,
+        tool.schema,
+        avoided=(*place.avoided, *quote),
+        is_lenient=is_lenient,
+        place=TOOL_SCHEMA,
     )
     match syntax:
         case NamedJson(header_names=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import TypeAlias
 
 import attrs
 
@@ -30,10 +31,15 @@ class GrammarError(PaddlerError):
         super().__init__(shortened(message))
 
 
+Unbound: TypeAlias = dict[str, None]
+"""Places in the schemas of a request that were left out of a grammar, in their order."""
+
+
 @attrs.define
 class Work:
     """The work done for one grammar: parts that are within their limits may be too many."""
 
+    unbound: Unbound = attrs.field(factory=dict)
     _steps: int = attrs.field(default=0, init=False)
 
     def spend(self, steps: int) -> None:
@@ -50,7 +56,7 @@ class Work:
 class LarkWriter:
     """The rules and terminals of one grammar, by what they say."""
 
-    work: Work = attrs.field(factory=Work, init=False)
+    work: Work = attrs.field(factory=Work)
     _names: dict[str, str] = attrs.field(factory=dict, init=False)
     _lines: list[str] = attrs.field(factory=list, init=False)
     _num_chars: int = attrs.field(default=0, init=False)

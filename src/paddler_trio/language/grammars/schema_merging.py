@@ -45,6 +45,7 @@ class SchemaError(GrammarError):
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
+        self.path = path
         self.keywords = reason.partition(":")[0].split(", ")
 
 

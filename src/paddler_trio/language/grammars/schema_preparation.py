@@ -22,6 +22,7 @@ Source:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -62,10 +63,12 @@ from paddler_trio.language.grammars.schema_numbers import (
     NUMBER_FORMATS,
     prepared_number,
 )
+from paddler_trio.wire.json_schema import ANSWER_SCHEMA
 
 Made = TypeVar("Made")
 
 MAX_DEPTH = 64
+MAX_PLACE_CHARS = 160
 MAX_ALTERNATIVES = 2000
 BLANKS = r"( |\n[ \t]{0,24})"
 
@@ -94,6 +97,7 @@ class SchemaPreparation:
       avoided: texts that no string may contain, such as what ends a tool call.
       null_where_nullable: OpenAPI's ``nullable``, which JSON Schema lacks, adds null.
       is_lenient: what cannot be expressed is left out, so that more is allowed, and not refused.
+      place: what the schema is of a request, as it is reported what was left out.
     """
 
     work: Work
@@ -101,6 +105,7 @@ class SchemaPreparation:
     avoided: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     _null_where_nullable: bool = attrs.field(default=False, kw_only=True)
     is_lenient: bool = attrs.field(default=False, kw_only=True)
+    place: str = attrs.field(default=ANSWER_SCHEMA, kw_only=True)
     _resolver: Resolver = attrs.field(init=False)
     _definitions: dict[str, Prepared] = attrs.field(factory=dict, init=False)
     _known: dict[int, tuple[object, Prepared]] = attrs.field(factory=dict, init=False)
@@ -177,6 +182,10 @@ class SchemaPreparation:
                 lesser = relaxed(schema, error)
                 if lesser is None:
                     raise
+                inside = re.sub(r"^[$#]?[./]?", "", error.path).replace("/", ".")
+                for keyword in sorted(schema.keys() - lesser.keys()):
+                    place = ".".join(filter(None, (self.place, inside, keyword)))
+                    self.work.unbound.setdefault(place[:MAX_PLACE_CHARS])
                 schema = lesser
 
     @contextmanager

@@ -18,6 +18,7 @@ from hypercorn.config import Config
 from paddler_trio.errors import one_line
 from paddler_trio.net.server.app_inbox import AppInbox
 from paddler_trio.net.server.asgi import ClientGoneError, Message, Scope
+from paddler_trio.net.server.client_identity import SOURCE, Source
 from paddler_trio.net.server.connection_limits import HttpLimits
 from paddler_trio.net.server.exchange import App, Exchange
 from paddler_trio.net.server.input_budget import InputBudget
@@ -115,6 +116,7 @@ class AppTasks:
     async def _run_app(
         self, exchange: Exchange, inbox: AppInbox, send: Callable[[Any], Awaitable[None]]
     ) -> None:
+        SOURCE.set(Source.of(exchange))
         try:
             try:
                 await self._app(exchange)

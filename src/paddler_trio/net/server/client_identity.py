@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+
+import attrs
+
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.exchange import Exchange
 from paddler_trio.scheduler.dispatch.fair_order import Priority
@@ -11,6 +15,38 @@ from paddler_trio.wire.visible_text import visible
 CLIENT_HEADER = b"x-paddler-client"
 PRIORITY_HEADER = b"x-paddler-priority"
 MAX_CLIENT_CHARS = 128
+MAX_PROGRAM_CHARS = 60
+"""Of a client's ``User-Agent``, as people are shown it, and of the name of its user."""
+
+
+@attrs.define
+class Source:
+    """A source tells people where a request came from: its address, its program, and the user
+    that it names.
+
+    What a stranger chose is cut, and what cannot be seen of it is escaped.
+    """
+
+    address: str
+    program: str = ""
+    user: str = ""
+
+    @classmethod
+    def of(cls, exchange: Exchange) -> Source:
+        """Return what the head of a request says; its body may name a user."""
+        program = (exchange.header(b"user-agent") or b"")[:MAX_PROGRAM_CHARS]
+        return cls(exchange.client[0], visible(program.decode("latin-1")))
+
+    @property
+    def words(self) -> str:
+        """Return all of it in one line."""
+        user = visible(self.user[:MAX_PROGRAM_CHARS])
+        parts = (self.address, self.program, f"user {user}" if user else "")
+        return ", ".join([part for part in parts if part])
+
+
+SOURCE: ContextVar[Source | None] = ContextVar("source", default=None)
+"""Of the request that this task answers; tasks that it starts have the same."""
 
 
 def client_of(exchange: Exchange) -> tuple[str, Priority]:

@@ -48,6 +48,10 @@ def admit(
     if len(words) < len(start.tokens):
         unseen = (t for t in start.tokens if is_image(t) and image_of(t) not in embeddings)
         stray = next(unseen, stray)
+    num_adapters = len(llama.adapters)
+    if not all(0 <= each.place < num_adapters for each in start.adapters):
+        detail = f"there are {num_adapters} adapters, and another one is asked for"
+        return Ending(start.key, "refused", len(words), 0, detail)
     problem = sampling_problem(start.sampling, n_vocab=shape.n_vocab, logprobs=start.logprobs)
     if problem is not None:
         return Ending(start.key, "refused", len(words), 0, problem)

@@ -155,8 +155,9 @@ class DecodeLoop:
     """The times of the last passes that computed the next tokens of these sequences, and nothing
     else; seconds. They tell how long the next one should take, whatever their contexts are."""
     _num_threads: int = attrs.field(init=False)
-    _has_copied: bool = attrs.field(default=False, init=False)
-    """llama.cpp copies a shared prefix in the pass after it was told to, and all of a region."""
+    _does_more: bool = attrs.field(default=False, init=False)
+    """The next pass takes longer than others: in it llama.cpp copies a shared prefix, and all of a
+    region, or reserves its graphs anew, since the adapters are others."""
     _positions: dict[int, Positions] = attrs.field(factory=dict, init=False)
     """The positions of what is in each stream, which is a beginning of what was placed there
     last."""
@@ -200,19 +201,20 @@ class DecodeLoop:
         of those that arrived meanwhile.
         """
         self._place_waiting()
+        self.streams.turns.begin(self.streams.running)
         if self.max_drafts and self.shape.rules.can_trim:
             self._guess()
         n_batch = self.shape.n_batch
         if self.shape.is_unified:
             budget = self._prompt_budget()
             self._cut(*self.streams.make_room(budget))
-            self._compute(self.streams.plan(token_budget=n_batch, prefill_budget=budget))
+            took_s = self._compute(self.streams.plan(token_budget=n_batch, prefill_budget=budget))
         else:
             self.streams.fit_drafts()
+            num_running = self.streams.num_running
             generating = self.streams.plan_generating(token_budget=n_batch)
+            took_s = self._compute(generating)
             if generating:
-                num_running = self.streams.num_running
-                self._compute(generating)
                 self.stored.save_between_passes(self.streams)
                 if self.streams.num_running < num_running:
                     self._wait_for_successor()
@@ -220,9 +222,10 @@ class DecodeLoop:
                 self._place_waiting()
             if self.streams.has_prompts:
                 budget = self._prompt_budget()
-                self._compute(
+                took_s += self._compute(
                     self.streams.plan_prompts(token_budget=n_batch, prefill_budget=budget)
                 )
+        self.streams.turns.passed(1e3 * took_s)
         self._report_step()
         self._report_stats()
 
@@ -244,12 +247,14 @@ class DecodeLoop:
     def _apply(self, command: Command) -> None:
         match command:
             case Admitted(start, sampler, embeddings):
+                adapters = tuple((each.place, each.scale) for each in start.adapters)
                 sequence = Sequence(
                     start.key,
                     start.tokens + start.sampled,
                     len(start.tokens),
                     start.max_tokens,
-                    start.salt if start.reuse_prefix else None,
+                    self.llama.adapters.key(adapters) + start.salt if start.reuse_prefix else None,
+                    adapters,
                 )
                 self._requests[start.key] = _Request(
                     start,
@@ -308,7 +313,7 @@ class DecodeLoop:
                 self.streams.lost_prefix(sequence)
         else:
             self.llama.forget(stream)
-            self._has_copied = True
+            self._does_more = True
             if not self.llama.copy(placement.source, stream, kept):
                 self.streams.lost_prefix(sequence)
 
@@ -317,7 +322,7 @@ class DecodeLoop:
         return bool(request.isolated_until) and request.sequence.num_tokens < request.isolated_until
 
     def _guess(self) -> None:
-        generating = [sequence for sequence in self.streams.running if sequence.is_generating]
+        generating = [sequence for sequence in self.streams.members if sequence.is_generating]
         if self.draft_model is not None:
             drafting = [s for s in generating if self._may_draft(s)]
             self.doing.begin_all([sequence.key for sequence in drafting])
@@ -379,12 +384,19 @@ class DecodeLoop:
             unit=self.shape.n_ubatch,
         )
 
-    def _compute(self, chunks: tuple[ScheduledChunk, ...]) -> None:
-        """Compute these chunks, in as many calls as it takes.
+    def _compute(self, chunks: tuple[ScheduledChunk, ...]) -> float:
+        """Compute these chunks, of sequences with the same adapters, in as many calls as it takes.
 
         The results of a call are reported at once, unless the other calls take long: a first token
         that is early would only be followed by a pause.
+
+        Returns:
+          The seconds that it took; 0 for no chunks.
         """
+        if not chunks:
+            return 0.0
+        began_s = time.perf_counter()
+        self._does_more |= self.llama.use_adapters(chunks[0].sequence.adapters)
         isolated = frozenset(filter(self._is_isolated, self._requests))
         left = sum(chunk.count for chunk in chunks)
         for call in part(
@@ -399,6 +411,7 @@ class DecodeLoop:
             left -= sum(chunk.count for chunk in call)
             if self.prefill_controller.is_short(left):
                 self._report_step()
+        return time.perf_counter() - began_s
 
     def _decode(self, chunks: tuple[ScheduledChunk, ...]) -> None:
         """Compute these chunks, of words or one of an image; on failure split them until the
@@ -420,7 +433,7 @@ class DecodeLoop:
         self.doing.end()
         if code == 0:
             self._failures = 0
-            self._has_copied = False
+            self._does_more = False
             if is_steady:
                 self._note_steady(computed, computed_s - started_s)
             self.streams.commit(chunks)
@@ -460,7 +473,7 @@ class DecodeLoop:
         from its beginning if it were broken off."""
         return (
             self.shape.rules.can_trim
-            and not self._has_copied
+            and not self._does_more
             and all(
                 chunk.count == 1 and not chunk.drafts and chunk.sequence.num_sampled
                 for chunk in chunks

@@ -83,14 +83,14 @@ _LONG_ADMISSION_S = 0.05
 _CANNOT_SEE = "the model was loaded without a multimodal projection: it cannot see images"
 
 
-_ABORTABLE: Final[list[Llama]] = []
+_LOADED: Final[list[Llama]] = []
 """The one that is loaded, once it is."""
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _log(level: int, text: bytes, _: object) -> None:
     """Write llama.cpp's log, each line marked with its level; the agent turns them into records."""
-    if not any(llama.is_aborting for llama in _ABORTABLE):  # it warns of passes that we abort
+    if not any(llama.hides(level) for llama in _LOADED):
         os.write(2, b"%d\t%s" % (level, text))
 
 
@@ -148,7 +148,7 @@ def run_engine(record_fd: int | None, *, gives_way: bool) -> None:
         case _Encoder():
             _only_embed(pipe, load, loaded, record)
         case _Loaded():
-            _ABORTABLE.append(loaded.llama)
+            _LOADED.append(loaded.llama)
             _generate(pipe, load, loaded, record)
 
 
@@ -176,6 +176,7 @@ def _load_all(pipe: Pipe, load: LoadModel, *, gives_way: bool) -> _Loaded | _Enc
             v_cache_dtype=load.v_cache_dtype,
             threads=load.threads,
             settings=load.settings,
+            adapters=load.adapters,
             whole_images=projector is not None and projector.whole_images,
             attends_ahead=projector is not None and projector.attends_ahead,
         )

@@ -7,7 +7,13 @@ the prompt is computed, the difference is large; afterwards it is exactly one, t
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import attrs
+
+AdapterScales: TypeAlias = tuple[tuple[int, float], ...]
+"""The LoRA adapters that a sequence is computed with, by their places, ascending, and how much each
+counts; never 0."""
 
 
 @attrs.define(eq=False)
@@ -19,7 +25,9 @@ class Sequence:
       tokens: the prompt and everything sampled since; grows with every sampled token.
       num_prompt_tokens: tokens of the prompt, >= 1; a continued sequence has more ``tokens``.
       max_tokens: how many tokens may be sampled, 0 for as many as fit.
-      salt: only sequences of equal salt share a prefix; None shares none.
+      salt: only sequences of equal salt share a prefix; None shares none. It tells the adapters
+        apart.
+      adapters: that it is computed with.
     """
 
     key: int
@@ -27,6 +35,7 @@ class Sequence:
     num_prompt_tokens: int
     max_tokens: int = 0
     salt: str | None = ""
+    adapters: AdapterScales = ()
     arrival: int = attrs.field(default=0, init=False)
     stream: int | None = attrs.field(default=None, init=False)
     """llama.cpp's sequence id while it runs."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
+from paddler_trio.scheduler.batching.adapter_turns import AdapterTurns
 from paddler_trio.scheduler.batching.batch_plan import PrefillBudget, ScheduledChunk, plan_batch
 from paddler_trio.scheduler.batching.cells import Cells
 from paddler_trio.scheduler.batching.checkpoints import checkpoint_places
@@ -67,6 +68,7 @@ class Streams:
     rules: MemoryRules = attrs.field(factory=MemoryRules)
     first_position: Callable[[int], int] = attrs.field(default=lambda _: 0)
     keeps_checkpoints: bool = False
+    turns: AdapterTurns = attrs.field(factory=AdapterTurns, init=False)
     preemptions: int = attrs.field(default=0, init=False)
     _preempted: list[int] = attrs.field(factory=list, init=False)
     """Keys of those that were preempted since the last report."""
@@ -166,11 +168,7 @@ class Streams:
         if not self.cells.is_pooled:
             return cuts
         while self._running:
-            generating = sum(
-                1 + len(sequence.drafts)
-                for sequence in self._running.values()
-                if sequence.is_generating
-            )
+            generating = sum(1 + len(s.drafts) for s in self.running if s.is_generating)
             oldest = min(self._running.values(), key=lambda other: other.arrival)
             wanted = max(1, generating + self._indivisible(oldest))
             cuts += self._resident.evict(wanted - self.cells.num_free)
@@ -198,20 +196,19 @@ class Streams:
     ) -> tuple[ScheduledChunk, ...]:
         """Return the next pass; changes nothing that matters if it is never run."""
         self._turn += 1
-        return self._plan(self.running, token_budget, prefill_budget)
+        return self._plan(self.members, token_budget, prefill_budget)
 
     def plan_generating(self, *, token_budget: int) -> tuple[ScheduledChunk, ...]:
         """Return the first part of a pass that comes in two: without prompts."""
         self._turn += 1
-        generating = [s for s in self._running.values() if s.is_generating]
+        generating = [s for s in self.members if s.is_generating]
         return self._plan(generating, token_budget, None) if generating else ()
 
     def plan_prompts(
         self, *, token_budget: int, prefill_budget: PrefillBudget
     ) -> tuple[ScheduledChunk, ...]:
-        """Return the second part of such a pass: nothing but prompts, also of sequences that came
-        meanwhile."""
-        ingesting = [s for s in self._running.values() if not s.is_generating]
+        """Return its second part: prompts, also of sequences that came meanwhile."""
+        ingesting = [s for s in self.members if not s.is_generating]
         return self._plan(ingesting, token_budget, prefill_budget)
 
     def commit(self, chunks: tuple[ScheduledChunk, ...]) -> None:
@@ -262,7 +259,6 @@ class Streams:
 
     @property
     def num_resident(self) -> int:
-        """Tokens in the cache that no running sequence owns; shared ones counted each time."""
         return self._resident.num_resident
 
     @property
@@ -274,13 +270,18 @@ class Streams:
         return tuple(self._running.values())
 
     @property
+    def members(self) -> list[Sequence]:
+        """Those running whose turn it is."""
+        return self.turns.members(self._running.values())
+
+    @property
     def num_generating(self) -> int:
         return sum([sequence.is_generating for sequence in self._running.values()])
 
     @property
     def has_prompts(self) -> bool:
-        """Return whether a running sequence has more to compute than its newest token."""
-        return not all(sequence.is_generating for sequence in self._running.values())
+        """Return whether one whose turn it is has more to compute than its newest token."""
+        return not all(sequence.is_generating for sequence in self.members)
 
     @property
     def num_running(self) -> int:
@@ -288,7 +289,6 @@ class Streams:
 
     @property
     def num_missing(self) -> int:
-        """Tokens of running sequences that are to be computed."""
         return sum([sequence.num_missing for sequence in self._running.values()])
 
     @property

@@ -41,11 +41,16 @@ def expectations(deployments: Sequence[Deployment], index: FleetIndex) -> dict[s
         if d.goal.is_empty:
             continue
         ready: list[tuple[float, str]] = []
+        broken: list[tuple[float, str]] = []
         for p in d.placed:
             instance = p.instance
             if instance.assigned is None or instance.assigned == instance.serving:
                 continue  # the usual case, and there are many
-            if is_moving(instance):
+            host = p.state.host
+            if host.back_until_s is not None:
+                words = f"the connection to {host.name or host.id} broke, and may be up again"
+                broken.append((host.back_until_s, words))
+            elif is_moving(instance):
                 ready.append(_under_way(d, instance, p.state.host, index))
         for host_id, digest in begun.get(d.name, ()):
             state = hosts[host_id]
@@ -56,6 +61,9 @@ def expectations(deployments: Sequence[Deployment], index: FleetIndex) -> dict[s
         if ready:
             first_s, words = min(ready)
             found[d.name] = Expectation(f"the model {words}", first_s)
+        elif broken and not _serves(d):
+            last_s, words = max(broken)
+            found[d.name] = Expectation(words, last_s)
         elif index.queue(d.name).waiting and not _serves(d):
             waiting = _waits_for_room(d, index)
             if waiting is not None:

@@ -169,6 +169,7 @@ class Host:
         tries is ``fetching``. The caller drops an entry when it sends a ``Prefetch`` of it, and
         when a rollout to it begins or is resumed.
       load_s: measured seconds of the last load, by digest.
+      back_until_s: until when its links, which broke, may be up again; None while one is up.
       instances: by deployment; from the ``Assign`` on, before the instance has a link. That of
         ``default`` is there as long as the first link is.
     """
@@ -184,6 +185,7 @@ class Host:
     fetching: frozenset[str] = frozenset()
     fetch_failed: Mapping[str, str] = attrs.field(factory=dict)
     load_s: Mapping[str, float] = attrs.field(factory=dict, repr=False)
+    back_until_s: float | None = None
     instances: Mapping[str, Instance] = attrs.field(factory=dict, repr=False)
 
 

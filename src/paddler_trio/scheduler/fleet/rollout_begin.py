@@ -9,6 +9,7 @@ otherwise its slots would be lost at one stroke.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import attrs
 
@@ -16,6 +17,9 @@ from paddler_trio.scheduler.fleet.fleet_index import FleetIndex, Placed
 from paddler_trio.scheduler.fleet.fleet_values import Change, Goal, Rollout, RolloutPhase
 from paddler_trio.scheduler.fleet.instance_state import failure
 from paddler_trio.scheduler.fleet.rollout_orders import GOING_BACK
+
+ASKED_AGAIN: Final = "the state before it was asked for again"
+"""Why a rollout goes back that nothing is wrong with."""
 
 
 def rollout_of(
@@ -40,7 +44,7 @@ def rollout_of(
         return attrs.evolve(
             previous,
             phase=RolloutPhase.ROLLING_BACK,
-            reason="the state before it was asked for again",
+            reason=ASKED_AGAIN,
             advanced_s=index.now_s,
             is_settled=True,
         )

@@ -6,8 +6,8 @@ is refused could not be explained by what is shown as used. The window is a list
 counts, whatever the limit.
 
 A request that is refused does not count, or a client that tries again would never get through.
-Tokens are known when a request ends, so the last requests of a day may go beyond the limit: by what
-``max_concurrent`` of them use.
+Tokens are known when a request ends, so the last requests of a day or a month may go beyond the
+limit: by what ``max_concurrent`` of them use.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final
 import attrs
 
 from paddler_trio.scheduler.limits.key_limits import KeyLimits
+from paddler_trio.scheduler.limits.periods import DAY_S, PeriodCount, day_of, first_day, month_of
 
 WINDOW_S: Final = 60
-DAY_S: Final = 86_400
 _TICKS_PER_S: Final = 10
 _WINDOW_TICKS: Final = WINDOW_S * _TICKS_PER_S
 CONCURRENT_RETRY_S: Final = 1
@@ -49,12 +49,14 @@ class Left:
 
     Args:
       reset_s: in how many whole seconds more is; 0 if nothing is used, None if it is not known.
+      window_s: how long the time is for which it holds; None for what is at once.
     """
 
     limit: str
     allowed: int
     left: int
     reset_s: int | None
+    window_s: int | None = None
 
 
 @attrs.define
@@ -62,9 +64,9 @@ class KeyUsage:
     """See the module docstring. ``now_s`` is of a clock that never goes back, ``unix_s`` is UTC."""
 
     concurrent: int = 0
-    day: int = 0
-    """The day since 1970 of ``tokens``."""
-    tokens: int = 0
+    days: PeriodCount = attrs.field(factory=PeriodCount)
+    """Tokens of each day."""
+    months: PeriodCount = attrs.field(factory=PeriodCount)
     _ticks: deque[tuple[int, int]] = attrs.field(factory=deque, init=False)
     """A tenth of a second, and the requests that began in it; oldest first."""
     _in_window: int = attrs.field(default=0, init=False)
@@ -72,7 +74,6 @@ class KeyUsage:
     def begin(self, limits: KeyLimits, now_s: float, unix_s: float) -> Exceeded | None:
         """Note that a request arrives; return None if it may go on, which :meth:`end` must follow
         once."""
-        self._advance(now_s, unix_s)
         worst: Exceeded | None = None
         for left in self.left(limits, now_s, unix_s):
             if left.left > 0:
@@ -105,8 +106,9 @@ class KeyUsage:
 
     def charge(self, tokens: int, unix_s: float) -> None:
         """Note that a request has used so many tokens."""
-        self._advance_day(unix_s)
-        self.tokens += max(0, tokens)
+        day = day_of(unix_s)
+        self.days.add(day, tokens)
+        self.months.add(month_of(day), tokens)
 
     def requests_last_minute(self, now_s: float) -> int:
         """Return how many requests were let in within the window."""
@@ -115,21 +117,30 @@ class KeyUsage:
 
     def tokens_today(self, unix_s: float) -> int:
         """Return the tokens used since midnight, UTC."""
-        self._advance_day(unix_s)
-        return self.tokens
+        return self.days.at(day_of(unix_s))
+
+    def tokens_this_month(self, unix_s: float) -> int:
+        """Return the tokens used since the first of the month, UTC."""
+        return self.months.at(month_of(day_of(unix_s)))
 
     def left(self, limits: KeyLimits, now_s: float, unix_s: float) -> list[Left]:
         """Return what is left of each limit there is."""
-        self._advance(now_s, unix_s)
+        self._advance_window(now_s)
         found: list[Left] = []
         if (most := limits.requests_per_minute) is not None:
             left = max(0, most - self._in_window)
-            found.append(Left("requests_per_minute", most, left, self._window_reset_s(now_s, most)))
+            reset_s = self._window_reset_s(now_s, most)
+            found.append(Left("requests_per_minute", most, left, reset_s, WINDOW_S))
         if (most := limits.max_concurrent) is not None:
             found.append(Left("max_concurrent", most, max(0, most - self.concurrent), None))
+        day = day_of(unix_s)
         if (most := limits.tokens_per_day) is not None:
-            midnight_s = math.ceil((self.day + 1) * DAY_S - unix_s) if self.tokens else 0
-            found.append(Left("tokens_per_day", most, max(0, most - self.tokens), midnight_s))
+            used, days = self.days.at(day), (day, day + 1)
+            found.append(_left_of_days("tokens_per_day", most, used, days, unix_s))
+        if (most := limits.tokens_per_month) is not None:
+            month = month_of(day)
+            used, days = self.months.at(month), (first_day(month), first_day(month + 1))
+            found.append(_left_of_days("tokens_per_month", most, used, days, unix_s))
         return found
 
     # ------------------------------------------------------------- private
@@ -155,16 +166,14 @@ class KeyUsage:
             self._ticks.append((tick, number))
         self._in_window += number
 
-    def _advance(self, now_s: float, unix_s: float) -> None:
-        self._advance_window(now_s)
-        self._advance_day(unix_s)
-
     def _advance_window(self, now_s: float) -> None:
         oldest = math.floor(now_s * _TICKS_PER_S) - _WINDOW_TICKS
         while self._ticks and self._ticks[0][0] <= oldest:
             self._in_window -= self._ticks.popleft()[1]
 
-    def _advance_day(self, unix_s: float) -> None:
-        today = math.floor(unix_s / DAY_S)
-        if today != self.day:
-            self.day, self.tokens = today, 0
+
+def _left_of_days(limit: str, most: int, used: int, days: tuple[int, int], unix_s: float) -> Left:
+    """Return what is left of a limit that holds from the first of these days to the second."""
+    begin, end = days
+    reset_s = math.ceil(end * DAY_S - unix_s) if used else 0
+    return Left(limit, most, max(0, most - used), reset_s, (end - begin) * DAY_S)

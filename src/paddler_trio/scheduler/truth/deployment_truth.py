@@ -26,6 +26,7 @@ class RolloutFacts:
       aim: the digest of what it goes to now, which is back to the good state if it failed.
       revision: the words for that.
       done, total: agents that serve that, and all that are in it.
+      is_wanted: an operator asked for the state that it goes back to.
     """
 
     phase: str
@@ -34,6 +35,7 @@ class RolloutFacts:
     reason: str = ""
     done: int = 0
     total: int = 0
+    is_wanted: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -45,7 +47,7 @@ class AgentCounts:
       answering: those that get requests, with this model or the one before.
       current: of those, the ones that have what is desired.
       slots, free: of those that answer.
-      failed, ejected, drained, moving: of those that are here.
+      failed, ejected, drained, unloaded, moving: of those that are here.
       reason: why one of those failed that did.
     """
 
@@ -57,6 +59,7 @@ class AgentCounts:
     failed: int = 0
     ejected: int = 0
     drained: int = 0
+    unloaded: int = 0
     moving: int = 0
     reason: str = ""
 
@@ -116,10 +119,11 @@ def truth_of_deployment(facts: DeploymentFacts) -> Truth:
     who = f"{who} with {plural(agents.slots, 'slot')}"
     rollout = facts.rollout
     if rollout is not None and rollout.phase in UNDER_WAY:
+        is_failing = rollout.phase == "rolling_back" and not rollout.is_wanted
         return Truth(
             state="changing",
             word="changing",
-            severity="warn" if rollout.phase == "rolling_back" else "info",
+            severity="warn" if is_failing else "info",
             sentence=f"{who}; {_how_far(rollout)}",
             follows=_follows(facts),
         )
@@ -151,10 +155,15 @@ def _unanswered(facts: DeploymentFacts) -> Truth:
     """Nobody answers: say why, and what becomes of requests."""
     agents = facts.agents
     waits = f"requests wait, and end with 504 after {span(facts.timeout_s)}"
-    until = "" if facts.left_s is None else f", about {span(facts.left_s)}"
-    until = f"requests wait until it is there{until}"
+    left = "" if facts.left_s is None else span(facts.left_s)
+    until = f"requests wait until it is there{', about ' if left else ''}{left}"
+    back = (
+        f"requests wait {left or 'a while'} for it, and end with 504 {span(facts.timeout_s)} later"
+    )
     if facts.is_full:
-        waits = until = "requests are refused with 503: as many wait as may"
+        waits = until = back = "as many requests wait as may: others are refused with 503"
+    if facts.expected and not agents.connected and facts.offline:
+        return _none("failed", "no agent", "bad", facts.expected, back, "start its agents again")
     if facts.expected:
         return _none("loading", "loading", "info", facts.expected, until)
     if agents.failed or agents.ejected:
@@ -170,6 +179,11 @@ def _unanswered(facts: DeploymentFacts) -> Truth:
         return _none(
             "drained", "drained", "warn", "all of its agents are drained", waits, "give one work"
         )
+    if agents.connected and agents.drained + agents.unloaded == agents.connected:
+        why = "operators unloaded or drained all of its agents"
+        if agents.unloaded == agents.connected:
+            why = "operators unloaded it on all of its agents"
+        return _none("drained", "unloaded", "warn", why, waits, "let one load it again")
     if agents.moving:
         return _none("loading", "loading", "info", "its agents load the model", waits)
     if agents.connected:
@@ -203,6 +217,8 @@ def _follows(facts: DeploymentFacts) -> str:
         bound = f"{plural(facts.waiting, 'request')} {_verb('wait', facts.waiting)}"
         return f"{bound} for the model that began the answer"
     waiting = f"{plural(facts.waiting, 'request')} {_verb('wait', facts.waiting)} for a turn"
+    if facts.is_full:
+        return f"{waiting}, as many as may: others are refused with 503"
     return waiting if facts.waiting else "all slots are taken: a request waits for its turn"
 
 

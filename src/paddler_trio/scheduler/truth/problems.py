@@ -14,6 +14,14 @@ from paddler_trio.scheduler.truth.truths import Severity, Truth, plural, span
 Page: TypeAlias = Literal["fleet", "model", "requests", "logs", "keys", "metrics"]
 EXPIRES_SOON_S: Final = 14 * 86_400.0
 LATE_LOOP_S: Final = 0.5
+_BEFORE: Final = "the agents serve what they served before"
+_MIXED: Final = "some agents serve the new state, and some the one before"
+_ENDS: Final = {
+    "paused": ("it is paused", _MIXED, "resume or abort it"),
+    "aborted": ("it was aborted", _BEFORE, "apply another change"),
+    "rolled_back": ("it failed and was taken back", _BEFORE, "apply another change"),
+}
+"""Of a rollout by its phase: what is so, what follows and what to do."""
 
 
 @attrs.frozen(kw_only=True)
@@ -66,6 +74,7 @@ class BalancerFacts:
       lag_s: how late its event loop is.
       certificate_left_s: None without TLS.
       audit_problem: why the audit log is not written; empty if it is.
+      history_problem: why the history is not as it should be; empty if it is.
       suspicious: agents whose credentials may have been copied.
     """
 
@@ -75,6 +84,7 @@ class BalancerFacts:
     lag_s: float = 0.0
     certificate_left_s: float | None = None
     audit_problem: str = ""
+    history_problem: str = ""
     suspicious: Sequence[str] = ()
 
 
@@ -145,6 +155,17 @@ def _of_balancer(facts: BalancerFacts) -> Iterator[Problem]:
             todo="make room on its disk, or repair what it names",
             page="logs",
         )
+    if facts.history_problem:
+        yield Problem(
+            id="balancer:history",
+            subject="History",
+            severity="warn",
+            sentence=facts.history_problem.rstrip("."),
+            follows="none: requests wait for nothing of it",
+            todo="make room on its disk, or repair what it names; a file that is set aside may be "
+            "moved away",
+            page="metrics",
+        )
     for name in facts.suspicious:
         yield Problem(
             id=f"credential:{name}",
@@ -161,36 +182,36 @@ def _of_deployments(deployments: Mapping[str, DeploymentFacts]) -> Iterator[Prob
         truth, rollout = truth_of_deployment(facts), facts.rollout
         if truth.severity in ("warn", "bad"):
             yield _problem(f"deployment:{name}", f"Deployment {name}", truth, "model")
-        elif rollout is not None and rollout.phase in ("paused", "aborted", "rolled_back"):
-            words = {"paused": "is paused", "aborted": "was aborted"}
+        elif rollout is not None and rollout.phase in _ENDS and not rollout.is_wanted:
+            words, follows, todo = _ENDS[rollout.phase]
             reason = f": {rollout.reason.rstrip('.')}" if rollout.reason else ""
-            phase = words.get(rollout.phase, "failed and was taken back")
             yield Problem(
                 id=f"rollout:{name}",
                 subject=f"Rollout of {name}",
                 severity="warn",
-                sentence=f"it {phase}{reason}",
-                follows="the agents serve what they served before"
-                if rollout.phase != "paused"
-                else "some agents serve the new state, and some the one before",
-                todo="resume or abort it" if rollout.phase == "paused" else "apply another change",
+                sentence=f"{words}{reason}",
+                follows=follows,
+                todo=todo,
                 page="model",
             )
 
 
 def _of_agents(facts: FleetFacts) -> Iterator[Problem]:
-    for each in facts.gone:
-        truth = truth_of_gone(
-            said_goodbye=each.said_goodbye, last_words=each.last_words, reason=each.reason
+    gone = [
+        (
+            each.name,
+            truth_of_gone(
+                said_goodbye=each.said_goodbye, last_words=each.last_words, reason=each.reason
+            ),
         )
-        if truth.severity == "bad":
-            yield _problem(f"agent:{each.name}", f"Agent {each.name}", truth, "fleet")
+        for each in facts.gone
+    ]
+    here = [(agent.label, truth_of_agent(agent)) for agent in facts.agents]
     seen: set[str] = set()
-    for agent in facts.agents:
-        truth = truth_of_agent(agent)
-        if truth.severity in ("warn", "bad") and agent.label not in seen:
-            seen.add(agent.label)
-            yield _problem(f"agent:{agent.label}", f"Agent {agent.label}", truth, "fleet")
+    for name, truth in (*gone, *here):
+        if truth.severity in ("warn", "bad") and name not in seen:
+            seen.add(name)
+            yield _problem(f"agent:{name}", f"Agent {name}", truth, "fleet")
     for refused in facts.refused:
         yield Problem(
             id=f"refused:{refused.address}",

@@ -164,6 +164,13 @@ class BalancerConfig:
             "--state-database file://PATH it is PATH.agents.json."
         ),
     ] = None
+    discoverable: Annotated[
+        bool,
+        Setting(
+            "Announce this balancer on the local network, where `paddler-trio agent --discover` "
+            "finds it and joins with a PIN of `join-pin`. Needs the extra `discovery`."
+        ),
+    ] = False
     legacy_agents: Annotated[
         tuple[str, ...],
         Setting(
@@ -340,6 +347,23 @@ class BalancerConfig:
             reading=Kind.SIZE,
         ),
     ] = attrs.field(default=0, validator=attrs.validators.ge(0))
+    history_bytes: Annotated[
+        int,
+        Setting(
+            "MiB that the history of metrics and usage may take on the disk, beside a state that "
+            "is in a file. 0 keeps it in memory until the balancer ends.",
+            flag="--history-size",
+            unit=MIB,
+            min=0,
+        ),
+    ] = 256 * 1024**2
+    usage_by_user: Annotated[
+        bool,
+        Setting(
+            "Count usage for each user that a client names too, and keep the names. Without it no "
+            "name of a user is kept."
+        ),
+    ] = False
     audit_log: Annotated[
         Path | None,
         Setting("File to which every management action is appended, one JSON a line."),

@@ -30,7 +30,8 @@ class LoadModel:
 
     With ``embeddings`` a second context over the same weights embeds documents beside generation,
     with ``pooling_type``: one of Paddler's names, ``Unspecified`` for the model's own.
-    ``projection_path`` is a multimodal projection, None for none.
+    ``projection_path`` is a multimodal projection, None for none. ``adapters``: paths of LoRA
+    adapters that sequences choose by their places.
     """
 
     model_path: str
@@ -46,6 +47,7 @@ class LoadModel:
     embeddings: bool = False
     pooling_type: str = "Unspecified"
     projection_path: str | None = None
+    adapters: list[str] = attrs.field(factory=list)
 
 
 @attrs.frozen
@@ -107,6 +109,14 @@ class Image:
 
 
 @attrs.frozen
+class AdapterScale:
+    """The adapter at this place of :attr:`LoadModel.adapters` counts so much."""
+
+    place: int
+    scale: float
+
+
+@attrs.frozen
 class StartSequence:
     """Continue these tokens. ``key`` is never used twice on one pipe.
 
@@ -117,8 +127,9 @@ class StartSequence:
     ``max_tokens`` 0 means as many as fit. ``logprobs``: alternatives to report with each token, -1
     for no report. ``isolated``: an engine may have died of it, so for a while it is computed by
     itself. ``reuse_prefix``: whether resident tokens may serve this sequence and its own
-    stay resident; only sequences of equal ``salt`` share. ``hides_controls``: control tokens are
-    reported without text.
+    stay resident; only sequences of equal ``salt`` and ``adapters`` share. ``hides_controls``:
+    control tokens are reported without text. ``adapters``: by which it is computed, beside those
+    that always count.
     """
 
     key: int
@@ -134,6 +145,7 @@ class StartSequence:
     images: list[Image] = attrs.field(factory=list, repr=_size)
     isolated: bool = False
     hides_controls: bool = False
+    adapters: list[AdapterScale] = attrs.field(factory=list)
 
 
 @attrs.frozen

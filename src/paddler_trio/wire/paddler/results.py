@@ -254,7 +254,8 @@ EXTENDED_GENERATION_TAGS: Final = (
   "logprob"}]}}`` before the text of each sampled token, those of a stop text included; ``bytes`` is
   a list of integers, ``token`` their text, ``id`` the number of the token;
 * ``{"Progress": {"total", "cached", "computed"}}``: tokens of the prompt, while it is
-  computed and, before the first token, when it is;
+  computed and, before the first token, when it is; the first may have ``unbound``, at most
+  ``MAX_UNBOUND`` places in the schemas of the request that the answer is not held to;
 * ``{"ToolCallDelta": {"index", "id", "name", "arguments"}}``: the call's beginning has ``id`` and
   ``name`` (elsewhere null); ``arguments`` is the next piece of their JSON text.
 
@@ -263,6 +264,9 @@ The ``Done`` of a ``Generate`` has beside ``usage`` also ``finish`` (``{"reason"
 and ``timings`` (``{"prompt_n", "prompt_ms", "cached_n", "predicted_n", "predicted_ms"}``, counted
 where the tokens are made), and may have ``draft_n`` and ``draft_accepted_n`` among the timings.
 """
+
+MAX_UNBOUND: Final = 33
+"""One more than a header has: it says that there are more."""
 
 
 # --- embeddings ------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from typing import Annotated, Any, Final, TypeAlias
 
 import attrs
@@ -29,6 +30,7 @@ from paddler_trio.wire.paddler.desired_state import (
 from paddler_trio.wire.paddler.status import ChatTemplate
 from paddler_trio.wire.scalars import Float32, IntRange, float32
 from paddler_trio.wire.shape import (
+    OMITTED,
     Reader,
     ShapeError,
     Writer,
@@ -38,8 +40,10 @@ from paddler_trio.wire.shape import (
     record_writer,
     register,
 )
+from paddler_trio.wire.trio.adapters import places_of
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
+from paddler_trio.wire.trio.presets import MAX_PRESETS, NAME, Preset
 from paddler_trio.wire.trio.replica_range import (
     ALL_REPLICAS,
     MAX_REPLICAS,
@@ -58,7 +62,6 @@ MAX_NOTE_CHARS: Final = 1024
 AGENT_KEY: Final = "agent"
 """The key of a condition that names an agent, and so of no label."""
 
-_ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 _AGENT_NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,128}")
 
 Slots: TypeAlias = Annotated[int, IntRange(1, MAX_INSTANCE_SLOTS)]
@@ -162,6 +165,7 @@ class DeploymentSpec:
       name: what requests name as their model.
       template: of conversations, in the place of the model's own.
       aliases: other names for it.
+      presets: models of their own names over its weights.
       slots: of each of its agents; None for as many as the agent has.
       where: conditions ``label=value`` or ``agent=NAME``, all of which an agent must meet.
       idle_ttl: seconds without a request after which an agent beyond the least number of
@@ -179,6 +183,7 @@ class DeploymentSpec:
     extras: Extras = NO_EXTRAS
     template: str | None = None
     aliases: tuple[str, ...] = ()
+    presets: tuple[Preset, ...] = attrs.field(default=(), metadata=OMITTED)
     slots: Slots | None = None
     replicas: ReplicaRange = ALL_REPLICAS
     where: tuple[str, ...] = ()
@@ -196,13 +201,20 @@ class DeploymentSpec:
             _check_seconds("idle_ttl", self.idle_ttl)
         _check_count("aliases", len(self.aliases), MAX_ALIASES)
         for place, alias in enumerate(self.aliases):
-            if _ALIAS.fullmatch(alias) is None or alias == DEFAULT:
+            if NAME.fullmatch(alias) is None or alias == DEFAULT:
                 raise ShapeError(
                     f"{alias[:160]!r} cannot be an alias: 1 to 128 letters, digits and ._:/@+-, "
                     f"the first one a letter or digit, and not {DEFAULT!r}",
                     place,
                     "aliases",
                 )
+        _check_count("presets", len(self.presets), MAX_PRESETS)
+        for place, preset in enumerate(self.presets):
+            try:
+                places_of(preset.lora, self.extras.adapters)
+            except ShapeError as error:
+                error.path += ["lora", place, "presets"]
+                raise
         _check_count("where", len(self.where), MAX_CONDITIONS)
         for place, condition in enumerate(self.where):
             _check_condition(condition, place)
@@ -211,6 +223,12 @@ class DeploymentSpec:
     def is_empty(self) -> bool:
         """Return whether it has no model."""
         return isinstance(self.model, NoModel)
+
+    @property
+    def sources(self) -> tuple[DesiredModel, ...]:
+        """All that its agents fetch: the model, its projection, its adapters."""
+        sources = (self.model, self.projection, *self.extras.sources)
+        return tuple(each for each in sources if not isinstance(each, NoModel))
 
     @property
     def agent_state(self) -> AgentDesiredState:
@@ -247,10 +265,10 @@ class FleetState:
     deployments: tuple[DeploymentSpec, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        others = sum(spec.name != DEFAULT for spec in self.deployments)
-        if others > MAX_DEPLOYMENTS:
+        beside = sum(spec.name != DEFAULT for spec in self.deployments)
+        if beside > MAX_DEPLOYMENTS:
             raise ShapeError(
-                f"{others} deployments beside {DEFAULT}, the limit is {MAX_DEPLOYMENTS}",
+                f"{beside} deployments beside {DEFAULT}, the limit is {MAX_DEPLOYMENTS}",
                 "deployments",
             )
         taken: dict[str, str] = {}
@@ -259,21 +277,31 @@ class FleetState:
                 raise ShapeError(f"two deployments are named {spec.name!r}", "deployments")
             taken[spec.name] = spec.name
         for place, spec in enumerate(self.deployments):
-            for at, alias in enumerate(spec.aliases):
-                if alias in taken:
+            aliases = (("alias", each, (at, "aliases")) for at, each in enumerate(spec.aliases))
+            presets = (
+                ("preset", each.name, ("name", at, "presets"))
+                for at, each in enumerate(spec.presets)
+            )
+            others = chain[tuple[str, str, tuple[str | int, ...]]](aliases, presets)
+            for kind, name, where in others:
+                if name in taken:
                     raise ShapeError(
-                        f"deployment {spec.name!r}: the alias {alias!r} is a name of "
-                        f"{taken[alias]!r} already",
-                        at,
-                        "aliases",
+                        f"deployment {spec.name!r}: the {kind} {name!r} is a name of "
+                        f"{taken[name]!r} already",
+                        *where,
                         place,
                         "deployments",
                     )
-                taken[alias] = spec.name
+                taken[name] = spec.name
 
     def find(self, name: str) -> DeploymentSpec | None:
         """Return the deployment of this name; None if there is none."""
         return next((spec for spec in self.deployments if spec.name == name), None)
+
+    @cached_property
+    def presets(self) -> dict[str, tuple[DeploymentSpec, Preset]]:
+        """All presets by their names, each with its deployment."""
+        return {each.name: (spec, each) for spec in self.deployments for each in spec.presets}
 
     @property
     def by_name(self) -> dict[str, DeploymentSpec]:
@@ -344,12 +372,12 @@ def _check_count(name: str, count: int, limit: int) -> None:
 
 def _spec_reader(_: object) -> Reader:
     """Return a reader as any record has, with the deployment's name in front of whatever is
-    wrong."""
+    wrong. ``adapters`` may stand beside ``extras``, too."""
     read_record = record_reader(DeploymentSpec)
 
     def read(value: object, shape: object) -> Any:
         try:
-            return read_record(value, shape)
+            return read_record(_with_adapters_in_extras(value), shape)
         except WireError as error:
             name = value.get("name") if isinstance(value, dict) else None
             if isinstance(error, ShapeError) and isinstance(name, str):
@@ -357,6 +385,18 @@ def _spec_reader(_: object) -> Reader:
             raise
 
     return read
+
+
+def _with_adapters_in_extras(value: object) -> object:
+    if type(value) is not dict or "adapters" not in value:
+        return value
+    extras = value.get("extras", {})
+    if type(extras) is not dict:
+        return value  # refused by its own field
+    if "adapters" in extras:
+        raise ShapeError("adapters stand beside extras and in them: leave one out", "adapters")
+    others = {name: each for name, each in value.items() if name != "adapters"}
+    return {**others, "extras": {**extras, "adapters": value["adapters"]}}
 
 
 register(DeploymentSpec, _spec_reader, lambda _: record_writer(DeploymentSpec))

@@ -3,8 +3,9 @@ chains, so whoever placed one request knows which agent has computed the beginni
 
 What is hashed stands for the prompt as it will be rendered, which only agents can do: the tools,
 then the messages in their order, the system's first, as JSON. An image is its digest, and as long
-as the tokens that it costs at least. Requests that agents keep apart (``cache_salt``) or that other
-template variables render have no hash in common; one that uses no cache has none at all.
+as the tokens that it costs at least. Requests that agents keep apart (``cache_salt``), that other
+template variables render or other adapters compute have no hash in common; one that uses no cache
+has none at all.
 
 Blocks grow with the distance from the beginning, so a prompt of megabytes is some hundred hashes,
 and the part that is compared is known within a sixteenth. The hashes are Python's own: fast, keyed
@@ -72,10 +73,12 @@ def prompt_blocks(work: Work, body: bytes) -> PromptBlocks:
             if prompt.tools:
                 end = body.rfind(b'],"tool_choice":')
                 text = body[start + len(text) + len(_TOOLS) : end] + text
-            return _chain(text, hash((work.cache_salt, variables)))
+            return _chain(text, hash((work.cache_salt, variables, work.lora)))
         case Generate():
             start = body.find(b'"prompt":')
-            return _chain(body[start : body.rfind(b',"max_tokens":')], hash(work.cache_salt))
+            return _chain(
+                body[start : body.rfind(b',"max_tokens":')], hash((work.cache_salt, work.lora))
+            )
         case ContinueFromConversationHistoryParams():
             start = body.find(b'"conversation_history":[') + 24
             text = body[start : body.rfind(b'],"enable_thinking":')]

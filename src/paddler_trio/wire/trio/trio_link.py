@@ -23,7 +23,9 @@ subprotocol, so it never sees one of these.
 * :class:`AskFit` (balancer), answered by an :class:`Answer` too: would a model fit;
 * :class:`Cache` (balancer), ``CacheProgress`` and :class:`Answer` (agent): commands about the
   models that the agent keeps, see ``cache_commands.py``;
-* :class:`Rotate` (agent) and :class:`Rotated` (balancer): another secret for its credential;
+* ``Rotate`` (agent) and ``Rotated`` (balancer), see ``credential_messages.py``;
+* ``Operate`` (balancer), answered by an :class:`Answer`, see ``operator_orders.py``;
+* ``Machine`` (agent): facts about its machine, see ``machine_facts.py``;
 * :class:`Leaving` (balancer) and :class:`Followed` (agent): another process takes over;
 * ``Upstream`` (agent) and ``OpenTunnel`` (balancer), see ``upstream_messages.py``.
 """
@@ -42,9 +44,12 @@ from paddler_trio.wire.scalars import Float32, Int32, Uint32, Uint64
 from paddler_trio.wire.shape import OMITTED, ShapeError
 from paddler_trio.wire.tags import external_tag, structs, tag_of
 from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
+from paddler_trio.wire.trio.credential_messages import Rotate, Rotated
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, DeviceRoom, MemoryInForce
+from paddler_trio.wire.trio.machine_facts import Machine
 from paddler_trio.wire.trio.model_questions import Question
+from paddler_trio.wire.trio.operator_orders import Operate
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
 from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Upstream
@@ -69,7 +74,6 @@ MAX_INSTANCES: Final = 64
 """The instances of one host, beside ``default``."""
 MAX_INSTANCE_SLOTS: Final = 4096
 _HOST: Final = re.compile(r"[\w.~-]{1,128}", re.ASCII)
-_SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 FOLLOWS: Final = b"handover"
 """The feature of an agent that understands :class:`Leaving`; see ``request_trace.py``."""
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -105,8 +109,7 @@ class Report:
     ``loading``, ``probing`` (a first decode), ``serving`` or ``failed``. ``wanted_state`` and
     ``served_state`` are digests of desired states; ``model`` is a fingerprint of the weights and
     the template that are served: answers may only be continued where it is the same. ``progress``
-    is 0..1 while loading.
-    ``engine`` are the fields of :class:`~paddler_trio.wire.engine.engine_pipe.EngineStats`, and
+    is 0..1 while loading. ``engine`` are the fields of the engine's ``EngineStats``, and
     :data:`RESTARTS`, which is also there as ``restarts_crash``, ``restarts_unresponsive``,
     ``restarts_killed`` and ``restarts_load_failed``, each once there was one.
 
@@ -115,7 +118,7 @@ class Report:
     while the new model is loaded beside it.
 
     ``load_s``: seconds that the engine in force took from its start until it was proved.
-    ``room``: what models may take of each device in all, as far as it is known.
+    ``room``: what models may take of each device in all, if known. ``adapters``: names to choose.
     """
 
     phase: str
@@ -129,6 +132,7 @@ class Report:
     memory: MemoryInForce | None = attrs.field(default=None, metadata=OMITTED)
     load_s: Float32 | None = attrs.field(default=None, metadata=OMITTED)
     room: tuple[DeviceRoom, ...] = attrs.field(default=(), metadata=OMITTED)
+    adapters: tuple[str, ...] = attrs.field(default=(), metadata=OMITTED)
 
 
 @attrs.frozen(kw_only=True)
@@ -297,30 +301,6 @@ class Cache:
 
 
 @attrs.frozen
-class Rotate:
-    """A new secret for the credential that this link was opened with; ``sha256`` is its hash. It
-    takes the place of the one of the hash ``replaces``, which the agent has stored, with its first
-    use."""
-
-    sha256: str
-    replaces: str
-
-    def __attrs_post_init__(self) -> None:
-        _check_sha256(self.sha256, "sha256")
-        _check_sha256(self.replaces, "replaces")
-
-
-@attrs.frozen
-class Rotated:
-    """The balancer has stored this hash: the secret may be used."""
-
-    sha256: str
-
-    def __attrs_post_init__(self) -> None:
-        _check_sha256(self.sha256, "sha256")
-
-
-@attrs.frozen
 class Leaving:
     """Another process takes over at the same address: the agent dials again, and keeps this link
     until the balancer closes it. ``slots``: how many slots of the agent this balancer still needs;
@@ -335,11 +315,6 @@ class Leaving:
 @attrs.frozen
 class Followed:
     """The agent is registered with the process that takes over."""
-
-
-def _check_sha256(text: str, place: str) -> None:
-    if _SHA256.fullmatch(text) is None:
-        raise ShapeError("a SHA-256 has 64 hexadecimal digits", place)
 
 
 @attrs.frozen
@@ -370,6 +345,8 @@ Extension: TypeAlias = (
     | OpenTunnel
     | Leaving
     | Followed
+    | Machine
+    | Operate
 )
 _VARIANTS: Final = structs(Extension)
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)

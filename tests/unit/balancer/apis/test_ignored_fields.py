@@ -427,3 +427,28 @@ def test_the_document_says_what_becomes_of_them() -> None:
         chat = document["components"]["schemas"]["CreateChatCompletionRequest"]
         for described in (chat, chat["properties"]["stream_options"]["anyOf"][0]):
             assert described.get("additionalProperties", True) is not is_strict
+
+
+def test_what_an_agent_could_not_hold_is_added_once() -> None:
+    ignored = IgnoredFields()
+    ignored.add("tools[0].input_schema.properties.a.items", "not")
+    ignored.unbound(
+        [
+            "tools[].function.parameters.a.items.not",  # the same
+            "tools[].function.parameters.items.not",
+            "tools[].function.parameters",
+            "schema.a.items.not",
+            5,
+        ]
+    )
+    assert ignored.names == [
+        "tools[].input_schema.properties.a.items.not",
+        "tools[].function.parameters.items.not",
+        "tools[].function.parameters",
+        "schema.a.items.not",
+    ]
+    for nothing in (None, "text", {"a": 1}, 7):
+        ignored.unbound(nothing)
+    ignored.unbound(["x" * 10_000] * 100_000)
+    assert len(ignored.names) == 5
+    assert len(ignored.names[-1]) == 160

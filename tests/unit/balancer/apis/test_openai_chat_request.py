@@ -98,6 +98,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
     "verbose": ({}, True),
     "cache_prompt": ({}, False),
     "cache_salt": ({}, "mine"),
+    "lora": ({}, [{"id": 1, "scale": 0.5}]),
 }
 
 

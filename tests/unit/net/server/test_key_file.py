@@ -278,8 +278,8 @@ def test_a_file_without_limits_is_written_as_it_always_was() -> None:
         ([], "must be a list of 1 to 64 names"),
         ("coder", "must be a list of 1 to 64 names"),
         ([f"m{number}" for number in range(65)], "must be a list of 1 to 64 names"),
-        (["Coder"], "'Coder' is no name of a deployment"),
-        ([7], "is no name of a deployment"),
+        (["a b"], "'a b' names no deployment and no preset"),
+        ([7], "names no deployment and no preset"),
     ],
 )
 def test_limits_that_are_none_are_refused_and_not_left_out(deployments: object, why: str) -> None:

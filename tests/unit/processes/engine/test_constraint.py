@@ -23,7 +23,7 @@ from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.processes.engine.sampling import constraint as constraint_module
-from paddler_trio.processes.engine.sampling.candidates import candidates_of, token_rows
+from paddler_trio.processes.engine.sampling.candidates import candidates_of
 from paddler_trio.processes.engine.sampling.constraint import (
     TIME_FOR_ANSWER_S,
     Constraint,
@@ -32,7 +32,7 @@ from paddler_trio.processes.engine.sampling.constraint import (
 )
 from paddler_trio.system.machine import resident_bytes
 from paddler_trio.wire.engine.engine_pipe import Thoughts
-from written_grammars import gbnf, written
+from written_grammars import gbnf, takes, written
 
 NESTED = {
     "$ref": "#/$defs/n",
@@ -62,11 +62,7 @@ def tokens_of(llama: Llama, text: str) -> list[int]:
 
 def follows(constraint: Constraint, llama: Llama, text: str) -> bool:
     """Whether every token of the text fits; those that do are accepted."""
-    for token in tokens_of(llama, text):
-        if not constraint.takes(token):
-            return False
-        constraint.accept(token)
-    return True
+    return all(constraint.advance(token) for token in tokens_of(llama, text))
 
 
 def fitting(constraint: Constraint, llama: Llama) -> np.ndarray:
@@ -113,11 +109,10 @@ def test_the_tokens_that_fit_are_those_that_llama_cpp_lets_come(llama: Llama, te
         with llama_cpp_sampler(llama, text) as sampler:
             sampled = b""
             for _ in range(8):  # more of them is more than llama.cpp can follow
-                theirs = token_rows(np.zeros(llama.n_vocab, np.float32))
-                candidates = candidates_of(theirs)
-                lib.llama_sampler_apply(sampler, ctypes.byref(candidates))
-                expected = np.isfinite(theirs["logit"])
-                taken = np.array([constraint.takes(token) for token in range(llama.n_vocab)])
+                theirs = candidates_of(np.zeros(llama.n_vocab, np.float32))
+                lib.llama_sampler_apply(sampler, ctypes.byref(theirs.raw))
+                expected = np.isfinite(theirs.rows["logit"])
+                taken = np.array([takes(constraint, token) for token in range(llama.n_vocab)])
                 for token in np.flatnonzero(taken != expected).tolist():
                     assert not taken[token]  # it takes bytes for characters that are none
                     assert not is_text(sampled + llama.token_bytes(token))
@@ -126,7 +121,7 @@ def test_the_tokens_that_fit_are_those_that_llama_cpp_lets_come(llama: Llama, te
                 if not likely:
                     break
                 token = dice.choice(likely)
-                constraint.accept(token)
+                assert constraint.advance(token)
                 lib.llama_sampler_accept(sampler, token)
                 sampled += llama.token_bytes(token)
 
@@ -197,7 +192,7 @@ def test_one_call_has_a_limit_and_so_has_an_answer(llama: Llama, text: str) -> N
             fits = [token for token in allowed.tolist() if token not in llama.end_tokens]
             if not fits:
                 break
-            constraint.accept(fits[0])
+            assert constraint.advance(fits[0])
     assert sum(calls) < 2 * TIME_FOR_ANSWER_S + 0.01 * len(calls)
     assert not calls or max(calls) < 1.0
 
@@ -206,9 +201,9 @@ def test_a_token_that_a_rule_names_is_taken_whole(llama: Llama) -> None:
     """``"a" <[n]>`` where n is "ab": llama.cpp takes the token for both and aborts the process."""
     [token] = tokens_of(llama, "at")
     constraint = Constraint.build(llama, gbnf(f'root ::= "a" <[{token}]>'))
-    assert not constraint.takes(token)
+    assert not takes(constraint, token)
     assert follows(constraint, llama, "a")
-    assert constraint.takes(token)
+    assert takes(constraint, token)
     assert fitting(constraint, llama).sum() == 1
 
 
@@ -218,9 +213,9 @@ def test_any_other_token_is_none_that_ends_an_answer(llama: Llama) -> None:
         llama, gbnf(f"root ::= !<[{token}]>* <[{token}]>", end_tokens=llama.end_tokens)
     )
     assert follows(constraint, llama, "hello <think>")
-    assert not any(constraint.takes(end) for end in llama.end_tokens)
+    assert not any(takes(constraint, end) for end in llama.end_tokens)
     assert follows(constraint, llama, "at")
-    assert all(constraint.takes(end) for end in llama.end_tokens)
+    assert all(takes(constraint, end) for end in llama.end_tokens)
 
 
 def test_a_token_that_the_model_does_not_have_is_refused(llama: Llama) -> None:
@@ -240,8 +235,7 @@ def test_an_answer_goes_on_where_another_one_stood(llama: Llama) -> None:
     assert fitting(second, llama).sum() == len(llama.end_tokens)
     end = llama.end_tokens[0]
     for _ in range(2):  # what ends an answer may come again
-        assert second.takes(end)
-        second.accept(end)
+        assert second.advance(end)
 
 
 def test_a_text_that_is_certain_for_ever_is_looked_at_once(llama: Llama) -> None:
@@ -318,8 +312,7 @@ def test_very_many_characters_cost_their_own_answer_only(llama: Llama, text: str
         constraint = Constraint.build(llama, gbnf(text))
         for _ in range(30):
             token = int(constraint.allowed()[-1])
-            if token in llama.end_tokens or not constraint.takes(token):
+            if token in llama.end_tokens or not constraint.advance(token):
                 break
-            constraint.accept(token)
     assert resident_bytes() - before_bytes < 300_000_000
     assert time.thread_time() - began_s < 6.0

@@ -8,7 +8,6 @@ import pytest
 
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
-from paddler_trio.processes.engine.sampling.candidates import token_rows
 from paddler_trio.processes.engine.sampling.sampler import Sampler
 from paddler_trio.processes.engine.sampling.sampler_prototypes import (
     MAX_PROTOTYPES,
@@ -32,7 +31,7 @@ def sampled(llama: Llama, sampling: Sampling, prompt: list[int]) -> int:
     sampler = Sampler.build(llama, sampling, None, cells=64, prompt=prompt)
     logits = np.zeros(llama.n_vocab, np.float32)
     logits[409], logits[403] = 2, 1
-    token = sampler._selected(token_rows(logits))
+    token = sampler._selected(logits)
     sampler.close()
     return token
 

@@ -45,6 +45,7 @@ counts = st.builds(
     failed=small,
     ejected=small,
     drained=small,
+    unloaded=small,
     moving=small,
     reason=st.sampled_from(["", "no space left"]),
 ).filter(
@@ -154,6 +155,20 @@ deployments = st.builds(
             "",
         ),
         (
+            DeploymentFacts(wanted=1, agents=AgentCounts(connected=2, unloaded=2), timeout_s=30.0),
+            "drained",
+            "warn",
+            "no agent answers: operators unloaded it on all of its agents",
+            "requests wait, and end with 504 after 30 s",
+        ),
+        (
+            DeploymentFacts(agents=AgentCounts(connected=2, unloaded=1, drained=1), timeout_s=9.0),
+            "drained",
+            "warn",
+            "no agent answers: operators unloaded or drained all of its agents",
+            "requests wait, and end with 504 after 9.0 s",
+        ),
+        (
             DeploymentFacts(wanted=1, agents=AgentCounts(connected=1, drained=1), timeout_s=30.0),
             "drained",
             "warn",
@@ -165,7 +180,7 @@ deployments = st.builds(
             "failed",
             "bad",
             "no agent answers: 2 agents that served it are gone",
-            "requests are refused with 503: as many wait as may",
+            "as many requests wait as may: others are refused with 503",
         ),
     ],
 )
@@ -210,6 +225,8 @@ def test_nothing_is_held_that_is_answered_and_nothing_is_well_that_is_not(
         ),
         (AgentFacts(label="a", phase="serving", is_drained=True, busy=2), "draining", "quiet"),
         (AgentFacts(label="a", phase="serving", is_drained=True), "drained", "quiet"),
+        (AgentFacts(label="a", phase="unloaded", is_drained=True), "unloaded", "quiet"),
+        (AgentFacts(label="a", phase="unloaded", detail="since 2"), "unloaded", "quiet"),
         (AgentFacts(label="a", phase="loading", progress=0.256), "loading 26%", "info"),
         (AgentFacts(label="a", phase="draining"), "changing the model", "info"),
         (AgentFacts(label="a", phase="failed"), "failed", "bad"),

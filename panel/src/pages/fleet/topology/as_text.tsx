@@ -1,12 +1,12 @@
 import { computed } from "@preact/signals";
 import { useMemo } from "preact/hooks";
-import { formatAge } from "../../../core/format";
+import { clientOf, formatAge } from "../../../core/format";
 import { hrefOf } from "../../../core/router";
 import { store } from "../../../core/store";
 import { now } from "../../../core/time";
 import { Table } from "../../../ui";
 import type { LaneBook } from "../lanes";
-import { type AgentShown, type ClientBook, clientName, pictureOf } from "./picture";
+import { type AgentShown, type ClientBook, pictureOf } from "./picture";
 
 /** The picture as tables, for those who do not see it. */
 export function AsText({ books }: { books: { lanes: LaneBook; clients: ClientBook } }) {
@@ -68,7 +68,7 @@ function InSlots({ shown }: { shown: AgentShown }) {
         return (
           <span key={lane.request}>
             {index ? ", " : ""}
-            {place}: <a href={hrefOf("requests", [lane.request])}>{request ? clientName(request) : lane.request}</a> ({phase})
+            {place}: <a href={hrefOf("requests", [lane.request])}>{request ? clientOf(request) : lane.request}</a> ({phase})
           </span>
         );
       })}

@@ -1,6 +1,6 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { effect } from "@preact/signals";
-import { formatAge } from "../../../core/format";
+import { clientOf, formatAge } from "../../../core/format";
 import { hrefOf, navigate } from "../../../core/router";
 import { store } from "../../../core/store";
 import { theme } from "../../../core/theme";
@@ -10,7 +10,7 @@ import { LaneBook } from "../lanes";
 import { AsText } from "./as_text";
 import { cellBox, tileAt } from "./layout";
 import { Painter } from "./painter";
-import { ClientBook, clientName, type Picture, pictureOf, sentenceOf } from "./picture";
+import { ClientBook, type Picture, pictureOf, sentenceOf } from "./picture";
 
 const LEGEND = [
   ["queued", "--c-queue"],
@@ -63,11 +63,11 @@ export function Topology() {
       );
       picture.current = drawn;
       if (width > 0 && !document.hidden) {
-        const clientOf = (key: number): string => {
+        const named = (key: number): string => {
           const request = requests.get(String(key));
-          return request ? clientName(request) : "";
+          return request ? clientOf(request) : "";
         };
-        paint.show(drawn, width, clientOf, !stillness.matches);
+        paint.show(drawn, width, named, !stillness.matches);
       }
     };
     const stop = effect(() => {
@@ -203,7 +203,7 @@ function Hint({ pointed, picture, width }: { pointed: Pointed; picture: Picture;
           </p>
           {request ? (
             <p>
-              {clientName(request)} · {request.tokens} tokens · <span class="mono">{request.id.slice(0, 22)}</span>
+              {clientOf(request)} · {request.tokens} tokens · <span class="mono">{request.id.slice(0, 22)}</span>
             </p>
           ) : null}
         </>

@@ -1,6 +1,6 @@
 /** What the picture shows, out of what the feed says. Pure. */
 
-import { compareNames, plural } from "../../../core/format";
+import { clientOf, compareNames, plural } from "../../../core/format";
 import type { Agent, Deployment, RequestView } from "../../../types";
 import { machinesIn, stateOf } from "../agent_facts";
 import { type LaneBook, type Lanes, laneCount } from "../lanes";
@@ -44,11 +44,6 @@ export interface Picture {
 /** Clients that have a place of their own; the others share one. */
 const MAX_CLIENTS = 7;
 export const OTHERS = "others";
-export const ANONYMOUS = "anonymous";
-
-export function clientName(request: RequestView): string {
-  return request.client || ANONYMOUS;
-}
 
 const NOTHING: InFlight = { count: 0, uses: new Set() };
 
@@ -94,7 +89,7 @@ export function pictureOf(
     if (request.phase === "ended") {
       continue;
     }
-    const name = clientName(request);
+    const name = clientOf(request);
     const inFlight = counts.get(name) ?? { count: 0, uses: new Set<string>() };
     inFlight.count += 1;
     inFlight.uses.add(request.deployment);

@@ -15,6 +15,7 @@ from paddler_trio.balancer.agents.work_encoding import encoded
 from paddler_trio.balancer.apis.answers.answer import Step, top_of
 from paddler_trio.balancer.apis.api_errors import ApiError, from_failure, from_problem, from_result
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
+from paddler_trio.balancer.apis.ignored_fields import IgnoredFields
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.input_budget import Reservation
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -46,6 +47,9 @@ class StepSource:
     pin: RevisionPin | None = None
     is_repeatable: bool = False
     max_logprobs: int | None = None
+    _exchange: ApiExchange | None = attrs.field(default=None, init=False)
+    """The one to tell which revision answers."""
+    _ignored: IgnoredFields | None = attrs.field(default=None, init=False)
     _num_logprobs: int = attrs.field(default=0, init=False)
     _requests: list[Request] = attrs.field(factory=list, init=False)
     _progress: dict[int, Mapping[str, object]] = attrs.field(factory=dict, init=False)
@@ -83,6 +87,7 @@ class StepSource:
         Errors:
           HttpProblem: 503 without room for it.
         """
+        self._exchange, self._ignored = exchange, exchange.ignored
         if nursery is None:
             (work,) = works
             await self._submit(exchange, work)
@@ -201,6 +206,7 @@ class StepSource:
             client=exchange.client,
             priority=exchange.priority,
             deployment=self.deployment,
+            preset="" if exchange.preset is None else exchange.preset.preset.name,
             pin=self.pin,
             route=exchange.http.path,
             trace=trace_of(exchange.http),
@@ -265,6 +271,10 @@ class StepSource:
 
     def _split(self, choice: int, step_results: Results) -> tuple[Step | None, ApiError | None]:
         """An ending that is no ``Done`` is taken out: it can only be the last of its step."""
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            exchange.revision = self._requests[choice].revision
+            exchange.on_revision()
         results = step_results.results
         error = from_result(results[-1]) if results else None
         if error is not None:
@@ -273,6 +283,8 @@ class StepSource:
             match result:
                 case {"Progress": dict(progress)}:
                     self._progress[choice] = progress
+                    if self._ignored is not None and "unbound" in progress:
+                        self._ignored.unbound(progress["unbound"])
                 case {"Logprobs": dict(entry)}:
                     self._num_logprobs += 1 + len(top_of(entry))
         if self.max_logprobs is not None and self._num_logprobs > self.max_logprobs:

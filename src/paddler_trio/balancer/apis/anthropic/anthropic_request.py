@@ -24,13 +24,13 @@ from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.openai.chat_conversation import must_be_there, plain_content
 from paddler_trio.balancer.apis.openai.chat_fields import EFFORTS
 from paddler_trio.balancer.apis.shapes import Json
+from paddler_trio.balancer.apis.under_presets import CountedPrompt, Generating
 from paddler_trio.wire.codec import dumps
-from paddler_trio.wire.trio.work import Constraint, ConversationPrompt, Generate
+from paddler_trio.wire.trio.work import Constraint, ConversationPrompt
 
 
 @attrs.frozen(kw_only=True)
-class MessagesRequest:
-    generate: Generate
+class MessagesRequest(Generating):
     model: str | None
     is_stream: bool
     with_thinking: bool = True
@@ -62,10 +62,10 @@ def read_messages(
 
 def read_count_tokens(
     body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
-) -> tuple[ConversationPrompt, str | None]:
+) -> CountedPrompt:
     """Return the prompt alone, and the model's name."""
     values = count_tokens_record(limits).read(body, "", ignored)
-    return _conversation(values), text_in(values, "model")
+    return CountedPrompt(_conversation(values), text_in(values, "model"))
 
 
 def _constraint(values: Mapping[str, object]) -> Constraint | None:

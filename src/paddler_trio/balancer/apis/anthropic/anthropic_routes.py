@@ -29,7 +29,7 @@ from paddler_trio.balancer.apis.anthropic.anthropic_request import read_count_to
 from paddler_trio.balancer.apis.anthropic.call_input import input_of
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
-from paddler_trio.balancer.apis.backend import Backend, model_name, must_generate
+from paddler_trio.balancer.apis.backend import Backend, model_name, must_generate, named
 from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.questions import count_tokens
 from paddler_trio.balancer.apis.shapes import Json
@@ -56,7 +56,7 @@ def envelope(error: ApiError) -> Json:
     return {"type": "error", "error": body}
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class MessageHeading:
     """Hold what is decided before the answer: ``model`` is the name to answer under.
 
@@ -240,8 +240,9 @@ def _event(kind: str, **members: object) -> bytes:
 async def messages(backend: Backend, exchange: ApiExchange) -> None:
     request = await exchange.read(backend.limits, read_messages)
     backend = backend.routed(exchange, request.model)
-    model = model_name(backend, request.model)
+    model = model_name(backend, exchange, request.model)
     heading = MessageHeading(model=model, with_thinking=request.with_thinking)
+    named(heading, backend, exchange, request.model)
     must_generate(backend)
     works = await fetch_images([request.generate], backend.settings, exchange.room, exchange.http)
     reader = reader_of(request.generate)
@@ -255,9 +256,9 @@ async def messages(backend: Backend, exchange: ApiExchange) -> None:
 
 
 async def count_message_tokens(backend: Backend, exchange: ApiExchange) -> None:
-    conversation, model = await exchange.read(backend.limits, read_count_tokens)
-    backend = backend.routed(exchange, model)
+    counted = await exchange.read(backend.limits, read_count_tokens)
+    backend = backend.routed(exchange, counted.model)
     must_generate(backend)
     await exchange.send_json(
-        200, {"input_tokens": await count_tokens(backend, exchange, conversation)}
+        200, {"input_tokens": await count_tokens(backend, exchange, counted.prompt)}
     )

@@ -21,6 +21,7 @@ from paddler_trio.balancer.apis.openai.completion_request import (
 from paddler_trio.balancer.apis.prompts import Prompts
 from paddler_trio.balancer.apis.questions import rendered
 from paddler_trio.balancer.apis.shapes import ListOf, Text
+from paddler_trio.wire.trio.presets import Preset
 from paddler_trio.wire.trio.work import InfillPrompt, OtherText
 
 MAX_EXTRAS = 1024
@@ -56,6 +57,10 @@ class InfillRequest:
 
     completion: CompletionRequest
     prompt: InfillPrompt
+
+    def under(self, preset: Preset, ignored: IgnoredFields) -> InfillRequest:
+        """Return it as the preset makes it."""
+        return attrs.evolve(self, completion=self.completion.under(preset, ignored))
 
     @property
     def shows_prompt(self) -> bool:

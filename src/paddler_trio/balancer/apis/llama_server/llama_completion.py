@@ -28,6 +28,7 @@ from paddler_trio.balancer.apis.backend import (
     cluster_parameters,
     model_name,
     must_generate,
+    named,
 )
 from paddler_trio.balancer.apis.generation_settings import generation_settings
 from paddler_trio.balancer.apis.openai.chat import with_stop_text
@@ -75,7 +76,8 @@ async def answer_completion(
       shown: the text of each prompt.
       prompt_field: what is to blame for a prompt that cannot be answered.
     """
-    model = model_name(backend, request.delivery.model)
+    asked = request.delivery.model
+    model = model_name(backend, exchange, asked)
     texts = [text for text in shown for _ in range(request.n)]
     answers = text_answers([""] * len(texts), works, is_stream=request.delivery.is_stream)
     settings = generation_settings(
@@ -87,6 +89,7 @@ async def answer_completion(
     )
     watch = Stopwatch(trio.current_time)
     encoder = CompletionEncoder(request, model, texts, answers, watch, settings)
+    named(encoder, backend, exchange, asked)
     with naming_fields(prompt=prompt_field, constraint=request.constrained_by):
         if request.delivery.is_stream:
             await stream(backend, exchange, works, encoder, keep_alive_s=request.delivery.ping_s)

@@ -151,7 +151,6 @@ def _too_large(start: int, excess: Mapping[str, object]) -> ApiError:
 async def rerank(backend: Backend, exchange: ApiExchange) -> None:
     request = await exchange.read(backend.limits, read_rerank)
     backend = backend.routed(exchange, request.model)
-    model = model_name(backend, request.model)
     batch_size = _must_rank(backend)
     agents = len(backend.agents)
     parts, starts = split(request.documents, agents=agents, batch_size=batch_size)
@@ -168,6 +167,7 @@ async def rerank(backend: Backend, exchange: ApiExchange) -> None:
         if error.code == "embedding_failed" and "pooling_type" in error.message:
             raise _cannot_rank(error.message) from error
         raise
+    model = model_name(backend, exchange, request.model)
     await exchange.send_json(200, rankings[0].body(model))
 
 

@@ -66,7 +66,7 @@ class Holder(Enum):
     TEXT = auto()
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class OllamaForm:
     """Hold what is decided before the answer: ``model`` is the name to answer under.
 

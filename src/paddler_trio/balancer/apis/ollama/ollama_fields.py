@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from paddler_trio.balancer.apis.adapter_choice import LORA
 from paddler_trio.balancer.apis.fields import (
     Field,
     Record,
@@ -138,6 +139,7 @@ def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
         Field("logprobs", Flag(), "Report the log probability of each token of content."),
         Field("top_logprobs", Integer(0, 20, clamps=True), "And of so many alternatives."),
         KEEP_ALIVE,
+        LORA,
         hint("truncate", "a prompt that does not fit is an error", neutral=(False,)),
         hint("shift", "contexts are not shifted", neutral=(False,)),
     )

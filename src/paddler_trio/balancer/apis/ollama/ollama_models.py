@@ -24,8 +24,8 @@ from paddler_trio.balancer.apis.llama_server.model_routes import (
 )
 from paddler_trio.balancer.apis.ollama.ollama_answers import NDJSON_HEADERS, line
 from paddler_trio.balancer.apis.ollama.ollama_fields import pull_record, show_record
-from paddler_trio.balancer.apis.ollama.ollama_routes import LATEST, plain_name
-from paddler_trio.balancer.fleet.deployments import Deployment, NoSuchModelError
+from paddler_trio.balancer.apis.ollama.ollama_routes import plain_name
+from paddler_trio.balancer.fleet.deployments import LATEST, Deployment, NoSuchModelError
 from paddler_trio.wire.scalars import rfc3339
 from paddler_trio.wire.trio.work import SamplingOverrides
 
@@ -95,9 +95,14 @@ async def show(backend: Backend, exchange: ApiExchange) -> None:
         parameters.append(("num_ctx", model.stats["n_ctx"]))
     modelfile = [f"FROM {model.name}", f'TEMPLATE """{template}"""']
     modelfile += [f"PARAMETER {name} {value}" for name, value in parameters]
+    preset = backend.deployment.preset
+    system = None if preset is None else preset.system
+    if system is not None:
+        modelfile.append(f'SYSTEM """{system}"""')
     text = model.metadata.get("general.license")
     body = {
         **({} if text is None else {"license": text}),
+        **({} if system is None else {"system": system}),
         "modelfile": "\n".join(modelfile),
         "parameters": "\n".join(f"{name:<30} {value}" for name, value in parameters),
         "template": template,
@@ -189,7 +194,7 @@ class OllamaModel:
             "name": self.name,
             "model": self.name,
             "size": self.stats.get("size_bytes", 0),
-            "digest": self.served.digest,
+            "digest": self.served.shown_digest,
             "details": self.details(),
         }
 

@@ -15,6 +15,8 @@ from paddler_trio.balancer.apis.ollama.go_template import filled
 from paddler_trio.balancer.apis.ollama.ollama_fields import chat_record, generate_record
 from paddler_trio.balancer.apis.openai.chat_conversation import conversation_prompt
 from paddler_trio.balancer.apis.shapes import Json
+from paddler_trio.balancer.apis.under_presets import preset_over
+from paddler_trio.wire.trio.presets import Preset
 from paddler_trio.wire.trio.work import (
     AnyJsonGrammar,
     Constraint,
@@ -52,6 +54,12 @@ class OllamaRequest:
     @property
     def with_logprobs(self) -> bool:
         return self.generate is not None and self.generate.logprobs is not None
+
+    def under(self, preset: Preset, ignored: IgnoredFields) -> OllamaRequest:
+        """Return it as the preset makes it."""
+        if self.generate is None:
+            return self
+        return attrs.evolve(self, generate=preset_over(preset, self.generate, ignored))
 
 
 def read_chat(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) -> OllamaRequest:
@@ -108,7 +116,7 @@ def _request(
     generate = None
     if prompt is not None:
         generate = generate_of(
-            options,
+            {**options, **_some(values, "lora")},
             prompt,
             max_tokens=most if isinstance(most, int) and most > 0 else None,
             constraint=_constraint(values.get("format", "")),

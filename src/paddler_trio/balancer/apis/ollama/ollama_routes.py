@@ -9,7 +9,7 @@ import trio
 from paddler_trio.balancer.apis.answers.answer import Answer, reader_of
 from paddler_trio.balancer.apis.answers.run_requests import Framing, gather, stream
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
-from paddler_trio.balancer.apis.backend import Backend, model_name, must_generate
+from paddler_trio.balancer.apis.backend import Backend, model_name, must_generate, named
 from paddler_trio.balancer.apis.fields import text_in
 from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.ollama.ollama_answers import (
@@ -24,11 +24,10 @@ from paddler_trio.balancer.apis.ollama.ollama_fields import embed_record, embedd
 from paddler_trio.balancer.apis.ollama.ollama_request import OllamaRequest, read_chat, read_generate
 from paddler_trio.balancer.apis.openai.embeddings import Embedded, embed, vectors_of
 from paddler_trio.balancer.apis.questions import ask
+from paddler_trio.balancer.fleet.deployments import LATEST
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.model_questions import DescribeModel
-
-LATEST = ":latest"
 
 
 def routed(backend: Backend, exchange: ApiExchange, asked: str | None) -> Backend:
@@ -62,11 +61,12 @@ async def _answer(
 ) -> None:
     backend = routed(backend, exchange, request.model)
     form = OllamaForm(
-        model=model_name(backend, request.model),
+        model=model_name(backend, exchange, request.model),
         holder=holder,
         elapsed_s=lambda: trio.current_time() - exchange.began_s,
         with_logprobs=request.with_logprobs,
     )
+    named(form, backend, exchange, request.model)
     must_generate(backend)
     if request.generate is None:
         await _load(backend, exchange, form, unloads=request.unloads)
@@ -107,7 +107,7 @@ async def embed_texts(backend: Backend, exchange: ApiExchange) -> None:
     if values["input"] != []:
         given = {"input": values["input"], **cuts}
         embedded = await embed(backend, exchange, given, per_token=False)
-    model = model_name(backend, text_in(values, "model"))
+    model = model_name(backend, exchange, text_in(values, "model"))
     pieces = _embed_pieces(embedded, exchange, model, values.get("dimensions"))
     await exchange.send_pieces(200, pieces, is_long=False)
 

@@ -50,9 +50,10 @@ from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.work import Generate
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class Heading:
-    """Hold what every chunk of one answer begins with. ``created`` is in seconds since 1970."""
+    """Hold what every chunk of one answer begins with. ``created`` is in seconds since 1970; the
+    names are of what answers, and right from the first token on."""
 
     model: str
     fingerprint: str
@@ -230,14 +231,16 @@ class ChatStream(ChunkStream):
     """The call that each choice is at, and its number, where a call is one chunk."""
     _calls: list[CallDeltas] = attrs.field(init=False)
     """Of each choice."""
-    _fast: list[bytes] | None = attrs.field(init=False)
-    """The beginning of a plain content chunk of each choice; None if chunks carry more."""
+    _is_fast: bool = attrs.field(init=False)
+    """Chunks of content are plain, so that all of a choice begin alike."""
+    _heads: dict[int, bytes] = attrs.field(factory=dict, init=False)
+    """Those beginnings."""
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         more = self.delivery.with_usage or self.delivery.with_timings or self.delivery.with_logprobs
         self._calls = [CallDeltas(self.delivery.custom_tools) for _ in self.readers]
-        self._fast = None if more else [self._content_head(i) for i in range(len(self.readers))]
+        self._is_fast = not more
 
     def opening(self) -> bytes:
         return b"".join(
@@ -284,8 +287,9 @@ class ChatStream(ChunkStream):
     def _chunks_of(self, choice: int, piece: Piece) -> bytes:
         match piece:
             case ContentDelta(text, logprobs):
-                if self._fast is not None:
-                    return self._fast[choice] + dumps(text) + _CONTENT_TAIL
+                if self._is_fast:
+                    head = self._heads.get(choice) or self._content_head(choice)
+                    return head + dumps(text) + _CONTENT_TAIL
                 return self._chunk(choice, {"content": text}, logprobs=logprobs)
             case ReasoningDelta(text):
                 if self.delivery.reasoning_is_content:
@@ -340,7 +344,9 @@ class ChatStream(ChunkStream):
 
     def _content_head(self, choice: int) -> bytes:
         marked = self._chunk(choice, {"content": ""})
-        return marked[: marked.index(_EMPTY_CONTENT) + len(_EMPTY_CONTENT) - len(b'""')]
+        head = marked[: marked.index(_EMPTY_CONTENT) + len(_EMPTY_CONTENT) - len(b'""')]
+        self._heads[choice] = head
+        return head
 
 
 _EMPTY_CONTENT = b'"delta":{"content":""'
@@ -352,7 +358,7 @@ async def chat_completions(backend: Backend, exchange: ApiExchange) -> None:
     if exchange.is_exact:
         request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
     backend = backend.routed(exchange, request.delivery.model)
-    heading = heading_of(backend, request.delivery)
+    heading = heading_of(backend, exchange, request.delivery.model)
     must_generate(backend)
     works = await fetch_images(request.works(), backend.settings, exchange.room, exchange.http)
     verbose = await verbose_of(backend, exchange, request.delivery, works[0])
@@ -389,9 +395,20 @@ async def verbose_of(
     }
 
 
-def heading_of(backend: Backend, delivery: Delivery) -> Heading:
-    return Heading(
-        model=model_name(backend, delivery.model),
-        fingerprint=fingerprint(backend),
+def heading_of(
+    backend: Backend, exchange: ApiExchange, asked: str | None, *, prefix: str = "chatcmpl-"
+) -> Heading:
+    """Return the heading of an answer to this request, with an id that begins with ``prefix``."""
+
+    def name() -> None:
+        heading.model = model_name(backend, exchange, asked)
+        heading.fingerprint = fingerprint(backend, exchange)
+
+    heading = Heading(
+        model=model_name(backend, exchange, asked),
+        fingerprint=fingerprint(backend, exchange),
         created=int(time.time()),
+        id=prefix + secrets.token_urlsafe(21),
     )
+    exchange.on_revision = name
+    return heading

@@ -20,7 +20,8 @@ from paddler_trio.balancer.apis.ignored_fields import STRICT, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.openai.chat_conversation import conversation_prompt, custom_tools_in
 from paddler_trio.balancer.apis.openai.chat_fields import chat_record
-from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, ConversationPrompt, Generate
+from paddler_trio.balancer.apis.under_presets import CountedPrompt, Generating
+from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, Generate
 
 
 @attrs.frozen(kw_only=True)
@@ -73,13 +74,12 @@ class Delivery:
 
 
 @attrs.frozen(kw_only=True)
-class ChatRequest:
+class ChatRequest(Generating):
     """``generate`` is the first of ``n`` choices.
 
     ``constrained_by`` is the field that constrains the answer.
     """
 
-    generate: Generate
     n: int
     delivery: Delivery
     constrained_by: str | None = None
@@ -123,10 +123,10 @@ def read_chat(body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT) 
 
 def conversation_of(
     body: object, limits: ApiLimits, ignored: IgnoredFields = STRICT
-) -> tuple[ConversationPrompt, str | None]:
+) -> CountedPrompt:
     """Only the prompt of a chat completion's body, and the model that it names."""
     values = chat_record(limits).read(body, "", ignored)
-    return conversation_prompt(values, ignored), text_in(values, "model")
+    return CountedPrompt(conversation_prompt(values, ignored), text_in(values, "model"))
 
 
 def choices_of(generate: Generate, n: int) -> list[Generate]:

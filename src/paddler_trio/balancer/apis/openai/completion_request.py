@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from paddler_trio.balancer.apis.adapter_choice import LORA
 from paddler_trio.balancer.apis.api_errors import invalid
 from paddler_trio.balancer.apis.fields import (
     Field,
@@ -52,6 +53,7 @@ from paddler_trio.balancer.apis.openai.chat_request import response_format_of as
 from paddler_trio.balancer.apis.prompts import Prompts, PromptShape, read_prompts
 from paddler_trio.balancer.apis.sampling_fields import bias_field, sampling_fields
 from paddler_trio.balancer.apis.shapes import Either, Flag, FreeObject, Integer, ListOf, Text
+from paddler_trio.balancer.apis.under_presets import Generating
 from paddler_trio.wire.trio.work import Generate, InfillPrompt, TextPrompt, TokenPrompt
 
 RawPrompt: TypeAlias = TextPrompt | TokenPrompt | InfillPrompt
@@ -75,6 +77,7 @@ def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
         Field("response_format", response_format_shape(limits), "text, or JSON of a schema."),
         *constraint_fields(limits),
         *cache_fields(),
+        LORA,
         *accepted_fields(),
         *refused_fields(),
     )
@@ -156,7 +159,7 @@ def llama_fields(limits: ApiLimits) -> tuple[Field, ...]:
 
 
 @attrs.frozen(kw_only=True)
-class CompletionRequest:
+class CompletionRequest(Generating):
     """``generate`` is the native request, but for its prompt.
 
     ``best_of`` is how many are generated for each prompt, ``n`` how many of them are returned.
@@ -164,7 +167,6 @@ class CompletionRequest:
     """
 
     prompts: Prompts
-    generate: Generate
     n: int
     best_of: int
     delivery: Delivery

@@ -6,7 +6,6 @@ A completion is text as the model wrote it: nothing in it is reasoning or a tool
 from __future__ import annotations
 
 import math
-import secrets
 import sys
 from array import array
 from collections.abc import Callable, Mapping, Sequence
@@ -298,8 +297,7 @@ async def completions(backend: Backend, exchange: ApiExchange) -> None:
     if exchange.is_exact:
         request = attrs.evolve(request, delivery=request.delivery.exactly(exchange.ignored))
     backend = backend.routed(exchange, request.delivery.model)
-    new_id = f"cmpl-{secrets.token_urlsafe(21)}"
-    heading = attrs.evolve(heading_of(backend, request.delivery), id=new_id)
+    heading = heading_of(backend, exchange, request.delivery.model, prefix="cmpl-")
     must_generate(backend)
     prompts = await native_prompts(backend, exchange, request)
     works = request.works(prompts)

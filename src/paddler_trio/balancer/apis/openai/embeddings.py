@@ -285,8 +285,8 @@ async def embeddings(backend: Backend, exchange: ApiExchange) -> None:
     values = await exchange.read_record(backend.limits, embeddings_record)
     asked = text_in(values, "model")
     backend = backend.routed(exchange, asked)
-    model = model_name(backend, asked)
     embedded = await embed(backend, exchange, values, per_token=False)
+    model = model_name(backend, exchange, asked)
     pieces = openai_pieces(embedded, model=model, values=values)
     await exchange.send_pieces(200, pieces, is_long=False)
 

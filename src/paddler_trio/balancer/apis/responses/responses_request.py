@@ -36,6 +36,8 @@ from paddler_trio.balancer.apis.responses.responses_fields import (
     responses_record,
 )
 from paddler_trio.balancer.apis.shapes import Json
+from paddler_trio.balancer.apis.under_presets import conversation_over, preset_over
+from paddler_trio.wire.trio.presets import Preset
 from paddler_trio.wire.trio.work import AnyJsonGrammar, Constraint, ConversationPrompt, Generate
 
 
@@ -132,6 +134,12 @@ class ResponsesRequest:
     items: Sequence[Item]
     logprobs: int | None
     delivery: Delivery
+    preset: Preset | None = None
+    ignored: IgnoredFields = STRICT
+
+    def under(self, preset: Preset, ignored: IgnoredFields) -> ResponsesRequest:
+        """Return it for a preset, which it is set under when the items before it are there."""
+        return attrs.evolve(self, preset=preset, ignored=ignored)
 
     @property
     def previous_response_id(self) -> str | None:
@@ -186,7 +194,7 @@ class ResponsesRequest:
             messages.insert(0, {"role": "system", "content": values["instructions"]})
         tools, choice, name = _tools(values, self.offered(before))
         thinking, bound, words = _thinking(values)
-        return ConversationPrompt(
+        prompt = ConversationPrompt(
             messages=tuple(messages),
             tools=tuple(tools),
             tool_choice=choice,
@@ -196,17 +204,22 @@ class ResponsesRequest:
             max_reasoning_tokens=bound,
             template_kwargs=words,
         )
+        if self.preset is None:
+            return prompt
+        return conversation_over(self.preset, prompt, self.ignored)
 
     def generate(self, before: Sequence[Item]) -> Generate:
         """Return the native request."""
         most = self.values.get("max_output_tokens")
-        return generate_of(
+        unset = attrs.evolve(self, preset=None)
+        generate = generate_of(
             self.values,
-            self.conversation(before),
+            unset.conversation(before),
             max_tokens=most if isinstance(most, int) else None,
             constraint=_constraint(self.values),
             logprobs=self.logprobs,
         )
+        return generate if self.preset is None else preset_over(self.preset, generate, self.ignored)
 
 
 def read_responses(

@@ -46,7 +46,7 @@ _LABELS = ("prompt_cache_key", "safety_identifier", "user")
 """Fields that it repeats if the request has them: all are texts."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class ResponseHeading:
     """Hold what is decided before the answer. Times are seconds since 1970.
 

@@ -20,6 +20,7 @@ from paddler_trio.balancer.apis.backend import (
     cluster_parameters,
     model_name,
     must_generate,
+    named,
 )
 from paddler_trio.balancer.apis.image_fetch import fetch_images
 from paddler_trio.balancer.apis.questions import count_tokens
@@ -59,10 +60,11 @@ class Responses:
         backend = backend.routed(exchange, delivery.model)
         heading = ResponseHeading(
             request=request,
-            model=model_name(backend, delivery.model),
+            model=model_name(backend, exchange, delivery.model),
             created=int(time.time()),
             parameters=cluster_parameters(backend),
         )
+        named(heading, backend, exchange, delivery.model)
         must_generate(backend)
         before = await self._before(request, references, exchange)
         generate = await exchange.run(lambda: request.generate(before))

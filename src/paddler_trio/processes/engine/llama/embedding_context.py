@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from paddler_trio.errors import EngineError
+from paddler_trio.processes.engine.llama.applied_adapters import Adapters
 from paddler_trio.processes.engine.llama.gguf_header import header_of
 from paddler_trio.processes.engine.llama.llama import Llama
-from paddler_trio.processes.engine.llama.llama_options import apply_loras, set_context_options
+from paddler_trio.processes.engine.llama.llama_options import set_context_options
 from paddler_trio.processes.engine.rpc.rpc_devices import TURNS
 from paddler_trio.system.llama_library import lib
 from paddler_trio.wire.engine.engine_pipe import EmbeddingShape
@@ -113,7 +114,9 @@ class EmbeddingContext:
                 f"llama.cpp cannot make a context that embeds documents of {longest} tokens",
                 permanent=True,
             )
-        apply_loras(llama.model, context, settings)
+        adapters = Adapters(llama.model)
+        adapters.load(settings)
+        adapters.apply(context, ())
         return cls(llama, context, params.n_seq_max)
 
     @property

@@ -8,7 +8,7 @@ API moves with each release.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import numpy as np
 from llguidance import LLTokenizer
 
 from paddler_trio.errors import EngineError
+from paddler_trio.processes.engine.llama.applied_adapters import Adapters
 from paddler_trio.processes.engine.llama.batch import Batch, EmbeddingBatch
 from paddler_trio.processes.engine.llama.context_shape import (
     ENCODER_ONLY,
@@ -25,19 +26,19 @@ from paddler_trio.processes.engine.llama.context_shape import (
     generation_params,
     shape_of,
 )
-from paddler_trio.processes.engine.llama.llama_options import (
-    apply_loras,
-    model_params,
-)
+from paddler_trio.processes.engine.llama.llama_options import model_params
 from paddler_trio.processes.engine.rpc.rpc_devices import TURNS
 from paddler_trio.processes.engine.sampling.grammar_tokenizer import grammar_tokenizer
 from paddler_trio.processes.engine.sampling.sampler_prototypes import SamplerPrototypes
+from paddler_trio.scheduler.batching.sequences import AdapterScales
 from paddler_trio.system.llama_library import lib
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 
 MAX_VIEWS = 1024
 """The number of views of logits that are kept: each takes some hundred bytes."""
 
+_WARNINGS = (3, 4)
+"""The levels of llama.cpp's log for warnings and errors."""
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 # llama.cpp asks an abort callback between the nodes of a pass. A Python one would fight for the
@@ -58,6 +59,7 @@ class Llama:
         self.path = ""
         """Of the file that it was read from."""
         self.vocab = lib.llama_model_get_vocab(model)
+        self.adapters = Adapters(model)
         self.sampler_prototypes = SamplerPrototypes()
         self.n_vocab: int = lib.llama_vocab_n_tokens(self.vocab)
         self._context: object | None = None
@@ -68,6 +70,8 @@ class Llama:
         self._views: dict[tuple[int, int], np.ndarray] = {}
         self._is_unified = False
         self._attends_ahead = False
+        self._reserves = False
+        """The next pass reserves its graphs anew, of which llama.cpp logs the sizes."""
         self._abort = (ctypes.c_char * 2)()
         """What llama.cpp reads between the nodes of a pass: a text, which is empty or not."""
 
@@ -168,6 +172,7 @@ class Llama:
         v_cache_dtype: str,
         threads: int,
         settings: EngineSettings,
+        adapters: Sequence[str] = (),
         whole_images: bool = False,
         attends_ahead: bool = False,
     ) -> ContextShape:
@@ -177,10 +182,12 @@ class Llama:
         prefixes.
 
         ``n_batch`` is clamped to the context: llama.cpp clamps its own silently and then aborts
-        the process on a larger batch. ``whole_images``: an image is computed in one go.
+        the process on a larger batch. ``adapters``: paths of those that sequences choose by their
+        places. ``whole_images``: an image is computed in one go.
         ``attends_ahead``: each part of it looks at all of it, for which llama.cpp's inner batch
         must be as large as the outer one, or it aborts.
         """
+        self.adapters.load(settings, adapters)
         num_streams = count_streams(slots, unified=settings.unified)
         wanted = context_size if context_size > 0 else self.n_ctx_train * slots
         check_size(wanted, slots=slots, num_streams=num_streams)
@@ -203,7 +210,7 @@ class Llama:
                 permanent=True,
             )
         self._memory = lib.llama_get_memory(self._context)
-        apply_loras(self._model, self._context, settings)
+        self.adapters.apply(self._context, ())
         if not self._memory:
             raise EngineError(ENCODER_ONLY, permanent=True)
         shape = shape_of(self._model, self._context, settings, whole_images=whole_images)
@@ -281,7 +288,16 @@ class Llama:
         with TURNS:
             code = int(lib.llama_decode(self._context, batch.raw))
         self._abort[0] = b"\0"
+        self._reserves = False
         return code
+
+    def use_adapters(self, chosen: AdapterScales) -> bool:
+        """Compute with these adapters from the next pass on; True if they are others than before,
+        and that pass takes longer."""
+        if not self.adapters.apply(self._context, chosen):
+            return False
+        self._reserves = True
+        return True
 
     @property
     def context(self) -> object:
@@ -318,10 +334,10 @@ class Llama:
         """End the pass that is being computed, if any, with code 2; from any thread."""
         self._abort[0] = b"!"
 
-    @property
-    def is_aborting(self) -> bool:
-        """The pass that is being computed is to end."""
-        return self._abort[0] != b"\0"
+    def hides(self, level: int) -> bool:
+        """Return whether what llama.cpp logs now is of no interest: the pass that is being computed
+        is to end, or reserves its graphs and says how large they are."""
+        return self._abort[0] != b"\0" or (self._reserves and level not in _WARNINGS)
 
     def trim(self, stream: int, length: int) -> bool:
         """Keep only the first ``length`` tokens of a sequence; if its memory cannot be cut there,

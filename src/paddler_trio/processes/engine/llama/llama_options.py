@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from paddler_trio.errors import EngineError
 from paddler_trio.processes.engine.llama.ggml import ggml_function
@@ -139,42 +138,6 @@ def _buffer_types() -> dict[str, int]:
         if buffer:
             found[name_of(buffer).decode()] = buffer
     return found
-
-
-def read_loras(settings: EngineSettings) -> list[tuple[str, float]]:
-    """Return paths and scales; EngineError (permanent) where a scale is no number or a file is
-    missing."""
-    found: list[tuple[str, float]] = []
-    for text in settings.lora:
-        path, scale = text, 1.0
-        head, equals, tail = text.rpartition("=")
-        if equals and not Path(text).is_file():
-            path = head
-            try:
-                scale = float(tail)
-            except ValueError:
-                raise EngineError(
-                    f"lora {text!r}: write PATH or PATH=SCALE with a number", permanent=True
-                ) from None
-        if not Path(path).is_file():
-            raise EngineError(f"lora: there is no file at {path}", permanent=True)
-        found.append((path, scale))
-    return found
-
-
-def apply_loras(model: object, context: object, settings: EngineSettings) -> None:
-    """Let the adapters change what ``context`` computes; EngineError (permanent)."""
-    loras = read_loras(settings)
-    if not loras:
-        return
-    adapters = (lib.llama_adapter_lora_p_ctypes * len(loras))()
-    for place, (path, _) in enumerate(loras):
-        adapter = lib.llama_adapter_lora_init(model, path.encode())
-        if not adapter:
-            raise EngineError(f"llama.cpp cannot use the LoRA adapter {path}", permanent=True)
-        adapters[place] = adapter
-    scales = (ctypes.c_float * len(loras))(*(scale for _, scale in loras))
-    lib.llama_set_adapters_lora(context, adapters, len(loras), scales)
 
 
 def _choice(field: str, value: str, choices: dict[str, int]) -> int:

@@ -18,6 +18,7 @@ from typing import Final
 import attrs
 
 from paddler_trio.errors import EngineError, MemoryUnknownError
+from paddler_trio.processes.engine.llama.applied_adapters import read_loras
 from paddler_trio.processes.engine.llama.context_shape import (
     CELL_BYTES,
     ENCODER_ONLY,
@@ -28,7 +29,6 @@ from paddler_trio.processes.engine.llama.draft_model import DraftModel
 from paddler_trio.processes.engine.llama.embedding_context import EmbeddingContext
 from paddler_trio.processes.engine.llama.gguf_header import GgufHeader
 from paddler_trio.processes.engine.llama.llama import Llama
-from paddler_trio.processes.engine.llama.llama_options import read_loras
 from paddler_trio.processes.engine.memory.memory_breakdown import (
     BufferSizes,
     DeviceTable,
@@ -114,7 +114,7 @@ class Trial:
                 "rpc: what a model takes on devices of other machines is not counted: their "
                 "servers talk to one engine at a time",
             )
-        adapters = read_loras(load.settings)
+        adapters = [*(path for path, _ in read_loras(load.settings)), *load.adapters]
         load = attrs.evolve(load, settings=attrs.evolve(load.settings, lora=[], rpc=[]))
         llama = self._loaded(load)
         table, host = DeviceTable(devices()), HostNeed(process=self._process_bytes)
@@ -142,7 +142,7 @@ class Trial:
             host = _with_generation(host, load, measured.shape, llama.n_vocab)
             if load.settings.draft_model is not None:
                 host = self._draft(load.settings.draft_model, load, measured.shape, table, host)
-        table.share_out(lora=sum(Path(path).stat().st_size for path, _ in adapters))
+        table.share_out(lora=sum(Path(path).stat().st_size for path in adapters))
         return MemoryNeed(
             devices=table.rows(),
             host=host,

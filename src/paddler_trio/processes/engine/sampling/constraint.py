@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -133,32 +132,32 @@ class Constraint:
         sleep = _Sleep.of(grammar.thoughts)
         return cls(llama, matcher, tokens, patterns, is_awake, sleep)
 
-    def takes(self, token: int) -> bool:
-        """Return whether this token may come now; GrammarRejectedError."""
+    def advance(self, token: int) -> bool:
+        """Take the token if it may come now; return whether it did; GrammarRejectedError."""
         if self.is_awake:
-            return self._fits([token])
-        waking = self._waking(token, self._sleep.after(self._llama.token_bytes(token)))
-        return waking is None or self._fits(waking)
-
-    def accept(self, token: int) -> None:
-        """Note that the token was sampled and fits, or it was forced; GrammarRejectedError."""
-        self._time_left_s = min(TIME_FOR_ANSWER_S, self._time_left_s + TIME_PER_TOKEN_S)
-        if self.is_awake:
-            self._consume([token])
-            return
-        self._sleep = self._sleep.after(self._llama.token_bytes(token))
-        waking = self._waking(token, self._sleep)
+            return self._consume([token])
+        sleep = self._sleep.after(self._llama.token_bytes(token))
+        waking = self._waking(token, sleep)
         if waking is not None:
+            if not self._consume(waking):
+                return False
             self.is_awake = True
-            self._consume(waking)
+        self._sleep = sleep
+        return True
+
+    def force(self, token: int) -> None:
+        """Note a token that comes in any case: one that does not fit changes nothing, and wakes
+        nothing; GrammarRejectedError."""
+        if not self.advance(token) and not self.is_awake:
+            self._sleep = attrs.evolve(self._sleep, text=b"")
 
     def allowed(self) -> np.ndarray:
         """Return the tokens that may come now, in order; GrammarRejectedError."""
         began_s = time.thread_time()
-        bits = self._matcher.compute_bitmask()
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._spend(began_s)
-        fits = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
-        return np.flatnonzero(fits[: self._llama.n_vocab])
+        fits = np.unpackbits(bits, bitorder="little", count=self._llama.n_vocab)
+        return np.flatnonzero(fits.view(np.bool_))
 
     def _waking(self, token: int, sleep: _Sleep) -> list[int] | None:
         """Return what the grammar takes first if this token, with which it would sleep like that,
@@ -178,21 +177,22 @@ class Constraint:
                 return self._llama.tokenize(rest) if rest else []
         return None
 
-    def _fits(self, tokens: Sequence[int]) -> bool:
-        """Return whether these tokens fit in a row; what ends an answer may come again."""
+    def _consume(self, tokens: list[int]) -> bool:
+        """Take tokens if all of them fit in a row; what ends an answer may come again."""
         began_s = time.thread_time()
-        if self._matcher.is_stopped():
+        matcher, count = self._matcher, len(tokens)
+        if matcher.is_stopped():
             fits = set(tokens) <= set(self._llama.end_tokens)
+        elif count == 1:  # nearly always, and asked and taken at once
+            fits = matcher.try_consume_tokens(tokens) == 1
         else:
-            fits = self._matcher.validate_tokens(list(tokens)) == len(tokens)
+            fits = matcher.validate_tokens(tokens) == count
+            if fits:
+                matcher.try_consume_tokens(tokens)
         self._spend(began_s)
+        if fits:
+            self._time_left_s = min(TIME_FOR_ANSWER_S, self._time_left_s + TIME_PER_TOKEN_S)
         return fits
-
-    def _consume(self, tokens: Sequence[int]) -> None:
-        """Take tokens; a forced one that does not fit changes nothing."""
-        began_s = time.thread_time()
-        self._matcher.try_consume_tokens(list(tokens))
-        self._spend(began_s)
 
     def _spend(self, began_s: float) -> None:
         """Count the time since then; GrammarRejectedError if something is at its limit."""

@@ -21,7 +21,7 @@ import attrs
 import numpy as np
 
 from paddler_trio.processes.engine.llama.llama import Llama
-from paddler_trio.processes.engine.sampling.candidates import candidates_of, token_rows
+from paddler_trio.processes.engine.sampling.candidates import candidates_of
 from paddler_trio.processes.engine.sampling.constraint import Constraint, GrammarRejectedError
 from paddler_trio.processes.engine.sampling.sampler_chain import (
     SamplerChain,
@@ -52,8 +52,8 @@ class Sampler:
     _constraint: Constraint | None
     _reasoning: ReasoningLimit | None
     _shortlist: Shortlist | None
-    is_argmax: bool = attrs.field(kw_only=True)
-    """The most likely token is sampled, whatever it is: no sampler has to run."""
+    _is_plain: bool = attrs.field(kw_only=True)
+    """The most likely token is selected: no sampler of llama.cpp has to run."""
     _seed: int = attrs.field(kw_only=True)
     _characters: codecs.IncrementalDecoder = attrs.field(
         factory=lambda: codecs.getincrementaldecoder("utf-8")("ignore"), init=False
@@ -104,12 +104,14 @@ class Sampler:
             constraint,
             limit,
             None if needed is None else Shortlist(needed, lowered),
-            is_argmax=len(chain.links) == 1
-            and is_greedy(sampling)
-            and constraint is None
-            and limit is None,
+            is_plain=len(chain.links) == 1 and is_greedy(sampling),
             seed=sampling.seed,
         )
+
+    @property
+    def is_argmax(self) -> bool:
+        """Return whether the most likely token is sampled, whatever it is."""
+        return self._is_plain and self._constraint is None and self._reasoning is None
 
     def sample(self, row: int, *, position: int) -> int:
         """Return the next token from batch row ``row``, to stand at ``position`` of its sequence.
@@ -123,6 +125,8 @@ class Sampler:
         if self._reasoning is not None and not self._is_in_character:
             token = self._reasoning.forced()
         if token is not None:
+            if self._constraint is not None:
+                self._constraint.force(token)
             self._accept(token)
         else:
             self._reseed(position)
@@ -148,7 +152,7 @@ class Sampler:
 
     def replay(self, token: int) -> None:
         """Accept a token that another engine sampled; GrammarRejectedError if it does not fit."""
-        if self._constraint is not None and not self._constraint.takes(token):
+        if self._constraint is not None and not self._constraint.advance(token):
             raise GrammarRejectedError(f"token {token}, sampled elsewhere, does not fit")
         self._accept(token)
         if self._reasoning is not None:
@@ -177,55 +181,59 @@ class Sampler:
 
     def _sampled(self, row: int) -> int:
         logits = self._llama.logits(row)
-        few = None if self._shortlist is None else self._shortlist.of(logits)
-        if few is None and self._constraint is None and not self._is_weighed:
-            token = int(lib.llama_sampler_sample(self._sampler, self._llama.context, row))
-            self._note(token)
-            return token
-        token = self._selected(token_rows(logits, few))
-        if self._constraint is None or self._constraint.takes(token):
-            self._accept(token)
-            return token
-        if self._constraint.is_awake:
-            allowed = self._constraint.allowed()
-            if not len(allowed):
-                raise GrammarRejectedError("no token of the vocabulary fits the grammar here")
-            token = self._selected(token_rows(logits, allowed))
-        else:
-            token = self._not_waking(token, token_rows(logits))
+        few = None
+        if not self._is_plain:
+            few = None if self._shortlist is None else self._shortlist.of(logits)
+            if few is None and self._constraint is None and not self._is_weighed:
+                token = int(lib.llama_sampler_sample(self._sampler, self._llama.context, row))
+                self._note(token)
+                return token
+        token = self._selected(logits, few)
+        if self._constraint is not None and not self._constraint.advance(token):
+            token = self._fitting(self._constraint, token, logits)
         self._accept(token)
         return token
 
-    def _not_waking(self, token: int, rows: np.ndarray) -> int:
-        """Return another token than one that would wake the grammar and not fit it."""
-        assert self._constraint is not None, "it sleeps"
-        for _ in range(_MAX_WAKING_TRIES):
-            rows["logit"][token] = -np.inf
-            if not np.isfinite(rows["logit"]).any():
-                break
-            token = self._selected(rows.copy())
-            if self._constraint.takes(token):
-                return token
+    def _fitting(self, constraint: Constraint, token: int, logits: np.ndarray) -> int:
+        """Return another token than one that does not fit: it has been taken."""
+        if constraint.is_awake:
+            allowed = constraint.allowed()
+            if len(allowed):
+                token = self._selected(logits, allowed)
+                if constraint.advance(token):
+                    return token
+        else:
+            logits = logits.copy()
+            for _ in range(_MAX_WAKING_TRIES):
+                logits[token] = -np.inf
+                if not np.isfinite(logits).any():
+                    break
+                token = self._selected(logits)
+                if constraint.advance(token):
+                    return token
         raise GrammarRejectedError("no token of the vocabulary fits the grammar here")
 
     def _accept(self, token: int) -> None:
         """Note that the token is the next one, sampled here or elsewhere."""
-        if self._constraint is not None:
-            self._constraint.accept(token)
-        lib.llama_sampler_accept(self._sampler, token)
-        self._note(token)
+        if not self._is_plain:
+            lib.llama_sampler_accept(self._sampler, token)
+            self._note(token)
 
     def _note(self, token: int) -> None:
         if self._shortlist is not None:
             self._shortlist.lowered.add(token)
 
-    def _selected(self, rows: np.ndarray) -> int:
-        candidates = candidates_of(rows)
-        lib.llama_sampler_apply(self._sampler, ctypes.byref(candidates))
-        assert candidates.selected >= 0, "the sampler chain selected nothing"
+    def _selected(self, logits: np.ndarray, tokens: np.ndarray | None = None) -> int:
+        """Return what the chain selects from these tokens, or from all."""
+        if self._is_plain:
+            return int(logits.argmax() if tokens is None else tokens[logits[tokens].argmax()])
+        candidates = candidates_of(logits, tokens)
+        raw = candidates.raw
+        lib.llama_sampler_apply(self._sampler, ctypes.byref(raw))
+        assert raw.selected >= 0, "the sampler chain selected nothing"
         if self._is_weighed:
-            self._left = rows[: candidates.size]
-        return int(candidates.data[candidates.selected].id)
+            self._left = candidates.rows[: raw.size].copy()
+        return int(candidates.rows["id"][raw.selected])
 
     def _reseed(self, position: int) -> None:
         """Take off everything from the first random link on and put it back, built anew."""

@@ -1,0 +1,1 @@
+"""Keep the past over restarts: figures in time, and what was used."""

@@ -1,0 +1,1 @@
+"""Routes with which operators look after the machines of agents."""

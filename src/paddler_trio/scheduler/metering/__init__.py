@@ -1,0 +1,1 @@
+"""Add up what requests did: in pieces of time, and for whom."""
