@@ -16,6 +16,7 @@ from viewer import DESK, PHONE, Viewer
 OpenViewer = Callable[..., Viewer]
 PAGES = (
     "fleet",
+    "machines",
     "timeline",
     "requests",
     "model",

@@ -25,6 +25,7 @@ export const PAGES: readonly PageEntry[] = [
     topics: ["agents", "deployments", "requests", "rollouts", "problems", "gone"],
   },
   { id: "problems", key: "p", title: "Problems", icon: "warning", load: () => import("./problems"), topics: ["problems"] },
+  { id: "machines", key: "h", title: "Machines", icon: "machines", load: () => import("./machines"), topics: ["agents"] },
   { id: "timeline", key: "t", title: "Timeline", icon: "timeline", load: () => import("./timeline") },
   { id: "requests", key: "r", title: "Requests", icon: "requests", load: () => import("./requests") },
   { id: "model", key: "m", title: "Model", icon: "model", load: () => import("./model") },

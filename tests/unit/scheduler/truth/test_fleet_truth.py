@@ -337,6 +337,7 @@ def test_each_problem_says_what_it_is_what_follows_and_what_to_do() -> None:
             lag_s=2.0,
             certificate_left_s=86_400.0,
             audit_problem="no space left.",
+            history_problem="it cannot be written: no space left.",
             suspicious=["a4"],
         ),
     )
@@ -352,6 +353,7 @@ def test_each_problem_says_what_it_is_what_follows_and_what_to_do() -> None:
     assert [each.id for each in problems if each.severity == "warn"] == [
         "balancer:lag",
         "balancer:certificate",
+        "balancer:history",
         "rollout:coder",
         "refused:10.0.0.9",
     ]
