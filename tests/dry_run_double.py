@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -42,7 +42,11 @@ class DryRunDouble:
 
     @asynccontextmanager
     async def open(
-        self, model: DesiredModel, projection: DesiredModel, hub: HubSettings
+        self,
+        model: DesiredModel,
+        projection: DesiredModel,
+        hub: HubSettings,
+        adapters: Sequence[DesiredModel] = (),
     ) -> AsyncIterator[DryRunDouble._Questions]:
         """As ``open_memory_questions``."""
         self.num_opened += 1

@@ -6,6 +6,7 @@ on what another one has left but for a ``default`` that serves the bundled model
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,10 +34,14 @@ BROKEN = "{% for m in messages %}\n{{ m.content \n{% endfor %}"
 
 @pytest.fixture(scope="module")
 def fleet(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """One agent, which is quick to change; and a hub on this machine."""
+    """One agent, which is quick to change, on a machine that says it has a GPU; and a hub."""
     home = tmp_path_factory.mktemp("hub")
     with hub_server({"org/demo": Repository(REPOSITORY)}) as hub:
-        env = {"HF_ENDPOINT": hub.hub_url, "HF_HOME": str(home)}
+        program = home / "nvidia-smi"
+        program.write_text("#!/bin/sh\necho 'NVIDIA H200, 550.1, 143771, 0, 0, 30, 70'\n")
+        program.chmod(0o755)
+        path = f"{home}:{os.environ['PATH']}"
+        env = {"HF_ENDPOINT": hub.hub_url, "HF_HOME": str(home), "PATH": path}
         with Fleet.start(agents=1, slots=2, balancer_options=[PANEL], env=env) as fleet:
             yield fleet
 
@@ -264,12 +269,45 @@ def test_a_repository_shows_its_files_and_whether_they_fit(model_page: Viewer) -
     projection = field(model_page, "projection").locator("input")
     expect(projection).to_have_value(re.compile(r"hf:org/demo/mmproj-F16\.gguf@"))
     fill(model_page, "projection", "none")
-    page.get_by_role("button", name=re.compile("Ask")).click()
     verdicts = page.locator(".verdicts > li")
     expect(verdicts).to_have_count(1)
     expect(verdicts.locator(".badge")).to_have_text("fits", timeout=60_000)
     numbers = verdicts.locator("summary .numbers")
     expect(numbers).to_have_text(re.compile(r"[\d.]+ MiB of .* \(memory\)"))
+
+
+def test_the_agents_judge_by_themselves_and_what_does_not_load_must_be_confirmed(
+    model_page: Viewer, fleet: Fleet
+) -> None:
+    model_page.expect_error("status of 422")
+    page = model_page.page
+    verdicts = page.locator(".verdicts > li")
+    expect(verdicts).to_have_count(0)
+    fill(model_page, "slots", "2")
+    fill(model_page, "parameters.context_size", "2048")
+    expect(verdicts.locator(".badge")).to_have_text("fits", timeout=60_000)
+    expect(verdicts).to_contain_text("2,048 tokens for 2 slots, 1,024 each")
+    expect(verdicts).to_contain_text("The machine has NVIDIA H200")
+    expect(verdicts).to_contain_text("uses no GPU")
+    fill(model_page, "model", "/nowhere/at-all.gguf")
+    expect(verdicts.locator(".badge")).to_have_text("does not load", timeout=60_000)
+    expect(verdicts.locator(".badge")).to_have_class(re.compile("bad"))
+    expect(verdicts).to_contain_text("there is no file at /nowhere/at-all.gguf")
+    dialog = review(model_page)
+    expect(dialog).to_contain_text("It does not load on a1")
+    apply_it = dialog.get_by_role("button", name="Apply")
+    expect(dialog).to_contain_text("new weights")
+    expect(apply_it).to_be_disabled()
+    before = current(fleet)["revision"]["revision"]
+    dialog.get_by_label("Note").press("Enter")
+    dialog.get_by_label("Apply it all the same").check()
+    expect(apply_it).to_be_enabled()
+    dialog.get_by_role("button", name="Back").click()
+    assert current(fleet)["revision"]["revision"] == before
+    page.get_by_role("button", name="Cancel").first.click()
+    page.get_by_role("button", name="Drop them").click()
+    model_page.go("fleet")
+    expect(page.get_by_text("512 tokens a slot")).to_be_visible()
 
 
 def test_what_was_typed_survives_a_look_at_another_page(model_page: Viewer) -> None:

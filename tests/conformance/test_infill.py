@@ -158,7 +158,7 @@ def test_a_prompt_is_computed_before_it_is_needed(http: httpx.Client) -> None:
         ({"input_extra": "text"}, "input_extra"),
         ({"input_extra": [{"filename": "a"}]}, "input_extra[0].text"),
         ({"input_extra": [{"text": "a", "filename": 1}]}, "input_extra[0].filename"),
-        ({"lora": [{"id": 0}]}, "lora"),
+        ({"lora": [{"id": 0}]}, "lora[0].id"),
     ],
 )
 def test_what_is_no_gap_is_refused_by_name(http: httpx.Client, change: Any, param: str) -> None:

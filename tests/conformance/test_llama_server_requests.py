@@ -559,16 +559,25 @@ def test_no_slot_is_free_where_there_is_none(lonely: Fleet) -> None:
 
 
 def test_adapters_are_the_operators() -> None:
+    adapters = [
+        {"name": "sql", "source": {"LocalToAgent": "/where/three.gguf"}, "scale": 0.25},
+        {"name": "poems", "source": {"Url": {"url": "https://user@hub.example/a/four.gguf"}}},
+    ]
+    lora = ["/where/one.gguf", "/where/two.gguf=0.5"]
     with Fleet.start(agents=0, model=None) as fleet:
         url = f"{fleet.management_url}/api/v2/balancer_desired_state"
         with httpx.Client(trust_env=False, timeout=10) as management:
             both = management.get(url).json()
-            both["extras"] = {"engine": {"lora": ["/where/one.gguf", "/where/two.gguf=0.5"]}}
+            both["extras"] = {"engine": {"lora": lora}, "adapters": adapters}
             management.put(url, json=both).raise_for_status()
             told = management.get(f"{fleet.inference_url}/lora-adapters").json()
-    assert told == [
-        {"id": 0, "path": "one.gguf", "scale": 1.0},
-        {"id": 1, "path": "two.gguf", "scale": 0.5},
+    assert {(each["task_name"], each["prompt_prefix"]) for each in told} == {("", "")}
+    names = ("id", "name", "path", "scale", "is_applied")
+    assert [tuple(each[name] for name in names) for each in told] == [
+        (0, "sql", "three.gguf", 0.25, False),
+        (1, "poems", "four.gguf", 1.0, False),
+        (2, "one", "one.gguf", 1.0, True),
+        (3, "two", "two.gguf", 0.5, True),
     ]
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
-from fleet import Fleet
+from fleet import BUNDLED_MODEL, Fleet
 
 from cli_in_process import Ended, invoke
 from no_tls import NO_TLS
 from paddler_trio import __version__
+from paddler_trio.cli.model.fit_run import DOES_NOT_FIT
 
 GPU = "NVIDIA H200, 570.124.06, 143771, 1024, 37, 41, 121.50"
 
@@ -79,3 +80,17 @@ def test_a_gpu_is_shown_as_its_driver_tells_of_it(fleet: Fleet) -> None:
     shown = run(fleet, "agents", "show", "a1").stdout
     assert "NVIDIA H200, 1.00 GiB of 140 GiB used, 37% busy, 41 °C, 122 W" in shown
     assert "driver 570.124.06" in shown
+
+
+def test_a_gpu_that_computes_nothing_is_told_of_and_what_a_slot_gets(fleet: Fleet) -> None:
+    """The build of llama.cpp here uses no GPU."""
+    ended = run(fleet, "model", "fit", BUNDLED_MODEL, "--context-size=2048", "--slots=4")
+    assert "4 slots (512 tokens each)" in ended.stdout
+    assert "this build of llama.cpp uses no GPU: `paddler-trio setup`" in ended.stdout
+    fleet.desire(BUNDLED_MODEL)
+    fleet.wait_serving(1)
+    assert "256 a slot" in run(fleet, "agents", "--wide").stdout
+    ended = run(fleet, "model", "fit", "/nowhere/at-all.gguf")
+    assert ended.exit_code == DOES_NOT_FIT
+    assert "does not load" in ended.stdout
+    assert "there is no file at /nowhere/at-all.gguf" in ended.stdout

@@ -141,6 +141,8 @@ async def test_adapters_and_caches_are_counted(tmp_path: Path) -> None:
     need = await memory_need(attrs.evolve(LOAD, settings=settings))
     assert sum(device.lora for device in need.devices) == 12345
     assert need.host.prefixes == 7 * MIB
+    chosen = await memory_need(attrs.evolve(LOAD, settings=settings, adapters=[str(adapter)] * 2))
+    assert sum(device.lora for device in chosen.devices) == 3 * 12345
 
 
 async def test_one_process_answers_for_other_parameters_of_the_model() -> None:

@@ -42,6 +42,7 @@ from paddler_trio.wire.paddler.desired_state import (
 )
 from paddler_trio.wire.paddler.results import PoolingType
 from paddler_trio.wire.paddler.status import AgentStateApplicationStatus, ChatTemplate
+from paddler_trio.wire.trio.adapters import Adapter
 from paddler_trio.wire.trio.desired_state_extras import EngineOverrides, Extras, Markers
 
 pytestmark = pytest.mark.thorough
@@ -103,6 +104,11 @@ extras = st.builds(
         prefix_store_bytes=st.none() | st.integers(0, 2**50),
     ),
     markers=st.none() | st.builds(Markers, reasoning_open=st.none() | texts),
+    adapters=st.lists(st.sampled_from([LocalToAgent("/nowhere.gguf")]), max_size=2).map(
+        lambda sources: tuple(
+            Adapter(name=f"a{number}", source=source) for number, source in enumerate(sources)
+        )
+    ),
 )
 
 

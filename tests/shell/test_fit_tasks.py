@@ -53,7 +53,7 @@ class Broken(DryRunDouble):
 
     @asynccontextmanager
     async def open(
-        self, model: DesiredModel, projection: DesiredModel, hub: HubSettings
+        self, model: DesiredModel, projection: DesiredModel, hub: HubSettings, adapters: object = ()
     ) -> AsyncIterator[DryRunDouble._Questions]:
         raise self.failure
         yield
@@ -67,7 +67,7 @@ class Slow(DryRunDouble):
 
     @asynccontextmanager
     async def open(
-        self, model: DesiredModel, projection: DesiredModel, hub: HubSettings
+        self, model: DesiredModel, projection: DesiredModel, hub: HubSettings, adapters: object = ()
     ) -> AsyncIterator[DryRunDouble._Questions]:
         await self.gate.wait()
         async with DryRunDouble.open(self, model, projection, hub) as questions:

@@ -125,3 +125,7 @@ function pad(value: number): string {
 export function clientOf(request: { client: string; source?: string }): string {
   return request.client || request.source || "anonymous";
 }
+
+export function capitalised(text: string): string {
+  return text.slice(0, 1).toUpperCase() + text.slice(1);
+}

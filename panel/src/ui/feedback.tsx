@@ -137,10 +137,10 @@ export function Problem({
 }
 
 /** A remark on a page: a limit, a reason, what to do next. */
-export function Note({ tone = "info", children }: { tone?: "info" | "warn" | "ok"; children: ComponentChildren }) {
+export function Note({ tone = "info", children }: { tone?: "info" | "warn" | "ok" | "bad"; children: ComponentChildren }) {
   return (
     <div class={`note ${tone}`}>
-      <Icon name={tone === "warn" ? "warning" : tone === "ok" ? "check" : "info"} />
+      <Icon name={tone === "warn" || tone === "bad" ? "warning" : tone === "ok" ? "check" : "info"} />
       <div>{children}</div>
     </div>
   );

@@ -65,6 +65,7 @@ from paddler_trio.wire.trio.work import (
     ChoiceGrammar,
     Constraint,
     ConversationPrompt,
+    Prompt,
     RegexGrammar,
 )
 
@@ -100,21 +101,21 @@ def grammar_of_answer(
 
 
 def budget_of_answer(
-    conversation: ConversationPrompt, start: AnswerStart, vocabulary: Vocabulary
+    prompt: Prompt, start: AnswerStart, vocabulary: Vocabulary
 ) -> ReasoningBudget | None:
     """How the engine ends the reasoning in time; None for no limit.
 
     A limit is a hint that coding agents send to every model: where a template marks no reasoning,
     there is none to end.
     """
-    if conversation.max_reasoning_tokens is None:
+    if not isinstance(prompt, ConversationPrompt) or prompt.max_reasoning_tokens is None:
         return None
-    reasoning = reasoning_of(start, thinking=conversation.thinking)
+    reasoning = reasoning_of(start, thinking=prompt.thinking)
     if not reasoning.close:
         return None
     may_open = reasoning.may_open and not reasoning.is_open
     return ReasoningBudget(
-        max_tokens=conversation.max_reasoning_tokens,
+        max_tokens=prompt.max_reasoning_tokens,
         open=_tokens_of(vocabulary, reasoning.open) if may_open and reasoning.open else [],
         close=_tokens_of(vocabulary, reasoning.close),
         is_open=reasoning.is_open,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import attrs
 
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
+from paddler_trio.wire.trio.adapters import Adapter
 from paddler_trio.wire.trio.desired_state_extras import Markers
 
 
@@ -17,6 +18,7 @@ class LanguageSource:
 
     Args:
       paths: the model file first, then what the engine uses beside it; the fingerprint covers all.
+      adapters: what requests choose from, in the order in which the engine has them.
       desired: its parameters and its template override count.
       trusts_messages: control tokens that messages spell become control tokens.
     """
@@ -24,4 +26,5 @@ class LanguageSource:
     paths: tuple[str, ...]
     desired: AgentDesiredState
     markers: Markers | None = None
+    adapters: tuple[Adapter, ...] = ()
     trusts_messages: bool = False

@@ -26,6 +26,7 @@ from paddler_trio.wire.paddler.agent_issue import (
     ModelPath,
 )
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
+from paddler_trio.wire.trio.adapters import Adapter
 from paddler_trio.wire.trio.desired_state_extras import Markers
 
 
@@ -88,9 +89,11 @@ class Language:
     templates: ModelTemplates
     parameters: InferenceParameters
     fingerprint: str
-    """The same on every agent that would answer alike: weights, template and projection."""
+    """The same on every agent that would answer alike: template and files, of adapters too."""
     markers: Markers | None = None
     """What an operator sets for the sections of its answers, over what its template has."""
+    adapters: tuple[Adapter, ...] = ()
+    """What requests choose from."""
 
 
 def read_language(source: LanguageSource) -> Language:
@@ -121,6 +124,7 @@ def read_language(source: LanguageSource) -> Language:
         parameters=desired.inference_parameters,
         fingerprint=_fingerprint(source.paths, template, markers),
         markers=markers,
+        adapters=source.adapters,
     )
 
 

@@ -14,6 +14,7 @@ from typing import TypeAlias, assert_never
 
 import attrs
 
+from paddler_trio.language.adapters_of_requests import adapters_of
 from paddler_trio.language.answer_grammar import (
     ToolNotConvertibleError,
     budget_of_answer,
@@ -124,16 +125,13 @@ def prompt_of(
         max_tokens=request.max_tokens or 0,
         sampling=sampling_of(language.parameters, request.sampling, language.vocabulary, seed=seed),
         grammar=grammar,
-        reasoning=(
-            budget_of_answer(request.prompt, rendering.start, language.vocabulary)
-            if isinstance(request.prompt, ConversationPrompt)
-            else None
-        ),
+        reasoning=budget_of_answer(request.prompt, rendering.start, language.vocabulary),
         logprobs=-1 if request.logprobs is None else request.logprobs,
         reuse_prefix=request.reuse_prefix,
         salt=request.cache_salt,
         isolated=isolated,
         hides_controls=is_extended and _hides_controls(request, language.vocabulary),
+        adapters=adapters_of(request.lora, language.adapters),
     )
     return Prompted(start=start, output=output)
 

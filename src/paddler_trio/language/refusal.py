@@ -14,6 +14,10 @@ class Refusal(PaddlerError):  # noqa: N818  # an answer to give, not a fault of 
         self.result: RawResult = {tag: content}
 
 
+class NotHere(Refusal):
+    """Another agent may have what this request needs: it is about to serve another state."""
+
+
 def bad_request(field: str, message: str) -> Refusal:
     """A field of an extended request is wrong; ``message`` has value, limit and remedy."""
     return Refusal("BadRequest", {"field": field, "message": message})

@@ -26,6 +26,7 @@ from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.paddler.messages import SetState, StopRespondingTo, render
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
+from paddler_trio.wire.trio.adapters import ADAPTER, MAX_ADAPTERS
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
@@ -133,7 +134,8 @@ class AgentConnection:
     @property
     def offers(self) -> frozenset[str]:
         """Return what requests may need of it."""
-        return self.kind.offers(self.features)
+        adapters = () if self.report is None else self.report.adapters[:MAX_ADAPTERS]
+        return self.kind.offers(self.features).union(ADAPTER + name for name in adapters)
 
     @property
     def takes_infill(self) -> bool:

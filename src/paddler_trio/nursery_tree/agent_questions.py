@@ -138,7 +138,7 @@ class AgentQuestions:
           LinkError: it left before it answered.
         """
         state, extras, slots = applicable_state(question.state), question.extras, question.slots
-        with self._asking_about(state.model, state.multimodal_projection):
+        with self._asking_about(*question.sources):
             return await self._ask(
                 lambda wire_id: AskFit(wire_id, state, extras, slots, beside=self.judges_beside)
             )

@@ -19,6 +19,7 @@ from paddler_trio.balancer.fleet.fleet_diff import (
 from paddler_trio.scheduler.fleet.fleet_values import Change
 from paddler_trio.wire.paddler.desired_state import InferenceParameters, LocalToAgent
 from paddler_trio.wire.paddler.results import PoolingType
+from paddler_trio.wire.trio.adapters import Adapter
 from paddler_trio.wire.trio.desired_state_extras import (
     Automatic,
     EngineOverrides,
@@ -28,6 +29,7 @@ from paddler_trio.wire.trio.desired_state_extras import (
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState, RolloutSpec
 from paddler_trio.wire.trio.replica_range import ReplicaRange
 
+ADAPTER = Adapter(name="a", source=LocalToAgent("/a.gguf"))
 SPEC = DeploymentSpec(name="coder", model=LocalToAgent("/m.gguf"))
 NONE, IN_PLACE, CONTEXT, WEIGHTS = Change
 
@@ -67,6 +69,7 @@ def engine(**values: Any) -> dict[str, Any]:
         ),
         (engine(max_drafts=3), CONTEXT, ["extras.engine.max_drafts"]),
         (engine(lora=("/a.gguf",)), WEIGHTS, ["extras.engine.lora"]),
+        ({"extras": Extras(adapters=(ADAPTER,))}, WEIGHTS, ["extras.adapters"]),
         ({"model": LocalToAgent("/n.gguf")}, WEIGHTS, ["model"]),
         ({"projection": LocalToAgent("/p.gguf"), "priority": 1}, WEIGHTS, ["projection", "prior"]),
     ],
@@ -79,6 +82,24 @@ def test_the_dearest_field_decides(
     found = list(different_fields(SPEC, after))
     assert len(found) == len(names)
     assert all(name.startswith(begin) for name, begin in zip(found, names, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("adapters", "change"),
+    [
+        ((attrs.evolve(ADAPTER, name="b"),), IN_PLACE),
+        ((attrs.evolve(ADAPTER, scale=0.5),), IN_PLACE),
+        ((attrs.evolve(ADAPTER, source=LocalToAgent("/b.gguf")),), WEIGHTS),
+        ((ADAPTER, attrs.evolve(ADAPTER, name="b")), WEIGHTS),
+        ((), WEIGHTS),
+    ],
+)
+def test_only_other_files_of_adapters_are_loaded(
+    adapters: tuple[Adapter, ...], change: Change
+) -> None:
+    before = attrs.evolve(SPEC, extras=Extras(adapters=(ADAPTER,)))
+    after = attrs.evolve(SPEC, extras=Extras(adapters=adapters))
+    assert change_between(before, after) is change_between(after, before) is change
 
 
 def test_pooling_is_a_reason_to_load_where_the_model_embeds() -> None:

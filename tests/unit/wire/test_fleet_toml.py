@@ -12,11 +12,13 @@ from paddler_trio.wire.paddler.desired_state import (
     LocalToAgent,
     NoModel,
 )
+from paddler_trio.wire.trio.adapters import Adapter
 from paddler_trio.wire.trio.desired_state_extras import Automatic, EngineOverrides, Extras
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState, Mixed, RolloutSpec
 from paddler_trio.wire.trio.fleet_toml import MAX_TOML_BYTES, FleetFile, fleet_of_toml
 from paddler_trio.wire.trio.replica_range import ReplicaRange
 
+SQL = Adapter(name="sql", source=LocalToAgent("/sql.gguf"), scale=0.5)
 WHOLE = """
 note = "a larger context"
 
@@ -38,6 +40,11 @@ temperature = 0
 
 [deployments.extras.engine]
 max_drafts = 2
+
+[[deployments.adapters]]
+name = "sql"
+source = "/sql.gguf"
+scale = 0.5
 
 [deployments.rollout]
 min_ready_s = 30
@@ -99,7 +106,11 @@ def test_every_name_means_what_it_means_in_json() -> None:
                     projection=hub_file("mmproj.gguf"),
                     parameters=InferenceParameters(context_size=32768, temperature=0.0),
                     extras=Extras(
-                        engine=EngineOverrides(max_drafts=2), auto=Automatic(n_gpu_layers=True)
+                        engine=EngineOverrides(max_drafts=2),
+                        auto=Automatic(n_gpu_layers=True),
+                        adapters=(
+                            Adapter(name="sql", source=LocalToAgent("/sql.gguf"), scale=0.5),
+                        ),
                     ),
                     template="{{ y }}",
                     aliases=("gpt-4o",),
@@ -173,6 +184,24 @@ def test_a_source_that_is_named_often_is_asked_for_once() -> None:
         (
             "[[deployments]]\nname = 'a'\nmodel = '/m'\ntemplate = { path = 'chat.jinja' }",
             """deployment 'a': expected a text or { file = "path" } @ $.deployments[0].template""",
+        ),
+        (
+            "[[deployments]]\nname='a'\nmodel='/m'\nadapters=[{source='hf:org/repo:Q4_K_M'}]",
+            "a repository: write hf:org/repo/file @ $.deployments[0].adapters[0].source",
+        ),
+        (
+            "[[deployments]]\nname='a'\nmodel='/m'\nadapters=[{name='b', source=1}]",
+            "expected the text of a source, got 1 @ $.deployments[0].adapters[0].source",
+        ),
+        (
+            "[[deployments]]\nname='a'\nmodel='/m'\nadapters=["
+            + "{name='b', source='/b'}," * 65
+            + "]",
+            "65 adapters, the limit is 64 @ $.deployments[0].adapters",
+        ),
+        (
+            "[[deployments]]\nname='a'\nmodel='/m'\nextras.adapters=[]\nadapters=[]",
+            "adapters stand beside extras and in them: leave one out @ $.deployments[0].adapters",
         ),
         (
             "[[deployments]]\nname = 'a'\nmodel = '/m'\nparameters.top_k = 'auto'",

@@ -21,6 +21,7 @@ from paddler_trio.wire.paddler.request_params import (
     JsonSchemaGrammar,
     PaddlerWork,
 )
+from paddler_trio.wire.trio.adapters import AdapterChoice
 from paddler_trio.wire.trio.paddler_translation import (
     UNLIMITED_TOKENS,
     UnsupportedByPaddler,
@@ -100,6 +101,7 @@ GENERATIONS = st.builds(
     logprobs=st.sampled_from([None, None, 0]),
     reuse_prefix=st.sampled_from([True, True, False]),
     cache_salt=st.sampled_from(["", "", "salt"]),
+    lora=st.sampled_from([(), (), (AdapterChoice(id=0, scale=0.5),)]),
 )
 
 
@@ -156,6 +158,7 @@ def _asked(**fields: Any) -> Generate:
         (_said(logprobs=0), "logprobs"),
         (_said(reuse_prefix=False), "reuse_prefix"),
         (_said(cache_salt="mine"), "cache_salt"),
+        (_said(lora=(AdapterChoice(name="sql"),)), "lora"),
         (_said(constraint=ChoiceGrammar(("a",))), "constraint"),
         (_said(sampling=SamplingOverrides(seed=0)), "sampling.seed"),
         (_said(sampling=SamplingOverrides(ignore_eos=True)), "sampling.ignore_eos"),

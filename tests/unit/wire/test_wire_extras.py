@@ -12,11 +12,13 @@ from paddler_trio.wire.codec import dumps, loads, structure, unstructure
 from paddler_trio.wire.engine.engine_settings import EngineSettings
 from paddler_trio.wire.paddler.desired_state import (
     BalancerDesiredState,
+    HuggingFaceModel,
     LocalToAgent,
     applicable_state,
     state_digest,
 )
 from paddler_trio.wire.scalars import float32
+from paddler_trio.wire.trio.adapters import Adapter
 from paddler_trio.wire.trio.desired_state_extras import (
     NO_EXTRAS,
     Automatic,
@@ -85,7 +87,24 @@ markers = st.builds(
     ),
 )
 automatic = st.builds(Automatic, context_size=st.booleans(), n_gpu_layers=st.booleans())
-extras = st.builds(Extras, engine=wishes, markers=st.none() | markers, auto=st.none() | automatic)
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,9}", fullmatch=True)
+adapters = st.lists(
+    st.builds(
+        Adapter,
+        name=names,
+        source=st.builds(LocalToAgent, texts) | st.builds(HuggingFaceModel, texts, texts, texts),
+        scale=st.floats(-100, 100, width=32).map(float32),
+    ),
+    max_size=4,
+    unique_by=lambda adapter: adapter.name,
+).map(tuple)
+extras = st.builds(
+    Extras,
+    engine=wishes,
+    markers=st.none() | markers,
+    auto=st.none() | automatic,
+    adapters=adapters,
+)
 
 
 def test_every_engine_setting_can_be_wished() -> None:

@@ -88,7 +88,7 @@ def test_other_spellings_are_taken() -> None:
         ({"stop": [""]}, "an empty text ends nothing @ $.stop[0]"),
         ({"stop": ["a"] * 17}, "17 entries, the limit is 16 @ $.stop"),
         ({"system": "x" * 70_000}, "70000 characters, the limit is 65536 @ $.system"),
-        ({"lora": [{"name": "a", "id": 1}]}, "a name or an id, and not both"),
+        ({"lora": [{"name": "a", "id": 1}]}, "by its id or by its name, one of them"),
         ({"tools": [{"name": "f"}]}, 'a tool is {"type": "function"'),
         ({"template_kwargs": {"a": "x" * MAX_JSON_BYTES}}, "bytes, the limit is 131072"),
         ({"name": "default"}, "'default' cannot name a preset"),
@@ -135,11 +135,31 @@ def test_names_are_unique(deployments: list[object], words: str) -> None:
 
 
 def test_a_fleet_knows_its_presets_and_an_older_version_reads_one_without() -> None:
-    state = structure(
-        {"deployments": [deployment("a", presets=[EVERYTHING]), deployment("b")]}, FleetState
-    )
+    law = {"name": "law", "source": {"LocalToAgent": "/law.gguf"}}
+    tax = {"name": "tax", "source": {"LocalToAgent": "/tax.gguf"}}
+    extras = {"adapters": [tax, law]}
+    first = deployment("a", presets=[EVERYTHING], extras=extras)
+    state = structure({"deployments": [first, deployment("b")]}, FleetState)
     spec, preset = state.presets["qwen:8b-terse"]
     assert (spec.name, preset.name) == ("a", "qwen:8b-terse")
-    plain = structure({"deployments": [deployment("a"), deployment("b")]}, FleetState)
+    plain = structure(
+        {"deployments": [deployment("a", extras=extras), deployment("b")]}, FleetState
+    )
     assert "presets" not in unstructure(plain)["deployments"][0]  # type: ignore[index]
     assert spec.digest == plain.deployments[0].digest, "agents are sent the same"
+
+
+def test_adapters_of_a_preset_are_those_of_its_deployment() -> None:
+    def fleet(adapters: list[Any]) -> FleetState:
+        deployment = {
+            "name": "a",
+            "model": {"LocalToAgent": "/m.gguf"},
+            "extras": {"adapters": adapters},
+            "presets": [{"name": "lawyer", "lora": [{"name": "law"}]}],
+        }
+        return structure({"deployments": [deployment]}, FleetState)
+
+    law = {"name": "law", "source": {"LocalToAgent": "/law.gguf"}}
+    assert fleet([law]).presets["lawyer"][1].lora[0].name == "law"
+    with pytest.raises(WireError, match=r"no adapter 'law'.*deployments\[0\]\.presets\[0\]\.lora"):
+        fleet([])

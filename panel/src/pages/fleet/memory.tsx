@@ -34,6 +34,11 @@ export function MemoryMeters({ memory, limit }: { memory: AgentMemory | null; li
   const devices = (memory?.devices ?? []).filter((device) => (device.actual ?? device.predicted ?? 0) > 0);
   return (
     <>
+      {memory?.slot_context ? (
+        <p class="slot-context">
+          <b>{memory.slot_context.toLocaleString("en")}</b> tokens a slot
+        </p>
+      ) : null}
       {devices.slice(0, limit).map((device) => (
         <DeviceMeter key={device.device} device={device} />
       ))}

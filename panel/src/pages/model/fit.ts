@@ -47,6 +47,10 @@ export interface FitReport {
   chosen: string[];
   devices: DeviceFit[];
   options: FitOption[];
+  /** The most tokens that one slot may have. */
+  slot_context?: number | null;
+  /** Why a GPU of the machine would compute nothing; absent if one does, or there is none. */
+  hint?: string;
 }
 
 export interface Verdict {

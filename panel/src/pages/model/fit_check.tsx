@@ -1,13 +1,14 @@
 /** Whether the deployment in the form fits the agents: each answers for its own machine. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { signal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
 import { api } from "../../core/api";
-import { formatBytes, plural } from "../../core/format";
+import { capitalised, formatBytes, plural } from "../../core/format";
 import { store } from "../../core/store";
 import type { Agent } from "../../types";
 import { Badge, Button, Card, Meter, Note } from "../../ui";
 import { type DeviceFit, fitQuestion, type FitReport, hostsFor, optionValues, type Verdict, verdictOf, verdictOfError } from "./fit";
-import { change, type Draft, draftSpec } from "./fleet_state";
+import { change, type Draft, draftSpec, isDirty } from "./fleet_state";
 import type { Spec } from "./spec";
 import { type Problems, specOf } from "./values";
 
@@ -16,6 +17,8 @@ export const AT_ONCE = 4;
 const AT_MOST = 24;
 /** A little more than the balancer waits for one answer. */
 const ANSWER_MS = 110_000;
+/** After the last key: a verdict costs each agent a look into the model's files. */
+const QUIET_MS = 800;
 const FITTING = ["model", "projection", "slots", "where", "parameters.", "extras."];
 
 /** What the verdict depends on, as text: a verdict on something else is old. */
@@ -25,10 +28,30 @@ export function fitKey(open: Draft): string {
   );
 }
 
+/** What the agents have said so far, and of what. */
+interface Judgement {
+  key: string;
+  /** By the name of the agent. */
+  verdicts: ReadonlyMap<string, Verdict>;
+  busy: boolean;
+}
+
+const NOTHING: Judgement = { key: "", verdicts: new Map(), busy: false };
+/** Of the form that is open, for its review, too. */
+const judgement = signal<Judgement>(NOTHING);
+
+/** Why this deployment would not be served, by agent; null while that is asked, or was not. */
+export function objections(open: Draft): ReadonlyMap<string, Verdict> | null {
+  const { key, verdicts, busy } = judgement.value;
+  const bad = new Map([...verdicts].filter(([, verdict]) => verdict.tone === "bad"));
+  return key !== fitKey(open) || (busy && bad.size === 0) ? null : bad;
+}
+
 export function FitCheck({ open, problems, asked }: { open: Draft; problems: Problems; asked: number }) {
-  const [verdicts, setVerdicts] = useState<ReadonlyMap<string, Verdict>>(new Map());
-  const [of, setOf] = useState("");
-  const [busy, setBusy] = useState(false);
+  const { key: of, verdicts, busy } = judgement.value;
+  const say = (more: Partial<Judgement>): void => {
+    judgement.value = { ...judgement.peek(), ...more };
+  };
   const running = useRef<AbortController | null>(null);
   const spec = specUnlessWrong(open, problems);
   const hosts = hostsFor(store.agents.value.values(), spec ?? open.base);
@@ -39,31 +62,43 @@ export function FitCheck({ open, problems, asked }: { open: Draft; problems: Pro
     running.current?.abort();
     const stop = new AbortController();
     running.current = stop;
-    setBusy(true);
-    setOf(fitKey(open));
-    setVerdicts(new Map());
+    say({ key: fitKey(open), verdicts: new Map(), busy: true });
     const waiting = hosts.slice(0, AT_MOST);
     const ask = async (): Promise<void> => {
       for (let host = waiting.shift(); host !== undefined && !stop.signal.aborted; host = waiting.shift()) {
-        const { id } = host;
         const verdict = await verdictFrom(host, spec, stop.signal);
         if (!stop.signal.aborted) {
-          setVerdicts((known) => new Map(known).set(id, verdict));
+          say({ verdicts: new Map(judgement.peek().verdicts).set(host.label, verdict) });
         }
       }
     };
     await Promise.all(Array.from({ length: AT_ONCE }, ask));
     if (!stop.signal.aborted) {
-      setBusy(false);
+      say({ busy: false });
     }
   };
+  const key = fitKey(open);
   useEffect(() => {
     if (asked > 0) {
       void judge();
     }
   }, [asked]);
-  useEffect(() => () => running.current?.abort(), []);
-  const isOld = verdicts.size > 0 && of !== fitKey(open);
+  const isChanged = open.isNew || isDirty(open);
+  useEffect(() => {
+    if (isChanged && of !== key && hosts.length > 0) {
+      const timer = setTimeout(() => void judge(), QUIET_MS);
+      return () => clearTimeout(timer);
+    }
+    return undefined;
+  }, [key, isChanged, hosts.length > 0]);
+  useEffect(
+    () => () => {
+      running.current?.abort();
+      judgement.value = NOTHING;
+    },
+    [],
+  );
+  const isOld = verdicts.size > 0 && of !== key;
   return (
     <Card
       title="Does it fit?"
@@ -85,12 +120,11 @@ export function FitCheck({ open, problems, asked }: { open: Draft; problems: Pro
           Each agent reads the headers of the model's files and judges by what is free on its machine. Nothing is loaded.
         </p>
       ) : null}
-      {isOld ? <Note tone="warn">The form has changed since: ask again.</Note> : null}
       {verdicts.size > 0 || busy ? (
         <ul class={isOld ? "verdicts old" : "verdicts"} aria-live="polite">
           {hosts.slice(0, AT_MOST).map((host) => (
             <li key={host.id}>
-              <VerdictRow name={host.label} verdict={verdicts.get(host.id) ?? null} />
+              <VerdictRow name={host.label} verdict={verdicts.get(host.label) ?? null} />
             </li>
           ))}
         </ul>
@@ -126,7 +160,7 @@ function VerdictRow({ name, verdict }: { name: string; verdict: Verdict | null }
   }
   const { report } = verdict;
   return (
-    <details class="verdict-box">
+    <details class="verdict-box" open={verdict.tone === "bad" || Boolean(report?.hint)}>
       <summary class="verdict">
         <b class="truncate">{name}</b>
         <span class="numbers">{report ? verdict.text : ""}</span>
@@ -143,14 +177,20 @@ function Numbers({ report }: { report: FitReport }) {
     <div class="stack">
       <p class="muted">
         {report.architecture}, {report.context_size.toLocaleString("en")} tokens
-        {report.chosen.includes("context_size") ? " (chosen)" : ""} for {plural(report.slots, "slot")}, trained with{" "}
-        {report.n_ctx_train.toLocaleString("en")}; {layers} of {plural(report.n_layers, "layer")} on the GPU
+        {report.chosen.includes("context_size") ? " (chosen)" : ""} for {plural(report.slots, "slot")}
+        {report.slot_context && report.slots > 1 ? (
+          <>
+            , <b>{report.slot_context.toLocaleString("en")} each</b>
+          </>
+        ) : null}
+        ; trained with {report.n_ctx_train.toLocaleString("en")}; {layers} of {plural(report.n_layers, "layer")} on the GPU
         {report.chosen.includes("n_gpu_layers") ? " (chosen)" : ""}; {report.k_cache_dtype}/{report.v_cache_dtype} KV.
       </p>
       {report.devices.map((device) => (
         <DeviceMeter key={device.device} device={device} />
       ))}
       {report.problem ? <p>{report.problem}</p> : null}
+      {report.hint ? <Note tone="warn">{capitalised(report.hint)}.</Note> : null}
       {report.options.length > 0 ? (
         <div class="row">
           <span>Would fit with</span>

@@ -3,10 +3,11 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError } from "../../core/api";
 import { formatDate } from "../../core/format";
-import { Button, Dialog, Field, Input, Note, Problem, toast } from "../../ui";
+import { Button, Checkbox, Dialog, Field, Input, Note, Problem, toast } from "../../ui";
 import { DiffList } from "./diff_list";
 import { stateDiff } from "./diff";
-import { apply, dryRun, type FleetNow, loadFleet, markRefusal } from "./fleet_state";
+import { objections } from "./fit_check";
+import { apply, draft, dryRun, type FleetNow, loadFleet, markRefusal } from "./fleet_state";
 import type { Proposal } from "./proposal";
 import { refusalOf } from "./refusal";
 import type { DeploymentChange, State, StoredRevision } from "./spec";
@@ -109,6 +110,10 @@ function Decision({
     }
   };
   const isNothing = changes !== null && changes.length === 0;
+  const [isForced, setForced] = useState(false);
+  const open = proposal.isDraft ? draft.value : null;
+  const against = open ? objections(open) : new Map<string, never>();
+  const mayStore = changes !== null && !isNothing && !busy && (against === null || against.size === 0 || isForced);
   return (
     <Dialog
       title={proposal.title}
@@ -117,7 +122,7 @@ function Decision({
       actions={
         <>
           <Button onClick={() => close(false)}>Back</Button>
-          <Button kind={proposal.isDraft ? "primary" : "danger"} busy={busy} disabled={changes === null || isNothing} onClick={store}>
+          <Button kind={proposal.isDraft ? "primary" : "danger"} busy={busy} disabled={!mayStore} onClick={store}>
             {proposal.isDraft ? "Apply" : "Remove"}
           </Button>
         </>
@@ -126,6 +131,19 @@ function Decision({
       {error ? <Problem error={error} /> : null}
       {isNothing ? <Note>This is what is in force already: nothing changes.</Note> : null}
       <DiffList diffs={diffs} costs={changes ?? []} />
+      {against === null ? <Note>The agents have not said yet whether it fits.</Note> : null}
+      {against !== null && against.size > 0 ? (
+        <Note tone="bad">
+          <ul class="objections">
+            {[...against].map(([agent, { word, text }]) => (
+              <li key={agent}>
+                It {word} on <b>{agent}</b>: {text}
+              </li>
+            ))}
+          </ul>
+          <Checkbox label="Apply it all the same" checked={isForced} onValue={setForced} />
+        </Note>
+      ) : null}
       <Field label="Note" help="Stands in the history, for those who come after you.">
         <Input
           value={note}
@@ -133,7 +151,7 @@ function Decision({
           placeholder="Why"
           onValue={setNote}
           onKeyDown={(event) => {
-            if (event.key === "Enter" && changes !== null && !isNothing && !busy) {
+            if (event.key === "Enter" && mayStore) {
               void store();
             }
           }}

@@ -43,6 +43,8 @@ class AgentStatus:
     wanted_state: str | None = attrs.field(default=None, init=False)
     served_state: str | None = attrs.field(default=None, init=False)
     model_fingerprint: str | None = attrs.field(default=None, init=False)
+    adapters: tuple[str, ...] = attrs.field(default=(), init=False)
+    """The names of those that requests can choose."""
     progress: float | None = attrs.field(default=None, init=False)
     detail: str | None = attrs.field(default=None, init=False)
     download: DownloadProgress | None = attrs.field(default=None, init=False)
@@ -134,6 +136,7 @@ class AgentStatus:
             memory=self.memory,
             load_s=None if self.load_s is None else float32(self.load_s),
             room=self.room,
+            adapters=self.adapters,
         )
 
     def _engine(self) -> Mapping[str, object] | None:

@@ -8,7 +8,7 @@ have been without it. Engines that crashed are started again without a check.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -23,7 +23,14 @@ from paddler_trio.agent.model.model_errors import (
     slot_issues,
 )
 from paddler_trio.agent.model.model_file import describe
-from paddler_trio.agent.model.model_fit import UNLOADABLE, Held, Judged, ModelFit, rooms_of
+from paddler_trio.agent.model.model_fit import (
+    NOT_LOADING,
+    UNLOADABLE,
+    Held,
+    Judged,
+    ModelFit,
+    rooms_of,
+)
 from paddler_trio.agent.model.model_load import LoadRules
 from paddler_trio.errors import MemoryUnknownError
 from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
@@ -103,6 +110,7 @@ class FitGate:
             load if slots is None else attrs.evolve(load, slots=slots),
             desired.model,
             desired.multimodal_projection,
+            adapters=extras.sources,
             held=await self.held(load.model_path),
             auto=extras.automatic,
         )
@@ -117,6 +125,7 @@ class FitGate:
             desired.model,
             desired.multimodal_projection,
             extras.automatic,
+            adapters=extras.sources,
             serves=serves,
             loads_now=False,
         )
@@ -133,6 +142,7 @@ class FitGate:
         projection: DesiredModel,
         auto: Automatic,
         *,
+        adapters: Sequence[DesiredModel] = (),
         serves: bool,
         loads_now: bool,
     ) -> Judged | None:
@@ -151,7 +161,7 @@ class FitGate:
             return None
         name = describe(model)
         try:
-            judged = await self._judge(load, model, projection, auto)
+            judged = await self._judge(load, model, projection, adapters, auto)
         except MemoryUnknownError as error:
             if self.refuses and serves and error.kind in UNLOADABLE:
                 leads_elsewhere = isinstance(model, UrlModel) and error.kind in MAY_BE_A_PAGE
@@ -262,17 +272,23 @@ class FitGate:
         return available is None or judged.verdict.need.bytes_by_device[HOST] <= available
 
     async def _judge(
-        self, load: LoadModel, model: DesiredModel, projection: DesiredModel, auto: Automatic
+        self,
+        load: LoadModel,
+        model: DesiredModel,
+        projection: DesiredModel,
+        adapters: Sequence[DesiredModel],
+        auto: Automatic,
     ) -> Judged:
         """Judge a load; MemoryUnknownError."""
         held = await self.held(load.model_path)
+        judge = partial(self.fit.judge, load, model, adapters=adapters, held=held, auto=auto)
         try:
-            return await self.fit.judge(load, model, projection, held=held, auto=auto)
+            return await judge(projection)
         except MemoryUnknownError as error:
-            if isinstance(projection, NoModel) or error.kind not in {*UNLOADABLE, "missing"}:
+            if isinstance(projection, NoModel) or error.kind not in NOT_LOADING:
                 raise
             log.warning("judged without the projection", reason=str(error))
-            return await self.fit.judge(load, model, NoModel(), held=held, auto=auto)
+            return await judge(NoModel())
 
 
 def has_other_source(desired: AgentDesiredState, before: AgentDesiredState | None) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from paddler_trio.agent.model.model_fit import OF_HOST, Judged
 from paddler_trio.scheduler.fit.fit_suggestions import Suggestion
-from paddler_trio.scheduler.fit.fit_values import HOST, Room
+from paddler_trio.scheduler.fit.fit_values import HOST, Room, slot_context
 from paddler_trio.wire.engine.memory_need import DeviceNeed, MemoryNeed
 from paddler_trio.wire.trio.fit_messages import DeviceFit, FitOption, FitReport
 
@@ -40,6 +40,9 @@ def fit_report(judged: Judged, *, beside: bool | None = None) -> FitReport:
         devices=_devices(need, verdict.need.bytes_by_device, judged.rooms),
         options=tuple(map(_option, judged.suggestions)),
         beside=beside,
+        slot_context=slot_context(
+            shape.context_size, slots=shape.slots, is_unified=judged.load.settings.unified
+        ),
     )
 
 

@@ -11,7 +11,7 @@ import trio
 from paddler_trio.agent.link.link_tasks import AnswerReply, LinkTasks
 from paddler_trio.agent.model.fit_gate import FitGate
 from paddler_trio.agent.model.fit_report import fit_report
-from paddler_trio.agent.model.model_fit import UNLOADABLE
+from paddler_trio.agent.model.model_fit import NOT_LOADING
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.errors import MemoryUnknownError, one_line
 from paddler_trio.wire.codec import unstructure
@@ -68,7 +68,7 @@ async def _answer(question: AskFit, models: ModelServer, gate: FitGate) -> Answe
             else None
         )
     except MemoryUnknownError as error:
-        code = UNPROCESSABLE if error.kind in UNLOADABLE else BAD_GATEWAY
+        code = UNPROCESSABLE if error.kind in NOT_LOADING else BAD_GATEWAY
         return Answer(question.id, None, str(error), code)
     except Exception as error:  # a bug: the agent serves on
         log.exception("a question whether a model fits failed", id=question.id)

@@ -93,7 +93,7 @@ class WantedLoad:
     """The load that an engine is asked for, before anything is chosen: the same again is not loaded
     again.
 
-    ``files`` are those of the model and of its projection.
+    ``files``: of the model, of its projection, and of its adapters.
     """
 
     load: LoadModel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paddler_trio.agent.model.model_fit import OF_HOST, Judged, required
-from paddler_trio.scheduler.fit.fit_values import HOST
+from paddler_trio.scheduler.fit.fit_values import HOST, slot_context
 from paddler_trio.wire.engine.engine_pipe import LoadModel
 from paddler_trio.wire.engine.memory_need import MemoryUse
 from paddler_trio.wire.trio.fit_messages import DeviceMemory, MemoryInForce
@@ -31,6 +31,9 @@ def memory_in_force(
     return MemoryInForce(
         context_size=load.context_size,
         n_gpu_layers=load.n_gpu_layers,
+        slot_context=slot_context(
+            load.context_size, slots=load.slots, is_unified=load.settings.unified
+        ),
         chosen=() if judged is None else judged.chosen,
         devices=tuple(
             DeviceMemory(

@@ -76,8 +76,7 @@ class ModelApplication:
         stays_refused = keeps_model and self.status.phase == "failed"
         if not stays_refused:
             self.status.set(phase="resolving", progress=None)
-        offered = self.places.offered
-        in_force = None if offered is None else offered.in_force
+        in_force = self.places.in_force
         before = None if in_force is None else in_force.desired
         if self.gate is not None and has_other_source(desired, before):
             if not stays_refused:  # the model in force gets work as long as headers are fetched
@@ -90,13 +89,15 @@ class ModelApplication:
             await self.places.clear()
             self.shown.nothing(desired, extended_digest(desired, extras))
             return None
+        adapters = await self.fetch.adapters(extras)
         load = self.rules.load(
             desired,
             extras,
             model_path=file.path,
             projection_path=None if projection is None else projection.path,
+            adapters=[adapter.path for adapter in adapters],
         )
-        wanted = WantedLoad(load, extras.automatic, (file, projection))
+        wanted = WantedLoad(load, extras.automatic, (file, projection, *adapters))
         try:
             model = await self.places.begun(wanted, desired, engines)
             model.projection_error = missing
@@ -134,17 +135,20 @@ class ModelApplication:
         # no await from here on: there is no moment without a model to answer
         self.places.offer(model, engines)
         self.on_language(facts)
-        self.shown.in_force(model, desired, issues, facts.fingerprint)
+        adapters = tuple(adapter.name for adapter in extras.adapters)
+        self.shown.in_force(model, desired, issues, facts.fingerprint, adapters)
         digest = extended_digest(desired, extras)
         model.take_language(language, InForce(desired, digest, facts.fingerprint), engines)
 
     def _language_of(
         self, model: LoadedModel, desired: AgentDesiredState, extras: Extras, *, sees: bool
     ) -> LanguageSource:
-        paths = [file.path for file in model.wanted.files if file is not None]
+        file, projection, *adapters = model.wanted.files
+        used = (file, projection if sees else None, *adapters)
         return LanguageSource(
-            paths=tuple(paths if sees else paths[:1]),
+            paths=tuple(each.path for each in used if each is not None),
             desired=desired,
             markers=extras.markers,
+            adapters=extras.adapters,
             trusts_messages=self.trusts_messages,
         )

@@ -31,6 +31,7 @@ from paddler_trio.wire.paddler.desired_state import (
     LocalToAgent,
     NoModel,
 )
+from paddler_trio.wire.trio.desired_state_extras import Extras
 
 log = structlog.get_logger("model")
 
@@ -80,6 +81,12 @@ class ModelFetch:
             )
         except ModelSourceError as error:
             return None, error
+
+    async def adapters(self, extras: Extras) -> tuple[ModelFile, ...]:
+        """Return the files of all adapters; ModelSourceError: without one of them the answers of
+        those that choose it would be another model's."""
+        files = [await self._file(each, ModelFileDoesNotExist) for each in extras.sources]
+        return tuple(file for file in files if file is not None)
 
     async def wait_retry(self, error: ModelFetchError) -> None:
         """Return when the download should be tried again."""

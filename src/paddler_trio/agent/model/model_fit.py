@@ -11,7 +11,7 @@ its weights from the disk for every token is not served.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
@@ -52,6 +52,8 @@ REFUSING_KINDS: Final = frozenset({"context_refused", "model_refused"})
 """llama.cpp refuses these parameters; others may do."""
 UNLOADABLE: Final = frozenset({"not_gguf", "truncated", "unknown_architecture", *REFUSING_KINDS})
 """Kinds of MemoryUnknownError that loading the model would end with, too."""
+NOT_LOADING: Final = frozenset({*UNLOADABLE, "missing"})
+"""Those, and a file that is not there: an operator is told that it does not load."""
 OF_HOST: Final = frozenset({"cpu", "igpu", "accel"})
 """Kinds of devices whose memory is the host's."""
 
@@ -67,9 +69,10 @@ class Questions(Protocol):
 
 
 OpenQuestions: TypeAlias = Callable[
-    [DesiredModel, DesiredModel, HubSettings], AbstractAsyncContextManager[Questions]
+    [DesiredModel, DesiredModel, HubSettings, Sequence[DesiredModel]],
+    AbstractAsyncContextManager[Questions],
 ]
-"""About a model and its projection, wherever they are; MemoryUnknownError."""
+"""About a model, its projection and its adapters, wherever they are; MemoryUnknownError."""
 
 
 @attrs.frozen
@@ -161,6 +164,7 @@ class ModelFit:
         model: DesiredModel,
         projection: DesiredModel,
         *,
+        adapters: Sequence[DesiredModel] = (),
         held: Held,
         auto: Automatic = NOTHING_AUTOMATIC,
     ) -> Judged:
@@ -175,26 +179,26 @@ class ModelFit:
                     self.store.url, self.store.key_file, self.store.tls
                 )
                 try:
-                    return await self._asked(load, model, projection, through, held, auto)
+                    return await self._asked(
+                        load, (model, projection, through, adapters), held, auto
+                    )
                 except MemoryUnknownError as error:
                     if error.kind != "unreachable":
                         raise
                     log.info("headers come from the source", reason=str(error))
-            return await self._asked(load, model, projection, self.hub, held, auto)
+            return await self._asked(load, (model, projection, self.hub, adapters), held, auto)
 
     async def _asked(
         self,
         load: LoadModel,
-        model: DesiredModel,
-        projection: DesiredModel,
-        hub: HubSettings,
+        asked: tuple[DesiredModel, DesiredModel, HubSettings, Sequence[DesiredModel]],
         held: Held,
         auto: Automatic,
     ) -> Judged:
         """Judge a load that was asked for; MemoryUnknownError."""
         failure: MemoryUnknownError
         try:
-            async with self.open_questions(model, projection, hub) as questions:
+            async with self.open_questions(*asked) as questions:
                 try:
                     return await self._judged(_DryRuns(load, questions), held, auto)
                 except MemoryUnknownError as error:

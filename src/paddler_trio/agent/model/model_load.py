@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from paddler_trio import __version__
@@ -28,6 +30,7 @@ class LoadRules:
         *,
         model_path: str,
         projection_path: str | None,
+        adapters: Sequence[str] = (),
     ) -> LoadModel:
         """Return the load that serves ``desired``; its numbers, also where agents are to choose."""
         parameters = desired.inference_parameters
@@ -47,4 +50,5 @@ class LoadRules:
             else PoolingType.UNSPECIFIED.value,  # a change of it is no reason to load again
             settings=extras.engine.over(self.settings),
             projection_path=projection_path,
+            adapters=list(adapters),
         )

@@ -21,11 +21,12 @@ from paddler_trio.agent.model.loaded_model import Children, LoadedModel, ModelOw
 from paddler_trio.agent.model.model_errors import ModelNotServableError, load_issues
 from paddler_trio.agent.model.model_shown import ModelShown
 from paddler_trio.agent.model.model_uses import ModelUses
+from paddler_trio.agent.model.serving import InForce
 from paddler_trio.models.memory.memory_prediction import remember_load
 from paddler_trio.system.synchronization import Changes, wait_first
 from paddler_trio.wire.engine.engine_pipe import LoadModel, Ready
 from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState, NoModel
+from paddler_trio.wire.paddler.desired_state import AgentDesiredState, LocalToAgent, NoModel
 
 log = structlog.get_logger("model")
 
@@ -73,6 +74,11 @@ class ModelPlaces:
     """The departure of the one that leaves, also while it is wanted again and not offered yet."""
     _promised: LoadedModel | None = attrs.field(default=None, init=False)
     """The one that takes the memory which was promised to it."""
+
+    @property
+    def in_force(self) -> InForce | None:
+        """The desired state of the model that requests go to, and what was read for it."""
+        return None if self.offered is None else self.offered.in_force
 
     @property
     def newest(self) -> LoadedModel | None:
@@ -198,6 +204,7 @@ class ModelPlaces:
                 desired.model,
                 NoModel() if wanted.files[1] is None else desired.multimodal_projection,
                 wanted.automatic,
+                adapters=[LocalToAgent(path) for path in wanted.load.adapters],
                 serves=self.offered is not None and self.offered.serving is not None,
                 loads_now=True,
             )

@@ -49,7 +49,7 @@ from paddler_trio.agent.model.model_fit import Held, Judged, ModelFit
 from paddler_trio.agent.model.model_load import LoadRules
 from paddler_trio.agent.model.model_places import ModelPlaces
 from paddler_trio.agent.model.model_shown import ModelShown
-from paddler_trio.agent.model.serving import InForce, Serving
+from paddler_trio.agent.model.serving import Serving
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.models.hub.hub_settings import HubSettings
@@ -202,7 +202,7 @@ class ModelServer:
         """Return what of the caches it serves and wants to serve, as it is now."""
         desired = self.desired
         wanted = () if desired is None else (desired.model, desired.multimodal_projection)
-        return CacheView(self.hub, wanted, self._places.paths)
+        return CacheView(self.hub, (*wanted, *self._extras.sources), self._places.paths)
 
     async def touch_uses(self) -> None:
         """Note that what is served is in use still."""
@@ -333,7 +333,7 @@ class ModelServer:
     def _keeps_model(self) -> bool:
         """A model is in force that is not the desired one, and answers the same kind of
         requests: it gets work until the desired one is loaded."""
-        before, desired = self._in_force, self.desired
+        before, desired = self._places.in_force, self.desired
         return (
             before is not None
             and desired is not None
@@ -346,20 +346,14 @@ class ModelServer:
     @property
     def _kept_state(self) -> str | None:
         """The digest of what that model serves now."""
-        before = self._in_force
+        before = self._places.in_force
         keeps = self._keeps_model and self.serving is not None
         return before.digest if keeps and before is not None else None
-
-    @property
-    def _in_force(self) -> InForce | None:
-        """The model that requests go to, and what its language was read for."""
-        offered = self._places.offered
-        return None if offered is None else offered.in_force
 
     # ------------------------------------------------------- what happens to models
 
     def offer_changed(self) -> None:
-        model, in_force = self._places.offered, self._in_force
+        model, in_force = self._places.offered, self._places.in_force
         self.serving = None if model is None else model.serving
         self._shown.serving(
             model,

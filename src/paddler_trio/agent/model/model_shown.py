@@ -113,6 +113,7 @@ class ModelShown:
             issues=frozenset(),
             application=AgentStateApplicationStatus.APPLIED,
             served_state=digest,
+            adapters=(),
             model_path=None,
             uses_chat_template_override=desired.chat_template_override is not None,
         )
@@ -123,10 +124,11 @@ class ModelShown:
         desired: AgentDesiredState,
         issues: frozenset[AgentIssue],
         fingerprint: str,
+        adapters: tuple[str, ...],
     ) -> None:
         """Note that the desired state is applied; whether it answers now is shown by
         :meth:`serving`."""
-        self.status.model_fingerprint = fingerprint
+        self.status.model_fingerprint, self.status.adapters = fingerprint, adapters
         self.status.set(
             issues=issues,
             application=AgentStateApplicationStatus.APPLIED,

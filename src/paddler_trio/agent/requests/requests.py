@@ -300,6 +300,9 @@ class AgentRequests:
         running.reply.acknowledge(running.wire_id, serving.in_force.fingerprint)
         if not isinstance(prepared, PreparedGeneration):
             assert isinstance(prepared, Refused), "a generation is prepared or refused"
+            if prepared.is_elsewhere:
+                running.return_unfinished(OTHER_MODEL)
+                return
             running.finish([], [prepared.result])
             running.reply.flush()
             return

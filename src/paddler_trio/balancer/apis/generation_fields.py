@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from paddler_trio.balancer.apis.adapter_choice import choices_of
 from paddler_trio.balancer.apis.api_errors import invalid
-from paddler_trio.balancer.apis.fields import Field, accepted, hint, record, refused
+from paddler_trio.balancer.apis.fields import Field, accepted, hint, list_in, record, refused
 from paddler_trio.balancer.apis.ignored_fields import IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.sampling_fields import sampling_of
@@ -163,8 +164,6 @@ def refused_fields() -> tuple[Field, ...]:
         hint("t_max_prompt_ms", "a prompt is cut to its slot, not to a time", neutral=(0, -1)),
         hint("post_sampling_probs", "use /completion", neutral=(False,)),
         hint("backend_sampling", "the engine decides where it samples", neutral=(False,)),
-        # without the adapters that it names, it is the answer of another model
-        refused("lora", "adapters are not chosen by a request", neutral=([],)),
         # a grammar that holds too early leaves no room for what is to come before it
         refused("grammar_lazy", "the grammar holds from the first token", neutral=(False,)),
         hint("grammar_triggers", "they count only with grammar_lazy", neutral=([],)),
@@ -211,6 +210,7 @@ def generate_of(
         logprobs=logprobs,
         reuse_prefix=values.get("cache_prompt") is not False,
         cache_salt=str(values.get("cache_salt", "")),
+        lora=choices_of(list_in(values, "lora")),
     )
 
 

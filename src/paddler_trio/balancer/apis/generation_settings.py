@@ -68,7 +68,6 @@ _UNSUPPORTED: Mapping[str, object] = {
     "grammar_triggers": [],
     "preserved_tokens": [],
     "backend_sampling": False,
-    "lora": [],
 }
 """Settings that this server does not have, with llama-server's defaults."""
 
@@ -117,4 +116,5 @@ def generation_settings(
         "n_probs": generate.logprobs or 0,
         "grammar": constraint.grammar if isinstance(constraint, GbnfGrammar) else "",
         "timings_per_token": with_timings,
+        "lora": [unstructure(choice) for choice in generate.lora],
     }

@@ -109,6 +109,7 @@ def preset_over(preset: Preset, generate: Generate, ignored: IgnoredFields) -> G
         sampling=_sampling_over(over, generate.sampling),
         constraint=over.of("constraint", generate.constraint),
         stop=stop,
+        lora=over.of("lora", generate.lora),
     )
 
 

@@ -38,6 +38,8 @@ _LOADED: Final = frozenset(
 _POOLING: Final = "pooling_type"
 """Likewise, where it embeds."""
 _WEIGHTS: Final = frozenset({"model", "projection", "extras.engine.lora"})
+_ADAPTERS: Final = "extras.adapters"
+"""Their names and scales are no part of what is loaded."""
 
 
 @attrs.frozen
@@ -108,6 +110,9 @@ def _class_of(field: str, before: DeploymentSpec, after: DeploymentSpec) -> Chan
     section, _, name = field.partition(".")
     if field in _WEIGHTS:
         return Change.WEIGHTS
+    if field == _ADAPTERS:
+        is_loaded = before.extras.sources != after.extras.sources
+        return Change.WEIGHTS if is_loaded else Change.IN_PLACE
     if section == "parameters":
         embeds = after.parameters.enable_embeddings or before.parameters.enable_embeddings
         is_loaded = name in _LOADED or (name == _POOLING and embeds)

@@ -28,7 +28,6 @@ from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,
     DesiredModel,
-    NoModel,
     applicable_state,
 )
 from paddler_trio.wire.trio.default_deployment import (
@@ -268,8 +267,7 @@ class FleetKeeper:
         specs = sorted(self.current.state.deployments, key=lambda spec: spec.name != DEFAULT)
         specs += [self.good[name].spec for name in self.rollouts if name in self.good]
         may = filter(may_serve, specs)
-        models = (model for spec in may for model in (spec.model, spec.projection))
-        return tuple(dict.fromkeys(each for each in models if not isinstance(each, NoModel)))
+        return tuple(dict.fromkeys(each for spec in may for each in spec.sources))
 
     # ------------------------------------------------ Paddler's desired state
 

@@ -220,5 +220,4 @@ class FleetObservation:
 
 def fetched_models(spec: DeploymentSpec) -> tuple[DesiredModel, ...]:
     """Return those of its files that can be fetched ahead."""
-    models = (spec.model, spec.projection)
-    return tuple(model for model in models if isinstance(model, UrlModel | HuggingFaceModel))
+    return tuple(model for model in spec.sources if isinstance(model, UrlModel | HuggingFaceModel))

@@ -19,9 +19,9 @@ from paddler_trio.balancer.agents.ask_model import ask_model, held_by
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.ignored_fields import IgnoredFields
 from paddler_trio.balancer.apis.under_presets import conversation_over, preset_over
+from paddler_trio.balancer.fleet.deployment import Deployment
 from paddler_trio.balancer.fleet.deployments import (
     MAX_NAME_CHARS,
-    Deployment,
     Deployments,
     NoSuchModelError,
 )
@@ -35,6 +35,8 @@ from paddler_trio.net.server.streaming import while_connected
 from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.json_text import dumps_in_runs, is_long
+from paddler_trio.wire.shape import ShapeError
+from paddler_trio.wire.trio.adapters import named
 from paddler_trio.wire.trio.model_questions import (
     DescribeModel,
     Detokenize,
@@ -74,11 +76,14 @@ class ApiV2:
 
         model, work = await program_body(exchange, read, limit_bytes=MAX_BODY_BYTES)
         served = self._routed(exchange, model)
-        if served.preset is not None:
-            try:
+        try:
+            if served.preset is not None:
                 work = preset_over(served.preset, work, IgnoredFields())
-            except ApiError as error:
-                raise HttpProblem(error.status, error.message) from error
+            work = attrs.evolve(work, lora=named(work.lora, served.extras.adapters))
+        except ApiError as error:
+            raise HttpProblem(error.status, error.message) from error
+        except ShapeError as error:
+            raise HttpProblem(400, f"lora: {error}") from error
         await self.stream(exchange, work, served)
 
     async def _model(self, exchange: Exchange, params: Params) -> None:

@@ -132,7 +132,7 @@ class ManagementRoutes:
         groups: Sequence[RouteGroup] = (
             FleetRoutes(self.states, self.progress),
             RolloutRoutes(self.rollouts, self.moving),
-            FitRoutes(self._find),
+            FitRoutes(self._find, self.agent_socket.machines),
             TemplateRoutes(self.dispatcher),
             CacheRoutes(self.dispatcher, self.goodbye),
             OrderRoutes(self.dispatcher, self._find),

@@ -29,7 +29,7 @@ from paddler_trio.cli.live.agent_machine import (
 from paddler_trio.cli.live.columns import Column, table
 from paddler_trio.cli.live.request_views import StateView
 from paddler_trio.cli.management_client import AgentView, FleetView, ManagementClient
-from paddler_trio.cli.model.memory_words import chosen_words, memory_words
+from paddler_trio.cli.model.memory_words import chosen_words, memory_words, slot_context
 from paddler_trio.cli.terminal import (
     one_line_errors,
     print_json,
@@ -273,6 +273,8 @@ def _columns(shown: list[AgentView], rates: EngineRates | None) -> list[Column[A
     if rates is not None:
         columns += _engine_columns(rates)
     columns.append(Column("model", 20, _model, importance=1, keeps_end=True))
+    if any(slot_context(agent) for agent in shown):
+        columns.append(Column("context", 0, lambda agent: slot_context(agent) or "-", importance=3))
     if any(chosen_words(agent) for agent in shown):
         columns.append(Column("chosen", 0, lambda agent: chosen_words(agent) or "-", importance=4))
     return [

@@ -92,12 +92,16 @@ def _cell(name: str, value: object) -> str:
 def _verdict(answer: FitAnswer) -> Text:
     words, colour = "cannot be said", "yellow"
     if answer.fits is not None:
-        words, colour = ("fits", "green") if answer.fits else ("does not fit", "red")
+        refusal = "does not load" if answer.report is None else "does not fit"
+        words, colour = ("fits", "green") if answer.fits else (refusal, "red")
     parts = [f"{answer.agent}: {words}"]
     if answer.report is not None:
         parts.append(_shape(answer.report))
     if answer.problem:
         parts.append(answer.problem)
+    hint = None if answer.report is None else answer.report.get("hint")
+    if isinstance(hint, str) and hint:
+        parts.append(hint)
     return Text(printable(": ".join(parts)), style=colour)
 
 
@@ -109,12 +113,14 @@ def _shape(report: Mapping[str, object]) -> str:
     def named(name: str, value: object) -> str:
         return f"{name.replace('_', '-')} {value}{' (auto)' if name in is_chosen else ''}"
 
+    most, slots = report.get("slot_context"), report.get("slots")
+    each = f" ({most} tokens each)" if isinstance(most, int) and slots != 1 else ""
     layers, all_layers = report.get("n_gpu_layers"), report.get("n_layers")
     on_gpu = all_layers if isinstance(layers, int) and layers < 0 else layers
     return ", ".join(
         (
             named("context_size", report.get("context_size")),
-            "1 slot" if report.get("slots") == 1 else f"{report.get('slots')} slots",
+            "1 slot" if slots == 1 else f"{slots} slots{each}",
             f"{report.get('k_cache_dtype')}/{report.get('v_cache_dtype')} KV",
             named("n_gpu_layers", f"{on_gpu} of {all_layers}"),
         )

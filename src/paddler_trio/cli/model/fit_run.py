@@ -147,7 +147,7 @@ def _of_this_machine(question: FitQuestion) -> FitAnswer:
 
     from paddler_trio.agent.model.fit_report import fit_report
     from paddler_trio.agent.model.model_file import describe
-    from paddler_trio.agent.model.model_fit import UNLOADABLE, Held, ModelFit
+    from paddler_trio.agent.model.model_fit import NOT_LOADING, Held, ModelFit
     from paddler_trio.agent.model.model_load import LoadRules
     from paddler_trio.models.hub.hub_settings import HubSettings
     from paddler_trio.models.memory.memory_prediction import open_memory_questions
@@ -158,12 +158,12 @@ def _of_this_machine(question: FitQuestion) -> FitAnswer:
     )
     load = rules.load(desired, extras, model_path=describe(desired.model), projection_path=None)
     judge = ModelFit(open_memory_questions, HubSettings.from_environment()).judge
-    ask = partial(judge, held=Held(), auto=extras.automatic)
+    ask = partial(judge, adapters=extras.sources, held=Held(), auto=extras.automatic)
     name = "this machine"
     try:
         judged = trio.run(ask, load, desired.model, desired.multimodal_projection)
     except MemoryUnknownError as error:
-        return FitAnswer(name, False if error.kind in UNLOADABLE else None, str(error))
+        return FitAnswer(name, False if error.kind in NOT_LOADING else None, str(error))
     report = unstructure(fit_report(judged))
     assert isinstance(report, dict)
     return FitAnswer.of(name, report)

@@ -19,6 +19,12 @@ def chosen_words(agent: AgentView) -> str:
     return ", ".join(f"{name.replace('_', '-')} {memory.get(name)}" for name in names)
 
 
+def slot_context(agent: AgentView) -> str:
+    """Return how many tokens one of its slots may have; empty if that is not known."""
+    most = (agent.memory or {}).get("slot_context")
+    return f"{most} a slot" if isinstance(most, int) else ""
+
+
 def memory_words(agent: AgentView) -> str:
     """Return what the model takes on each device, and what was predicted; empty if nothing is
     known."""

@@ -11,11 +11,12 @@ from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.model.given_file import bytes_of
 from paddler_trio.cli.model.model_change import Change, shown
 from paddler_trio.errors import WireError
+from paddler_trio.models.model_reference import text_of
 from paddler_trio.wire.codec import loads, structure, unstructure
 from paddler_trio.wire.trio.desired_state_extras import Extras
 
 HINT = "--extras"
-LOADING = ("engine.", "auto.")
+LOADING = ("engine.", "auto.", "adapters.")
 """Sections of which a change loads the model anew."""
 UNSET = "not set"
 
@@ -42,6 +43,8 @@ def extras_of(raw: Mapping[str, object]) -> Extras:
 def described_extras(extras: Extras) -> dict[str, str]:
     """Every wish by the name of its field; empty if there is none."""
     words: dict[str, str] = {}
+    for adapter in extras.adapters:
+        words[f"adapters.{adapter.name}"] = f"{text_of(adapter.source)} at {adapter.scale:g}"
     for section, wishes in plain_extras(extras).items():
         if isinstance(wishes, dict):
             words |= {f"{section}.{name}": _shown(value) for name, value in wishes.items()}

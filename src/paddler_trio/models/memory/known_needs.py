@@ -34,7 +34,7 @@ def question_of(load: LoadModel, parts: Sequence[str]) -> Question | None:
     """
     if load.settings.rpc or load.settings.lora or load.settings.draft_model is not None:
         return None
-    files = [*parts, *filter(None, [load.projection_path])]
+    files = [*parts, *filter(None, [load.projection_path]), *load.adapters]
     try:
         found = [Path(file).stat() for file in files]
     except OSError:

@@ -40,6 +40,9 @@ def parameters_key(load: LoadModel) -> str:
     fields = attrs.asdict(load)
     for name in ("model_path", "threads", "package_version"):
         del fields[name]
+    adapters = fields.pop("adapters")
+    if adapters:
+        fields["adapters"] = [Path(path).name for path in adapters]
     projection = fields.pop("projection_path")
     fields["projection"] = None if projection is None else Path(projection).name
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]

@@ -5,9 +5,10 @@ source -> files that are here, or sparse files with fetched headers -> a dry run
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urldefrag, urlsplit, urlunsplit
@@ -64,10 +65,12 @@ class MemoryQuestions:
     Args:
       parts: where the model's files are, or sparse copies of them.
       projection: the same of its projection; None if it has none.
+      adapters: the same of its adapters.
     """
 
     parts: tuple[str, ...]
     projection: str | None
+    adapters: list[str]
     _dry_run: DryRun
     _fetch: HeaderFetch
     _model: str
@@ -81,14 +84,19 @@ class MemoryQuestions:
         return self._fetch.fetched_bytes
 
     async def need(self, load: LoadModel) -> MemoryNeed:
-        """Return what the model takes with the parameters of ``load``, whose ``model_path`` and
-        ``projection_path`` are not read; MemoryUnknownError.
+        """Return what the model takes with the parameters of ``load``, whose paths are not read;
+        MemoryUnknownError.
 
         The first answer takes as long as headers take to fetch and some tenths of a second, unless
         it is known; later ones some milliseconds each; another ``n_gpu_layers`` costs tenths of a
         second again.
         """
-        load = attrs.evolve(load, model_path=self.parts[0], projection_path=self.projection)
+        load = attrs.evolve(
+            load,
+            model_path=self.parts[0],
+            projection_path=self.projection,
+            adapters=self.adapters,
+        )
         question, need = await trio.to_thread.run_sync(self._find, load)
         if need is None:
             need = await self._dry_run.need(load, self.parts, self._fetch.present, self._fetch.grow)
@@ -105,6 +113,7 @@ async def open_memory_questions(
     model: DesiredModel,
     projection: DesiredModel,
     hub: HubSettings,
+    adapters: Sequence[DesiredModel] = (),
     *,
     known: KnownNeeds | None = None,
 ) -> AsyncIterator[MemoryQuestions]:
@@ -121,12 +130,14 @@ async def open_memory_questions(
         if parts is None:
             raise MemoryUnknownError("missing", "no model is named")
         projections = await finder.find(projection, "projection")
+        files = [await finder.find(each, f"adapter {i}") for i, each in enumerate(adapters)]
         history = MemoryHistory.beside_cache(hub)
         observations = await trio.to_thread.run_sync(history.read)
         async with open_dry_run() as dry_run:
             yield MemoryQuestions(
                 parts,
                 None if projections is None else projections[0],
+                [path for paths in files if paths is not None for path in paths],
                 dry_run,
                 fetch,
                 await trio.to_thread.run_sync(model_key, parts),
@@ -178,6 +189,8 @@ class _Finder:
                 case NoModel():
                     return None
                 case LocalToAgent(path):
+                    if not await trio.to_thread.run_sync(os.path.isfile, path):
+                        raise MemoryUnknownError("missing", f"there is no file at {path}")
                     return _local_parts(path)
                 case HuggingFaceModel():
                     return await self._hub(model, name)

@@ -21,7 +21,8 @@ MAX_PROGRAM_CHARS = 60
 
 @attrs.define
 class Source:
-    """Where a request came from, for people: its address, its program, and the user that it names.
+    """A source tells people where a request came from: its address, its program, and the user
+    that it names.
 
     What a stranger chose is cut, and what cannot be seen of it is escaped.
     """

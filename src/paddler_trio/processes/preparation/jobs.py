@@ -10,7 +10,7 @@ from paddler_trio.language.embedding_documents import form_of, prepare_documents
 from paddler_trio.language.embedding_results import EmbeddingRefusedError
 from paddler_trio.language.model_language import Language
 from paddler_trio.language.prompting import prompt_of
-from paddler_trio.language.refusal import Refusal
+from paddler_trio.language.refusal import NotHere, Refusal
 from paddler_trio.processes.preparation.model_answers import UnanswerableError, answer_to
 from paddler_trio.processes.preparation.preparation_messages import (
     Answered,
@@ -60,7 +60,7 @@ def prepare(job: Job, language: Language) -> Prepared:
     except WireError as error:
         return refused(job, 400, f"malformed request: {error}")
     except Refusal as refusal:
-        return Refused(refusal.result)
+        return Refused(refusal.result, is_elsewhere=isinstance(refusal, NotHere))
     except EmbeddingRefusedError as error:
         return refused(job, 400, str(error))
 

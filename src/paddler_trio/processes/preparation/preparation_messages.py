@@ -123,9 +123,11 @@ class Refused:
     """The request ends before it began; ``result`` is its ending.
 
     Of an embedding ``result`` is ``{"Error": text}``; a question is answered instead.
+    ``is_elsewhere``: another agent may have what it needs.
     """
 
     result: RawResult
+    is_elsewhere: bool = False
 
 
 Prepared: TypeAlias = PreparedGeneration | PreparedEmbedding | Answered | Refused

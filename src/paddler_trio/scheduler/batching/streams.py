@@ -168,11 +168,7 @@ class Streams:
         if not self.cells.is_pooled:
             return cuts
         while self._running:
-            generating = sum(
-                1 + len(sequence.drafts)
-                for sequence in self._running.values()
-                if sequence.is_generating
-            )
+            generating = sum(1 + len(s.drafts) for s in self.running if s.is_generating)
             oldest = min(self._running.values(), key=lambda other: other.arrival)
             wanted = max(1, generating + self._indivisible(oldest))
             cuts += self._resident.evict(wanted - self.cells.num_free)
@@ -200,20 +196,19 @@ class Streams:
     ) -> tuple[ScheduledChunk, ...]:
         """Return the next pass; changes nothing that matters if it is never run."""
         self._turn += 1
-        return self._plan(self._members, token_budget, prefill_budget)
+        return self._plan(self.members, token_budget, prefill_budget)
 
     def plan_generating(self, *, token_budget: int) -> tuple[ScheduledChunk, ...]:
         """Return the first part of a pass that comes in two: without prompts."""
         self._turn += 1
-        generating = [s for s in self._members if s.is_generating]
+        generating = [s for s in self.members if s.is_generating]
         return self._plan(generating, token_budget, None) if generating else ()
 
     def plan_prompts(
         self, *, token_budget: int, prefill_budget: PrefillBudget
     ) -> tuple[ScheduledChunk, ...]:
-        """Return the second part of such a pass: nothing but prompts, also of sequences that came
-        meanwhile."""
-        ingesting = [s for s in self._members if not s.is_generating]
+        """Return its second part: prompts, also of sequences that came meanwhile."""
+        ingesting = [s for s in self.members if not s.is_generating]
         return self._plan(ingesting, token_budget, prefill_budget)
 
     def commit(self, chunks: tuple[ScheduledChunk, ...]) -> None:
@@ -264,7 +259,6 @@ class Streams:
 
     @property
     def num_resident(self) -> int:
-        """Tokens in the cache that no running sequence owns; shared ones counted each time."""
         return self._resident.num_resident
 
     @property
@@ -276,13 +270,18 @@ class Streams:
         return tuple(self._running.values())
 
     @property
+    def members(self) -> list[Sequence]:
+        """Those running whose turn it is."""
+        return self.turns.members(self._running.values())
+
+    @property
     def num_generating(self) -> int:
         return sum([sequence.is_generating for sequence in self._running.values()])
 
     @property
     def has_prompts(self) -> bool:
         """Return whether one whose turn it is has more to compute than its newest token."""
-        return not all(sequence.is_generating for sequence in self._members)
+        return not all(sequence.is_generating for sequence in self.members)
 
     @property
     def num_running(self) -> int:
@@ -290,7 +289,6 @@ class Streams:
 
     @property
     def num_missing(self) -> int:
-        """Tokens of running sequences that are to be computed."""
         return sum([sequence.num_missing for sequence in self._running.values()])
 
     @property
@@ -298,10 +296,6 @@ class Streams:
         return len(self._waiting)
 
     # -------------------------------------------------------------- private
-
-    @property
-    def _members(self) -> list[Sequence]:
-        return self.turns.members(self._running.values())
 
     def _plan(
         self, sequences: Iterable[Sequence], token_budget: int, prefill_budget: PrefillBudget | None
@@ -357,7 +351,7 @@ class Streams:
     def _place(self, sequence: Sequence, match: Match | None) -> Placement:
         if match is not None and not match.is_idle and match.length < WORTH_COPYING:
             match = None
-        target = self._resident.target(match)
+        target = self._resident.target(match, sequence.adapters)
         source, kept = (None, 0) if match is None else (match.stream.id, match.length)
         if self.keeps_checkpoints and sequence.salt is not None:
             sequence.checkpoints = checkpoint_places(

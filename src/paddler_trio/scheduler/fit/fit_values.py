@@ -17,6 +17,15 @@ CELLS_STEP: Final = 256
 """llama.cpp rounds the cells of each sequence up to a multiple of this."""
 
 
+def slot_context(context_size: int, *, slots: int, is_unified: bool) -> int | None:
+    """Return the most tokens that one slot may have, as llama.cpp rounds them: its share, or in one
+    pool for all slots everything; None for a context that the model decides."""
+    if context_size <= 0:
+        return None
+    share = context_size if is_unified else context_size // max(1, slots)
+    return max(1, -(-share // CELLS_STEP)) * CELLS_STEP
+
+
 @attrs.frozen(kw_only=True)
 class LoadShape:
     """The parameters of a load that decide how much memory it takes, and that may be changed.

@@ -27,6 +27,30 @@ def bytes_words(num_bytes: int) -> str:
     return f"{value:.{max(0, 3 - len(str(int(abs(value)))))}f} {unit}"
 
 
+def gpu_hint(n_gpu_layers: int, *, gpus: Iterable[str], devices: Iterable[str]) -> str:
+    """Return why a GPU of the machine computes nothing of a model, and what to do; empty if it
+    computes something, or there is none.
+
+    Args:
+      gpus: the names of those that the machine has.
+      devices: as llama.cpp calls them, the host's memory aside: none if it cannot use any.
+    """
+    names = ", ".join(dict.fromkeys(name or "a GPU" for name in gpus))
+    if not names:
+        return ""
+    if not any(devices):
+        return (
+            f"the machine has {names}, and this build of llama.cpp uses no GPU: `paddler-trio "
+            "setup` on it builds one that does"
+        )
+    if n_gpu_layers:
+        return ""
+    return (
+        f"the machine has {names}, and no layer is on it: set n-gpu-layers to -1 for all of them, "
+        "or to auto for as many as fit"
+    )
+
+
 def refusal_words(
     shortages: Iterable[Shortage], suggestions: Iterable[Suggestion], *, n_layers: int
 ) -> str:

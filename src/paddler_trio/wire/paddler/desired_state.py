@@ -178,10 +178,10 @@ def desired_state_fault(state: BalancerDesiredState) -> StateFault | None:
         if tokens > MAX_TOKENS:
             text = f"{name} is {tokens} tokens, the limit is {MAX_TOKENS}"
             return StateFault(text, f"inference_parameters.{name}")
-    for field, name, limit in _names(state):
-        problem = _name_problem(name, limit)
-        if problem is not None:
-            return StateFault(f"{field} {problem}", field)
+    for place in ("model", "multimodal_projection"):
+        fault = source_fault(place, getattr(state, place))
+        if fault is not None:
+            return fault
     return None
 
 
@@ -192,17 +192,26 @@ def desired_state_problem(state: BalancerDesiredState) -> str | None:
     return None if fault is None else fault.text
 
 
-def _names(state: BalancerDesiredState) -> Iterator[tuple[str, str, int]]:
+def source_fault(place: str, model: DesiredModel) -> StateFault | None:
+    """Return why no operating system and no server can be asked for a model; ``place`` is its
+    field."""
+    for field, name, limit in _names(place, model):
+        problem = _name_problem(name, limit)
+        if problem is not None:
+            return StateFault(f"{field} {problem}", field)
+    return None
+
+
+def _names(place: str, model: DesiredModel) -> Iterator[tuple[str, str, int]]:
     """Yield what operating systems and servers are asked for: field, text and limit in bytes."""
-    for place in ("model", "multimodal_projection"):
-        match getattr(state, place):
-            case LocalToAgent(path):
-                yield f"{place}.LocalToAgent", path, MAX_PATH_BYTES
-            case UrlModel(url):
-                yield f"{place}.Url.url", url, MAX_NAME_BYTES
-            case HuggingFaceModel() as model:
-                for part, name in attrs.asdict(model).items():
-                    yield f"{place}.HuggingFace.{part}", name, MAX_NAME_BYTES
+    match model:
+        case LocalToAgent(path):
+            yield f"{place}.LocalToAgent", path, MAX_PATH_BYTES
+        case UrlModel(url):
+            yield f"{place}.Url.url", url, MAX_NAME_BYTES
+        case HuggingFaceModel():
+            for part, name in attrs.asdict(model).items():
+                yield f"{place}.HuggingFace.{part}", name, MAX_NAME_BYTES
 
 
 def _name_problem(text: str, limit_bytes: int) -> str | None:

@@ -17,10 +17,12 @@ from paddler_trio.wire.engine.engine_settings import MAX_STREAM_INTERVAL_MS, Eng
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,
+    DesiredModel,
     state_digest,
 )
 from paddler_trio.wire.scalars import Float32, IntRange, Uint32
 from paddler_trio.wire.shape import OMITTED, ShapeError
+from paddler_trio.wire.trio.adapters import Adapter, check_adapters
 
 MAX_MARKER_CHARS: Final = 256
 MAX_ENTRIES: Final = 128
@@ -202,11 +204,24 @@ class Automatic:
 
 @attrs.frozen(kw_only=True)
 class Extras:
-    """The settings beside the desired state."""
+    """The settings beside the desired state.
+
+    Args:
+      adapters: what requests choose from; those in ``engine.lora`` count for all requests.
+    """
 
     engine: EngineOverrides = attrs.field(factory=EngineOverrides)
     markers: Markers | None = attrs.field(default=None, metadata=OMITTED)
     auto: Automatic | None = attrs.field(default=None, metadata=OMITTED)
+    adapters: tuple[Adapter, ...] = attrs.field(default=(), metadata=OMITTED)
+
+    def __attrs_post_init__(self) -> None:
+        check_adapters(self.adapters, "adapters")
+
+    @property
+    def sources(self) -> tuple[DesiredModel, ...]:
+        """The sources of the adapters."""
+        return tuple(adapter.source for adapter in self.adapters)
 
     @property
     def automatic(self) -> Automatic:
@@ -220,6 +235,7 @@ class Extras:
             self.engine == NO_EXTRAS.engine
             and self.markers in (None, _NO_MARKERS)
             and self.automatic == NOTHING_AUTOMATIC
+            and not self.adapters
         )
 
 

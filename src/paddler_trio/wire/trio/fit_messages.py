@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import attrs
 
-from paddler_trio.wire.paddler.desired_state import AgentDesiredState, BalancerDesiredState
+from paddler_trio.wire.paddler.desired_state import (
+    AgentDesiredState,
+    BalancerDesiredState,
+    DesiredModel,
+)
 from paddler_trio.wire.scalars import Int32, Uint32, Uint64
 from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.trio.desired_state_extras import Extras
@@ -24,6 +28,11 @@ class FitQuestion:
     state: BalancerDesiredState
     extras: Extras = attrs.field(factory=Extras)
     slots: Uint32 | None = None
+
+    @property
+    def sources(self) -> tuple[DesiredModel, ...]:
+        """The files that are asked about."""
+        return (self.state.model, self.state.multimodal_projection, *self.extras.sources)
 
 
 @attrs.frozen
@@ -88,7 +97,7 @@ class FitReport:
     ``problem`` has the numbers, and what would fit. ``n_layers`` may be put on a GPU, the output
     layer among them. ``chosen``: names of parameters that the agent chose. ``beside``: whether the
     model in force would go on serving while this one is loaded; None where nothing is in force, and
-    where it was not asked.
+    where it was not asked. ``slot_context``: the most tokens that one slot may have.
     """
 
     fits: bool | None
@@ -106,6 +115,7 @@ class FitReport:
     devices: tuple[DeviceFit, ...]
     options: tuple[FitOption, ...]
     beside: bool | None = attrs.field(default=None, metadata=OMITTED)
+    slot_context: Uint32 | None = attrs.field(default=None, metadata=OMITTED)
 
 
 @attrs.frozen(kw_only=True)
@@ -128,12 +138,14 @@ class DeviceMemory:
 
 @attrs.frozen(kw_only=True)
 class MemoryInForce:
-    """The memory of the model in force; ``chosen``: names of parameters that the agent chose."""
+    """The memory of the model in force; ``chosen``: names of parameters that the agent chose;
+    ``slot_context``: the most tokens that one slot may have."""
 
     context_size: Uint32
     n_gpu_layers: Int32
     chosen: tuple[str, ...]
     devices: tuple[DeviceMemory, ...]
+    slot_context: Uint32 | None = attrs.field(default=None, metadata=OMITTED)
 
 
 @attrs.frozen(kw_only=True)

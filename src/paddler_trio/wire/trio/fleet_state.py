@@ -40,6 +40,7 @@ from paddler_trio.wire.shape import (
     record_writer,
     register,
 )
+from paddler_trio.wire.trio.adapters import places_of
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
 from paddler_trio.wire.trio.presets import MAX_PRESETS, NAME, Preset
@@ -208,6 +209,12 @@ class DeploymentSpec:
                     "aliases",
                 )
         _check_count("presets", len(self.presets), MAX_PRESETS)
+        for place, preset in enumerate(self.presets):
+            try:
+                places_of(preset.lora, self.extras.adapters)
+            except ShapeError as error:
+                error.path += ["lora", place, "presets"]
+                raise
         _check_count("where", len(self.where), MAX_CONDITIONS)
         for place, condition in enumerate(self.where):
             _check_condition(condition, place)
@@ -216,6 +223,12 @@ class DeploymentSpec:
     def is_empty(self) -> bool:
         """Return whether it has no model."""
         return isinstance(self.model, NoModel)
+
+    @property
+    def sources(self) -> tuple[DesiredModel, ...]:
+        """All that its agents fetch: the model, its projection, its adapters."""
+        every = (self.model, self.projection, *self.extras.sources)
+        return tuple(each for each in every if not isinstance(each, NoModel))
 
     @property
     def agent_state(self) -> AgentDesiredState:
@@ -359,12 +372,12 @@ def _check_count(name: str, count: int, limit: int) -> None:
 
 def _spec_reader(_: object) -> Reader:
     """Return a reader as any record has, with the deployment's name in front of whatever is
-    wrong."""
+    wrong. ``adapters`` may stand beside ``extras``, too."""
     read_record = record_reader(DeploymentSpec)
 
     def read(value: object, shape: object) -> Any:
         try:
-            return read_record(value, shape)
+            return read_record(_with_adapters_in_extras(value), shape)
         except WireError as error:
             name = value.get("name") if isinstance(value, dict) else None
             if isinstance(error, ShapeError) and isinstance(name, str):
@@ -372,6 +385,16 @@ def _spec_reader(_: object) -> Reader:
             raise
 
     return read
+
+
+def _with_adapters_in_extras(value: Any) -> Any:
+    extras = value.get("extras", {}) if type(value) is dict else None
+    if type(extras) is not dict or "adapters" not in value:
+        return value  # it has none, or another field is refused
+    if "adapters" in extras:
+        raise ShapeError("adapters stand beside extras and in them: leave one out", "adapters")
+    others = {name: each for name, each in value.items() if name != "adapters"}
+    return {**others, "extras": {**extras, "adapters": value["adapters"]}}
 
 
 register(DeploymentSpec, _spec_reader, lambda _: record_writer(DeploymentSpec))

@@ -8,6 +8,7 @@
     parameters = { context_size = 32768, n_gpu_layers = "auto" }
     template = { file = "chat.jinja" }            # or the text itself
     aliases = ["gpt-4o"]
+    adapters = [{ name = "sql", source = "hf:org/repo/sql.gguf", scale = 0.8 }]
     replicas = "1..3"
     where = ["gpu=yes"]
     rollout = { canary = 1, min_ready_s = 30 }
@@ -16,9 +17,9 @@
     name = "terse"
     system = { file = "terse.txt" }
 
-Differences from JSON: ``model`` and ``projection`` are texts, a template and the system text of a
-preset may be in a file, and ``context_size`` and ``n_gpu_layers`` may be ``auto``. What a
-text names, and what is in a file, is the caller's answer; here is no input or output.
+Differences from JSON: models, projections and sources are texts, a template and the system text of
+a preset may be in a file, and ``context_size`` and ``n_gpu_layers`` may be ``auto``. What a text
+names, and what is in a file, is the caller's answer; here is no input or output.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from paddler_trio.wire import toml_text
 from paddler_trio.wire.codec import structure, unstructure
 from paddler_trio.wire.paddler.desired_state import DesiredModel
 from paddler_trio.wire.shape import ShapeError, describe
+from paddler_trio.wire.trio.adapters import MAX_ADAPTERS
 from paddler_trio.wire.trio.fleet_state import (
     DEFAULT,
     MAX_DEPLOYMENTS,
@@ -119,10 +121,9 @@ class _Reader:
                 if projection is not None:
                     plain["projection"] = unstructure(projection, DesiredModel)
             if "projection" in table:
-                model, is_repository = self._source(table["projection"], "projection")
-                if is_repository is not None:
-                    raise ShapeError("a repository: write hf:org/repo/file", "projection")
-                plain["projection"] = unstructure(model, DesiredModel)
+                plain["projection"] = self._file(table["projection"], "projection")
+            if type(table.get("adapters")) is list:
+                plain["adapters"] = self._adapters(table["adapters"])
             if type(table.get("template")) is dict:
                 plain["template"] = self._text_of(table["template"], "template")
             if type(table.get("presets")) is list:
@@ -132,15 +133,32 @@ class _Reader:
             _move_automatic(plain)
         return plain
 
-    def _source(self, text: object, field: str) -> tuple[DesiredModel, DesiredModel | None]:
+    def _source(self, text: object, *field: str | int) -> tuple[DesiredModel, DesiredModel | None]:
         if type(text) is not str:
-            raise ShapeError(f"expected the text of a source, got {describe(text)}", field)
+            raise ShapeError(f"expected the text of a source, got {describe(text)}", *field)
         try:
             if text not in self._known:
                 self._known[text] = self.read_source(text)
         except WireError as error:
-            raise ShapeError(str(error), field) from error
+            raise ShapeError(str(error), *field) from error
         return self._known[text]
+
+    def _file(self, text: object, *field: str | int) -> object:
+        """Return the JSON of a source that is a file, or the first of several."""
+        model, is_repository = self._source(text, *field)
+        if is_repository is not None:
+            raise ShapeError("a repository: write hf:org/repo/file", *field)
+        return unstructure(model, DesiredModel)
+
+    def _adapters(self, tables: list[object]) -> list[object]:
+        if len(tables) > MAX_ADAPTERS:  # before any source is asked for
+            raise ShapeError(f"{len(tables)} adapters, the limit is {MAX_ADAPTERS}", "adapters")
+        return [
+            {**each, "source": self._file(each["source"], "source", place, "adapters")}
+            if type(each) is dict and "source" in each
+            else each
+            for place, each in enumerate(tables)
+        ]
 
     def _preset(self, preset: object, place: int) -> object:
         """Return the JSON of a preset, whose system text may be in a file."""

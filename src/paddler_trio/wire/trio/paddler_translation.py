@@ -109,6 +109,8 @@ def _unsupported_field(work: Generate) -> str | None:
         return "logprobs"
     if not work.reuse_prefix:
         return "reuse_prefix"
+    if work.lora:
+        return "lora"
     return "cache_salt" if work.cache_salt else None
 
 

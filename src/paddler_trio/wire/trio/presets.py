@@ -24,7 +24,7 @@ import attrs
 
 from paddler_trio.wire.codec import canonical, dumps, unstructure
 from paddler_trio.wire.engine.sampler_stages import PARAMETERS, STAGES
-from paddler_trio.wire.scalars import Float32, IntRange
+from paddler_trio.wire.scalars import IntRange
 from paddler_trio.wire.shape import (
     OMITTED,
     Reader,
@@ -34,6 +34,7 @@ from paddler_trio.wire.shape import (
     record_writer,
     register,
 )
+from paddler_trio.wire.trio.adapters import MAX_CHOSEN, AdapterChoice
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 from paddler_trio.wire.trio.work import Constraint, SamplingOverrides
 
@@ -46,7 +47,6 @@ MAX_TOOLS: Final = 64
 MAX_FILTERS: Final = 64
 MAX_JSON_BYTES: Final = 131_072
 """Of one preset as it is written; every request may carry as much to its agent."""
-MAX_LORA: Final = 16
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 """Also of an alias."""
 _FIELD_PATH: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
@@ -58,7 +58,6 @@ FreeObject: TypeAlias = Mapping[str, object]
 Plain: TypeAlias = dict[str, Any]
 """An object of JSON as it came."""
 TokenCount: TypeAlias = Annotated[int, IntRange(1, 2**31 - 1)]
-AdapterId: TypeAlias = Annotated[int, IntRange(0, 1023)]
 
 
 class SystemPlace(StrEnum):
@@ -95,19 +94,6 @@ class TokenBounds:
             return self.most if self.default is None else self.default
         enough = max(asked, self.least or asked)
         return enough if self.most is None else min(enough, self.most)
-
-
-@attrs.frozen(kw_only=True)
-class AdapterChoice:
-    """An adapter of the deployment, by exactly one of its name and its number."""
-
-    name: str | None = attrs.field(default=None, metadata=OMITTED)
-    id: AdapterId | None = attrs.field(default=None, metadata=OMITTED)
-    scale: Float32 = 1.0
-
-    def __attrs_post_init__(self) -> None:
-        if (self.name is None) == (self.id is None):
-            raise ShapeError("an adapter has a name or an id, and not both", "name")
 
 
 @attrs.frozen(kw_only=True)
@@ -219,7 +205,7 @@ class Preset:
 _MOST_ENTRIES: Final = {
     "stop": MAX_STOPS,
     "tools": MAX_TOOLS,
-    "lora": MAX_LORA,
+    "lora": MAX_CHOSEN,
     "template_kwargs": MAX_FILTERS,
     "forced": MAX_FILTERS,
     "ignore": MAX_FILTERS,
@@ -358,4 +344,3 @@ def _named(shape: object) -> Reader:
 
 register(Preset, _named, lambda _: record_writer(Preset))
 register(TokenBounds, _suggesting(TokenBounds, dict), lambda _: record_writer(TokenBounds))
-register(AdapterChoice, _suggesting(AdapterChoice, dict), lambda _: record_writer(AdapterChoice))

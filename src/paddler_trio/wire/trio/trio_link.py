@@ -109,8 +109,7 @@ class Report:
     ``loading``, ``probing`` (a first decode), ``serving`` or ``failed``. ``wanted_state`` and
     ``served_state`` are digests of desired states; ``model`` is a fingerprint of the weights and
     the template that are served: answers may only be continued where it is the same. ``progress``
-    is 0..1 while loading.
-    ``engine`` are the fields of :class:`~paddler_trio.wire.engine.engine_pipe.EngineStats`, and
+    is 0..1 while loading. ``engine`` are the fields of the engine's ``EngineStats``, and
     :data:`RESTARTS`, which is also there as ``restarts_crash``, ``restarts_unresponsive``,
     ``restarts_killed`` and ``restarts_load_failed``, each once there was one.
 
@@ -119,7 +118,7 @@ class Report:
     while the new model is loaded beside it.
 
     ``load_s``: seconds that the engine in force took from its start until it was proved.
-    ``room``: what models may take of each device in all, as far as it is known.
+    ``room``: what models may take of each device in all, if known. ``adapters``: names to choose.
     """
 
     phase: str
@@ -133,6 +132,7 @@ class Report:
     memory: MemoryInForce | None = attrs.field(default=None, metadata=OMITTED)
     load_s: Float32 | None = attrs.field(default=None, metadata=OMITTED)
     room: tuple[DeviceRoom, ...] = attrs.field(default=(), metadata=OMITTED)
+    adapters: tuple[str, ...] = attrs.field(default=(), metadata=OMITTED)
 
 
 @attrs.frozen(kw_only=True)

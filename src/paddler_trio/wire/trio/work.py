@@ -23,6 +23,7 @@ from paddler_trio.wire.paddler.request_params import (
 from paddler_trio.wire.scalars import Float32, Int32, Uint32
 from paddler_trio.wire.shape import OMITTED
 from paddler_trio.wire.tags import external_tag, internal_tag, struct, structs
+from paddler_trio.wire.trio.adapters import AdapterChoice
 
 # -------------------------------------------------------------------------------- constraints
 
@@ -218,7 +219,8 @@ class Generate:
     ``max_tokens`` None means as many as fit. ``stop``: texts that end the answer and are not part
     of it. ``logprobs``: how many alternatives to report for each token; 0 reports the sampled
     token alone, None reports nothing. ``reuse_prefix``: whether the cache may serve this request
-    and keep what it computes; only requests with equal ``cache_salt`` share a prefix.
+    and keep what it computes; only requests with equal ``cache_salt`` share a prefix. ``lora``: the
+    adapters of the deployment that it is computed with.
     """
 
     prompt: Prompt
@@ -229,6 +231,7 @@ class Generate:
     logprobs: Int32 | None = None
     reuse_prefix: bool = True
     cache_salt: str = ""
+    lora: tuple[AdapterChoice, ...] = attrs.field(default=(), metadata=OMITTED)
 
 
 # -------------------------------------------------------------------------------- embeddings

@@ -173,6 +173,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], object]] = {
     "verbose": ({}, True),
     "cache_prompt": ({}, False),
     "cache_salt": ({}, "s"),
+    "lora": ({}, [{"name": "sql"}]),
     "n_probs": ({}, 3),
     "return_tokens": ({}, True),
     "response_fields": ({}, ["content"]),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from paddler_trio.scheduler.fit.context_sizes import sizes_below, sizes_up_to
 from paddler_trio.scheduler.fit.fit_suggestions import Change, Suggestion
-from paddler_trio.scheduler.fit.fit_values import HOST, LoadShape, Need, Shortage
-from paddler_trio.scheduler.fit.fit_words import bytes_words, refusal_words
+from paddler_trio.scheduler.fit.fit_values import HOST, LoadShape, Need, Shortage, slot_context
+from paddler_trio.scheduler.fit.fit_words import bytes_words, gpu_hint, refusal_words
 from paddler_trio.scheduler.fit.reserves import gpu_reserve_bytes, host_reserve_bytes
 
 GIB = 1024**3
@@ -85,3 +85,32 @@ def test_the_trained_context_is_the_last_size(n_ctx_train: int, slots: int) -> N
     sizes = sizes_up_to(n_ctx_train, slots=slots, least=1024)
     assert sizes == sorted(set(sizes))
     assert sizes[-1] == max(1, n_ctx_train) * slots
+
+
+def test_a_gpu_that_computes_nothing_is_told_of() -> None:
+    h200 = ["NVIDIA H200", "NVIDIA H200"]
+    assert gpu_hint(0, gpus=[], devices=[]) == ""
+    assert gpu_hint(-1, gpus=h200, devices=["CUDA0"]) == ""
+    assert gpu_hint(20, gpus=h200, devices=["CUDA0"]) == ""
+    idle = gpu_hint(0, gpus=h200, devices=["CUDA0"])
+    assert idle.startswith("the machine has NVIDIA H200, and no layer is on it: set n-gpu-layers")
+    for layers in (0, -1, 20):
+        without = gpu_hint(layers, gpus=[""], devices=[])
+        assert without.startswith("the machine has a GPU, and this build of llama.cpp uses no GPU")
+
+
+@pytest.mark.parametrize(
+    ("context_size", "slots", "is_unified", "most"),
+    [
+        (1024, 4, False, 256),
+        (8192, 3, False, 2816),
+        (100, 4, False, 256),
+        (8192, 3, True, 8192),
+        (1000, 1, False, 1024),
+        (0, 4, False, None),
+    ],
+)
+def test_a_slot_gets_its_share_of_the_context(
+    context_size: int, slots: int, is_unified: bool, most: int | None
+) -> None:
+    assert slot_context(context_size, slots=slots, is_unified=is_unified) == most

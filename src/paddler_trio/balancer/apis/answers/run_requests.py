@@ -17,6 +17,7 @@ from typing import Final, Protocol
 import attrs
 import trio
 
+from paddler_trio.balancer.apis.adapter_choice import with_adapters
 from paddler_trio.balancer.apis.answers.answer import Step
 from paddler_trio.balancer.apis.answers.step_source import StepSource
 from paddler_trio.balancer.apis.api_errors import ApiError, from_problem
@@ -263,6 +264,7 @@ async def _watched(
     """Submit ``works`` and ``read`` their steps while the client is connected; stop all then."""
     failure: ApiError | None = None
     is_complete = False
+    works = with_adapters(works, backend.deployment.extras.adapters)
     if backend.settings.normalises_prompts:
         works = [normalised_work(work) for work in works]
     most = backend.limits.max_logprobs if len(works) > 1 else None

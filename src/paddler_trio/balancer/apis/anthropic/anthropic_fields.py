@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import attrs
 
+from paddler_trio.balancer.apis.adapter_choice import LORA
 from paddler_trio.balancer.apis.fields import (
     Field,
     Record,
@@ -373,6 +374,7 @@ def messages_record(limits: ApiLimits) -> Record:
             "Texts that end the answer and are not part of it.",
         ),
         Field("stream", Flag(), "Answer with server-sent events, as tokens are sampled."),
+        LORA,
         accepted(
             "metadata",
             record("metadata", accepted("user_id", LABEL, "Whose turn of the key it takes.")),

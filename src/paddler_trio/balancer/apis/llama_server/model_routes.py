@@ -5,12 +5,10 @@ The paths and shapes are OpenAI's (``/v1/models``) and llama-server's (all other
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import islice
-from pathlib import PurePath
 from urllib.parse import parse_qs
 
 import attrs
@@ -32,7 +30,8 @@ from paddler_trio.balancer.apis.openai.chat_request import conversation_of
 from paddler_trio.balancer.apis.prompts import MAX_INT32
 from paddler_trio.balancer.apis.questions import ask, tokens_of
 from paddler_trio.balancer.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
-from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, Deployment, NoSuchModelError
+from paddler_trio.balancer.fleet.deployment import Deployment
+from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, NoSuchModelError
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.request import Lease
 from paddler_trio.wire.codec import dumps
@@ -47,7 +46,6 @@ PIECES_AT_ONCE = 2_048
 """Tokens whose texts are written in one step of a thread: a client that has left costs no more."""
 MAX_SLOTS_LISTED = 65536
 """Of all agents together; each is an object in one answer."""
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 _META = {
     "vocab_type": "vocab_type",
@@ -112,6 +110,10 @@ def _model(backend: Backend, served: Deployment, stats: Mapping[str, object]) ->
         "tags": [],
         "status": {"value": value, **({"failed": True} if has_failed else {})},
         "meta": {name: stats.get(own) for name, own in _META.items()} if stats else None,
+        "architecture": {
+            "input_modalities": ["text", "image"] if stats.get("can_see") else ["text"],
+            "output_modalities": ["text"],
+        },
     }
 
 
@@ -273,7 +275,7 @@ async def _render(backend: Backend, exchange: ApiExchange) -> tuple[Backend, Ren
 async def props(backend: Backend, exchange: ApiExchange) -> None:
     """Return the settings that requests start from, as far as they exist here; ``?model=NAME`` of
     that one."""
-    backend = backend.routed(exchange, _queried_model(exchange))
+    backend = backend.routed(exchange, queried_model(exchange))
     served = backend.deployment
     stats = await _stats(backend)
     template = template_of(backend, stats)
@@ -324,7 +326,7 @@ async def slots(backend: Backend, exchange: ApiExchange) -> None:
 
     ``?fail_on_no_slot=1`` asks for 503 where all of them are busy.
     """
-    backend = backend.routed(exchange, _queried_model(exchange))
+    backend = backend.routed(exchange, queried_model(exchange))
     stats = await _stats(backend)
     entries: list[Json] = []
     for agent in backend.agents:
@@ -354,23 +356,6 @@ def _counts(lease: Lease | None) -> Json:
     }
 
 
-async def lora_adapters(backend: Backend, exchange: ApiExchange) -> None:
-    """Return the adapters that the operator set for all agents, without the folders they lie in."""
-    adapters: list[Json] = []
-    backend = backend.routed(exchange, _queried_model(exchange))
-    for number, adapter in enumerate(backend.deployment.extras.engine.lora or ()):
-        path, scale = _adapter(adapter)
-        adapters.append({"id": number, "path": PurePath(path).name, "scale": scale})
-    await exchange.send_json(200, adapters)
-
-
-def _queried_model(exchange: ApiExchange) -> str | None:
+def queried_model(exchange: ApiExchange) -> str | None:
     query = parse_qs(exchange.http.query.decode("latin-1"))
     return query.get("model", [""])[-1][:MAX_NAME_CHARS] or None
-
-
-def _adapter(text: str) -> tuple[str, float]:
-    """Return the path and the scale of ``PATH`` or ``PATH=SCALE``."""
-    path, equals, scale = text.rpartition("=")
-    is_scaled = equals and _NUMBER.fullmatch(scale)
-    return (path, float(scale)) if is_scaled else (text, 1.0)

@@ -116,7 +116,7 @@ def _request(
     generate = None
     if prompt is not None:
         generate = generate_of(
-            options,
+            {**options, **_some(values, "lora")},
             prompt,
             max_tokens=most if isinstance(most, int) and most > 0 else None,
             constraint=_constraint(values.get("format", "")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from paddler_trio.balancer.apis.adapter_choice import LORA
 from paddler_trio.balancer.apis.fields import (
     Field,
     Record,
@@ -243,6 +244,7 @@ def chat_record(limits: ApiLimits) -> Record:
         verbose_field(),
         *cache_fields(),
         *accepted_fields(),
+        LORA,
         *refused_fields(),
         *_of_others(),
         note="Fields beyond OpenAI's are llama.cpp's, vLLM's or SGLang's. "

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import attrs
 
+from paddler_trio.balancer.apis.adapter_choice import LORA
 from paddler_trio.balancer.apis.api_errors import invalid
 from paddler_trio.balancer.apis.fields import (
     Field,
@@ -76,6 +77,7 @@ def _shared_fields(limits: ApiLimits) -> tuple[Field, ...]:
         Field("response_format", response_format_shape(limits), "text, or JSON of a schema."),
         *constraint_fields(limits),
         *cache_fields(),
+        LORA,
         *accepted_fields(),
         *refused_fields(),
     )

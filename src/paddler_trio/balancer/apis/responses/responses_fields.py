@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from paddler_trio.balancer.apis.adapter_choice import LORA
 from paddler_trio.balancer.apis.fields import (
     Field,
     Record,
@@ -14,6 +15,7 @@ from paddler_trio.balancer.apis.fields import (
     record,
     refused,
     required,
+    sound,
     tag,
     tagged,
     text_or_parts,
@@ -87,8 +89,7 @@ def _image_part() -> Record:
 
 
 def _hosted_items(output: Shape, tools: Shape) -> tuple[Record, ...]:
-    """Return what Codex and others send again of tools that are no functions: calls and their
-    results."""
+    """Return what is sent again of tools that are no functions: calls and their results."""
     call_id = Field("call_id", Text(256), "What the output refers to.")
     action = required("action", FreeObject(), "Told to the model as the arguments.")
 
@@ -176,14 +177,12 @@ def _function_items(output: Shape) -> tuple[Record, Record]:
 
 def item_shape(tools: Shape) -> Shape:
     """Return one item of an input: a message, a call, its output, reasoning, or a reference to one.
-
-    Items of other kinds are left out and reported.
-    """
+    Items of other kinds are left out and reported."""
     text, image = _text_part("input_text"), _image_part()
     refusal = record("refused part", tag("refusal"), required("refusal", Text(), "Its text."))
     attached = (
         attachment("input_file", "file_data", "file_id", "file_url", "detail"),
-        attachment("input_audio", "input_audio"),
+        sound(),
     )
     content = text_or_parts(text, _text_part("output_text"), image, refusal, *attached)
     output = text_or_parts(text, _text_part("output_text"), image, *attached)
@@ -363,6 +362,7 @@ def responses_record(limits: ApiLimits) -> Record:
         "CreateResponseRequest",
         *_conversation_fields(limits),
         Field("max_output_tokens", Integer(1, MAX_INT32), "Tokens, reasoning included."),
+        LORA,
         accepted("max_tool_calls", Integer(1), "Tools are called by the client."),
         Field(
             "include",

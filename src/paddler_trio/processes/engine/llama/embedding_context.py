@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paddler_trio.errors import EngineError
-from paddler_trio.processes.engine.llama.adapters import Adapters
+from paddler_trio.processes.engine.llama.applied_adapters import Adapters
 from paddler_trio.processes.engine.llama.gguf_header import header_of
 from paddler_trio.processes.engine.llama.llama import Llama
 from paddler_trio.processes.engine.llama.llama_options import set_context_options

@@ -18,7 +18,7 @@ from typing import Final
 import attrs
 
 from paddler_trio.errors import EngineError, MemoryUnknownError
-from paddler_trio.processes.engine.llama.adapters import read_loras
+from paddler_trio.processes.engine.llama.applied_adapters import read_loras
 from paddler_trio.processes.engine.llama.context_shape import (
     CELL_BYTES,
     ENCODER_ONLY,
