@@ -117,7 +117,6 @@ class BalancerCore:
         rollouts = FleetRollouts(fleet)
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         problems = _problems(config, dispatcher, states, rollouts, lag)
-        history = history_keeper(config, collector)
         shown = {**addresses, **statsd}
         feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(
@@ -127,7 +126,7 @@ class BalancerCore:
             fleet,
             rollouts,
             metrics,
-            history,
+            history_keeper(config, collector),
             feed,
             store,
             budget,
