@@ -299,7 +299,7 @@ def _in_steps(
 ) -> Iterator[tuple[int, int, str, str, tuple[int | bytes, ...]]]:
     """Yield the rows of all steps: step, start, kind, name and values. What is one piece of time in
     the finest step is mostly one in the others too, and packed once."""
-    pieces: dict[tuple[int, int, str, str], list[SeriesKey]] = {}
+    pieces: dict[tuple[int, int, Kind, str], list[SeriesKey]] = {}
     for key in samples:
         for step in STEPS:
             at = step.step_s, key.start - key.start % step.step_s, key.kind, key.name
