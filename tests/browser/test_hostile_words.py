@@ -16,6 +16,7 @@ from playwright.sync_api import expect
 from viewer import Viewer
 
 from paddler_trio.balancer.panel.panel_assets import FOLDER
+from paddler_trio.scheduler.metering.time_samples import FIELDS
 
 WORDS: Final = (
     '"><img src=x onerror="window.hurt=1">',
@@ -88,3 +89,55 @@ def test_words_of_others_do_nothing(viewer: Viewer, route: str) -> None:
             expect(page.locator("main")).to_contain_text("<script>window.hurt=2</script>")
         links = page.eval_on_selector_all("a[href]", "all => all.map(each => each.href)")
         assert [link for link in links if link.lower().startswith("javascript:")] == []
+
+
+@pytest.mark.parametrize("route", ["metrics?by=client&range=1h", "usage?by=user"])
+def test_names_of_clients_and_users_do_nothing(viewer: Viewer, route: str) -> None:
+    words = "".join(WORDS)
+    numbers = ("requests", "failed", "refused", "prompt_tokens", "cached_tokens")
+    usage = {
+        "by": "user",
+        "per": "month",
+        "begin": "2026-11-01",
+        "end": "2026-11-30",
+        "by_user": True,
+        "problem": words,
+        "rows": [
+            {
+                **dict.fromkeys((*numbers, "generated_tokens", "last_s"), 1),
+                "period": "2026-11",
+                "key": words,
+                "user": words,
+                "model": None,
+            }
+        ],
+    }
+    metrics = {
+        "by": "client",
+        "begin": 1_796_083_000,
+        "end": 1_796_083_600,
+        "step_s": 10,
+        "fields": ["start_s", *FIELDS],
+        "series": [
+            {
+                "name": words + str(n),
+                "is_other": False,
+                "rows": [[1_796_083_100 + 10 * n] + [1] * len(FIELDS)],
+            }
+            for n in range(3)
+        ],
+        "problem": words,
+    }
+    viewer.page.route("**/api/v2/usage*", lambda asked: asked.fulfill(json=usage))
+    viewer.page.route("**/api/v2/metrics/range*", lambda asked: asked.fulfill(json=metrics))
+    with fabricated_panel(FOLDER, FabricatedFleet()) as url:
+        viewer.open(url)
+        viewer.expect_error("")  # what this server does not answer is no matter here
+        viewer.go(route)
+        page = viewer.page
+        expect(page.locator("main")).to_contain_text("<script>window.hurt=2</script>")
+        assert page.evaluate("window.hurt") is None
+        for forbidden in ("img[src='x']", "main script", "[onerror]", "[onmouseover]"):
+            assert page.locator(forbidden).count() == 0, forbidden
+        wide = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        assert page.evaluate(wide)

@@ -4,6 +4,7 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { ApiError, addressOf, api } from "../../core/api";
 import { formatCount, formatDate, formatInteger, formatPercent } from "../../core/format";
 import { hrefOf, navigate, route } from "../../core/router";
+import { store } from "../../core/store";
 import type { UsageRow, UsageTable } from "../../types";
 import { Card, type Column, Empty, Figure, Figures, Icon, Note, Page, Problem, Segmented, Select, Table } from "../../ui";
 import { type Wanted, monthsBefore, pathOf, totalsOf, wantedIn } from "./usage";
@@ -65,6 +66,8 @@ function useUsage(path: string) {
   const [state, setState] = useState<{ path: string; found: UsageTable } | null>(null);
   const [problem, setProblem] = useState<unknown>(null);
   const [times, setTimes] = useState(0);
+  // a balancer that was away may have counted since
+  const isLive = store.connection.value.state === "live";
   useEffect(() => {
     let isCurrent = true;
     api
@@ -86,7 +89,7 @@ function useUsage(path: string) {
     return () => {
       isCurrent = false;
     };
-  }, [path, times]);
+  }, [path, times, isLive]);
   const found = state !== null && state.path === path ? state.found : null;
   return { found, problem, load: () => setTimes((before) => before + 1) };
 }

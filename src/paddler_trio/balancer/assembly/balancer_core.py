@@ -124,7 +124,7 @@ class BalancerCore:
             fleet,
             rollouts,
             metrics,
-            history,
+            history_keeper(config, collector),
             feed,
             store,
             budget,

@@ -160,8 +160,8 @@ class HistoryFile:
                 database.executemany(
                     _PUT_SAMPLE,
                     (
-                        (step_s, start, series[kind, name], *_values(sample))
-                        for (step_s, start, kind, name), sample in _in_steps(samples).items()
+                        (step_s, start, series[kind, name], *values)
+                        for step_s, start, kind, name, values in _in_steps(samples)
                     ),
                 )
                 database.executemany(
@@ -296,14 +296,27 @@ def _series_id(database: sqlite3.Connection, kind: str, name: str) -> int:
 
 def _in_steps(
     samples: Mapping[SeriesKey, Sample],
-) -> dict[tuple[int, int, str, str], Sample]:
-    """Return the samples of all steps, by step, start, kind and name."""
-    found: dict[tuple[int, int, str, str], Sample] = {}
-    for key, sample in samples.items():
+) -> Iterator[tuple[int, int, str, str, tuple[int | bytes, ...]]]:
+    """Yield the rows of all steps: step, start, kind, name and values. What is one piece of time in
+    the finest step is mostly one in the others too, and packed once."""
+    pieces: dict[tuple[int, int, Kind, str], list[SeriesKey]] = {}
+    for key in samples:
         for step in STEPS:
             at = step.step_s, key.start - key.start % step.step_s, key.kind, key.name
-            found.setdefault(at, Sample()).include(sample)
-    return found
+            pieces.setdefault(at, []).append(key)
+    packed: dict[SeriesKey, tuple[int | bytes, ...]] = {}
+    for at, keys in pieces.items():
+        if len(keys) == 1:
+            (key,) = keys
+            values = packed.get(key)
+            if values is None:
+                values = packed[key] = _values(samples[key])
+        else:
+            together = Sample()
+            for key in keys:
+                together.include(samples[key])
+            values = _values(together)
+        yield (*at, values)
 
 
 def _values(sample: Sample) -> tuple[int | bytes, ...]:
