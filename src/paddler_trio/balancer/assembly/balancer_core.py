@@ -116,8 +116,7 @@ class BalancerCore:
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         problems = _problems(config, dispatcher, states, rollouts, lag)
         history = history_keeper(config, collector)
-        shown = {**addresses, **statsd}
-        feed = event_feed(activity, states, rollouts, metrics, shown, problems)
+        feed = event_feed(activity, states, rollouts, metrics, {**addresses, **statsd}, problems)
         return cls(
             dispatcher,
             activity,
