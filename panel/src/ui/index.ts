@@ -1,5 +1,7 @@
 /** All components of the panel. */
 
+import "../core/router"; // every page needs it, and needs no file more for it
+
 export { Button, type ButtonProps } from "./button";
 export { Confirm, Dialog } from "./dialog";
 export {

@@ -1,4 +1,4 @@
-"""What every chunk of an answer of OpenAI's APIs begins with, under the name of what wrote it."""
+"""Begin every chunk of an answer of OpenAI's APIs, under the name of what wrote it."""
 
 from __future__ import annotations
 
