@@ -6,6 +6,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paddler_trio.cli.live.logs_command import MOST_LINES
 from paddler_trio.system.logs.log_tail import MAX_BYTES, MAX_LINES, LogTail
 from paddler_trio.wire.codec import dumps, loads
 from paddler_trio.wire.trio.operations.log_lines import MAX_LINE_CHARS, LogPage, read_page
@@ -88,6 +89,10 @@ def test_any_json_gives_a_page_that_can_be_shown(raw: object) -> None:
     page = read_page(raw)
     assert all(line.text.isprintable() and line.time.isprintable() for line in page.lines)
     assert page.last >= 0
+
+
+def test_as_many_lines_may_be_asked_for_as_one_answer_has() -> None:
+    assert MOST_LINES == MAX_LOG_LINES
 
 
 def test_a_page_of_a_stranger_is_cut() -> None:
