@@ -225,7 +225,7 @@ def test_the_image_says_its_version_and_has_no_way_to_install_more(
 
 @pytest.mark.parametrize("variant", ["--vulkan", "--cuda"])
 def test_a_variant_for_gpus_is_planned(engine: ContainerEngine, variant: str) -> None:
-    """An image for GPUs is built on one that has their toolkit, and none is here: only the plan of
+    """No image for GPUs is built here, where CUDA's base is not, and Vulkan takes long: the plan of
     such a build is looked at, and that what runs cannot compile."""
     program = "/opt/paddler-trio/bin/paddler-trio"
     entry = [f"--entrypoint={program}", IMAGE, "setup", variant, "--portable"]
