@@ -2,7 +2,8 @@
 
 Milliseconds from a schema that is new to the first mask, microseconds to check and accept a token
 that fits and to take the candidates that a mask leaves, in batches of eight and of 32: processor
-time of the thread, since other programs are not measured.
+time of the thread, since other programs are not measured. MiB for the tokenizer, and for answers.
+How fast bound streams are: ``python benchmarks/whole_path.py --only bound``.
 Usage: ``python benchmarks/grammars.py [vocabulary.gguf]``; ``... widen vocabulary.gguf wider.gguf
 128256`` writes a vocabulary of more tokens.
 """
@@ -27,6 +28,7 @@ from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 from paddler_trio.processes.engine.sampling import constraint as constraints
 from paddler_trio.processes.engine.sampling.candidates import candidates_of
 from paddler_trio.processes.engine.sampling.constraint import Constraint
+from paddler_trio.system.machine import resident_bytes
 from paddler_trio.wire.engine.engine_pipe import Grammar
 
 BATCHES = (8, 32)
@@ -193,6 +195,20 @@ def per_token_us(
     return 1e6 * check_s / count, 1e6 * mask_s / count
 
 
+def more_resident_mib(llama: Llama, sequences: int) -> float:
+    """MiB that so many answers take more at their ends, of all schemas in turn."""
+    constraints._KEPT = constraints._Kept()
+    before_bytes, answers = resident_bytes(), []
+    for number in range(sequences):
+        schema, value = list(SCHEMAS.values())[number % len(SCHEMAS)]
+        answer = Constraint.build(llama, grammar_of(schema))
+        for token in llama.tokenize(json.dumps(value, ensure_ascii=False)):
+            answer.allowed()
+            answer.advance(token)
+        answers.append(answer)
+    return (resident_bytes() - before_bytes) / 2**20
+
+
 def widen(path: str, to: str, num_tokens: int) -> None:
     """Write a vocabulary like another one with more texts, of which each is two of the others."""
     reader, writer = GGUFReader(path), GGUFWriter(to, "llama")
@@ -250,6 +266,8 @@ def main(path: str) -> None:
             f"batch of {batch}: check {statistics.median(checks):.1f} us ({max(checks):.1f}), "
             f"mask {statistics.median(masks):.0f} us ({max(masks):.0f})"
         )
+    mib = ", ".join(f"{count}: {more_resident_mib(llama, count):.1f}" for count in (1, 8, 32))
+    print(f"resident MiB more with so many answers: {mib}")
 
 
 if __name__ == "__main__":

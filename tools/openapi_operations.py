@@ -24,6 +24,7 @@ from paddler_trio.wire.trio.cache_commands import Prune, Pull, Verify
 from paddler_trio.wire.trio.desired_state_extras import ExtendedDesiredState
 from paddler_trio.wire.trio.fit_messages import FitQuestion, FitReport
 from paddler_trio.wire.trio.fleet_state import FleetRevision
+from paddler_trio.wire.trio.log_lines import LogPage
 from paddler_trio.wire.trio.model_questions import Detokenize, RenderPrompt, Tokenize
 from paddler_trio.wire.trio.work import Generate
 
@@ -32,6 +33,7 @@ LINES = "application/x-ndjson"
 EVENTS = "text/event-stream"
 TEXT = "text/plain"
 BYTES = "application/octet-stream"
+ORDER_ERRORS = (404, 409, 501, 502, 503, 504)
 
 TEXT_SCHEMA = {"type": "string"}
 MODEL = {"type": "string", "description": "The deployment, or an alias of it."}
@@ -176,6 +178,9 @@ APIS: Table = {
         "The items that a stored response answered", errors=(400, 404)
     ),
     ("DELETE", "/v1/responses/{tail}"): Operation("Forget a stored response", errors=(404,)),
+    ("DELETE", "/api/delete"): Operation(
+        "Delete a preset, with a body as that of /api/show", errors=(400, 403, 404, 409, 501)
+    ),
 }
 
 ROLLOUT_ERRORS = (404, 409, 500)
@@ -227,6 +232,27 @@ MANAGEMENT: Table = {
         FitQuestion,
         answer=FitReport,
         errors=(400, 404, 409, 422, 501, 502, 503, 504),
+    ),
+    ("POST", "/api/v2/agents/{agent_id}/unload"): Operation(
+        "Free the memory of an agent's model, and keep it free", errors=ORDER_ERRORS
+    ),
+    ("POST", "/api/v2/agents/{agent_id}/load"): Operation(
+        "Let an agent load again what is desired", errors=ORDER_ERRORS
+    ),
+    ("POST", "/api/v2/agents/{agent_id}/restart_engine"): Operation(
+        "End an agent's engine, and start it anew", errors=ORDER_ERRORS
+    ),
+    ("GET", "/api/v2/agents/{agent_id}/logs"): Operation(
+        "The last lines of an agent's log, or of its engine's",
+        answer=LogPage,
+        query={
+            "source": "`agent` or `engine`; its own log without it",
+            "lines": "At most so many, 200 without it, up to 1,000",
+            "after": "Only those behind the line of this number",
+            "life": "What the page before said: another run of the agent counts anew",
+            "wait_ms": "Wait so long for a line if there is none, up to 20,000",
+        },
+        errors=(400, *ORDER_ERRORS),
     ),
     ("GET", "/api/v2/machines"): Operation("The machines of all agents, and how they are doing"),
     ("GET", "/api/v2/agents/{agent_id}/machine"): Operation(

@@ -26,7 +26,7 @@ export interface Balancer {
   version: string;
   started: string;
   draining: boolean;
-  addresses: Record<"inference" | "management" | "openai" | "panel" | "statsd", string[]>;
+  addresses: Record<"inference" | "management" | "openai" | "ollama" | "panel" | "statsd", string[]>;
   buffer: { waiting: number; limit: number; timeout_ms: number };
   slots: { busy: number; total: number };
   loop_lag_ms: number;
@@ -364,6 +364,47 @@ export interface MetricsHistory extends Moment {
   rows: MetricsRow[];
 }
 
+export type MetricsKind = "fleet" | "deployment" | "agent" | "client" | "key";
+
+/** Figures of a range of the past; seconds of Unix. */
+export interface MetricsRange {
+  by: MetricsKind;
+  begin: number;
+  end: number;
+  step_s: number;
+  fields: ("start_s" | MetricsField)[];
+  series: { name: string; is_other: boolean; rows: (number | null)[][] }[];
+  /** What is wrong with the history; empty if nothing is. */
+  problem: string;
+}
+
+/** What was used in a period of UTC. */
+export interface UsageRow {
+  period: string;
+  key: string | null;
+  user: string | null;
+  model: string | null;
+  requests: number;
+  failed: number;
+  refused: number;
+  prompt_tokens: number;
+  cached_tokens: number;
+  generated_tokens: number;
+  /** Seconds of Unix. */
+  last_s: number;
+}
+
+export interface UsageTable {
+  by: "key" | "user" | "model";
+  per: "day" | "month" | "all";
+  begin: string;
+  end: string;
+  /** Whether names of users are kept. */
+  by_user: boolean;
+  rows: UsageRow[];
+  problem: string;
+}
+
 export interface LogsLast {
   seq: number;
   warnings: number;
@@ -467,7 +508,7 @@ export interface Session {
 
 export interface Info {
   version: string;
-  addresses: Record<"inference" | "management" | "openai" | "panel", string | string[] | null>;
+  addresses: Record<"inference" | "management" | "openai" | "ollama" | "panel", string | string[] | null>;
   /** Whether these addresses speak TLS. */
   encrypted: boolean;
   join: { address: string | null; problem: string | null; needs_key: boolean };

@@ -196,7 +196,7 @@ def run(
 @functools.cache
 def _server(package: str) -> socket.socket:
     """The socket of this process's server for ``package``, which is started now."""
-    from paddler_trio.agent.children.engine_process import (
+    from paddler_trio.agent.children.thread_waiting import (
         PATIENT_WAITING,  # not while tests are collected
     )
 

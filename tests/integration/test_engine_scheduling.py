@@ -16,7 +16,7 @@ from engine_client import DICE, GREEDY, LOAD, STORY, Engine, running
 
 from distinct_models import write_model
 from memory_models import write_sliding
-from paddler_trio.agent.children.engine_process import PATIENT_WAITING
+from paddler_trio.agent.children.thread_waiting import PATIENT_WAITING
 from paddler_trio.language.vocabulary import Vocabulary
 from paddler_trio.system.machine import granted_cores
 from paddler_trio.wire.engine.engine_pipe import (

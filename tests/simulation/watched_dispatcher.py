@@ -14,8 +14,10 @@ from second_deployment import introduce
 from sim_wire import CURRENT, Wire
 from world import SLACK_S, Story, World, prompt_in
 
+from paddler_trio.balancer.activity.placement_observer import PlacementObserver
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.pool import Pool
 from paddler_trio.nursery_tree.request import SLOW_READER, Buffered, Lease, Phase, Request, Stopping
@@ -23,6 +25,7 @@ from paddler_trio.nursery_tree.request_endings import DISPLACED, Failure
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import Granted
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
+from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 from paddler_trio.wire.trio.request_frame import EncodedWork
 
 
@@ -30,7 +33,8 @@ class WatchedDispatcher(Dispatcher):
     """Fails the simulation when a slot is given, kept or taken against the rules."""
 
     def __init__(self, limits: DispatchLimits, world: World) -> None:
-        super().__init__(limits)
+        placement = WarmPlacement(trio.current_time)
+        super().__init__(limits, Observers((PlacementObserver(placement),)), placement)
         self.world = world
         self.submitted: list[Request] = []
         self.wires: dict[AgentKey, Wire] = {}

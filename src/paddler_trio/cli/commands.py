@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "join-pin": "access.join_pin_command",
     "join": "access.join_command",
     "agents": "live.agents",
+    "logs": "live.logs_command",
     "problems": "live.problems_command",
     "top": "live.top",
     "dashboard": "live.top",

@@ -140,7 +140,7 @@ def _keep_answers_apart() -> TextIO:
 
 def _set_environment() -> None:
     """Set what llama.cpp's threads and aborts go by, unless the operator's environment says it."""
-    from paddler_trio.agent.children.engine_process import THREAD_WAITING
+    from paddler_trio.agent.children.thread_waiting import THREAD_WAITING
 
     if not os.environ.keys() & THREAD_WAITING.keys():
         os.environ.update(THREAD_WAITING)

@@ -16,6 +16,7 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
+from paddler_trio.wire.trio.operator_orders import ORDERS
 from paddler_trio.wire.trio.request_trace import FEATURE
 from paddler_trio.wire.trio.trio_link import BESIDE, BOUND, FOLLOWS, INFILL, SUBPROTOCOL, Report
 
@@ -42,6 +43,8 @@ class Feature(Enum):
     """It understands prompts with a gap to fill."""
     FOLLOWS = FOLLOWS
     """It can be told that another process takes over."""
+    ORDERS = ORDERS
+    """It takes orders of operators."""
 
 
 def features_in(header: bytes) -> frozenset[Feature]:

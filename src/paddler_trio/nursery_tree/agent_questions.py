@@ -21,6 +21,7 @@ from paddler_trio.wire.paddler.desired_state import DesiredModel, applicable_sta
 from paddler_trio.wire.paddler.messages import StopRespondingTo, render
 from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest, Pull
 from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
+from paddler_trio.wire.trio.operator_orders import Operate, Order
 from paddler_trio.wire.trio.trio_link import (
     MAX_FRAME_BYTES,
     Answer,
@@ -136,12 +137,19 @@ class AgentQuestions:
           QuestionRefusedError: there is no answer, and why.
           LinkError: it left before it answered.
         """
-        wire_id = self._next_id()
-        state = applicable_state(question.state)
-        asked = AskFit(wire_id, state, question.extras, question.slots, beside=self.judges_beside)
-        frame = render_extension(asked)
+        state, extras, slots = applicable_state(question.state), question.extras, question.slots
         with self._asking_about(*question.sources):
-            return self._answer_in(await self._asked(wire_id, frame))
+            return await self._ask(
+                lambda wire_id: AskFit(wire_id, state, extras, slots, beside=self.judges_beside)
+            )
+
+    async def order(self, order: Order) -> object:
+        """Return the answer to an order, as plain JSON; errors are those of :meth:`ask_fit`."""
+        return await self._ask(lambda wire_id: Operate(wire_id, order))
+
+    async def _ask(self, message: Callable[[str], AskFit | Operate]) -> object:
+        wire_id = self._next_id()
+        return self._answer_in(await self._asked(wire_id, render_extension(message(wire_id))))
 
     @contextmanager
     def _asking_about(self, *models: DesiredModel) -> Iterator[None]:

@@ -41,9 +41,9 @@ import attrs
 import structlog
 import trio
 
-from paddler_trio.net.server.server import HttpServer
+from paddler_trio.net.server.server import HttpServer, wait_all_closed
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.nursery_tree.ports import MANAGEMENT, Ports, wait_all_closed
+from paddler_trio.nursery_tree.ports import MANAGEMENT, Ports
 from paddler_trio.nursery_tree.state_owner import Run, StateOwner
 from paddler_trio.system.heap_trim import run_heap_trim
 from paddler_trio.system.signals import watch_hangups

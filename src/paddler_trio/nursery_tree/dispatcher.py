@@ -10,6 +10,7 @@ that the request ends when the task is cancelled.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Final
 
 import attrs
@@ -60,7 +61,13 @@ from paddler_trio.scheduler.dispatch.continuation import Loss, refusal
 from paddler_trio.scheduler.dispatch.health import HealthTracker
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Granted, Queued
-from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics, Priority, RequestKey
+from paddler_trio.scheduler.dispatch.slot_ledger import (
+    LedgerStatistics,
+    Priority,
+    RequestKey,
+    SlotLedger,
+)
+from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 from paddler_trio.system.printed_tree import explain_this_task
 from paddler_trio.system.synchronization import Changes, run_in
 from paddler_trio.wire.trace_parent import TraceContext
@@ -83,6 +90,7 @@ class Dispatcher:
     limits: DispatchLimits
     observers: Observers = attrs.field(factory=Observers)
     """They see every request."""
+    placement: WarmPlacement | None = None
     agents: Agents = attrs.field(factory=Agents, init=False)
     agents_changed: Changes = attrs.field(factory=Changes, init=False)
     fleet_changed: Changes = attrs.field(factory=Changes, init=False)
@@ -100,7 +108,8 @@ class Dispatcher:
     _arrivals: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.pools = Pools(self.limits.max_buffered, self.pools_changed)
+        new_ledger = partial(SlotLedger, self.limits.max_buffered, self.placement)
+        self.pools = Pools(new_ledger, self.pools_changed)
 
     # ------------------------------------------------------------ requests
 
@@ -124,14 +133,10 @@ class Dispatcher:
         account: str = "",
         is_repeatable: bool = False,
     ) -> Request:
-        """Take a request in; the order of these calls is the order of arrival.
-
-        The queue of a deployment is fair between clients, and between the users of each. Requests
-        with one ``pin`` are answered by one revision.
-
-        The caller reads ``request.outbox`` until it ends and then looks at ``request.failure``;
-        if it stops reading earlier it must call ``request.stop()``.
-        """
+        """Take a request in; the order of these calls is the order of arrival. The queue of a
+        deployment is fair between clients, and between the users of each. Requests with one ``pin``
+        are answered by one revision. The caller reads ``request.outbox`` until it ends and then
+        looks at ``request.failure``; if it stops earlier it must call ``request.stop()``."""
         self._arrivals += 1
         request = Request(
             RequestKey(self._arrivals),
@@ -235,10 +240,8 @@ class Dispatcher:
     # --------------------------------------------------------- deployments
 
     def set_deployments(self, deployments: Sequence[PoolSettings]) -> None:
-        """These are the deployments now, and ``default``, which there always is.
-
-        Requests of one that was removed go on as long as it has agents.
-        """
+        """These are the deployments now, and ``default``, which there always is. Requests of one
+        that was removed go on as long as it has agents."""
         for pool, settings in self.pools.replace(deployments):
             self._readmit(pool, settings)
 
@@ -310,6 +313,7 @@ class Dispatcher:
             request = self._requests[key]
             request.may_kill_agents |= key in suspects
             self._lose_slot(request, suspects.get(key, 0), how)
+        self._apply(pool, pool.ledger.grant_waiting())
         self._note_serving(pool, agent.key, serves=False)
         self._note_stranded(pool)
         self.pools.end_if_left(pool)
@@ -321,11 +325,8 @@ class Dispatcher:
         self.fleet_changed.notify()
 
     def hand_back(self, lease: Lease, reason: str, *, suspects: int) -> None:
-        """The agent cannot finish this request, another one may. Safe to repeat.
-
-        ``suspects``: how many requests may have killed the engine, this one among them; 0 if this
-        one did not, or if none died.
-        """
+        """The agent cannot finish this request, another one may. Safe to repeat. ``suspects``: how
+        many requests may have killed the engine, this one among them; 0 if it did not."""
         request = lease.request
         if request.lease is not lease:
             return
@@ -382,10 +383,8 @@ class Dispatcher:
         return refusal(loss, self.limits.continuation)
 
     def _lose_slot(self, request: Request, suspects: int, how: str) -> None:
-        """The slot of this request is gone: it queues again, in this very step, or ends.
-
-        ``suspects``: how many may be the cause, this one among them; 0 if this one is not.
-        """
+        """The slot of this request is gone: it queues again, in this very step, or ends; see
+        :meth:`hand_back`."""
         self.observers.lost(request, how)
         if isinstance(request.phase, Stopping):
             request.end(request.phase.ending)
@@ -440,7 +439,11 @@ class Dispatcher:
             log_end(request)  # here, where the context names the client's key
 
     def _deadline_passed(self, request: Request) -> None:
+        pool = self.pools.of(request)
         match request.phase:
+            case Buffered(deadline_s=end_s, stranded_since_s=None) if trio.current_time() < end_s:
+                request.wait_until(end_s)
+                self._apply(pool, pool.ledger.release_hold(request.key))
             case Buffered(stranded_since_s=None):
                 request.end(BUFFERED_TOO_LONG)
             case Buffered(stranded_since_s=float(since_s)):
@@ -449,8 +452,7 @@ class Dispatcher:
                     request.pin.is_lost = True
                     request.end(revision_gone(request.pin.revision or "", waited_s))
                     return
-                agents = self.pools.of(request).agents.values()
-                ready = [agent.kind for agent in agents if agent.is_accepting]
+                ready = [agent.kind for agent in pool.agents.values() if agent.is_accepting]
                 request.end(stranded(len(request.tokens), waited_s, ready))
             case Leased(lease) | Streaming(lease) if lease.silent_from_s > trio.current_time():
                 request.wait_until(lease.silent_from_s)
@@ -524,6 +526,9 @@ class Dispatcher:
         for decision in decisions:
             if isinstance(decision, Granted):
                 self._grant(decision)
+        for key, until_s in pool.ledger.holds.take_new():
+            timer = self._requests[key].timer
+            timer.deadline = min((trio.current_time() + timer.deadline) / 2, until_s)
         if self.pools.note_buffered(pool):
             self.buffer_changed.notify()
 

@@ -65,13 +65,13 @@ class Pool:
     """See the module docstring.
 
     Args:
-      max_buffered: how many requests may wait.
+      ledger: counts its slots and who waits for them.
       is_known: it is a deployment now; others only keep agents and requests that are left.
       is_upstream: its agents stand in front of servers, and its requests are forwarded.
     """
 
     settings: PoolSettings
-    max_buffered: int
+    ledger: SlotLedger
     is_known: bool = True
     is_upstream: bool = False
     agents: dict[AgentKey, AgentConnection] = attrs.field(factory=dict, init=False)
@@ -80,7 +80,6 @@ class Pool:
     held: Hold | None = attrs.field(default=None, init=False)
     has_moved: bool = attrs.field(default=False, init=False)
     """Its agents are another process's: nothing that waits here will get one."""
-    ledger: SlotLedger = attrs.field(init=False)
     rate: ServiceRate = attrs.field(factory=ServiceRate, init=False)
     asking_since_s: list[float] = attrs.field(factory=list, init=False)
     """Of each question that waits for an agent, when it began to."""
@@ -95,9 +94,6 @@ class Pool:
     _entered: deque[tuple[RequestKey, Buffered]] = attrs.field(factory=deque, init=False)
     """Requests in the order in which they entered the queue, with the stay; also stays that are
     over, until they come to the front. By their keys: a body is not kept for that."""
-
-    def __attrs_post_init__(self) -> None:
-        self.ledger = SlotLedger(max_buffered=self.max_buffered)
 
     @property
     def name(self) -> str:
@@ -185,10 +181,8 @@ class Pool:
         return sorted(changed.values(), key=lambda agent: agent.is_accepting)
 
     def readmit(self, settings: PoolSettings) -> list[AgentConnection]:
-        """The deployment has these settings now, which are others; the agents to be recorded.
-
-        Those that lose their readiness come first, so that nothing is granted to one of them.
-        """
+        """The deployment has these settings now, which are others; the agents to be recorded: those
+        that lose their readiness come first, so that nothing is granted to one of them."""
         before, self.settings = self.settings, settings
         if settings.coming != before.coming:
             self._coming_model = next(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -13,7 +13,8 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.pool import Demand, Hold, Pool, PoolSettings
 from paddler_trio.nursery_tree.request import Buffered, Request
 from paddler_trio.nursery_tree.request_endings import no_such_deployment
-from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics
+from paddler_trio.scheduler.dispatch.slot_ledger import LedgerStatistics, SlotLedger
+from paddler_trio.scheduler.truth.request_truth import obstacle_words
 from paddler_trio.system.synchronization import Changes
 from paddler_trio.wire.trio.trio_link import DEFAULT_DEPLOYMENT
 
@@ -26,18 +27,17 @@ class Pools:
     whether or not it has a model.
 
     Args:
-      max_buffered: how many requests may wait in each.
+      new_ledger: makes the ledger of each.
       changed: notified when a queue is empty, or not empty any more.
     """
 
-    max_buffered: int
+    new_ledger: Callable[[], SlotLedger]
     changed: Changes
     _by_name: dict[str, Pool] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._by_name[DEFAULT_DEPLOYMENT] = Pool(
-            PoolSettings(name=DEFAULT_DEPLOYMENT), self.max_buffered
-        )
+        settings = PoolSettings(name=DEFAULT_DEPLOYMENT)
+        self._by_name[DEFAULT_DEPLOYMENT] = Pool(settings, self.new_ledger())
 
     def __repr__(self) -> str:
         return f"<Pools {', '.join(self._by_name)}>"
@@ -96,7 +96,7 @@ class Pools:
         pool = self._by_name.get(name)
         if pool is None:
             settings = PoolSettings(name=name)
-            pool = self._by_name[name] = Pool(settings, self.max_buffered, is_upstream=True)
+            pool = self._by_name[name] = Pool(settings, self.new_ledger(), is_upstream=True)
         assert pool.is_upstream, f"{name!r} is a deployment of models"
         return pool
 
@@ -129,7 +129,7 @@ class Pools:
     def _with(self, name: str) -> Pool:
         if name not in self._by_name:
             settings = PoolSettings(name=name, admissible=frozenset())
-            self._by_name[name] = Pool(settings, self.max_buffered, is_known=False)
+            self._by_name[name] = Pool(settings, self.new_ledger(), is_known=False)
         return self._by_name[name]
 
     # ------------------------------------------------------- what they hold
@@ -175,13 +175,8 @@ class Pools:
             return ""
         if pool.held is not None:
             return pool.held.reason
-        if not pool.agents:
-            return "it had no agent"
         drained = sum(agent.is_drained for agent in pool.agents.values())
-        if drained == len(pool.agents):
-            return "all of its agents were drained"
-        beside = f", and {drained} of {len(pool.agents)} were drained" if drained else ""
-        return f"none of its agents was ready{beside}"
+        return obstacle_words(len(pool.agents), drained)
 
     def note_buffered(self, pool: Pool) -> bool:
         """Requests came into its queue or left it; False if their number is the same."""

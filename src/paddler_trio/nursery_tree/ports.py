@@ -51,9 +51,3 @@ class Ports:
 
         found = await self.listeners.start(serve, name=f"{server.name} listener")
         self.addresses[server.name.replace(" ", "_")] = found
-
-
-async def wait_all_closed(servers: Sequence[HttpServer]) -> None:
-    """Until no connection to any of them is open."""
-    for server in servers:
-        await server.wait_all_closed()

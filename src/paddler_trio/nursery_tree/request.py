@@ -49,6 +49,7 @@ from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
 from paddler_trio.wire.trace_parent import TraceContext
+from paddler_trio.wire.trio.prompt_blocks import NO_BLOCKS
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.request_trace import RequestTrace
@@ -324,7 +325,7 @@ class Request:
         work = self.work
         assert self.is_over, "an agent may need it"
         assert isinstance(work, EncodedWork), "nothing else is held"
-        self.work = attrs.evolve(work, body=b"", paddler_body=None)
+        self.work = attrs.evolve(work, body=b"", paddler_body=None, prompt=NO_BLOCKS)
         return work.size_bytes
 
     @property

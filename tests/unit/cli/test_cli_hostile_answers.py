@@ -22,7 +22,7 @@ ASKING: Final[dict[str, Callable[[httpx.Client], object]]] = {
     "stream": lambda http: next(ManagementClient("here", http).events("/api/v2/agents/stream")),
     "caches": lambda http: next(ManagementClient("here", http).command_caches(None)),
     "drain": lambda http: ManagementClient("here", http).drain("a", drained=True),
-    "fit": lambda http: ManagementClient("here", http).fit("a", {}),
+    "fit": lambda http: ManagementClient("here", http).ask_agent("POST", "a", "fit"),
     "store": lambda http: StoreClient("here", http).listing(),
 }
 

@@ -4,13 +4,14 @@ import { useEffect, useState } from "preact/hooks";
 import { ApiError, api, session } from "../../core/api";
 import { formatCount, formatDate } from "../../core/format";
 import { store, useTopics } from "../../core/store";
-import type { ApiKey, KeyList, NewKey } from "../../types";
+import type { ApiKey, KeyList, NewKey, UsageRow, UsageTable } from "../../types";
 import { Badge, Button, Checkbox, Confirm, Copy, Dialog, Empty, Field, Input, Note, Page, Problem, Select, Table, toast } from "../../ui";
 import { Credentials } from "./credentials";
 import { EMPTY_FORM, type KeyForm, LIFETIMES, LIMITS, SCOPES, SCOPE_HELP, readKeyForm } from "./key_form";
 
 export default function KeysPage() {
   const [list, setList] = useState<KeyList | null>(null);
+  const [usage, setUsage] = useState<UsageByKey>(new Map());
   const [problem, setProblem] = useState<unknown>(null);
   const [isMaking, setMaking] = useState(false);
   const [made, setMade] = useState<NewKey | null>(null);
@@ -18,6 +19,8 @@ export default function KeysPage() {
   const load = async (): Promise<void> => {
     try {
       setList(await api.get<KeyList>("api/v2/keys"));
+      const { rows } = await api.get<UsageTable>("api/v2/usage?by=key&per=all");
+      setUsage(new Map(rows.map((row) => [row.key ?? "", row])));
       setProblem(null);
     } catch (error) {
       if (!(error instanceof ApiError)) {
@@ -39,7 +42,7 @@ export default function KeysPage() {
       }
     >
       {problem === null ? null : <Problem error={problem} title="The keys cannot be loaded" retry={() => void load()} />}
-      {list === null ? null : !list.file ? <NoFile /> : <KeyTable list={list} revoke={setRevoked} />}
+      {list === null ? null : !list.file ? <NoFile /> : <KeyTable list={list} usage={usage} revoke={setRevoked} />}
       <Credentials />
       {isMaking && list !== null ? (
         <MakeKey
@@ -84,7 +87,21 @@ function NoFile() {
   );
 }
 
-function KeyTable({ list, revoke }: { list: KeyList; revoke: (key: ApiKey) => void }) {
+/** What each key has used, as far as that is kept. */
+type UsageByKey = ReadonlyMap<string, UsageRow>;
+
+function used(usage: UsageByKey, id: "requests" | "prompt_tokens" | "generated_tokens" | "refused", title: string) {
+  return {
+    id,
+    title,
+    align: "right",
+    hide: id === "requests" ? "narrow" : "medium",
+    value: (key: ApiKey) => usage.get(key.name)?.[id] ?? 0,
+    render: (key: ApiKey) => formatCount(usage.get(key.name)?.[id] ?? 0),
+  } as const;
+}
+
+function KeyTable({ list, usage, revoke }: { list: KeyList; usage: UsageByKey; revoke: (key: ApiKey) => void }) {
   if (list.keys.length === 0) {
     return (
       <Empty icon="keys" title="No key yet" advice="Make one for each application, and one for yourself with the scope management." />
@@ -142,13 +159,16 @@ function KeyTable({ list, revoke }: { list: KeyList; revoke: (key: ApiKey) => vo
           value: (key) => key.expires ?? "9999",
           render: (key) => <Expiry of={key} />,
         },
+        used(usage, "requests", "requests"),
+        used(usage, "prompt_tokens", "tokens in"),
+        used(usage, "generated_tokens", "tokens out"),
+        used(usage, "refused", "refused"),
         {
-          id: "requests",
-          title: "requests",
-          align: "right",
-          hide: "narrow",
-          value: (key) => key.requests,
-          render: (key) => formatCount(key.requests),
+          id: "last",
+          title: "last use",
+          hide: "medium",
+          value: (key) => usage.get(key.name)?.last_s ?? 0,
+          render: (key) => <LastUse at_s={usage.get(key.name)?.last_s} />,
         },
         {
           id: "revoke",
@@ -187,6 +207,13 @@ function Limits({ of: key }: { of: ApiKey }) {
       ))}
     </span>
   );
+}
+
+function LastUse({ at_s }: { at_s: number | undefined }) {
+  if (at_s === undefined) {
+    return <span class="muted">none known</span>;
+  }
+  return <span class="nowrap">{formatDate(new Date(at_s * 1000)).slice(0, 16)}</span>;
 }
 
 function Expiry({ of: key }: { of: ApiKey }) {
@@ -311,7 +338,7 @@ function ShowKey({ made, close }: { made: NewKey; close: () => void }) {
       }
     >
       <div class="stack">
-        <Note tone="warn">It is shown only now: the balancer keeps a digest, from which it cannot be made again.</Note>
+        <Note tone="warn">It is shown only now: the balancer keeps a hash of it, from which it cannot be made again.</Note>
         <Copy text={made.key} label="Copy the key" />
       </div>
     </Dialog>

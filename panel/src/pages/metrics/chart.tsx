@@ -1,8 +1,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import { theme, themeColor } from "../../core/theme";
-import { formatTime } from "../../core/format";
-import { wallTime } from "../../core/time";
+import { formatDate, formatTime } from "../../core/format";
 import { Card } from "../../ui";
 import { type Column, hasValues, lonely, markOf } from "./series";
 
@@ -18,36 +17,40 @@ export interface Line {
 const HEIGHT = 168;
 /** What the axis of time shows at least. */
 const LEAST_S = 600;
+const DAY_S = 86_400;
 /** All charts show the same moment. */
 const SYNC = "metrics";
 
 /**
- * Lines over the last hour. Pointing at one chart shows the values of that moment in all.
+ * Lines over time. Pointing at one chart shows the values of that moment in all; dragging over one zooms.
  *
  * @param format - a value as text with its unit, for the axis and the legend.
  */
 export function Chart({
   title,
   lines,
-  start_ms,
-  bucket_ms,
+  times_s,
   format,
   most,
+  zoom,
 }: {
   title: string;
   lines: readonly Line[];
-  start_ms: readonly number[];
-  bucket_ms: number;
+  /** The end of each bucket, in seconds of Unix. */
+  times_s: readonly number[];
   format: (value: number) => string;
   /** The upper end of the axis, where it is known. */
   most?: number;
+  /** Called with the range that was dragged over, in seconds of Unix. */
+  zoom: (from_s: number, to_s: number) => void;
 }) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
-  const shown = useRef({ lines, start_ms, bucket_ms });
-  shown.current = { lines, start_ms, bucket_ms };
+  const shown = useRef({ lines, times_s, zoom });
+  shown.current = { lines, times_s, zoom };
   const look = theme.value;
   const isEmpty = !lines.some((line) => hasValues(line.values));
+  const names = lines.map((line) => line.label).join("\n");
 
   useEffect(() => {
     const element = place.current;
@@ -55,8 +58,8 @@ export function Chart({
       return;
     }
     const made = new uPlot(
-      optionsFor(lines, element.clientWidth || 300, format, most),
-      dataOf(shown.current.lines, shown.current.start_ms, shown.current.bucket_ms),
+      optionsFor(lines, element.clientWidth || 300, format, most, (from_s, to_s) => shown.current.zoom(from_s, to_s)),
+      dataOf(shown.current.lines, shown.current.times_s),
       element,
     );
     plot.current = made;
@@ -71,16 +74,16 @@ export function Chart({
       made.destroy();
       plot.current = null;
     };
-  }, [look, isEmpty, lines.length, most]);
+  }, [look, isEmpty, names, most]);
 
   useEffect(() => {
-    plot.current?.setData(dataOf(lines, start_ms, bucket_ms));
-  }, [lines, start_ms]);
+    plot.current?.setData(dataOf(lines, times_s));
+  }, [lines, times_s]);
 
   return (
     <Card title={title} class="chart">
       {isEmpty ? (
-        <p class="chart-empty">n/a: nothing was measured in the last hour</p>
+        <p class="chart-empty">n/a: nothing was measured in this time</p>
       ) : (
         <div ref={place} class="chart-place" role="figure" aria-label={`${title}: ${wordsFor(lines, format)}. The table has all values.`} />
       )}
@@ -90,9 +93,8 @@ export function Chart({
 
 // ------------------------------------------------------------------------------------- inside
 
-function dataOf(lines: readonly Line[], start_ms: readonly number[], bucket_ms: number): uPlot.AlignedData {
-  const times = start_ms.map((start) => wallTime(start + bucket_ms).getTime() / 1000);
-  return [times, ...lines.map((line) => [...line.values])];
+function dataOf(lines: readonly Line[], times_s: readonly number[]): uPlot.AlignedData {
+  return [[...times_s], ...lines.map((line) => [...line.values])];
 }
 
 /** The newest value of each line, for screen readers. */
@@ -110,6 +112,7 @@ function optionsFor(
   width: number,
   format: (value: number) => string,
   most: number | undefined,
+  zoom: (from_s: number, to_s: number) => void,
 ): uPlot.Options {
   const muted = themeColor("--muted");
   const grid = { stroke: themeColor("--line"), width: 1 };
@@ -118,7 +121,18 @@ function optionsFor(
     width,
     height: HEIGHT,
     padding: [8, 20, 0, 0],
-    cursor: { sync: { key: SYNC }, points: { size: 7 }, drag: { x: false, y: false } },
+    cursor: { sync: { key: SYNC }, points: { size: 7 }, drag: { x: true, y: false, setScale: false, dist: 6 } },
+    hooks: {
+      setSelect: [
+        (plot) => {
+          const { left, width: wide } = plot.select;
+          if (wide > 0) {
+            plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+            zoom(plot.posToVal(left, "x"), plot.posToVal(left + wide, "x"));
+          }
+        },
+      ],
+    },
     legend: { live: true },
     scales: {
       x: { time: true, range: (_, low, high) => [Math.min(low, high - LEAST_S), high] },
@@ -131,7 +145,13 @@ function optionsFor(
     series: [
       {
         label: "time",
-        value: (_, time) => (typeof time === "number" ? formatTime(new Date(time * 1000)) : "newest"),
+        value: (plot, time) => {
+          if (typeof time !== "number") {
+            return "newest";
+          }
+          const isLong = (plot.scales.x?.max ?? 0) - (plot.scales.x?.min ?? 0) > DAY_S / 2;
+          return (isLong ? formatDate : formatTime)(new Date(time * 1000));
+        },
       },
       ...lines.map((line, index): uPlot.Series => {
         const stroke = themeColor(line.color);

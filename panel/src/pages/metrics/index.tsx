@@ -1,23 +1,40 @@
-/** The last hour: latencies, throughput, cache, load, as charts or as a table. */
+/** Latencies, throughput, cache and load: live over the last hour, or of any range that is kept, as charts or as a table. */
 
 import { signal } from "@preact/signals";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { ApiError, api } from "../../core/api";
 import { formatAge, formatCount, formatDuration, formatPercent, formatRate, formatTime } from "../../core/format";
+import { route } from "../../core/router";
 import { store, useTopics } from "../../core/store";
 import { now, synchronize, wallTime } from "../../core/time";
 import type { MetricsHistory } from "../../types";
 import { Badge, Button, Card, Empty, Figure, Figures, Page, Problem, Segmented } from "../../ui";
 import { WINDOW_BUCKETS, capacityOf } from "./capacity";
-import { Chart } from "./chart";
+import { FleetCharts } from "./fleet_charts";
 import { MetricsTable } from "./metrics_table";
-import { hitRates, largest, newest, ratesOf, seriesOf, sum, withNewest, worstOf } from "./series";
+import { askedIn, isLive } from "./past";
+import { Choices, PastMetrics, showRange } from "./past_metrics";
+import { largest, newest, seriesOf, sum, withNewest, worstOf } from "./series";
 
 const history = signal<MetricsHistory | null>(null);
 const problem = signal<unknown>(null);
 const view = signal<"charts" | "table">("charts");
 
+/** The live hour, or whatever range and kind the address asks for. */
 export default function MetricsPage() {
+  const asked = askedIn(route.value.query);
+  return isLive(asked) ? <LiveMetrics /> : <PastMetrics asked={asked} />;
+}
+
+// ------------------------------------------------------------------------------------- inside
+
+const LIVE = askedIn(new URLSearchParams());
+
+function zoom(from_s: number, to_s: number): void {
+  showRange(LIVE, { from: Math.floor(from_s), to: Math.ceil(to_s) });
+}
+
+function LiveMetrics() {
   useTopics("metrics");
   const [isLoading, setLoading] = useState(false);
   const load = async (): Promise<void> => {
@@ -57,7 +74,8 @@ export default function MetricsPage() {
       wide
       actions={
         <>
-          <span class="muted">last hour, every {formatAge(known?.bucket_ms ?? 10_000)}</span>
+          <span class="muted">every {formatAge(known?.bucket_ms ?? 10_000)}</span>
+          <Choices asked={LIVE} />
           <Segmented
             label="Shown as"
             value={view.value}
@@ -80,7 +98,7 @@ export default function MetricsPage() {
         <Empty
           icon="metrics"
           title="Nothing measured yet"
-          advice="No request came in the last hour. The Prompt page sends one, and its figures appear here at once."
+          advice="No request came in the last hour; longer ranges may have some. The Prompt page sends one, and its figures appear here at once."
         >
           <a class="button" href="#/prompt">
             Open the Prompt page
@@ -92,8 +110,6 @@ export default function MetricsPage() {
     </Page>
   );
 }
-
-// ------------------------------------------------------------------------------------- inside
 
 /** Nothing was asked for in the last hour. */
 function isIdle(known: MetricsHistory): boolean {
@@ -107,14 +123,12 @@ const RECENT = 6;
 function Measured({ history: known }: { history: MetricsHistory }) {
   const now_ms = now();
   const series = useMemo(() => seriesOf(known), [known]);
-  const { columns, start_ms, bucket_ms } = series;
-  const generated = ratesOf(series, "generated_tokens", now_ms);
-  const prompts = ratesOf(series, "prompt_tokens", now_ms);
-  const cached = ratesOf(series, "cached_tokens", now_ms);
-  const hits = useMemo(() => hitRates(series), [series]);
+  const { columns, bucket_ms } = series;
+  const times_s = useMemo(
+    () => series.start_ms.map((start) => wallTime(start + series.bucket_ms).getTime() / 1000),
+    [series],
+  );
   const capacity = useMemo(() => capacityOf(series), [series]);
-  const common = { start_ms, bucket_ms };
-  const ms = (value: number) => formatDuration(value);
   const latency = (column: readonly (number | null)[]) => {
     const worst = worstOf(column, WINDOW_BUCKETS);
     const last = newest(series, column);
@@ -161,71 +175,7 @@ function Measured({ history: known }: { history: MetricsHistory }) {
       {view.value === "table" ? (
         <MetricsTable series={series} />
       ) : (
-        <div class="charts">
-          <Chart
-            {...common}
-            title="Time to first token"
-            format={ms}
-            lines={[
-              { label: "p50", color: "--c-decode", values: columns.ttft_p50_ms },
-              { label: "p95", color: "--c-prefill", values: columns.ttft_p95_ms },
-            ]}
-          />
-          <Chart
-            {...common}
-            title="Between tokens"
-            format={ms}
-            lines={[
-              { label: "p50", color: "--c-decode", values: columns.itl_p50_ms },
-              { label: "p95", color: "--c-prefill", values: columns.itl_p95_ms },
-            ]}
-          />
-          <Chart
-            {...common}
-            title="Time in the queue"
-            format={ms}
-            lines={[
-              { label: "p50", color: "--c-decode", values: columns.queue_p50_ms },
-              { label: "p95", color: "--c-prefill", values: columns.queue_p95_ms },
-            ]}
-          />
-          <Chart
-            {...common}
-            title="Tokens per second"
-            format={(value) => formatRate(value)}
-            lines={[
-              { label: "generated", color: "--c-decode", values: generated, filled: true },
-              { label: "prompt", color: "--c-prefill", values: prompts },
-              { label: "of it cached", color: "--c-queue", values: cached, dashed: true },
-            ]}
-          />
-          <Chart
-            {...common}
-            title="Prompt tokens from the cache"
-            format={formatPercent}
-            most={1}
-            lines={[{ label: "hit rate", color: "--c-decode", values: hits, filled: true }]}
-          />
-          <Chart
-            {...common}
-            title="Slots and queue, most at a time"
-            format={(value) => (Number.isInteger(value) ? formatCount(value) : "")}
-            lines={[
-              { label: "busy", color: "--c-decode", values: columns.busy_max, filled: true },
-              { label: "slots", color: "--c-stop", values: columns.slots, dashed: true },
-              { label: "waiting", color: "--c-queue", values: columns.waiting_max },
-            ]}
-          />
-          <Chart
-            {...common}
-            title="Requests that ended"
-            format={(value) => (Number.isInteger(value) ? formatCount(value) : "")}
-            lines={[
-              { label: "all", color: "--c-decode", values: columns.requests, filled: true },
-              { label: "failed", color: "--c-dead", values: columns.failed },
-            ]}
-          />
-        </div>
+        <FleetCharts series={series} now_ms={now_ms} times_s={times_s} zoom={zoom} />
       )}
     </div>
   );

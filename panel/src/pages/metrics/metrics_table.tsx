@@ -28,14 +28,14 @@ const COLUMNS: readonly [field: MetricsField | "hits", title: string, format: (v
 ];
 
 /** The same as the charts in figures, the newest first; n/a where nothing was measured. */
-export function MetricsTable({ series }: { series: Series }) {
+export function MetricsTable({ series, timeOf }: { series: Series; timeOf?: (ms: number) => string }) {
   const rows = useMemo(() => rowsOf(series), [series]);
   const columns: TableColumn<Row>[] = [
     {
       id: "time",
       title: "from",
       value: (row) => row.start_ms,
-      render: (row) => <span class="nowrap">{formatTime(wallTime(row.start_ms))}</span>,
+      render: (row) => <span class="nowrap">{timeOf?.(row.start_ms) ?? formatTime(wallTime(row.start_ms))}</span>,
     },
     ...COLUMNS.map(
       ([field, title, format, hide]): TableColumn<Row> => ({
@@ -51,7 +51,7 @@ export function MetricsTable({ series }: { series: Series }) {
       }),
     ),
   ];
-  return <Table label="Metrics of the last hour" columns={columns} rows={rows} rowKey={(row) => row.start_ms} rowHeight={36} />;
+  return <Table label={timeOf === undefined ? "Metrics of the last hour" : "Metrics of this time"} columns={columns} rows={rows} rowKey={(row) => row.start_ms} rowHeight={36} />;
 }
 
 function rowsOf(series: Series): Row[] {

@@ -1,6 +1,6 @@
 /** The metrics history as columns of charts and rows of a table. Pure. */
 
-import { formatTime } from "../../core/format";
+import { formatDate, formatTime } from "../../core/format";
 import type { MetricsField, MetricsHistory, MetricsRow } from "../../types";
 
 /** One value every `bucket_ms`; null where nothing was measured. */
@@ -135,8 +135,15 @@ function filled(rows: readonly MetricsRow[], at: number, bucket_ms: number): Met
   return all;
 }
 
-/** A mark of the axis of time, in the viewer's zone; marks less than a minute apart differ by their seconds. */
+/**
+ * A mark of the axis of time, in the viewer's zone; marks less than a minute apart differ by their seconds, and a day
+ * begins with its date.
+ */
 export function markOf(time_s: number, step_s: number): string {
-  const text = formatTime(new Date(time_s * 1000));
+  const time = new Date(time_s * 1000);
+  const text = formatTime(time);
+  if (step_s >= 86_400 || (step_s >= 3600 && text === "00:00:00")) {
+    return formatDate(time).slice(5, 10);
+  }
   return step_s < 60 ? text : text.slice(0, 5);
 }

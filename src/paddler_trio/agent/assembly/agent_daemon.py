@@ -32,6 +32,7 @@ from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.nursery_tree.agent_tree import AgentParts, run_agent
 from paddler_trio.nursery_tree.instance_tree import InstanceParts
 from paddler_trio.nursery_tree.state_owner import Run
+from paddler_trio.system.logs.log_tail import keep_lines
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.machine import available_memory_bytes
 from paddler_trio.system.settings.agent_config import AgentConfig
@@ -64,6 +65,7 @@ async def serve_agent(
       ConfigurationError: before anything runs; the port for metrics cannot be had.
     """
     open_metrics = None
+    keep_lines()
     if config.metrics_addr is not None:
         # an HTTP server, which takes 7 MiB and a third of a second: most agents do without
         from paddler_trio.agent.assembly.agent_metrics_port import (

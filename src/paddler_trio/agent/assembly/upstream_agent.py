@@ -54,12 +54,13 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
     streams = ForwardedStreams(server.stream_interval_ms / 1000)
     machine = MachineWatch()
     tunnels = UpstreamTunnels(client, monitor, streams, address, tls, authorization, shown.show)
+    requests = UpstreamRequests(tunnels)
     link = BalancerLink(
         address,
         config.name,
         status,
         NoModels(),
-        UpstreamRequests(tunnels),
+        requests,
         token_file=config.secret_file,
         tls=tls,
         id=f"{host}.{server.deployment}",
@@ -82,7 +83,7 @@ def upstream_agent_parts(config: AgentConfig, server: UpstreamConfig) -> AgentPa
             "forwarded streams": streams.run,
         },
         link=link,
-        open_requests=tunnels.open,
+        open_requests=partial(requests.open, status=status),
         offer_nothing=offer_nothing,
         drain_timeout_s=config.drain_timeout_s,
     )

@@ -63,6 +63,8 @@ class EngineKeeper:
     load_s: float | None = attrs.field(default=None, init=False)
     """The time from the start of the newest life that came up until it was proved."""
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    _life: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    """Of the life that it has now."""
 
     async def run(self) -> None:
         """Run until stopped, or until the model cannot be loaded any more."""
@@ -77,8 +79,24 @@ class EngineKeeper:
         self._scope.cancel(reason="another model is wanted")
         await self.ended.wait()
 
+    def restart(self) -> bool:
+        """End the life that it has now; another one begins at once. False if it has none."""
+        if self.current is None or self._scope.cancel_called:
+            return False
+        self._life.cancel(reason="an operator asked for another")
+        return True
+
     async def _live(self) -> None:
-        """Run one life; EngineError if it ends by itself."""
+        """Run one life, and another one for each :meth:`restart`; EngineError if one ends by
+        itself."""
+        while True:
+            with trio.CancelScope() as self._life:
+                await self._live_once()
+            if not self._life.cancelled_caught:
+                return
+            log.info("the engine was restarted by an operator")
+
+    async def _live_once(self) -> None:
         is_up = False
         reason, suspects = "the engine was stopped", None
         began_s = trio.current_time()

@@ -28,7 +28,9 @@ from paddler_trio.agent.children.engine_crash import (
     suspects_in,
 )
 from paddler_trio.agent.children.engine_probe import EngineProbe
+from paddler_trio.agent.children.thread_waiting import thread_waiting
 from paddler_trio.errors import EngineError
+from paddler_trio.system.logs.log_tail import ENGINE_LINES
 from paddler_trio.system.process_end import end_process
 from paddler_trio.system.ready_sockets import read_while
 from paddler_trio.system.thread_priority import GIVE_WAY
@@ -77,15 +79,11 @@ which it tells every few seconds as long as tensors go out. It waits without a l
 that has fallen silent."""
 PROBE_S = 60.0
 """The time for the first decode, on whatever machine; an engine that takes longer serves no one."""
-THREAD_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
-"""The way in which threads that compute wait for each other, unless the operator's environment sets
-it: a little spinning, then sleep. See docs/decisions/0008-prefill-budget.md for what was
-measured."""
-PATIENT_WAITING = THREAD_WAITING | {"GOMP_SPINCOUNT": "100000"}
-"""The way of an engine that computes on the CPU alone and gives way to busy programs: it spins for
-some milliseconds, in which an event loop has had its turn on the core of another thread."""
 _READ_BYTES = 65536
 _CAUSE_LINES = 12
+_LEVELS = {"2": "info", "3": "warning", "4": "error"}
+"""The levels of llama.cpp's lines that are kept, by its numbers; the others are for those who
+debug, and a load writes hundreds of them."""
 _ENGINE_COMMAND = (sys.executable, "-P", "-m", "paddler_trio.processes.engine")
 
 
@@ -162,7 +160,7 @@ class EngineProcess:
         there after two seconds is killed.
         """
         environment = {
-            **_thread_waiting(self.load),
+            **thread_waiting(self.load),
             **os.environ,
             "GGML_NO_BACKTRACE": "1",  # on an abort ggml would attach a debugger for seconds
         }
@@ -185,6 +183,7 @@ class EngineProcess:
                 reason = error.strerror or str(error)
                 raise EngineError(f"the engine cannot be started: {reason}") from error
             self.pid = process.pid
+            self._note("info", f"starts with {self.load.model_path}")
             try:
                 await self._converse(process, record)
             finally:
@@ -374,6 +373,8 @@ class EngineProcess:
             level, text = "4", line
         if not text.strip(" ."):
             return
+        if level in _LEVELS:
+            self._note(_LEVELS[level], text)
         match level:
             case "4":
                 log.warning("llama.cpp", text=text)
@@ -384,6 +385,10 @@ class EngineProcess:
             case _:
                 log.debug("llama.cpp", text=text)
 
+    def _note(self, level: str, text: str) -> None:
+        """Keep a line for operators who read the log of engines from afar."""
+        ENGINE_LINES.add(level, f"[{self.pid}] {text}")
+
     def _kind_of_death(self, status: int) -> str:
         if self._was_hung:
             return "unresponsive"
@@ -391,9 +396,3 @@ class EngineProcess:
 
     def _cause(self) -> str:
         return " | ".join(self._last_words) or "nothing"
-
-
-def _thread_waiting(load: LoadModel) -> dict[str, str]:
-    if os.environ.keys() & THREAD_WAITING.keys():
-        return {}
-    return THREAD_WAITING if load.n_gpu_layers else PATIENT_WAITING

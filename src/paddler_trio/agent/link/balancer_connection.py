@@ -44,6 +44,7 @@ from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.credential_messages import Rotate, Rotated
 from paddler_trio.wire.trio.fit_messages import AskFit
 from paddler_trio.wire.trio.machine_facts import MachineFacts, machine_message
+from paddler_trio.wire.trio.operator_orders import Operate
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,
@@ -299,6 +300,8 @@ class BalancerConnection:
                 self._publish()
             case AskFit() as question:
                 self.requests.ask_fit(question, self.reply)
+            case Operate() as operate:
+                self.requests.operate(operate, self.reply)
             case Cache() as command:
                 self.requests.command_cache(command, self.reply)
             case Store(path):

@@ -41,6 +41,7 @@ from paddler_trio.net.tls.client_tls import SYSTEM_TRUST, ClientTls
 from paddler_trio.system.secret_file import read_secret
 from paddler_trio.system.synchronization import Future
 from paddler_trio.wire.trio.machine_facts import MachineFacts
+from paddler_trio.wire.trio.operator_orders import ORDERS
 from paddler_trio.wire.trio.request_trace import FEATURE, FEATURES_HEADER
 from paddler_trio.wire.trio.trio_link import (
     BESIDE,
@@ -120,7 +121,7 @@ class BalancerLink:
 
     def _features(self) -> tuple[bytes, ...]:
         beside = (BESIDE,) if self.models.judges_beside else ()
-        return (FEATURE, FOLLOWS, BOUND, INFILL, *beside)
+        return (FEATURE, FOLLOWS, BOUND, INFILL, ORDERS, *beside)
 
     def __repr__(self) -> str:
         states = [repr(each) for each in self._connections] or ["dialling"]

@@ -11,6 +11,7 @@ from typing import Protocol
 import attrs
 import trio
 
+from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
 from paddler_trio.wire.trio.trio_link import Answer
 
@@ -36,6 +37,7 @@ class LinkTasks:
     what: str
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
     _models: ModelServer | None = attrs.field(default=None, init=False)
+    _status: AgentStatus | None = attrs.field(default=None, init=False)
     _running: dict[tuple[int, str], trio.CancelScope] = attrs.field(factory=dict, init=False)
     """The tasks by the identity of the connection and the task's id on it."""
 
@@ -44,6 +46,10 @@ class LinkTasks:
 
     def open(self, nursery: trio.Nursery, models: ModelServer) -> None:
         self._nursery, self._models = nursery, models
+
+    def open_beside(self, nursery: trio.Nursery, status: AgentStatus) -> None:
+        """Open it for an agent of this status that has no models of its own."""
+        self._nursery, self._status = nursery, status
 
     def begin(
         self,
@@ -55,9 +61,10 @@ class LinkTasks:
     ) -> None:
         """Run ``serve`` as a task; the refusal is answered on ``reply``."""
         key = (id(reply), wire_id)
-        if self._nursery is None or self._models is None:
+        status = self._status if self._models is None else self._models.status
+        if self._nursery is None or status is None:
             reply.answer(Answer(wire_id, None, "this agent is starting", 503))
-        elif self._models.status.is_leaving:  # the nursery closes, or has closed
+        elif status.is_leaving:  # the nursery closes, or has closed
             reply.answer(Answer(wire_id, None, "this agent is leaving", 503))
         elif key in self._running:
             problem = f"question id {wire_id!r} is in use already"

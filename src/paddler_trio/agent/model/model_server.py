@@ -33,11 +33,7 @@ from paddler_trio.agent.children.preparation_keeper import SupervisePreparation
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.cache_answers import CacheView
 from paddler_trio.agent.model.fit_gate import FitGate
-from paddler_trio.agent.model.loaded_model import (
-    Children,
-    EngineGone,
-    LoadedModel,
-)
+from paddler_trio.agent.model.loaded_model import Children, EngineGone, LoadedModel
 from paddler_trio.agent.model.memory_in_use import MemoryInUse
 from paddler_trio.agent.model.memory_promises import MemoryPromises
 from paddler_trio.agent.model.model_application import ModelApplication
@@ -61,9 +57,7 @@ from paddler_trio.processes.preparation.preparation_messages import LanguageFact
 from paddler_trio.system.synchronization import Changes, returns_before
 from paddler_trio.wire.engine.engine_pipe import EmbeddingStep, EngineStats, Step
 from paddler_trio.wire.engine.engine_settings import EngineSettings
-from paddler_trio.wire.paddler.agent_issue import (
-    ModelCannotBeLoaded,
-)
+from paddler_trio.wire.paddler.agent_issue import ModelCannotBeLoaded
 from paddler_trio.wire.paddler.desired_state import AgentDesiredState, LocalToAgent, NoModel
 from paddler_trio.wire.trio.desired_state_extras import NO_EXTRAS, Extras, extended_digest
 
@@ -110,6 +104,8 @@ class ModelServer:
     """The model to which new requests go."""
     metadata: dict[str, str] | None = attrs.field(default=None, init=False)
     desired: AgentDesiredState | None = attrs.field(default=None, init=False)
+    unloaded_since: str | None = attrs.field(default=None, init=False)
+    """When an operator unloaded it, RFC 3339; None while it follows what is desired."""
     _extras: Extras = attrs.field(default=NO_EXTRAS, init=False)
     """The extras of ``desired``; both change together."""
     _desired_changes: Changes = attrs.field(factory=Changes, init=False)
@@ -175,6 +171,20 @@ class ModelServer:
         self._shown.wanted(kept=self._kept_state)
         self._desired_changes.notify()
 
+    def set_unloaded(self, since: str | None) -> None:
+        """Free the memory and load nothing, or with None follow what is desired again."""
+        self.unloaded_since = since
+        self.status.set(phase="resolving" if since is None else "draining", detail=None)
+        self._desired_changes.notify()
+
+    def restart_engine(self) -> None:
+        """End the engine that began last and start it anew, or try at once what failed."""
+        newest = self._places.newest
+        if newest is not None and newest.keeper.restart():
+            self._shown.crashed("an operator restarts the engine")
+        else:
+            self._desired_changes.notify()
+
     @property
     def judges_beside(self) -> bool:
         """Return whether it can be asked whether it would load a model beside the one in force: it
@@ -232,7 +242,12 @@ class ModelServer:
                     effort.start_soon(
                         self._watch_newer, ordinal, effort.cancel_scope, name="newer state watch"
                     )
-                    await self._follow(engines)
+                    if self.unloaded_since is None:
+                        await self._follow(engines)
+                    else:
+                        await self._places.clear()
+                        self._shown.unloaded(self.unloaded_since)
+                        await trio.sleep_forever()  # until the watch ends this effort
 
     async def _watch_newer(self, ordinal: int, effort: trio.CancelScope) -> None:
         """Cancel ``effort`` when there is a newer state."""
@@ -244,7 +259,7 @@ class ModelServer:
         retry_s = FIRST_RETRY_S
         while True:
             desired, extras = self.desired, self._extras
-            assert desired is not None
+            assert desired is not None, "orders are refused before"
             name = describe(desired.model)
             found = file_at(name)
             projection = describe(desired.multimodal_projection)

@@ -49,6 +49,17 @@ class ModelShown:
         """Show that nothing is offered any more."""
         self.status.set(is_serving=False, served_state=None, phase="draining", memory=None)
 
+    def unloaded(self, since: str) -> None:
+        """Show that an operator has unloaded the model, and when."""
+        self.status.set(
+            phase="unloaded",
+            detail=f"an operator unloaded it at {since}",
+            progress=None,
+            issues=frozenset(),
+            application=AgentStateApplicationStatus.FRESH,
+            model_path=None,
+        )
+
     def loading(self, *, beside: bool) -> None:
         """Note that an engine starts; ``beside``: the model before it goes on serving."""
         self.status.set(phase="loading", progress=0.0)

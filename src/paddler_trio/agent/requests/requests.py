@@ -18,6 +18,7 @@ from paddler_trio.agent.children.engine_process import EngineProcess
 from paddler_trio.agent.children.preparation_turns import PreparationTurns
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.link_reply import LinkReply
+from paddler_trio.agent.link.order_tasks import OrderTasks
 from paddler_trio.agent.model.cache_tasks import CacheTasks
 from paddler_trio.agent.model.fit_tasks import FitTasks
 from paddler_trio.agent.model.model_server import ModelServer
@@ -43,6 +44,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     StopSequence,
 )
 from paddler_trio.wire.trio.fit_messages import AskFit
+from paddler_trio.wire.trio.operator_orders import Operate
 from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Cache
 
@@ -67,6 +69,7 @@ class AgentRequests:
     embeddings: EmbeddingRequests = attrs.field(init=False)
     questions: QuestionTasks = attrs.field(init=False)
     fits: FitTasks = attrs.field(factory=FitTasks, init=False)
+    orders: OrderTasks = attrs.field(factory=OrderTasks, init=False)
     cache: CacheTasks = attrs.field(factory=CacheTasks, init=False)
     """The commands about the cache. It is not opened with the others: what it does is not waited
     for when the agent stops."""
@@ -90,6 +93,7 @@ class AgentRequests:
         self.embeddings.open(requests, models)
         self.questions.open(requests, models)
         self.fits.open(requests, models)
+        self.orders.open(requests, models)
 
     # ------------------------------------------------------- from the link
 
@@ -105,6 +109,9 @@ class AgentRequests:
 
     def ask_fit(self, question: AskFit, reply: LinkReply) -> None:
         self.fits.ask(question, reply)
+
+    def operate(self, operate: Operate, reply: LinkReply) -> None:
+        self.orders.take(operate, reply)
 
     def command_cache(self, command: Cache, reply: LinkReply) -> None:
         self.cache.start(command, reply)
@@ -137,6 +144,7 @@ class AgentRequests:
         self.embeddings.stop(wire_id, reply)
         self.questions.stop(wire_id, reply)
         self.fits.stop(wire_id, reply)
+        self.orders.stop(wire_id, reply)
         self.cache.stop(wire_id, reply)
         running = self._running.get((id(reply), wire_id))
         if running is not None and not running.is_stopped:
@@ -151,6 +159,7 @@ class AgentRequests:
         self.embeddings.stop_all_of(reply)
         self.questions.stop_all_of(reply)
         self.fits.stop_all_of(reply)
+        self.orders.stop_all_of(reply)
         self.cache.stop_all_of(reply)
         for running in list(self._running.values()):
             if running.reply is reply:

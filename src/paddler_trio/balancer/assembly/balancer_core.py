@@ -14,6 +14,7 @@ from paddler_trio.balancer.activity.measures.balancer_measures import BalancerMe
 from paddler_trio.balancer.activity.measures.request_measures import RequestMeasures
 from paddler_trio.balancer.activity.metrics_history import MetricsHistory
 from paddler_trio.balancer.activity.metrics_observer import MetricsObserver
+from paddler_trio.balancer.activity.placement_observer import PlacementObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.agents.agent_snapshot import capacity
 from paddler_trio.balancer.assembly.feed_assembly import event_feed
@@ -39,6 +40,7 @@ from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, Observ
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.state_owner import Run
 from paddler_trio.scheduler.dispatch.continuation import ContinuationLimits
+from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.ready_sockets import run_ready_sockets
 from paddler_trio.system.settings.balancer_config import BalancerConfig
@@ -97,8 +99,10 @@ class BalancerCore:
         metrics = MetricsHistory(lambda: capacity(dispatcher.agents.values()))
         recorder = MetricsObserver(metrics, activity.finished)
         collector = HistoryCollector(activity, metrics)
-        all_observers = Observers((activity, *observers, requests, recorder, collector))
-        dispatcher = Dispatcher(_limits(config), all_observers)
+        placement = WarmPlacement(trio.current_time)
+        placed = PlacementObserver(placement)
+        all_observers = Observers((placed, activity, *observers, requests, recorder, collector))
+        dispatcher = Dispatcher(_limits(config), all_observers, placement)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
             dispatcher,
@@ -108,12 +112,12 @@ class BalancerCore:
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
         measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)
+        measures.placed = placed
         measures.store = store = model_store_child(config, states)
         rollouts = FleetRollouts(fleet)
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         problems = _problems(config, dispatcher, states, rollouts, lag)
         history = history_keeper(config, collector)
-        problems.history_problem = lambda: history.problem
         shown = {**addresses, **statsd}
         feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(

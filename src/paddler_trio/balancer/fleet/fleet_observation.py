@@ -8,6 +8,7 @@ from types import MappingProxyType
 import attrs
 import trio
 
+from paddler_trio.balancer.agents.agent_snapshot import phase_of
 from paddler_trio.balancer.fleet.fleet_diff import change_between
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.host_knowledge import (
@@ -36,6 +37,7 @@ from paddler_trio.scheduler.fleet.settled_hosts import (
     is_settled,
     without_settled,
 )
+from paddler_trio.scheduler.truth.agent_truth import UNLOADED
 from paddler_trio.wire.paddler.desired_state import (
     DesiredModel,
     HuggingFaceModel,
@@ -200,7 +202,7 @@ class FleetObservation:
             name=host.label,
             labels=host.labels,
             is_ours=all(agent.kind.runs_instances for agent in agents),
-            is_drained=any(agent.is_drained for agent in agents),
+            is_drained=any(agent.is_drained or phase_of(agent) == UNLOADED for agent in agents),
             memory=known.memory,
             held=host.held,
             on_disk=frozenset(known.on_disk if agents else {*known.on_disk, *self._targets()}),

@@ -13,7 +13,7 @@ import trio
 from paddler_trio.balancer.agents.agent_snapshot import phase_of
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.scheduler.truth.agent_truth import MOVING
+from paddler_trio.scheduler.truth.agent_truth import MOVING, UNLOADED
 from paddler_trio.scheduler.truth.deployment_truth import (
     AgentCounts,
     DeploymentFacts,
@@ -131,6 +131,7 @@ def counts_of(agents: Iterable[AgentConnection], spec: DeploymentSpec) -> AgentC
     reason = ""
     for agent in agents:
         counts["connected"] += 1
+        phase = phase_of(agent)
         if agent.is_accepting:
             if agent.usable_slots > 0:
                 counts["answering"] += 1
@@ -138,9 +139,10 @@ def counts_of(agents: Iterable[AgentConnection], spec: DeploymentSpec) -> AgentC
                 counts["free"] += max(0, agent.usable_slots - agent.slots_processing)
                 if agent.upstream is not None or _serves(agent, spec):
                     counts["current"] += 1
+        elif phase == UNLOADED:
+            counts["unloaded"] += 1
         elif agent.is_drained:
             counts["drained"] += 1
-        phase = phase_of(agent)
         if phase == "failed":
             counts["failed"] += 1
             detail = None if agent.report is None else agent.report.detail

@@ -30,6 +30,7 @@ from paddler_trio.balancer.front.inference_routes import health
 from paddler_trio.balancer.front.template_routes import TemplateRoutes
 from paddler_trio.balancer.keys.key_ring import KeyRing
 from paddler_trio.balancer.operations.machine_routes import MachineRoutes
+from paddler_trio.balancer.operations.order_routes import OrderRoutes
 from paddler_trio.errors import LinkError, StateDatabaseError
 from paddler_trio.net.server.asgi import HttpProblem, send_empty, send_json, send_text
 from paddler_trio.net.server.exchange import Exchange, Params
@@ -134,6 +135,7 @@ class ManagementRoutes:
             FitRoutes(self._find, self.agent_socket.machines),
             TemplateRoutes(self.dispatcher),
             CacheRoutes(self.dispatcher, self.goodbye),
+            OrderRoutes(self.dispatcher, self._find),
             MachineRoutes(self.dispatcher, self.agent_socket.machines, self._find),
             *self.more,
         )

@@ -17,9 +17,9 @@ import trio
 
 from paddler_trio.balancer.hot_restart.bequest import Bequest
 from paddler_trio.balancer.hot_restart.departure import Departure
-from paddler_trio.net.server.server import HttpServer
+from paddler_trio.net.server.server import HttpServer, wait_all_closed
 from paddler_trio.nursery_tree.balancer_tree import BalancerTree, Serving
-from paddler_trio.nursery_tree.ports import MANAGEMENT, wait_all_closed
+from paddler_trio.nursery_tree.ports import MANAGEMENT
 from paddler_trio.system.synchronization import wait_any
 from paddler_trio.system.systemd_notify import SystemdNotifier
 

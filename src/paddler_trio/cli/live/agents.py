@@ -19,6 +19,7 @@ from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption, WideOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.fleet.issue_words import OLD_MODEL_SERVES, issues_words
+from paddler_trio.cli.live import engine_orders
 from paddler_trio.cli.live.agent_machine import (
     MachineView,
     machine_columns,
@@ -156,6 +157,11 @@ def forget(
     with one_line_errors(), ManagementClient.open(management) as client:
         client.ask("DELETE", f"{KNOWN_PATH}/{quote(name, safe='')}")
         stdout().print(printable(f"{name} is forgotten"))
+
+
+agents.command("unload")(engine_orders.unload)
+agents.command("load")(engine_orders.load)
+agents.command("restart")(engine_orders.restart)
 
 
 @attrs.frozen(kw_only=True)

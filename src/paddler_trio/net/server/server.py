@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 import attrs
@@ -276,3 +276,9 @@ def _hypercorn_config(limits: HttpLimits) -> Config:
     config.websocket_max_message_size = limits.max_websocket_message_bytes
     config.websocket_ping_interval = limits.ping_interval_s
     return config
+
+
+async def wait_all_closed(servers: Sequence[HttpServer]) -> None:
+    """Wait until no connection to any of them is open."""
+    for server in servers:
+        await server.wait_all_closed()

@@ -42,11 +42,13 @@ class Constraint:
     Args:
       kind, revision: the only ones that may have it; None for any.
       needs: only agents that offer all of these may have it.
+      agent: the only one that it waits for, for a moment; None for any.
     """
 
     kind: str | None = None
     revision: str | None = None
     needs: frozenset[str] = frozenset()
+    agent: AgentKey | None = None
 
     def admits(self, agents: AgentClass) -> bool:
         return (
@@ -121,12 +123,21 @@ class AgentIndex:
     def least_loaded(self, wanted: Constraint) -> AgentKey | None:
         """Return the agent that should take one more such request; None when none has a free
         slot."""
+        if wanted.agent is not None:
+            return wanted.agent if self.load(wanted, wanted.agent) is not None else None
         loads = [
             load
             for agents, members in self._members.items()
             if members.free and wanted.admits(agents) and (load := members.least()) is not None
         ]
         return min(loads)[2] if loads else None
+
+    def load(self, wanted: Constraint, agent: AgentKey) -> Load | None:
+        """Return the load of an agent that has a free slot for such a request; None for others."""
+        for agents, members in self._members.items():
+            if agent in members.free and wanted.admits(agents):
+                return members.free[agent]
+        return None
 
     def num_free(self, wanted: Constraint) -> int:
         """Return how many agents have a free slot for such a request."""

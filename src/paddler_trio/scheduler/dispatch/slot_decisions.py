@@ -12,21 +12,60 @@ from paddler_trio.scheduler.dispatch.placement import AgentKey
 
 
 @attrs.frozen
+class Option:
+    """An agent that a request could be given to, by its name.
+
+    Args:
+      tokens_there: of the prompt, those that it is believed to have computed.
+      predicted_s: when the first token is expected.
+      wait_s: how much of that is the wait for a slot; 0 if it has a free one.
+    """
+
+    agent: str
+    tokens_there: int
+    predicted_s: float
+    wait_s: float = 0.0
+
+
+@attrs.frozen
+class Prediction:
+    """The agents that were compared for a request, the one that was to have it at once first; the
+    prompt is believed to have so many ``tokens``."""
+
+    tokens: int
+    options: tuple[Option, ...]
+
+
+@attrs.frozen
+class Pick:
+    """The agent that a request shall have; or, with ``until_s``, the one that it waits for until
+    then at the latest, though others have free slots."""
+
+    agent: AgentKey
+    prediction: Prediction | None = None
+    until_s: float | None = None
+
+
+@attrs.frozen
 class Choice:
     """The reason why an agent was chosen: it was the least loaded of those that could take the
-    request.
+    request, or the first token is predicted to come first there.
 
     Args:
       candidates: how many agents had a free slot and might have it.
       busy: slots of the chosen one that were taken before.
       slots: all of them.
       wanted: what restricted the choice.
+      prediction: what was compared; None if only loads were.
+      held: the request let other slots pass for this one.
     """
 
     candidates: int
     busy: int
     slots: int
     wanted: Constraint = ANY
+    prediction: Prediction | None = None
+    held: bool = False
 
 
 @attrs.frozen

@@ -8,11 +8,12 @@ requests.
 Invariants (``tests/unit/scheduler/dispatch`` checks them after every step of a random walk):
 
 * an agent never holds more requests than the slots it reported when the last one was granted;
-* no slot of an accepting agent idles while a request that may have it waits;
+* no slot of an accepting agent idles while a request that may have it waits, but for one that lets
+  it pass for a certain agent's, once and for a moment (``warm_placement.py``);
 * requests are granted in the order of their places (``fair_order``), which for one client and one
   class is the order of arrival; a re-queued request keeps its place. Only one that not every agent
   may have (a continuation wants its kind, a part of a call its revision, others need what only some
-  offer) may be passed by, and only for agents that may not have it;
+  offer) may be passed by, and only for agents that may not have it; or one that lets slots pass;
 * the users of one client share its turns in the same way, and no client gets more by naming many;
 * no client keeps others out of a full buffer: while another has fewer requests waiting, its last
   one makes room; so it is between the users of one client. A re-queued request never does;
@@ -27,55 +28,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 
 import attrs
 
 from paddler_trio.scheduler.dispatch.agent_index import ANY, AgentClass, AgentIndex, Constraint
-from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Place, Priority, RequestKey
+from paddler_trio.scheduler.dispatch.fair_order import FairOrder, Priority, RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey, load_of
 from paddler_trio.scheduler.dispatch.slot_decisions import (
     BufferFull,
     Choice,
     Decision,
     Granted,
+    Pick,
     Queued,
 )
+from paddler_trio.scheduler.dispatch.slot_holds import SlotHolds
+from paddler_trio.scheduler.dispatch.slot_records import AgentSlots, LedgerEntry, LedgerStatistics
 from paddler_trio.scheduler.dispatch.wait_queue import Waiting, WaitQueue
+from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 
 __all__ = ["LedgerStatistics", "Priority", "RequestKey", "SlotLedger"]
-
-
-@attrs.define
-class _Agent:
-    serves: AgentClass = attrs.field(factory=AgentClass)
-    next_revision: str | None = None
-    slots_total: int = 0
-    is_accepting: bool = False
-    holders: dict[RequestKey, None] = attrs.field(factory=dict)
-    """The requests in the order the slots were granted (a dict is an ordered set)."""
-    last_chosen: int = 0
-
-
-@attrs.define
-class _Request:
-    client: str
-    user: str
-    place: Place
-    priority: Priority
-    wanted: Constraint
-    agent: AgentKey | None = None
-    """The agent whose slot it holds; None while it waits."""
-    was_granted: bool = False
-    """It had a slot before: it is never turned away any more."""
-
-
-@attrs.frozen
-class LedgerStatistics:
-    """A consistent count of everything at one moment."""
-
-    slots_processing: int
-    slots_total: int
-    requests_buffered: int
 
 
 @attrs.define
@@ -84,11 +57,14 @@ class SlotLedger:
 
     Args:
       max_buffered: how many requests may wait, >= 0. Re-queued ones are never turned away.
+      placement: chooses among agents with free slots; without it the least loaded is chosen.
     """
 
     max_buffered: int
-    _agents: dict[AgentKey, _Agent] = attrs.field(factory=dict, init=False)
-    _requests: dict[RequestKey, _Request] = attrs.field(factory=dict, init=False)
+    placement: WarmPlacement | None = None
+    holds: SlotHolds = attrs.field(init=False)
+    _agents: dict[AgentKey, AgentSlots] = attrs.field(factory=dict, init=False)
+    _requests: dict[RequestKey, LedgerEntry] = attrs.field(factory=dict, init=False)
     _index: AgentIndex = attrs.field(factory=AgentIndex, init=False)
     _queue: WaitQueue = attrs.field(factory=WaitQueue, init=False)
     _order: FairOrder = attrs.field(factory=FairOrder, init=False)
@@ -97,6 +73,9 @@ class SlotLedger:
     _grants: int = attrs.field(default=0, init=False)
     _slots_processing: int = attrs.field(default=0, init=False)
     _slots_total: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.holds = SlotHolds(self._queue, self.placement)
 
     # ------------------------------------------------------------- requests
 
@@ -122,9 +101,16 @@ class SlotLedger:
                 return BufferFull(request, self.max_buffered)
             self._forget_waiting(displaced)
         place = self._order.place(request, client=client, priority=priority)
-        self._requests[request] = entry = _Request(client, user, place, priority, wanted)
+        self._requests[request] = entry = LedgerEntry(client, user, place, priority, wanted)
         if chosen is not None:
-            return self._grant(request, entry, chosen)
+            num_waiting = len(self._queue)
+            may_wait = num_waiting < self.max_buffered
+            pick = self._pick(request, entry, chosen, num_waiting if may_wait else None)
+            if pick.until_s is None:
+                return self._grant(request, entry, pick)
+            ahead = self._wait(request, entry)
+            self.holds.add(request, pick, pick.until_s, wanted)
+            return Queued(request, ahead)
         return Queued(request, self._wait(request, entry), displaced)
 
     def ask_again(
@@ -147,13 +133,13 @@ class SlotLedger:
         entry.wanted = Constraint(kind, revision, entry.wanted.needs | needs)
         chosen = self._index.least_loaded(entry.wanted)
         if chosen is not None:  # no earlier request may have this slot, or it would not be free
-            return self._grant(request, entry, chosen)
+            return self._grant(request, entry, self._pick(request, entry, chosen, None))
         return Queued(request, self._wait(request, entry))
 
     def give_back(self, request: RequestKey) -> list[Granted]:
         """Take back the slot of a request, which and may :meth:`ask_again`."""
         self._release(request, self._requests[request])
-        return self._grant_waiting()
+        return self.grant_waiting()
 
     def end(self, request: RequestKey) -> list[Granted]:
         """Note that the request neither waits nor holds a slot any more. Safe to repeat."""
@@ -165,7 +151,13 @@ class SlotLedger:
         else:
             self._release(request, entry)
             del self._requests[request]
-        return self._grant_waiting()
+            if self.placement is not None:
+                self.placement.ended(request)
+        return self.grant_waiting()
+
+    def release_hold(self, request: RequestKey) -> list[Granted]:
+        """Let a request that held out for one agent have any slot again. Safe to repeat."""
+        return self.grant_waiting() if self.holds.release(request) else []
 
     def position(self, request: RequestKey) -> int | None:
         """Return how many stand before this request; None if it does not wait."""
@@ -202,7 +194,7 @@ class SlotLedger:
     def join(self, agent: AgentKey) -> None:
         """Add a registered agent, which does not accept until :meth:`update`."""
         assert agent not in self._agents, f"agent {agent} joined twice"
-        self._agents[agent] = record = _Agent()
+        self._agents[agent] = record = AgentSlots()
         self._index.join(record.serves)
         self._next_revisions[None] += 1
 
@@ -235,7 +227,9 @@ class SlotLedger:
         record.slots_total = max(0, slots_total)
         record.is_accepting = accepting
         self._place(agent, record)
-        return self._grant_waiting()
+        if not accepting:
+            self.holds.release_all(agent)
+        return self.grant_waiting()
 
     def leave(self, agent: AgentKey) -> list[RequestKey]:
         """Remove an agent that is gone with all its slots, in one step.
@@ -251,6 +245,9 @@ class SlotLedger:
         self._slots_processing -= len(record.holders)
         for request in record.holders:
             self._requests[request].agent = None
+        if self.placement is not None:
+            self.placement.left(agent)
+            self.holds.release_all(agent)
         return list(record.holders)
 
     def in_order(self, requests: Iterable[RequestKey]) -> list[RequestKey]:
@@ -273,9 +270,35 @@ class SlotLedger:
             requests_buffered=len(self._queue),
         )
 
+    def grant_waiting(self) -> list[Granted]:
+        """Grant slots in the order of the places, while any is free.
+
+        What cannot be granted to the first of those that ask for the same cannot be granted to the
+        others, and no grant frees a slot: such a group is out for good.
+        """
+        grants: list[Granted] = []
+        hopeless: set[Constraint] = set()
+        while (first := self._queue.first(hopeless)) is not None:
+            chosen = self._index.least_loaded(first.wanted)
+            if chosen is not None:
+                request = first.key
+                entry = self._requests[request]
+                held = self.holds.forget(request)
+                pick = held or self._pick(request, entry, chosen, len(self._queue) - 1)
+                if held is None and pick.until_s is not None:
+                    self.holds.add(request, pick, pick.until_s, entry.wanted)
+                    continue
+                entry.place = self._queue.remove(request, is_granted=True).place
+                grants.append(self._grant(request, entry, pick))
+            elif first.wanted == ANY:
+                break  # nothing is free
+            else:
+                hopeless.add(first.wanted)
+        return grants
+
     # -------------------------------------------------------------- private
 
-    def _wait(self, request: RequestKey, entry: _Request) -> int:
+    def _wait(self, request: RequestKey, entry: LedgerEntry) -> int:
         """Let the request wait; return how many stand before it."""
         return self._queue.add(
             Waiting(
@@ -289,37 +312,37 @@ class SlotLedger:
             )
         )
 
+    def _pick(
+        self, request: RequestKey, entry: LedgerEntry, least: AgentKey, waiting: int | None
+    ) -> Pick:
+        if self.placement is None:
+            return Pick(least)
+        standing = partial(self._standing, entry.wanted)
+        return self.placement.choose(request, least, standing, waiting=waiting)
+
+    def _standing(self, wanted: Constraint, key: AgentKey) -> tuple[float, int, bool] | None:
+        agent = self._agents.get(key)
+        return None if agent is None else agent.standing(wanted)
+
     def _forget_waiting(self, request: RequestKey) -> None:
+        self.holds.forget(request)
+        if self.placement is not None:
+            self.placement.ended(request)
         client = self._queue.remove(request, is_granted=False).client
         del self._requests[request]
         self._order.gave_up(client, self._queue.last_turn(client))
 
-    def _grant_waiting(self) -> list[Granted]:
-        """Grant slots in the order of the places, while any is free.
-
-        What cannot be granted to the first of those that ask for the same cannot be granted to the
-        others, and no grant frees a slot: such a group is out for good.
-        """
-        grants: list[Granted] = []
-        hopeless: set[Constraint] = set()
-        while (first := self._queue.first(hopeless)) is not None:
-            chosen = self._index.least_loaded(first.wanted)
-            if chosen is not None:
-                request = first.key
-                entry = self._requests[request]
-                entry.place = self._queue.remove(request, is_granted=True).place
-                grants.append(self._grant(request, entry, chosen))
-            elif first.wanted == ANY:
-                break  # nothing is free
-            else:
-                hopeless.add(first.wanted)
-        return grants
-
-    def _grant(self, request: RequestKey, entry: _Request, chosen: AgentKey) -> Granted:
+    def _grant(self, request: RequestKey, entry: LedgerEntry, pick: Pick) -> Granted:
         self._grants += 1
+        chosen = pick.agent
         agent = self._agents[chosen]
         choice = Choice(
-            self._index.num_free(entry.wanted), len(agent.holders), agent.slots_total, entry.wanted
+            self._index.num_free(entry.wanted),
+            len(agent.holders),
+            agent.slots_total,
+            entry.wanted,
+            pick.prediction,
+            held=pick.until_s is not None,
         )
         agent.last_chosen = self._grants
         agent.holders[request] = None
@@ -328,18 +351,22 @@ class SlotLedger:
         entry.agent = chosen
         entry.was_granted = True
         self._order.granted(entry.place, entry.priority)
+        if self.placement is not None:
+            self.placement.granted(request, chosen)
         return Granted(request, chosen, choice)
 
-    def _release(self, request: RequestKey, entry: _Request) -> None:
+    def _release(self, request: RequestKey, entry: LedgerEntry) -> None:
         if entry.agent is None:
             return
         agent = self._agents[entry.agent]
         del agent.holders[request]
         self._slots_processing -= 1
         self._place(entry.agent, agent)
+        if self.placement is not None:
+            self.placement.released(request, entry.agent)
         entry.agent = None
 
-    def _place(self, key: AgentKey, agent: _Agent) -> None:
+    def _place(self, key: AgentKey, agent: AgentSlots) -> None:
         """Place an agent anew: its slots, its load or its readiness has changed."""
         load = load_of(
             key,
@@ -352,7 +379,7 @@ class SlotLedger:
         else:
             self._index.take_out(agent.serves, key)
 
-    def _forget_revision(self, agent: _Agent) -> None:
+    def _forget_revision(self, agent: AgentSlots) -> None:
         self._next_revisions[agent.next_revision] -= 1
         if not self._next_revisions[agent.next_revision]:
             del self._next_revisions[agent.next_revision]

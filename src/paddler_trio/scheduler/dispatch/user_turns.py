@@ -139,6 +139,21 @@ class UserTurns:
         else:
             self._order.gave_up(request.user, user.turns.last[0] if user.turns else None)
 
+    def regroup(self, request: Waiting, wanted: Constraint) -> None:
+        """Note that it asks for something else; its place on record is the one where it stands."""
+        place = request.among_users
+        assert place is not None, f"request {request.key} stands nowhere among the users"
+        name = _line_of(request)
+        line = self._lines[name]
+        line.places.remove(request.place)
+        line.requests.remove(place)
+        if not line.places:
+            del self._lines[name]
+        request.wanted = wanted
+        line = self._lines.setdefault(_line_of(request), _Line())
+        line.places.add(request.place)
+        line.requests.add(place)
+
     def standing(self, request: Waiting) -> Place:
         """Return the place where a request really stands."""
         assert request.among_users is not None

@@ -102,6 +102,23 @@ class WaitQueue:
             self._num_with_users -= client.users is not None
         return request
 
+    def regroup(self, key: RequestKey, wanted: Constraint) -> None:
+        """Note that a request asks for something else, where it stands. KeyError if it does not
+        wait."""
+        request = self._requests[key]
+        client = self._clients[request.client]
+        before = request.wanted
+        if client.users is None:
+            request.wanted = wanted
+        else:
+            self._put_on_record(request, client.users.standing(request))
+            client.users.regroup(request, wanted)
+        alike = self._by_wanted[before]
+        alike.remove(request.place)
+        if not alike:
+            del self._by_wanted[before]
+        self._by_wanted.setdefault(wanted, SortedPlaces()).add(request.place)
+
     def place(self, key: RequestKey) -> Place | None:
         """Return where a request stands; None if it does not wait."""
         request = self._requests.get(key)

@@ -10,6 +10,8 @@ from paddler_trio.scheduler.truth.truths import Truth, plural
 
 MOVING: Final = frozenset({"resolving", "downloading", "draining", "loading", "probing"})
 """Phases of an agent that is on its way to serve something."""
+UNLOADED: Final = "unloaded"
+"""The phase of an agent whose model an operator has unloaded."""
 GONE: Final = ("offline", "stopped")
 
 
@@ -72,15 +74,8 @@ def truth_of_agent(agent: AgentFacts) -> Truth:
             follows="its slots are missing until then",
             todo="look at its log, and at the requests that failed on it",
         )
-    if agent.is_drained:
-        left = f"{plural(agent.busy, 'request')} still running" if agent.busy else ""
-        return Truth(
-            state="drained",
-            word="draining" if agent.busy else "drained",
-            severity="quiet",
-            sentence=left or "an operator drained it: it gets no requests",
-            todo="give it work again once it may have some",
-        )
+    if agent.phase == UNLOADED or agent.is_drained:
+        return _withdrawn(agent, detail)
     match agent.phase:
         case "serving" if agent.gets_work:
             return Truth(
@@ -116,6 +111,27 @@ def truth_of_agent(agent: AgentFacts) -> Truth:
                 severity="info",
                 sentence=detail or _meanwhile(agent),
             )
+
+
+def _withdrawn(agent: AgentFacts, detail: str) -> Truth:
+    """An operator unloaded or drained it."""
+    if agent.phase == UNLOADED:
+        return Truth(
+            state=UNLOADED,
+            word="unloaded",
+            severity="quiet",
+            sentence=detail or "an operator unloaded it",
+            follows="its slots are missing, its memory is free, and it loads nothing",
+            todo="load it again once it may have requests",
+        )
+    left = f"{plural(agent.busy, 'request')} still running" if agent.busy else ""
+    return Truth(
+        state="drained",
+        word="draining" if agent.busy else "drained",
+        severity="quiet",
+        sentence=left or "an operator drained it: it gets no requests",
+        todo="give it work again once it may have some",
+    )
 
 
 def _failed(agent: AgentFacts, detail: str) -> Truth:

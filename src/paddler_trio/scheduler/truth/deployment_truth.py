@@ -47,7 +47,7 @@ class AgentCounts:
       answering: those that get requests, with this model or the one before.
       current: of those, the ones that have what is desired.
       slots, free: of those that answer.
-      failed, ejected, drained, moving: of those that are here.
+      failed, ejected, drained, unloaded, moving: of those that are here.
       reason: why one of those failed that did.
     """
 
@@ -59,6 +59,7 @@ class AgentCounts:
     failed: int = 0
     ejected: int = 0
     drained: int = 0
+    unloaded: int = 0
     moving: int = 0
     reason: str = ""
 
@@ -178,6 +179,11 @@ def _unanswered(facts: DeploymentFacts) -> Truth:
         return _none(
             "drained", "drained", "warn", "all of its agents are drained", waits, "give one work"
         )
+    if agents.connected and agents.drained + agents.unloaded == agents.connected:
+        why = "operators unloaded or drained all of its agents"
+        if agents.unloaded == agents.connected:
+            why = "operators unloaded it on all of its agents"
+        return _none("drained", "unloaded", "warn", why, waits, "let one load it again")
     if agents.moving:
         return _none("loading", "loading", "info", "its agents load the model", waits)
     if agents.connected:
@@ -185,6 +191,9 @@ def _unanswered(facts: DeploymentFacts) -> Truth:
     if facts.offline:
         lost = f"{plural(facts.offline, 'agent')} that served it {_verb('is', facts.offline)} gone"
         return _none("failed", "no agent", "bad", lost, waits, "start its agents again")
+    if facts.rollout is not None and facts.rollout.phase in UNDER_WAY and facts.rollout.reason:
+        why = facts.rollout.reason.rstrip(".")
+        return _none("waiting", "no agent", "bad", why, waits, "make room for it, or add an agent")
     if facts.wanted == 0 and not facts.is_all:
         return _none("unloaded", "unloaded", "quiet", "no agent is asked to have it loaded", "")
     return _none("waiting", "no agent", "warn", "there is no agent for it", waits, "add an agent")

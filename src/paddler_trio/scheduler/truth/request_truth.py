@@ -131,3 +131,14 @@ def truth_of_flight(phase: str, position: int | None) -> Truth:
             return Truth(state="stopping", word="stopping", severity="quiet")
         case _:
             return Truth(state="ended", word="ended", severity="quiet")
+
+
+def obstacle_words(agents: int, drained: int) -> str:
+    """Return why requests of a deployment with so many agents, of which none answers, had to
+    wait."""
+    if not agents:
+        return "it had no agent"
+    if drained == agents:
+        return "all of its agents were drained"
+    beside = f", and {drained} of {agents} were drained" if drained else ""
+    return f"none of its agents was ready{beside}"

@@ -90,7 +90,7 @@ class LogRing:
 
     def add(self, level: str, record: structlog.typing.EventDict) -> None:
         """Add one more record of this level."""
-        fields = _fields(record)
+        fields = fields_of(record)
         shown = {
             "level": level,
             "logger": redacted(record.get("logger") or "", MAX_NAME_CHARS),
@@ -133,7 +133,8 @@ RECENT: Final = LogRing()
 """The records of this process, as logging is."""
 
 
-def _fields(record: structlog.typing.EventDict) -> dict[str, object]:
+def fields_of(record: structlog.typing.EventDict) -> dict[str, object]:
+    """Return what a record has beside its event, bounded and without secrets."""
     fields: dict[str, object] = {}
     for name, value in record.items():
         if name in _OWN or name.startswith("_"):

@@ -23,6 +23,7 @@ import structlog
 
 from paddler_trio.system.logs.log_ring import RECENT
 from paddler_trio.system.logs.log_stream import LogStream
+from paddler_trio.system.logs.log_tail import AGENT_LINES
 
 LEVELS = ("debug", "info", "warning", "error")
 MAX_FIELD_CHARS: Final = 4000
@@ -55,6 +56,7 @@ def configure_logs(*, level: str, as_json: bool | None = None) -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         RECENT,
+        AGENT_LINES,
         structlog.processors.StackInfoRenderer(),
     ]
     if is_journal and not as_json:

@@ -24,6 +24,7 @@ from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams, PaddlerWork
 from paddler_trio.wire.trio.adapters import ADAPTER
 from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler, paddler_work
+from paddler_trio.wire.trio.prompt_blocks import NO_BLOCKS, PromptBlocks, prompt_blocks
 from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.trio_link import INFILL, MAX_FRAME_BYTES, SUBPROTOCOL
 from paddler_trio.wire.trio.work import Embed, Generate, InfillPrompt, Rank, Work
@@ -60,6 +61,7 @@ class EncodedWork:
       is_embedding_batch: it is Paddler's own embedding request, which our agents take as it is.
       is_infill: only agents that offer it understand its prompt.
       adapters: the names of those that it is computed with.
+      prompt: what its prompt begins with, for whoever places it.
     """
 
     body: bytes = attrs.field(repr=_size)
@@ -68,6 +70,7 @@ class EncodedWork:
     is_embedding_batch: bool
     is_infill: bool = False
     adapters: tuple[str, ...] = ()
+    prompt: PromptBlocks = attrs.field(default=NO_BLOCKS, eq=False)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -134,19 +137,21 @@ def encode_work(work: Work, *, in_runs: bool = False) -> EncodedWork:
     write = dumps_in_runs if in_runs else dumps
     body = write(unstructure(work, Work))
     is_embedding_batch = isinstance(work, GenerateEmbeddingBatchParams)
-    paddler_body = body
+    paddler_body, prompt = body, prompt_blocks(work, body)
     if isinstance(work, Generate | Embed | Rank):
         translated = paddler_work(work)
         if isinstance(translated, UnsupportedByPaddler):
             is_infill = isinstance(work, Generate) and isinstance(work.prompt, InfillPrompt)
             lora = work.lora if isinstance(work, Generate) else ()
             adapters = tuple(each.name for each in lora if each.name is not None)
-            return EncodedWork(body, None, translated, is_embedding_batch, is_infill, adapters)
+            return EncodedWork(
+                body, None, translated, is_embedding_batch, is_infill, adapters, prompt
+            )
         paddler_body = write(unstructure(translated, PaddlerWork))
     if len(paddler_body) > MAX_PADDLER_WORK_BYTES:
         excess = TooLong(len(paddler_body), MAX_PADDLER_WORK_BYTES)
-        return EncodedWork(body, None, excess, is_embedding_batch)
-    return EncodedWork(body, paddler_body, None, is_embedding_batch)
+        return EncodedWork(body, None, excess, is_embedding_batch, prompt=prompt)
+    return EncodedWork(body, paddler_body, None, is_embedding_batch, prompt=prompt)
 
 
 Kind: TypeAlias = Literal["generation", "embedding", "question"]

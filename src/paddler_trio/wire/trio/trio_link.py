@@ -24,6 +24,7 @@ subprotocol, so it never sees one of these.
 * :class:`Cache` (balancer), ``CacheProgress`` and :class:`Answer` (agent): commands about the
   models that the agent keeps, see ``cache_commands.py``;
 * ``Rotate`` (agent) and ``Rotated`` (balancer), see ``credential_messages.py``;
+* ``Operate`` (balancer), answered by an :class:`Answer`, see ``operator_orders.py``;
 * ``Machine`` (agent): facts about its machine, see ``machine_facts.py``;
 * :class:`Leaving` (balancer) and :class:`Followed` (agent): another process takes over;
 * ``Upstream`` (agent) and ``OpenTunnel`` (balancer), see ``upstream_messages.py``.
@@ -48,6 +49,7 @@ from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, DeviceRoom, MemoryInForce
 from paddler_trio.wire.trio.machine_facts import Machine
 from paddler_trio.wire.trio.model_questions import Question
+from paddler_trio.wire.trio.operator_orders import Operate
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
 from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Upstream
@@ -344,6 +346,7 @@ Extension: TypeAlias = (
     | Leaving
     | Followed
     | Machine
+    | Operate
 )
 _VARIANTS: Final = structs(Extension)
 _KNOWN: Final = frozenset(variant.tag for variant in _VARIANTS)

@@ -1,0 +1,196 @@
+"""Replay requests through the ledger and the placement of the balancer in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final, TypeAlias
+
+import attrs
+
+from paddler_trio.scheduler.dispatch.fair_order import RequestKey
+from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.dispatch.prefix_index import PrefixIndex
+from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Granted
+from paddler_trio.scheduler.dispatch.slot_ledger import SlotLedger
+from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
+from paddler_trio.scheduler.virtual.virtual_engine import (
+    EngineSpeed,
+    Running,
+    VirtualEngine,
+    VirtualPrompt,
+)
+
+SALT: Final = hash("default")
+"""What the placement mixes into the hashes of prompts."""
+
+
+@attrs.frozen
+class Turn:
+    """One request.
+
+    Args:
+      then: the blocks of the prompt and of the answer.
+      pause_s: from the arrival before, or from the end of the turn before it, to this one.
+      next: what the client asks once it has the answer.
+    """
+
+    prompt: VirtualPrompt
+    then: tuple[int, ...]
+    answer_tokens: int
+    pause_s: float = 0.0
+    client: str = ""
+    next: Turn | None = None
+
+
+@attrs.define
+class Outcome:
+    """The outcome of a turn; ``ttft_s``: from its arrival, None if it was refused."""
+
+    turn: Turn
+    arrived_s: float
+    agent: AgentKey | None = None
+    ttft_s: float | None = None
+    cached: int = 0
+    ended_s: float | None = None
+
+
+Happening: TypeAlias = "Callable[[], None]"
+
+
+@attrs.define(eq=False)
+class VirtualFleet:
+    """See the module docstring.
+
+    Args:
+      engines: by the number of their slots.
+      is_warm: requests are placed by prediction, and not by load alone.
+      is_exact: the placement knows what every engine keeps, instead of what it was given.
+    """
+
+    engines: Sequence[tuple[int, EngineSpeed]]
+    is_warm: bool = True
+    is_exact: bool = False
+    max_buffered: int = 1_000_000
+    now_s: float = attrs.field(default=0.0, init=False)
+    outcomes: list[Outcome] = attrs.field(factory=list, init=False)
+    ledger: SlotLedger = attrs.field(init=False)
+    placement: WarmPlacement | None = attrs.field(default=None, init=False)
+    agents: dict[AgentKey, VirtualEngine] = attrs.field(factory=dict, init=False)
+    _events: list[tuple[float, int, Happening]] = attrs.field(factory=list, init=False)
+    _numbers: count[int] = attrs.field(factory=lambda: count(1), init=False)
+    _by_key: dict[RequestKey, Outcome] = attrs.field(factory=dict, init=False)
+    _passing: set[AgentKey] = attrs.field(factory=set, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        for number, (_, speed) in enumerate(self.engines, 1):
+            self.agents[AgentKey(number)] = VirtualEngine(speed)
+        if self.is_warm:
+            index = ExactIndex(self.agents) if self.is_exact else PrefixIndex()
+            self.placement = WarmPlacement(lambda: self.now_s, index)
+        self.ledger = SlotLedger(self.max_buffered, self.placement)
+        for number, (slots, _) in enumerate(self.engines, 1):
+            self.ledger.join(AgentKey(number))
+            if self.placement is not None:
+                self.placement.joined(AgentKey(number), f"a{number}", "default")
+            self.ledger.update(AgentKey(number), slots_total=slots, accepting=True)
+
+    def run(self, arrivals: Iterable[tuple[float, Turn]]) -> list[Outcome]:
+        """Let these turns, and those that follow them, arrive and end."""
+        for at_s, turn in arrivals:
+            self._at(at_s, partial(self._arrive, turn))
+        while self._events:
+            self.now_s, _, happen = heappop(self._events)
+            happen()
+        return self.outcomes
+
+    @property
+    def computed_tokens(self) -> int:
+        """Return the prompt tokens that all engines computed."""
+        return sum(engine.computed_tokens for engine in self.agents.values())
+
+    def _at(self, at_s: float, happen: Happening) -> None:
+        heappush(self._events, (at_s, next(self._numbers), happen))
+
+    def _arrive(self, turn: Turn) -> None:
+        key = RequestKey(next(self._numbers))
+        outcome = Outcome(turn, self.now_s)
+        self.outcomes.append(outcome)
+        if self.placement is not None:
+            self.placement.arrived(key, turn.prompt, "default")
+        decision = self.ledger.ask(key, client=turn.client)
+        if isinstance(decision, BufferFull):
+            return
+        self._by_key[key] = outcome
+        self._apply([decision] if isinstance(decision, Granted) else [])
+
+    def _apply(self, grants: Sequence[Granted]) -> None:
+        for granted in grants:
+            outcome = self._by_key[granted.request]
+            outcome.agent = granted.agent
+            turn, engine = outcome.turn, self.agents[granted.agent]
+            engine.start(granted.request, turn.prompt, turn.then, turn.answer_tokens, self.now_s)
+            if granted.agent not in self._passing:
+                self._pass(granted.agent)
+        for key, until_s in self.ledger.holds.take_new():
+            self._at(until_s, partial(self._release, key))
+
+    def _release(self, key: RequestKey) -> None:
+        self._apply(self.ledger.release_hold(key))
+
+    def _pass(self, agent: AgentKey) -> None:
+        took_s, firsts, done = self.agents[agent].next_pass()
+        self._passing.add(agent)
+        self._at(self.now_s + took_s, partial(self._passed, agent, firsts, done))
+
+    def _passed(self, agent: AgentKey, firsts: list[Running], done: list[Running]) -> None:
+        engine = self.agents[agent]
+        for each in firsts:
+            outcome = self._by_key[each.key]
+            outcome.ttft_s, outcome.cached = self.now_s - outcome.arrived_s, each.cached
+            if self.placement is not None:
+                self.placement.computed(
+                    each.key,
+                    agent,
+                    tokens=each.prompt.tokens,
+                    cached=each.cached,
+                    took_s=self.now_s - each.began_s,
+                )
+        self._passing.discard(agent)
+        for each in done:
+            engine.finish(each)
+            outcome = self._by_key.pop(each.key)
+            outcome.ended_s = self.now_s
+            if self.placement is not None:
+                self.placement.answered(each.key, agent, outcome.turn.answer_tokens)
+            following = outcome.turn.next
+            if following is not None:
+                self._at(self.now_s + following.pause_s, partial(self._arrive, following))
+        for each in done:
+            self._apply(self.ledger.end(each.key))
+        if engine.running and agent not in self._passing:
+            self._pass(agent)
+
+
+class ExactIndex(PrefixIndex):
+    """Asks the engines themselves: as if each told of every block that comes and goes."""
+
+    def __init__(self, engines: dict[AgentKey, VirtualEngine]) -> None:
+        super().__init__()
+        self._engines = engines
+
+    def find(self, hashes: Sequence[int]) -> dict[AgentKey, int]:
+        found = {agent: self.depth(agent, hashes) for agent in self._engines}
+        ranked = sorted(found.items(), key=lambda each: -each[1])
+        return {agent: depth for agent, depth in ranked if depth}
+
+    def depth(self, agent: AgentKey, hashes: Sequence[int]) -> int:
+        return self._engines[agent].depth([each ^ SALT for each in hashes])
+
+    def put(self, agent: AgentKey, hashes: Sequence[int]) -> None:
+        """The engines are asked."""
+
+    def has_lost(self, agent: AgentKey) -> None:
+        """The engines are asked."""
