@@ -202,7 +202,7 @@ def test_agents_of_a_machine_share_what_one_has_downloaded(fleet: BootedMachine)
     fleet.run("cp", "/opt/demo.gguf", "/srv/models/shared.gguf")
     serve = ("python3", "-u", "-m", "http.server", "9000", "--directory=/srv/models")
     fleet.run("systemd-run", "--unit=models", *serve, "--bind=127.0.0.1")
-    get = "curl --silent --fail --retry 60 --retry-connrefused --retry-delay 1 --output /dev/null"
+    get = "curl --silent --fail --retry 60 --retry-connrefused --retry-delay 1"
     fleet.run(*get.split(), "http://127.0.0.1:9000/")
     fleet.run("paddler-trio", "model", "swap", "http://127.0.0.1:9000/shared.gguf")
     for agent in (*AGENTS, *AGENTS):  # whose user was not the last that started
