@@ -99,16 +99,14 @@ class BalancerCore:
         metrics = MetricsHistory(lambda: capacity(dispatcher.agents.values()))
         recorder = MetricsObserver(metrics, activity.finished)
         collector = HistoryCollector(activity, metrics)
-        placement = WarmPlacement(trio.current_time)
-        placed = PlacementObserver(placement)
+        placed = PlacementObserver(WarmPlacement(trio.current_time))
         all_observers = Observers((placed, activity, *observers, requests, recorder, collector))
-        dispatcher = Dispatcher(_limits(config), all_observers, placement)
+        dispatcher = Dispatcher(_limits(config), all_observers, placed.placement)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
             dispatcher,
             rules=attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s),
         )
-        activity.revision_of = states.revision_of
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
         measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)
@@ -118,8 +116,7 @@ class BalancerCore:
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         problems = _problems(config, dispatcher, states, rollouts, lag)
         history = history_keeper(config, collector)
-        shown = {**addresses, **statsd}
-        feed = event_feed(activity, states, rollouts, metrics, shown, problems)
+        feed = event_feed(activity, states, rollouts, metrics, {**addresses, **statsd}, problems)
         return cls(
             dispatcher,
             activity,

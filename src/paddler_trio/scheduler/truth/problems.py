@@ -14,6 +14,7 @@ from paddler_trio.scheduler.truth.truths import Severity, Truth, plural, span
 Page: TypeAlias = Literal["fleet", "model", "requests", "logs", "keys", "metrics"]
 EXPIRES_SOON_S: Final = 14 * 86_400.0
 LATE_LOOP_S: Final = 0.5
+_REPAIR: Final = "make room on its disk, or repair what it names"
 _BEFORE: Final = "the agents serve what they served before"
 _MIXED: Final = "some agents serve the new state, and some the one before"
 _ENDS: Final = {
@@ -145,6 +146,20 @@ def _of_balancer(facts: BalancerFacts) -> Iterator[Problem]:
             follows="clients refuse to connect" if is_over else "then clients refuse to connect",
             todo="renew it; the balancer reads the new files by itself",
         )
+    yield from _of_files(facts)
+    for name in facts.suspicious:
+        yield Problem(
+            id=f"credential:{name}",
+            subject=f"Credential of {name}",
+            severity="bad",
+            sentence="somebody else may have a copy of it",
+            todo=f"revoke it with `paddler-trio agents revoke {name}`, and let the machine join "
+            "again",
+        )
+
+
+def _of_files(facts: BalancerFacts) -> Iterator[Problem]:
+    """Yield its own files that it cannot write or read."""
     if facts.audit_problem:
         yield Problem(
             id="balancer:audit",
@@ -152,7 +167,7 @@ def _of_balancer(facts: BalancerFacts) -> Iterator[Problem]:
             severity="bad",
             sentence=f"it cannot be written: {facts.audit_problem.rstrip('.')}",
             follows="who changes what is kept in memory only",
-            todo="make room on its disk, or repair what it names",
+            todo=_REPAIR,
             page="logs",
         )
     if facts.history_problem:
@@ -162,18 +177,8 @@ def _of_balancer(facts: BalancerFacts) -> Iterator[Problem]:
             severity="warn",
             sentence=facts.history_problem.rstrip("."),
             follows="none: requests wait for nothing of it",
-            todo="make room on its disk, or repair what it names; a file that is set aside may be "
-            "moved away",
+            todo=f"{_REPAIR}; a file that is set aside may be moved away",
             page="metrics",
-        )
-    for name in facts.suspicious:
-        yield Problem(
-            id=f"credential:{name}",
-            subject=f"Credential of {name}",
-            severity="bad",
-            sentence="somebody else may have a copy of it",
-            todo=f"revoke it with `paddler-trio agents revoke {name}`, and let the machine join "
-            "again",
         )
 
 
