@@ -5,17 +5,24 @@
 #   docker run --read-only --tmpfs /tmp --volume /models:/models:ro paddler-trio:latest agent --help
 #
 # Volumes: /var/lib/paddler-trio (state), /var/cache/paddler-trio (models that were downloaded).
-# SETUP chooses what models are computed on: `--build-arg SETUP=--vulkan`. For CUDA, build on an
-# image that has its toolkit and Python, and run with --gpus all. podman and buildah build it with
-# `--format docker`: there is no HEALTHCHECK in the OCI's format.
+# SETUP chooses what models are computed on. For Vulkan:
+#
+#   docker build --build-arg SETUP=--vulkan --build-arg RUN_PACKAGES="libvulkan1 mesa-vulkan-drivers" \
+#     --build-arg BUILD_PACKAGES="glslc libvulkan-dev spirv-headers" --tag paddler-trio:vulkan .
+#   docker run --device /dev/dri ...
+#
+# For CUDA, build on an image that has its toolkit and Python (PYTHON_IMAGE, SETUP=--cuda), and run
+# with --gpus all. podman and buildah build it with `--format docker`: there is no HEALTHCHECK in the
+# OCI's format.
 ARG PYTHON_IMAGE=python:3.13-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
 ARG SETUP=--portable
+ARG BUILD_PACKAGES=
 # What compiles is in no image that runs: its version is that of the day.
-# hadolint ignore=DL3008
+# hadolint ignore=DL3008,SC2086
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends build-essential cmake
+    && apt-get install --yes --no-install-recommends build-essential cmake ${BUILD_PACKAGES}
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY src src
@@ -25,9 +32,10 @@ RUN python -m venv /opt/paddler-trio \
     && /opt/paddler-trio/bin/pip uninstall --yes pip
 
 FROM ${PYTHON_IMAGE}
-# hadolint ignore=DL3008
+ARG RUN_PACKAGES=
+# hadolint ignore=DL3008,SC2086
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends libgomp1 \
+    && apt-get install --yes --no-install-recommends libgomp1 ${RUN_PACKAGES} \
     && rm -rf /var/lib/apt/lists/* \
     && install --directory --owner=65532 --group=65532 --mode=0700 \
        /var/lib/paddler-trio /var/cache/paddler-trio

@@ -191,9 +191,11 @@ def test_without_a_key_there_are_probes_and_joining_and_nothing_else(tmp_path: P
             for path in paths
             if client.get(path, headers=UPGRADE).status_code not in (401, 403, 404)
         }
-    assert {path for _, path in opened} - {"/api/v2/join"} <= {
+    pins = {"/api/v2/join/pin", "/api/v2/join/pin/confirm"}
+    assert {path for _, path in opened} - {"/api/v2/join", *pins} <= {
         *("/health", "/livez", "/readyz", "/panel/", "/panel"),
     }
+    assert {method for method, path in opened if path in pins} == {"POST"}
     assert {method for method, path in opened if path == "/api/v2/join"} == {"GET", "POST"}
     assert sockets <= {"/health", "/livez", "/readyz", "/panel/", "/panel", "/api/v2/join"}
 

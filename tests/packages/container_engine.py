@@ -30,6 +30,9 @@ AS_IMAGE: Final = (
     *("--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096"),
 )
 """Of every container; the limits are what this machine may give where it is a container itself."""
+UID: Final = 12_345
+ROOTLESS: Final = "/mnt"
+"""The place of everything of the user without privileges, who may not enter folders of tests."""
 CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
@@ -39,10 +42,14 @@ class ContainerEngine:
 
     Args:
       holder: the process that the mount namespace belongs to.
+      has_own_network: it has a network namespace as well, in which ports are nobody else's.
+      user: what makes a command one of a user without privileges.
     """
 
     folder: Path
     holder: int
+    has_own_network: bool = False
+    user: tuple[str, ...] = ()
 
     def podman(self, *words: str, timeout_s: float = 120.0) -> str:
         """Return the output of a command, which has to succeed."""
@@ -77,13 +84,83 @@ class ContainerEngine:
 
     def command(self, program: str, *words: str) -> list[str]:
         """Return a command line of buildah or podman."""
-        storage = ["--storage-driver=overlay", f"--root={self.folder}/images"]
-        manager = ["--cgroup-manager=cgroupfs"] if program == "podman" else []
+        options = ["--storage-driver=overlay", f"--root={self.folder}/images"]
+        options += [f"--runroot={self.folder}/run"]
+        if program == "podman":
+            options += ["--cgroup-manager=cgroupfs", f"--network-config-dir={self.folder}/networks"]
+        return self.inside(program, *options, *words)
+
+    def inside(self, *command: str) -> list[str]:
+        """Return the command line that runs a command there."""
+        network = ["--net"] if self.has_own_network else []
         return [
-            *("nsenter", f"--target={self.holder}", "--mount", "--"),
+            *("nsenter", f"--target={self.holder}", "--mount", *network, "--"),
+            *self.user,
             *("env", "BUILDAH_ISOLATION=chroot", f"TMPDIR={self.folder}"),
-            *(program, *storage, f"--runroot={self.folder}/run", *manager, *words),
+            *command,
         ]
+
+    @contextmanager
+    def rootless(self) -> Iterator[ContainerEngine]:
+        """Have an engine of a user without privileges, who has IDs for containers; skip the test
+        where the kernel or the machine forbids it."""
+        for tool in ("newuidmap", "newgidmap", "setpriv"):
+            if shutil.which(tool) is None:
+                pytest.skip(f"{tool} is not installed")
+        folder = self.folder / "rootless"
+        for each in ("home", "run"):
+            (folder / each).mkdir(parents=True)
+            os.chown(folder / each, UID, UID)
+        os.chown(folder, UID, UID)
+        (folder / "ids").write_text(f"someone:{UID * 100}:65536\n")
+        entry = f"someone:x:{UID}:{UID}::{ROOTLESS}/home:/bin/sh\n"
+        (folder / "passwd").write_text(Path("/etc/passwd").read_text() + entry)
+        files = {"ids": ("/etc/subuid", "/etc/subgid"), "passwd": ("/etc/passwd",)}
+        binds = [(f"{ROOTLESS}/{name}", at) for name, places in files.items() for at in places]
+        mounts = [f"mount --bind {what} {at}" for what, at in [(str(folder), ROOTLESS), *binds]]
+        program = " && ".join([*mounts, "echo mounted", "exec cat"])
+        variables = (f"HOME={ROOTLESS}/home", f"XDG_RUNTIME_DIR={ROOTLESS}/run", "USER=someone")
+        path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+        user = ("setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups", "env", "-i")
+        with subprocess.Popen(
+            self.inside("unshare", "--mount", "--propagation=private", "sh", "-c", program),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as holder:
+            assert holder.stdin is not None
+            assert holder.stdout is not None
+            try:
+                if not holder.stdout.readline():
+                    pytest.skip("no files of a user can be mounted here")
+                engine = ContainerEngine(Path(ROOTLESS), holder.pid, user=(*user, *variables, path))
+                told = engine.try_podman("unshare", "true")
+                if told.returncode:
+                    pytest.skip(f"no rootless containers here: {told.stderr[-300:]}")
+                try:
+                    yield engine
+                finally:
+                    engine.podman("system", "migrate")  # ends what holds the user's namespaces
+            finally:
+                holder.stdin.close()
+
+    @contextmanager
+    def with_own_network(self) -> Iterator[ContainerEngine]:
+        """Have the same engine where a network begins with nothing but a loopback."""
+        program = "ip link set lo up && echo up && exec cat"
+        with subprocess.Popen(
+            self.inside("unshare", "--net", "sh", "-c", program),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as holder:
+            assert holder.stdin is not None
+            assert holder.stdout is not None
+            try:
+                assert holder.stdout.readline() == "up\n"
+                yield ContainerEngine(self.folder, holder.pid, has_own_network=True)
+            finally:
+                holder.stdin.close()
 
     def _ended(
         self, program: str, *words: str, timeout_s: float

@@ -6,6 +6,7 @@ on a copy of this machine instead.
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import socket
@@ -55,6 +56,19 @@ def test_the_image_runs_as_nobody_in_particular_with_its_state_in_volumes() -> N
     [health] = values(stage, "HEALTHCHECK")
     assert "http://127.0.0.1:8061/livez" in health
     assert not [step for step in stage if step.word == "RUN" and "pip install" in step.rest]
+
+
+def test_the_variant_for_vulkan_brings_what_its_build_asks_for() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    [asked] = re.findall(r"apt-get install (glslc[a-z0-9 -]*)", wheel_build_source())
+    assert f'BUILD_PACKAGES="{asked.strip()}"' in text
+    for stage, name in zip(read_stages(ROOT / "Dockerfile"), ("BUILD", "RUN"), strict=True):
+        assert f"{name}_PACKAGES=" in values(stage, "ARG")
+        assert f"${{{name}_PACKAGES}}" in values(stage, "RUN")[0]
+
+
+def wheel_build_source() -> str:
+    return (ROOT / "src/paddler_trio/processes/llama_setup/wheel_build.py").read_text()
 
 
 def test_only_what_is_needed_is_sent_to_the_builder() -> None:

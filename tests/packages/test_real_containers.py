@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import shlex
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from container_engine import AS_IMAGE, IMAGE, ContainerEngine, build_image, open_container_engine
+from container_engine import (
+    AS_IMAGE,
+    IMAGE,
+    UID,
+    ContainerEngine,
+    build_image,
+    open_container_engine,
+)
 from source_tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -132,6 +143,75 @@ def test_a_balancer_in_another_container_takes_over_from_one_with_a_stream(
         assert another.returncode == 0, "the new one has the agent and the model"
 
 
+def test_a_user_without_privileges_runs_the_image(engine: ContainerEngine) -> None:
+    with engine.rootless() as rootless:
+        archive = engine.folder / "rootless" / "image.tar"
+        engine.podman(
+            "save", "--format=docker-archive", f"--output={archive}", IMAGE, timeout_s=300
+        )
+        archive.chmod(0o644)
+        rootless.podman("load", f"--input={rootless.folder}/image.tar", timeout_s=300)
+        start(rootless, "balancer", "--network=none")
+        health = "import urllib.request as h; h.urlopen('http://127.0.0.1:8061/livez')"
+        rootless.wait_for("balancer", "python", "-c", health)
+        [told] = json.loads(rootless.podman("inspect", "balancer"))
+        ids = Path(f"/proc/{told['State']['Pid']}/status").read_text()
+        assert f"Uid:\t{UID * 100 + 65531}\t" in ids, "nobody of this machine"
+        rootless.podman("stop", "--time=60", "balancer")
+        assert status(rootless, "balancer") == (False, 0)
+        rootless.podman("rm", "balancer")
+
+
+def test_the_compose_file_is_a_fleet(engine: ContainerEngine) -> None:
+    """As its first lines say it, with podman-compose, in a network where its ports are free."""
+    if importlib.util.find_spec("podman_compose") is None:
+        pytest.skip("podman-compose is not installed")
+    with engine.with_own_network() as inside:
+        podman = inside.folder / "podman-here"
+        podman.write_text(f'#!/bin/sh\nexec {shlex.join(inside.command("podman"))} "$@"\n')
+        podman.chmod(0o755)
+        limits = shlex.join(each for each in AS_IMAGE if each.startswith(("--cgroups", "--ulimit")))
+
+        def compose(*words: str, code: int = 0) -> str:
+            ended = subprocess.run(
+                [
+                    *inside.inside("env", f"MODELS={MODELS}", sys.executable, "-m"),
+                    *("podman_compose", f"--podman-path={podman}", "--in-pod=false"),
+                    *(f"--podman-run-args={limits}", f"--file={ROOT / 'compose.yaml'}"),
+                    *("--project-name=fleet", *words),
+                ],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            assert ended.returncode == code, ended.stdout + ended.stderr
+            return ended.stdout
+
+        compose("up", "--detach", "--no-build")
+        at = "--management-addr=balancer:8060"
+        agents = ("fleet_agent-1_1", "fleet_agent-2_1")
+        for agent in agents:
+            inside.wait_for(agent, "paddler-trio", "agents", at)
+        swap = ("paddler-trio", "model", "swap", MODEL, "--context-size=8192")
+        compose("exec", "-T", "balancer", *swap)
+        told = json.loads(compose("exec", "-T", "balancer", "paddler-trio", "agents", "--json"))
+        assert sorted(each["phase"] for each in told["agents"]) == ["serving", "serving"]
+        for container in ("fleet_balancer_1", *agents):
+            inside.podman("healthcheck", "run", container)
+        url = "http://127.0.0.1:8061/v1/models"
+        read = f"import urllib.request as h; print(h.urlopen({url!r}).read().decode())"
+        published = subprocess.run(
+            inside.inside(sys.executable, "-c", read), capture_output=True, text=True, check=True
+        )
+        assert "paddler-demo" in published.stdout
+        compose("stop")
+        assert [status(inside, name) for name in ("fleet_balancer_1", *agents)] == [(False, 0)] * 3
+        compose("down", "--volumes")
+        assert inside.podman("ps", "--all", "--quiet") == ""
+
+
 def test_the_image_says_its_version_and_has_no_way_to_install_more(
     engine: ContainerEngine,
 ) -> None:
@@ -145,7 +225,7 @@ def test_the_image_says_its_version_and_has_no_way_to_install_more(
 
 @pytest.mark.parametrize("variant", ["--vulkan", "--cuda"])
 def test_a_variant_for_gpus_is_planned(engine: ContainerEngine, variant: str) -> None:
-    """An image for GPUs is built on one that has their toolkit, and none is here: only the plan of
+    """No image for GPUs is built here, where CUDA's base is not, and Vulkan takes long: the plan of
     such a build is looked at, and that what runs cannot compile."""
     program = "/opt/paddler-trio/bin/paddler-trio"
     entry = [f"--entrypoint={program}", IMAGE, "setup", variant, "--portable"]

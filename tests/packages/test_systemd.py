@@ -200,20 +200,17 @@ def test_no_agent_may_signal_or_read_the_balancer_or_another_agent(fleet: Booted
 def test_agents_of_a_machine_share_what_one_has_downloaded(fleet: BootedMachine) -> None:
     fleet.run("mkdir", "-p", "/srv/models")
     fleet.run("cp", "/opt/demo.gguf", "/srv/models/shared.gguf")
-    place = ("9000", "--bind", "127.0.0.1", "--directory", "/srv/models")
-    server = fleet.start("python3", "-u", "-m", "http.server", *place)
-    try:
-        assert server.stdout is not None
-        assert "Serving HTTP" in server.stdout.readline()
-        fleet.run("paddler-trio", "model", "swap", "http://127.0.0.1:9000/shared.gguf")
-        for agent in (*AGENTS, *AGENTS):  # whose user was not the last that started
-            fleet.run("systemctl", "restart", agent)
-            fleet.wait_for(agent, "StatusText", " serves with 4 slots")
-    finally:
-        server.kill()
-    fetched = [line for line in server.communicate()[0].splitlines() if "GET /shared" in line]
-    assert len(fetched) == 1, fetched
-    assert "200" in fetched[0]
+    serve = ("python3", "-u", "-m", "http.server", "9000", "--directory=/srv/models")
+    fleet.run("systemd-run", "--unit=models", *serve, "--bind=127.0.0.1")
+    get = "curl --silent --fail --retry 60 --retry-connrefused --retry-delay 1"
+    fleet.run(*get.split(), "http://127.0.0.1:9000/")
+    fleet.run("paddler-trio", "model", "swap", "http://127.0.0.1:9000/shared.gguf")
+    for agent in (*AGENTS, *AGENTS):  # whose user was not the last that started
+        fleet.run("systemctl", "restart", agent)
+        fleet.wait_for(agent, "StatusText", " serves with 4 slots")
+    fetched = [line for line in fleet.journal("models").splitlines() if "GET /shared" in line]
+    fleet.run("systemctl", "stop", "models")
+    assert [line.split('"')[2].split()[0] for line in fetched] == ["200"]
     found = fleet.run("find", "/var/cache/private/paddler-trio", "-name", "shared.gguf")
     assert len(found.splitlines()) == 1
 
