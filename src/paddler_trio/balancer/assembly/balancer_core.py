@@ -107,7 +107,6 @@ class BalancerCore:
             dispatcher,
             rules=attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s),
         )
-        activity.revision_of = states.revision_of
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
         measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)
@@ -117,8 +116,7 @@ class BalancerCore:
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         problems = _problems(config, dispatcher, states, rollouts, lag)
         history = history_keeper(config, collector)
-        shown = {**addresses, **statsd}
-        feed = event_feed(activity, states, rollouts, metrics, shown, problems)
+        feed = event_feed(activity, states, rollouts, metrics, {**addresses, **statsd}, problems)
         return cls(
             dispatcher,
             activity,
