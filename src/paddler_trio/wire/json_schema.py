@@ -262,10 +262,10 @@ class _Work:
             self._negations.append((node, key))
             node[key] = self._lawful(value, where, depth + 1)
             self._negations.pop()
-        elif key == "propertyNames" and value in (True, {}, {"type": "string"}):
-            del node[key]  # as every name is
         elif key in _ONE:
             node[key] = self._lawful(value, where, depth + 1)
+            if key == "propertyNames" and node[key] in (True, {}, {"type": "string"}):
+                del node[key]  # as every name is
         elif key in _BY_NAME and isinstance(value, dict):
             if key == "properties":
                 self._take_required(node, value)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import attrs
 import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
@@ -30,8 +31,10 @@ from paddler_trio.processes.engine.sampling.constraint import (
     GrammarInvalidError,
     GrammarRejectedError,
 )
+from paddler_trio.processes.engine.sampling.sampler import Sampler
 from paddler_trio.system.machine import resident_bytes
 from paddler_trio.wire.engine.engine_pipe import Thoughts
+from samplings import GREEDY
 from written_grammars import gbnf, takes, written
 
 NESTED = {
@@ -316,3 +319,31 @@ def test_very_many_characters_cost_their_own_answer_only(llama: Llama, text: str
                 break
     assert resident_bytes() - before_bytes < 300_000_000
     assert time.thread_time() - began_s < 6.0
+
+
+@pytest.mark.parametrize("bias", [{}, {3: -1.0}], ids=["the same", "one is lowered"])
+def test_greedy_answers_are_those_of_llama_cpps_chain(llama: Llama, bias: dict[int, float]) -> None:
+    """Without it where nothing changes a logit, and through it where something might."""
+    grammar = written(write_any_object).compiled()
+    plain, chained = (
+        Sampler.build(llama, attrs.evolve(GREEDY, logit_bias=biases), grammar, cells=64)
+        for biases in ({}, {3: 0.0, **bias})
+    )
+    assert (plain.is_plain, chained.is_plain) == (True, False)
+    dice = np.random.default_rng(5)
+    num_unfit = 0
+    for _ in range(60):
+        logits = dice.integers(0, 400, llama.n_vocab).astype(np.float32)  # many are equal
+        logits[list(llama.end_tokens)] = logits[3] = -1.0
+        tokens = []
+        for sampler in (plain, chained):
+            assert sampler._constraint is not None
+            token = sampler._selected(logits)
+            if not sampler._constraint.advance(token):
+                num_unfit += 1
+                token = sampler._fitting(sampler._constraint, token, logits)
+            tokens.append(token)
+        assert tokens[0] == tokens[1]
+    assert num_unfit > 4
+    plain.close()
+    chained.close()
