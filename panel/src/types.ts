@@ -540,6 +540,25 @@ export interface NewJoinToken {
   address: string;
 }
 
+/** The PIN in force, without its digits. */
+export interface JoinPin {
+  expires: string;
+  tries_left: number;
+  labels: Record<string, string>;
+  by: string;
+  balancer: string;
+}
+
+export interface JoinPinView {
+  pin: JoinPin | null;
+  /** Why none can be shown. */
+  problem: string | null;
+}
+
+export interface NewJoinPin extends JoinPin {
+  pin: string;
+}
+
 /** What an agent joined with, and goes on with. */
 export interface AgentCredential {
   name: string;

@@ -110,6 +110,10 @@ def _model(backend: Backend, served: Deployment, stats: Mapping[str, object]) ->
         "tags": [],
         "status": {"value": value, **({"failed": True} if has_failed else {})},
         "meta": {name: stats.get(own) for name, own in _META.items()} if stats else None,
+        "architecture": {
+            "input_modalities": ["text", "image"] if stats.get("can_see") else ["text"],
+            "output_modalities": ["text"],
+        },
     }
 
 
