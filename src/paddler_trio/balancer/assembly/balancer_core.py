@@ -99,10 +99,9 @@ class BalancerCore:
         metrics = MetricsHistory(lambda: capacity(dispatcher.agents.values()))
         recorder = MetricsObserver(metrics, activity.finished)
         collector = HistoryCollector(activity, metrics)
-        placement = WarmPlacement(trio.current_time)
-        placed = PlacementObserver(placement)
+        placed = PlacementObserver(WarmPlacement(trio.current_time))
         all_observers = Observers((placed, activity, *observers, requests, recorder, collector))
-        dispatcher = Dispatcher(_limits(config), all_observers, placement)
+        dispatcher = Dispatcher(_limits(config), all_observers, placed.placement)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
             dispatcher,
