@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from fleet import BUNDLED_MODEL, Fleet
 from playwright.sync_api import Browser, Locator, expect
+from prompting import ask
 from rollouts import apply, current, deployment, ends, follow
 from viewer import PHONE, Viewer
 
@@ -362,3 +363,45 @@ def test_a_rollout_is_paused_resumed_and_aborted(model_page: Viewer, fleet: Flee
     dialog.get_by_role("button", name="Abort").click()
     expect(shown).to_contain_text("aborted by anonymous")
     follow(fleet, ends("aborted"))
+
+
+def test_a_preset_is_written_stored_and_tried_beside_its_deployment(
+    model_page: Viewer, fleet: Fleet
+) -> None:
+    engines = fleet.agents["a1"].engine_pids
+    page = model_page.page
+    presets = field(model_page, "presets")
+    page.locator("details.section", has=presets).locator("summary").click()
+    presets.get_by_role("button", name="Add a preset").click()
+    presets.get_by_label("Name").fill("two words")
+    expect(presets).to_contain_text("“two words” cannot name a preset")
+    presets.get_by_label("Name").fill("yes-or-no")
+    presets.get_by_label("System text").fill("Say yes or no.")
+    others = presets.get_by_label("Other settings")
+    others.fill('{"constraint": {"type": "choice", "choices": ["yes"]}')
+    expect(presets).to_contain_text("yes-or-no: the other settings are no JSON")
+    others.fill('{"constraint": {"type": "choice", "choices": ["yes"]}, "froced": ["constraint"]}')
+    model_page.expect_error("status of 400")
+    page.get_by_role("button", name="Review").first.click()
+    expect(presets).to_contain_text("unknown field 'froced', did you mean 'forced'?")
+    others.fill('{"constraint": {"type": "choice", "choices": ["yes"]}, "forced": ["constraint"]}')
+    dialog = review(model_page)
+    expect(dialog).to_contain_text("yes-or-no")
+    dialog.get_by_role("button", name="Apply").click()
+    model_page.page.wait_for_url(re.compile(r"#/model$"))
+    assert stored(fleet)["presets"] == [
+        {
+            "name": "yes-or-no",
+            "system": "Say yes or no.",
+            "constraint": {"type": "choice", "choices": ["yes"]},
+            "forced": ["constraint"],
+        }
+    ]
+    assert fleet.agents["a1"].engine_pids == engines, "nothing is loaded"
+    page.get_by_role("link", name="Try two").click()
+    expect(page.get_by_label("Deployment of side A")).to_have_value("yes-or-no")
+    expect(page.get_by_label("Deployment of side B")).to_have_value("default")
+    ask(model_page, "Is it?")
+    said = page.get_by_role("region", name="Side A").locator(".answer[data-phase=done]")
+    expect(said).to_contain_text(re.compile(r"\byes\b"))
+    expect(page.locator(".answer[data-phase=done]")).to_have_count(2)

@@ -27,6 +27,7 @@ from paddler_trio.wire.trio.desired_state_extras import (
     Markers,
 )
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState, RolloutSpec
+from paddler_trio.wire.trio.presets import Preset
 from paddler_trio.wire.trio.replica_range import ReplicaRange
 
 ADAPTER = Adapter(name="a", source=LocalToAgent("/a.gguf"))
@@ -47,6 +48,7 @@ def engine(**values: Any) -> dict[str, Any]:
     [
         ({}, NONE, []),
         ({"aliases": ("x",)}, NONE, ["aliases"]),
+        ({"presets": (Preset(name="x"),)}, NONE, ["presets.x"]),
         ({"replicas": ReplicaRange(1, 2)}, NONE, ["replicas"]),
         ({"where": ("gpu=yes",)}, NONE, ["where"]),
         ({"idle_ttl": 5.0}, NONE, ["idle_ttl"]),
@@ -138,3 +140,12 @@ def test_an_equal_state_changes_nothing(state: FleetState) -> None:
     assert changes_between(FleetState(), state) == tuple(
         DeploymentChange(spec.name, "added") for spec in state.deployments
     )
+
+
+def test_a_change_of_a_preset_is_named_with_it() -> None:
+    before = attrs.evolve(SPEC, presets=(Preset(name="a", system="x"), Preset(name="b")))
+    after = attrs.evolve(SPEC, presets=(Preset(name="a", system="y"), Preset(name="c")))
+    assert [*different_fields(before, after)] == ["presets.a.system", "presets.b", "presets.c"]
+    assert change_between(before, after) is NONE
+    turned = attrs.evolve(before, presets=before.presets[::-1])
+    assert [*different_fields(before, turned)] == ["presets"], "the order alone"

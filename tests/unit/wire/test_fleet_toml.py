@@ -16,7 +16,9 @@ from paddler_trio.wire.trio.adapters import Adapter
 from paddler_trio.wire.trio.desired_state_extras import Automatic, EngineOverrides, Extras
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState, Mixed, RolloutSpec
 from paddler_trio.wire.trio.fleet_toml import MAX_TOML_BYTES, FleetFile, fleet_of_toml
+from paddler_trio.wire.trio.presets import Preset
 from paddler_trio.wire.trio.replica_range import ReplicaRange
+from paddler_trio.wire.trio.work import SamplingOverrides
 
 SQL = Adapter(name="sql", source=LocalToAgent("/sql.gguf"), scale=0.5)
 WHOLE = """
@@ -49,6 +51,14 @@ scale = 0.5
 [deployments.rollout]
 min_ready_s = 30
 mixed = "hold"
+
+[[deployments.presets]]
+name = "coder-terse"
+system = { file = "chat.jinja" }
+sampling = { temperature = 0.5 }
+
+[[deployments.presets]]
+name = "coder-plain"
 
 [[deployments]]
 name = "default"
@@ -120,6 +130,14 @@ def test_every_name_means_what_it_means_in_json() -> None:
                     idle_ttl=300.0,
                     priority=5,
                     rollout=RolloutSpec(min_ready_s=30.0, mixed=Mixed.HOLD),
+                    presets=(
+                        Preset(
+                            name="coder-terse",
+                            system="{{ y }}",
+                            sampling=SamplingOverrides(temperature=0.5),
+                        ),
+                        Preset(name="coder-plain"),
+                    ),
                 ),
                 DeploymentSpec(
                     name="default",

@@ -84,11 +84,19 @@ def different_fields(before: DeploymentSpec, after: DeploymentSpec) -> Iterator[
         if field.name in ("parameters", "extras", "rollout"):
             yield from _different(field.name, unstructure(old), unstructure(new))
         elif field.name == "presets":
-            one, other = ({each.name: unstructure(each) for each in spec} for spec in (old, new))
-            changed = [*_different(field.name, one, other)]
-            yield from changed or [field.name]  # or only their order
+            yield from list(_different_presets(before, after)) or [field.name]  # or their order
         else:
             yield field.name
+
+
+def _different_presets(before: DeploymentSpec, after: DeploymentSpec) -> Iterator[str]:
+    """Return the names of what differs in presets that both have, and of the others."""
+    old, new = ({each.name: each for each in spec.presets} for spec in (before, after))
+    for name in dict.fromkeys((*old, *new)):
+        if name in old and name in new:
+            yield from _different(f"presets.{name}", unstructure(old[name]), unstructure(new[name]))
+        else:
+            yield f"presets.{name}"
 
 
 def _different(name: str, old: object, new: object) -> Iterator[str]:

@@ -342,11 +342,11 @@ class FleetKeeper:
 
     def _expect_free_names(self, state: FleetState) -> None:
         servers = {pool.name for pool in self.dispatcher.pools.upstreams()}
-        for deployment in state.deployments:
-            if deployment.name in servers:
+        for name in (*state.by_name, *state.presets):
+            if name in servers:
                 raise RevisionConflictError(
-                    f"{deployment.name!r} is the deployment of servers behind agents (--upstream): "
-                    "choose another name for the models"
+                    f"{name!r} is the deployment of servers behind agents (--upstream): choose "
+                    "another name for the models"
                 )
 
     async def _store(

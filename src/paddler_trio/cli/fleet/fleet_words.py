@@ -14,9 +14,10 @@ from paddler_trio.cli.model.model_change import Change, shown
 from paddler_trio.cli.model.model_extras import described_extras
 from paddler_trio.errors import WireError
 from paddler_trio.models.model_reference import text_of
-from paddler_trio.wire.codec import structure
+from paddler_trio.wire.codec import dumps, structure, unstructure
 from paddler_trio.wire.paddler.desired_state import InferenceParameters
 from paddler_trio.wire.trio.fleet_state import DeploymentSpec, FleetState, RolloutSpec
+from paddler_trio.wire.trio.presets import Preset
 
 EFFECTS: Final = {
     "none": "what is served stays the same",
@@ -27,6 +28,8 @@ EFFECTS: Final = {
     "removed": "agents unload it once its running answers have finished",
 }
 NOT_SET: Final = "not set"
+MAX_SYSTEM_CHARS: Final = 80
+"""Of a preset's system text that is shown."""
 
 
 @attrs.frozen
@@ -83,6 +86,7 @@ def described_spec(spec: DeploymentSpec) -> dict[str, str]:
         "projection": text_of(spec.projection),
         "template": _template(spec.template),
         "aliases": ", ".join(spec.aliases) or NOT_SET,
+        **{f"preset {each.name}": _preset(each) for each in spec.presets},
         "slots": _shown(spec.slots),
         "replicas": str(spec.replicas),
         "where": ", ".join(spec.where) or NOT_SET,
@@ -117,6 +121,18 @@ def _template(text: str | None) -> str:
         return "the model's own"
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return f"an override ({len(text)} characters, SHA-256 {digest}...)"
+
+
+def _preset(preset: Preset) -> str:
+    """Return its members as JSON, without its name; of a long system text the beginning."""
+    system = preset.system
+    if system is not None and len(system) > MAX_SYSTEM_CHARS:
+        digest = hashlib.sha256(system.encode()).hexdigest()[:8]
+        cut = f"{system[:MAX_SYSTEM_CHARS]}... ({len(system)} characters, SHA-256 {digest}...)"
+        preset = attrs.evolve(preset, system=cut)
+    members = unstructure(preset)
+    assert isinstance(members, dict)
+    return dumps({key: each for key, each in members.items() if key != "name"}).decode()
 
 
 def _shown(value: object) -> str:
