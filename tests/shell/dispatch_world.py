@@ -17,11 +17,13 @@ from trio.testing import wait_all_tasks_blocked
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import TRIO, AgentKind, Feature
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
+from paddler_trio.nursery_tree.dispatch_observer import DispatchObserver, Observers
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.nursery_tree.request import Lease, Request
 from paddler_trio.nursery_tree.request_endings import Failure
 from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.scheduler.dispatch.placement import AgentKey
+from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 from paddler_trio.wire.codec import loads
 from paddler_trio.wire.paddler.messages import (
     AgentMessage,
@@ -163,9 +165,13 @@ def status_of(slots: int) -> SlotAggregatedStatusSnapshot:
 
 
 @asynccontextmanager
-async def world(limits: DispatchLimits = LIMITS) -> AsyncIterator[World]:
+async def world(
+    limits: DispatchLimits = LIMITS,
+    observers: Iterable[DispatchObserver] = (),
+    placement: WarmPlacement | None = None,
+) -> AsyncIterator[World]:
     """At the end of the block every request must have ended and nothing may be left."""
-    dispatcher = Dispatcher(limits)
+    dispatcher = Dispatcher(limits, Observers(observers), placement)
     async with trio.open_nursery() as nursery:
         dispatcher.open(agents=nursery, requests=nursery)
         here = World(dispatcher, nursery)

@@ -528,7 +528,7 @@ class Dispatcher:
                 self._grant(decision)
         for key, until_s in pool.ledger.holds.take_new():
             timer = self._requests[key].timer
-            timer.deadline = min(timer.deadline, until_s)
+            timer.deadline = min((trio.current_time() + timer.deadline) / 2, until_s)
         if self.pools.note_buffered(pool):
             self.buffer_changed.notify()
 

@@ -87,6 +87,23 @@ CACHED_PROMPT_TOKENS: Final = metric(
     "Tokens of prompts that were not computed, since an agent had them",
     "deployment",
 )
+REUSABLE_PROMPT_TOKENS: Final = metric(
+    "counter",
+    "reusable_prompt_tokens_total",
+    "Tokens of prompts that an agent was believed to have when a slot was given",
+)
+MISSED_PROMPT_TOKENS: Final = metric(
+    "counter",
+    "missed_prompt_tokens_total",
+    "Reusable tokens that were computed again: their agent was busy or slower, or had forgotten",
+    "reason",
+)
+PLACEMENT_FIRST_TOKEN: Final = histogram(
+    "placement_first_token_seconds",
+    "From a slot until the first token, as it was predicted and as agents measured it",
+    "kind",
+    buckets=TTFT_BUCKETS_S,
+)
 GENERATION_TOKENS: Final = metric(
     "counter",
     "generation_tokens_total",
@@ -270,6 +287,9 @@ BALANCER_METRICS: Final = (
     PREEMPTIONS,
     CONTINUATIONS,
     RETRIES,
+    REUSABLE_PROMPT_TOKENS,
+    MISSED_PROMPT_TOKENS,
+    PLACEMENT_FIRST_TOKEN,
     REQUESTS_BUFFERED_LIMIT,
     SLOTS_USABLE,
     QUEUE_OLDEST_SECONDS,

@@ -33,6 +33,7 @@ QUEUE_OUTCOMES: Final = (
 """The ways in which a stay in the queue ended, in the words of llm-d's flow control: ``rejected``
 before it was in it, ``evicted`` while it waited; ``no_endpoints``: no agent served its deployment;
 ``ttl``: it waited too long; ``context_cancelled``: its client left."""
+MISS_REASONS: Final = ("busy", "forgotten", "slower")
 RETRY_REASONS: Final = ("agent_left", "connection_lost", "handed_back")
 TOKEN_CLASSES: Final = ("content", "reasoning", "tool_call", "undeterminable")
 SLOT_STATES: Final = ("processing", "idle", "unusable")

@@ -41,7 +41,8 @@ def _wait(stay: Stay, now_s: float, *, again: bool) -> str:
 
 
 def _placement(placement: PlacementRecord, now_s: float) -> Iterator[str]:
-    yield f"It got a slot of {placement.agent}: {placement.why or 'no reason was kept'}."
+    why = placement.why.removeprefix(f"{placement.agent}: ") or "no reason was kept"
+    yield f"It got a slot of {placement.agent}: {why}."
     prompt = placement.prompt
     if prompt is not None:
         yield (

@@ -99,10 +99,9 @@ class BalancerCore:
         metrics = MetricsHistory(lambda: capacity(dispatcher.agents.values()))
         recorder = MetricsObserver(metrics, activity.finished)
         collector = HistoryCollector(activity, metrics)
-        placement = WarmPlacement(trio.current_time)
-        placed = PlacementObserver(placement)
+        placed = PlacementObserver(WarmPlacement(trio.current_time))
         all_observers = Observers((placed, activity, *observers, requests, recorder, collector))
-        dispatcher = Dispatcher(_limits(config), all_observers, placement)
+        dispatcher = Dispatcher(_limits(config), all_observers, placed.placement)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
             dispatcher,
@@ -112,12 +111,12 @@ class BalancerCore:
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
         measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)
+        measures.placed = placed
         measures.store = store = model_store_child(config, states)
         rollouts = FleetRollouts(fleet)
         statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         problems = _problems(config, dispatcher, states, rollouts, lag)
         history = history_keeper(config, collector)
-        problems.history_problem = lambda: history.problem
         shown = {**addresses, **statsd}
         feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(

@@ -56,7 +56,7 @@ class Fleet:
 
 @attrs.define
 class AgentRecord:
-    """What is known of an agent."""
+    """The record of an agent: how fast it is, and what it works on."""
 
     label: str
     fleet: Fleet

@@ -73,12 +73,15 @@ class PrefixIndex:
                 low = middle
             else:
                 high = middle - 1
+        most = min(MAX_FOUND, _number(self._holders[hashes[0]])) if low else 0
         for depth in range(low, 0, -1):
+            if len(found) == most:
+                break
             holders = self._holders[hashes[depth - 1]]
-            for agent in reversed(holders) if isinstance(holders, dict) else (holders,):
-                found.setdefault(agent, depth)
-                if len(found) == MAX_FOUND:
-                    return found
+            if len(found) < _number(holders):  # else those that have more of it
+                for agent in reversed(holders) if isinstance(holders, dict) else (holders,):
+                    if len(found) < most:
+                        found.setdefault(agent, depth)
         return found
 
     def put(self, agent: AgentKey, hashes: Sequence[int]) -> None:
@@ -156,3 +159,7 @@ class PrefixIndex:
         del holders[agent]
         if len(holders) == 1:
             (self._holders[block],) = holders
+
+
+def _number(holders: AgentKey | dict[AgentKey, None]) -> int:
+    return len(holders) if isinstance(holders, dict) else 1

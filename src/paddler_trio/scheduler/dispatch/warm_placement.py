@@ -33,15 +33,14 @@ from paddler_trio.scheduler.dispatch.prefill_records import (
 from paddler_trio.scheduler.dispatch.prefix_index import PrefixIndex
 from paddler_trio.scheduler.dispatch.slot_decisions import Option, Pick, Prediction
 
-MAX_LOOKED_AT: Final = 12
+MAX_LOOKED_AT: Final = 8
 """Agents whose predictions are compared beside those that have the prompt's beginning."""
 TIE: Final = 0.1
 """Predictions that differ by less than this part, or by less than ``TIE_S``, are a tie."""
-MAX_HOLD_S: Final = 2.0
-MAX_PASSING_S: Final = 10.0
-"""A request lets slots pass for this long at most; the second while others wait that take them."""
+MAX_HOLD_S: Final = 10.0
+"""A request lets slots pass for this long at most."""
 MOST_SERVED: Final = 4
-"""As many of those count at most."""
+"""So many requests, itself included, count as gaining by what is not computed again."""
 MAX_ANSWERS: Final = 16_384
 MAX_HELD: Final = 64
 MOST_SHOWN: Final = 3
@@ -129,8 +128,9 @@ class WarmPlacement:
 
     def computed(
         self, request: RequestKey, agent: AgentKey, *, tokens: int, cached: int, took_s: float
-    ) -> None:
-        """Note what the agent reports of the prompt of a request that it has.
+    ) -> bool:
+        """Note what the agent reports of the prompt of a request that it has; False if it is no
+        news.
 
         Args:
           tokens: of the prompt.
@@ -139,7 +139,7 @@ class WarmPlacement:
         """
         record, asked = self._agents.get(agent), self._asked.get(request)
         if record is None or asked is None or record.missing.pop(request, None) is None:
-            return
+            return False
         if tokens >= WORTH_TELLING:
             asked.fleet.tokens_per_byte.add(tokens / asked.prompt.size_bytes)
         expected = self._tokens(asked, asked.expected)
@@ -151,6 +151,7 @@ class WarmPlacement:
                 self.index.has_kept(agent)
         self.counts.reused += cached
         self._measure(record, tokens - cached + asked.before, took_s)
+        return True
 
     def answered(self, request: RequestKey, agent: AgentKey, tokens: int) -> None:
         """Note that the agent has an answer of so many tokens behind the prompt of a request."""
@@ -249,13 +250,14 @@ class WarmPlacement:
     def _candidates(
         self, fleet: Fleet, found: Iterable[AgentKey], least: AgentKey
     ) -> dict[AgentKey, None]:
+        if len(fleet.agents) <= MAX_LOOKED_AT:
+            return {**fleet.agents, least: None}
         candidates = dict.fromkeys(found)
         candidates[least] = None
         for agent in list(islice(fleet.agents, MAX_LOOKED_AT)):
             candidates[agent] = None
-            if len(fleet.agents) > MAX_LOOKED_AT:  # others the next time
-                del fleet.agents[agent]
-                fleet.agents[agent] = None
+            del fleet.agents[agent]  # others the next time
+            fleet.agents[agent] = None
         return candidates
 
     def _tokens(self, asked: Asked, num_blocks: int) -> float:
@@ -307,9 +309,7 @@ class WarmPlacement:
         gained_s = free[0] + min(1 + waiting, MOST_SERVED) * saved_s - busy[0]
         if gained_s <= TIE_S:
             return 0.0
-        if not waiting:
-            return min(MAX_HOLD_S, gained_s + wait_s)
-        return min(MAX_PASSING_S, 2 * wait_s + TIE_S)
+        return min(MAX_HOLD_S, 2 * wait_s if waiting else gained_s + wait_s)
 
     def _hold(self, asked: Asked, agent: AgentKey) -> None:
         asked.has_held, asked.held_for = True, agent

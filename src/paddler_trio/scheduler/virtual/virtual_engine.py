@@ -17,7 +17,7 @@ BLOCK_TOKENS: Final = 64
 
 @attrs.frozen
 class EngineSpeed:
-    """What an engine takes.
+    """The times that an engine takes, and what it keeps.
 
     Args:
       tokens_per_s: of prompts, while it computes nothing else.

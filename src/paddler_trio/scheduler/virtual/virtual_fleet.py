@@ -47,7 +47,7 @@ class Turn:
 
 @attrs.define
 class Outcome:
-    """What became of a turn; ``ttft_s``: from its arrival, None if it was refused."""
+    """The outcome of a turn; ``ttft_s``: from its arrival, None if it was refused."""
 
     turn: Turn
     arrived_s: float
@@ -175,7 +175,7 @@ class VirtualFleet:
 
 
 class ExactIndex(PrefixIndex):
-    """What the engines really keep: as if each told of every block that comes and goes."""
+    """Asks the engines themselves: as if each told of every block that comes and goes."""
 
     def __init__(self, engines: dict[AgentKey, VirtualEngine]) -> None:
         super().__init__()

@@ -15,7 +15,6 @@ from paddler_trio.scheduler.dispatch.slot_decisions import Granted, Queued
 from paddler_trio.scheduler.dispatch.slot_ledger import SlotLedger
 from paddler_trio.scheduler.dispatch.warm_placement import (
     MAX_HOLD_S,
-    MAX_PASSING_S,
     WORTH_TELLING,
     WarmPlacement,
 )
@@ -269,7 +268,7 @@ class PlacementMachine(RuleBasedStateMachine):
         self.fleet.end(data.draw(st.sampled_from(sorted(self.fleet.asked))))
         self.note()
 
-    @rule(seconds=st.sampled_from([0.1, 1.0, MAX_HOLD_S, MAX_PASSING_S]))
+    @rule(seconds=st.sampled_from([0.1, 1.0, MAX_HOLD_S]))
     def time_passes(self, seconds: float) -> None:
         self.fleet.pass_s(seconds)
         self.note()
@@ -304,7 +303,7 @@ class PlacementMachine(RuleBasedStateMachine):
     @invariant()
     def no_moment_is_longer_than_it_may_be(self) -> None:
         for key, until_s in self.fleet.holds.items():
-            assert self.fleet.now_s < until_s <= self.held_since[key] + MAX_PASSING_S
+            assert self.fleet.now_s < until_s <= self.held_since[key] + MAX_HOLD_S
 
     @invariant()
     def who_is_held_is_known_on_both_sides(self) -> None:

@@ -9,6 +9,7 @@ import attrs
 from paddler_trio.balancer.activity.measures.fleet_measures import FleetMeasures
 from paddler_trio.balancer.activity.measures.request_measures import RequestMeasures
 from paddler_trio.balancer.activity.measures.store_measures import of_store
+from paddler_trio.balancer.activity.placement_observer import PlacementObserver
 from paddler_trio.balancer.fleet.fleet_controller import FleetController
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.balancer.keys.key_ring import KeyRing
@@ -59,6 +60,8 @@ class BalancerMeasures:
     keys: KeyRing = attrs.field(factory=KeyRing)
     certificate_left_s: Callable[[], float] | None = attrs.field(default=None, init=False)
     """Until the certificate of the ports expires; None without TLS."""
+    placed: PlacementObserver | None = attrs.field(default=None, init=False)
+    """Sees how requests are placed."""
     store: ModelStoreChild | None = attrs.field(default=None, init=False)
     """None without a model store."""
     _lags: Histogram = attrs.field(factory=lambda: Histogram(LOOP_LAG_SECONDS), init=False)
@@ -87,6 +90,8 @@ class BalancerMeasures:
             yield single(TLS_CERTIFICATE_EXPIRY_SECONDS, round(self.certificate_left_s()))
         fleet = FleetMeasures(self.dispatcher, self.fleet)
         yield from self.requests.families()
+        if self.placed is not None:
+            yield from self.placed.families()
         yield from fleet.deployments()
         yield from self.requests.agents.families()
         yield from fleet.rollouts()
