@@ -148,7 +148,6 @@ def run_engine(record_fd: int | None, *, gives_way: bool) -> None:
         case _Encoder():
             _only_embed(pipe, load, loaded, record)
         case _Loaded():
-            _LOADED.append(loaded.llama)
             _generate(pipe, load, loaded, record)
 
 
@@ -159,6 +158,7 @@ def _load_all(pipe: Pipe, load: LoadModel, *, gives_way: bool) -> _Loaded | _Enc
         llama = _load_model(pipe, load)
     except EngineError as error:
         return LoadFailed("model", str(error))
+    _LOADED.append(llama)
     embedding, problem = _open_embedding(llama, load)
     if embedding is None and not llama.can_generate:
         knows_no_chat = not load.embeddings and not llama.has_chat_template

@@ -5,8 +5,9 @@ wait. The choices take turns in the order in which they began to wait. With ``n`
 waits for more than ``n - 1`` turns, however many sequences the others have.
 
 To change adapters costs some milliseconds, which would be more than half of the time of a small
-model that changed them with each pass. So a turn computes for ``WORTH`` times as long, but takes no
-longer than its part of ``ROUND_MS``; it has one pass in any case.
+model that changed them with each pass. So a turn computes for ``WORTH`` times as long, but no
+longer than its part of ``ROUND_MS``, and waits as long again for a core; it has one pass in any
+case.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import attrs
 from paddler_trio.scheduler.batching.sequences import AdapterScales, Sequence
 
 ROUND_MS: Final = 250.0
-"""The time in which every choice has its turn, where passes are shorter than its part of it."""
+"""The computing time in which every choice has its turn, where passes are shorter than its part."""
 WORTH: Final = 96
 """A change costs about a hundredth of a turn by itself, and some more since what was in the caches
 of the processor is not there any more."""
@@ -46,8 +47,9 @@ class AdapterTurns:
         self._waiting = {choice: None for choice in self._waiting if choice in choices}
         self._waiting |= {choice: None for choice in choices if choice != self.now}
         if self.now in choices:
-            is_worth_it = self._ran_ms < WORTH * self.switch_ms
-            has_time = self._used_ms < ROUND_MS / len(choices) and is_worth_it
+            part_ms = ROUND_MS / len(choices)
+            is_worth_it = self._ran_ms < min(part_ms, WORTH * self.switch_ms)
+            has_time = is_worth_it and self._used_ms < 2 * part_ms
             if not self._waiting or not self._has_passed or has_time:
                 return
         if not self._waiting:
@@ -63,7 +65,7 @@ class AdapterTurns:
         """Note that a pass of this turn took so long, and was computed for so long: others may have
         the core as well. One without anything to compute ends the turn."""
         self._has_passed = True
-        self._used_ms += took_ms if took_ms > 0 else ROUND_MS
+        self._used_ms += took_ms if took_ms > 0 else 2 * ROUND_MS
         self._ran_ms += ran_ms
 
     def members(self, sequences: Iterable[Sequence]) -> list[Sequence]:

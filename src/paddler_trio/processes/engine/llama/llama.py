@@ -38,7 +38,7 @@ from paddler_trio.wire.engine.engine_settings import EngineSettings
 MAX_VIEWS = 1024
 """The number of views of logits that are kept: each takes some hundred bytes."""
 
-_SWITCHES = 3
+_SWITCHES = 2
 """Times that a change of adapters is measured."""
 _WARNINGS = (3, 4)
 """The levels of llama.cpp's log for warnings and errors."""
