@@ -8,6 +8,7 @@ from functools import partial
 import attrs
 import trio
 
+from paddler_trio.balancer.activity.deadlines import Deadlines
 from paddler_trio.balancer.activity.event_feed import EventFeed
 from paddler_trio.balancer.activity.measures.agent_measures import AgentMeasures
 from paddler_trio.balancer.activity.measures.balancer_measures import BalancerMeasures
@@ -68,6 +69,7 @@ class BalancerCore:
     audit: AuditLog
     statsd: StatsdExporter | None
     problems: ProblemList
+    deadlines: Deadlines
     goodbye: trio.Event = attrs.field(factory=trio.Event)
     """Set when sockets shall end."""
     moving: trio.Event = attrs.field(factory=trio.Event)
@@ -101,7 +103,10 @@ class BalancerCore:
         collector = HistoryCollector(activity, metrics)
         placement = WarmPlacement(trio.current_time)
         placed = PlacementObserver(placement)
-        all_observers = Observers((placed, activity, *observers, requests, recorder, collector))
+        deadlines = Deadlines(placement)
+        all_observers = Observers(
+            (placed, deadlines, activity, *observers, requests, recorder, collector)
+        )
         dispatcher = Dispatcher(_limits(config), all_observers, placement)
         states = FleetKeeper(
             open_fleet_database(config.state_database),
@@ -137,6 +142,7 @@ class BalancerCore:
             problems.audit,
             StatsdExporter.of(config, dispatcher.statistics),
             problems,
+            deadlines,
         )
 
     def watch_certificate(self, left_s: Callable[[], float]) -> None:
@@ -149,6 +155,7 @@ class BalancerCore:
         return {
             **({} if self.audit.file is None else {"audit log": self.audit.file.run}),
             "event loop lag": self.lag.run,
+            "request deadlines": partial(self.deadlines.run, dispatcher.pools),
             "ready sockets": run_ready_sockets,
             "request activity": partial(
                 self.activity.run, dispatcher.pools.position, dispatcher.pools.obstacle

@@ -239,6 +239,16 @@ class WarmPlacement:
                 return Pick(best_busy[3], prediction, self.now_s() + moment_s)
         return Pick(chosen[3], prediction)
 
+    def quickest_s(self, request: RequestKey) -> float:
+        """Return the least time from a slot to the first token of a request that is predicted for
+        any agent; 0 as long as no agent was measured."""
+        asked = self._asked.get(request)
+        if asked is None or not asked.fleet.tokens_per_s.is_measured:
+            return 0.0
+        agents = [*self.index.find(asked.hashes), *islice(asked.fleet.agents, MAX_LOOKED_AT)]
+        depths = {agent: self.index.depth(agent, asked.hashes) for agent in agents}
+        return min((self._time_s(agent, asked, depths[agent]) for agent in depths), default=0.0)
+
     # -------------------------------------------------------------- private
 
     def _fleet(self, deployment: str) -> Fleet:
