@@ -19,13 +19,13 @@ import trio
 from paddler_trio.balancer.activity.agent_history import AgentHistory
 from paddler_trio.balancer.activity.captures import Captures
 from paddler_trio.balancer.activity.finished_requests import FinishedRequests
+from paddler_trio.balancer.activity.placement_words import why
 from paddler_trio.balancer.activity.request_record import (
     MAX_TEXT_CHARS,
     PlacementRecord,
     RequestRecord,
     Stay,
     slot_ending,
-    why,
 )
 from paddler_trio.balancer.apis.api_errors import from_result
 from paddler_trio.nursery_tree.agent_connection import AgentConnection

@@ -101,18 +101,12 @@ class BalancerCore:
         metrics = MetricsHistory(lambda: capacity(dispatcher.agents.values()))
         recorder = MetricsObserver(metrics, activity.finished)
         collector = HistoryCollector(activity, metrics)
-        placement = WarmPlacement(trio.current_time)
-        placed = PlacementObserver(placement)
-        deadlines = Deadlines(placement)
+        placed, deadlines = _placing()
         all_observers = Observers(
             (placed, deadlines, activity, *observers, requests, recorder, collector)
         )
-        dispatcher = Dispatcher(_limits(config), all_observers, placement)
-        states = FleetKeeper(
-            open_fleet_database(config.state_database),
-            dispatcher,
-            rules=attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s),
-        )
+        dispatcher = Dispatcher(_limits(config), all_observers, placed.placement)
+        states = _states(config, dispatcher)
         activity.revision_of = states.revision_of
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
@@ -120,11 +114,10 @@ class BalancerCore:
         measures.placed = placed
         measures.store = store = model_store_child(config, states)
         rollouts = FleetRollouts(fleet)
-        statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         problems = _problems(config, dispatcher, states, rollouts, lag)
         history = history_keeper(config, collector)
         problems.history_problem = lambda: history.problem
-        shown = {**addresses, **statsd}
+        shown = {**addresses, **({"statsd": [config.statsd_addr]} if config.statsd_addr else {})}
         feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(
             dispatcher,
@@ -177,6 +170,17 @@ class BalancerCore:
                 else {"model store": partial(keep, "model store", ModelStoreError, self.store.run)}
             ),
         }
+
+
+def _placing() -> tuple[PlacementObserver, Deadlines]:
+    """Return what places requests, and what ends those whose clients wait no longer."""
+    placed = PlacementObserver(WarmPlacement(trio.current_time))
+    return placed, Deadlines(placed.placement)
+
+
+def _states(config: BalancerConfig, dispatcher: Dispatcher) -> FleetKeeper:
+    rules = attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s)
+    return FleetKeeper(open_fleet_database(config.state_database), dispatcher, rules=rules)
 
 
 def _limits(config: BalancerConfig) -> DispatchLimits:

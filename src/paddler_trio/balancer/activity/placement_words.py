@@ -1,0 +1,75 @@
+"""Say why an agent got a request."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from paddler_trio.scheduler.dispatch.slot_decisions import Choice, Prediction
+from paddler_trio.wire.trio.adapters import ADAPTER
+
+MAX_REASON_CHARS: Final = 200
+MAX_NAME_CHARS: Final = 40
+"""Of an agent in a reason."""
+
+
+def why(choice: Choice | None) -> str:
+    """Why an agent got a request, in words; empty if it is not known."""
+    if choice is None:
+        return ""
+    wanted = choice.wanted
+    is_free = wanted.kind is None and wanted.revision is None and not wanted.needs
+    if is_free and choice.prediction is not None and choice.prediction.tokens:
+        return _predicted(choice.prediction, is_held=choice.held)
+    return _why(
+        choice.candidates,
+        choice.busy,
+        choice.slots,
+        wanted.kind is not None,
+        wanted.revision is not None,
+        wanted.needs,
+    )
+
+
+def _predicted(prediction: Prediction, *, is_held: bool) -> str:
+    """Return what was compared: of each agent what is there, and when the first token comes."""
+    options = prediction.options
+    if is_held:
+        options = tuple(sorted(options, key=lambda each: each.predicted_s))
+    words = []
+    for place, each in enumerate(options):
+        there = f"{each.tokens_there:,} of {prediction.tokens:,} tokens are there, "
+        busy = "busy, " if each.wait_s else ""
+        predicted = "predicted " if not place else ""
+        words.append(
+            f"{each.agent[:MAX_NAME_CHARS]}: {there if each.tokens_there else ''}{busy}"
+            f"{predicted}{each.predicted_s:.2f} s"
+        )
+    waited = "; it waited for the slot" if is_held else ""
+    return f"{'; '.join(words)}{waited}"[:MAX_REASON_CHARS]
+
+
+@lru_cache(maxsize=4096)
+def _why(
+    candidates: int,
+    busy: int,
+    slots: int,
+    is_continued: bool,
+    is_pinned: bool,
+    needs: frozenset[str],
+) -> str:
+    load = f"{busy} of {slots} slots busy"
+    adapters = sorted(need.removeprefix(ADAPTER) for need in needs if need.startswith(ADAPTER))
+    such = "".join(
+        f" {text}"
+        for text, applies in (
+            ("with the model that began the answer", is_continued),
+            ("on the revision of its call", is_pinned),
+            (f"with the LoRA adapters that it chose ({', '.join(adapters)})", adapters),
+            ("with what the request needs", needs and not adapters),
+        )
+        if applies
+    )
+    if candidates == 1:
+        return f"the only agent{such} that had a free slot: {load}"
+    return f"least loaded of {candidates} agents{such} that had a free slot: {load}"
