@@ -45,6 +45,7 @@ def judge(llama: Llama, group: Mapping[str, object], counts: Counter[str]) -> No
         lawful = lawful_schema(schema)
         is_reported = bool(lawful.lost or lawful.unbound)
     writer = LarkWriter()
+    is_reported_here = writer.work.unbound  # filled while it is written
     try:
         grammar = AnswerGrammar(writer.text(write_schema(schema, writer, is_lenient=True)))
         grammar.compiled()
@@ -60,7 +61,10 @@ def judge(llama: Llama, group: Mapping[str, object], counts: Counter[str]) -> No
         elif not is_written:
             counts["forbidden: not"] += 1
         else:
-            counts["reported" if is_reported else "forbidden: written"] += 1
+            is_told = is_reported or bool(is_reported_here)
+            counts["reported" if is_told else "forbidden: written"] += 1
+            if not is_told:
+                print(f"not reported: {group['description']}: {test['description']}")
 
 
 def main(folder: Path) -> None:

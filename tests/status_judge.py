@@ -16,6 +16,11 @@ Outcome: TypeAlias = Literal["answered", "waits", "full", "late", "failed"]
 waited for as long as it may; ``failed``: in any other way that is no fault of its own."""
 NOBODY = "no agent answers"
 REFUSED = "refused with 503"
+LAST_S = 1.0
+"""Of the time of a request that ended in vain: it may have had a slot before, of an agent that
+died."""
+NOTICED_S = 0.2
+"""What a client learns later than the balancer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -77,7 +82,8 @@ def faults_in(said: Said) -> Iterator[str]:
 
 def contradictions(said: Sequence[Said], met: Met) -> Iterator[str]:
     """Yield what a client met that none of the samples of its time allows."""
-    inside = [s for s in said if met.since_s <= s.since_s and s.until_s <= met.until_s]
+    began_s, ended_s = met.until_s - LAST_S, met.until_s - NOTICED_S
+    at_last = [s for s in said if began_s <= s.since_s and s.until_s <= ended_s]
     if met.outcome == "answered":
         if all(s.answering == 0 for s in said):
             yield "answered, while nobody answers"
@@ -90,7 +96,7 @@ def contradictions(said: Sequence[Said], met: Met) -> Iterator[str]:
         yield "refused for a full queue that is not full"
     if met.outcome == "waits" and all(s.is_full for s in said):
         yield "taken, while requests are refused"
-    if met.outcome == "late" and any(s.meets == "slot" for s in inside):
+    if met.outcome == "late" and any(s.meets == "slot" for s in at_last):
         yield "it waited in vain, while a slot was free"
     if met.outcome in ("late", "failed") and all(s.is_well for s in said):
         yield "it failed, while all is well"

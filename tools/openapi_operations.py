@@ -178,6 +178,9 @@ APIS: Table = {
         "The items that a stored response answered", errors=(400, 404)
     ),
     ("DELETE", "/v1/responses/{tail}"): Operation("Forget a stored response", errors=(404,)),
+    ("DELETE", "/api/delete"): Operation(
+        "Delete a preset, with a body as that of /api/show", errors=(400, 403, 404, 409, 501)
+    ),
 }
 
 ROLLOUT_ERRORS = (404, 409, 500)

@@ -26,7 +26,7 @@ export interface Balancer {
   version: string;
   started: string;
   draining: boolean;
-  addresses: Record<"inference" | "management" | "openai" | "panel" | "statsd", string[]>;
+  addresses: Record<"inference" | "management" | "openai" | "ollama" | "panel" | "statsd", string[]>;
   buffer: { waiting: number; limit: number; timeout_ms: number };
   slots: { busy: number; total: number };
   loop_lag_ms: number;
@@ -508,7 +508,7 @@ export interface Session {
 
 export interface Info {
   version: string;
-  addresses: Record<"inference" | "management" | "openai" | "panel", string | string[] | null>;
+  addresses: Record<"inference" | "management" | "openai" | "ollama" | "panel", string | string[] | null>;
   /** Whether these addresses speak TLS. */
   encrypted: boolean;
   join: { address: string | null; problem: string | null; needs_key: boolean };
@@ -538,6 +538,25 @@ export interface NewJoinToken {
   command: string;
   expires: string;
   address: string;
+}
+
+/** The PIN in force, without its digits. */
+export interface JoinPin {
+  expires: string;
+  tries_left: number;
+  labels: Record<string, string>;
+  by: string;
+  balancer: string;
+}
+
+export interface JoinPinView {
+  pin: JoinPin | null;
+  /** Why none can be shown. */
+  problem: string | null;
+}
+
+export interface NewJoinPin extends JoinPin {
+  pin: string;
 }
 
 /** What an agent joined with, and goes on with. */

@@ -210,6 +210,7 @@ class FabricatedFleet:
                 "inference": ["0.0.0.0:8061"],
                 "management": ["0.0.0.0:8060"],
                 "openai": ["0.0.0.0:8063"],
+                "ollama": ["0.0.0.0:11434"],
                 "panel": ["0.0.0.0:8062"],
             },
             "buffer": {"waiting": len(self.running) - busy, "limit": 200, "timeout_ms": 30_000},

@@ -27,6 +27,7 @@ INFO: Final = {
         "inference": ["0.0.0.0:8061"],
         "management": ["0.0.0.0:8060"],
         "openai": [],
+        "ollama": [],
         "panel": ["0.0.0.0:8062"],
     },
     "join": {"address": "balancer.lan:8060", "problem": None, "needs_key": True},

@@ -15,6 +15,9 @@ from keyed_balancer import KeyedBalancer
 from playwright.sync_api import Browser, expect
 from viewer import Viewer
 
+from certificates import Authority
+from paddler_trio.agent.link.pin_request import token_for_pin
+from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
 
 OpenViewer = Callable[..., Viewer]
@@ -217,6 +220,7 @@ def test_a_machine_joins_with_a_token_of_the_panel(
         page.get_by_role("button", name="Add an agent").first.click()
         dialog = page.get_by_role("dialog", name="Add an agent")
         dialog.get_by_label("Name").fill("newcomer")
+        expect(dialog).to_contain_text("No PIN can be shown: a PIN stands for a certificate")
         dialog.get_by_role("button", name="Make a join token").click()
         command = dialog.locator("code", has_text="paddler-trio join").inner_text()
         found = re.fullmatch(r"paddler-trio join --slots 4 <<< '(ptj1\.\S+)'", command)
@@ -238,6 +242,42 @@ def test_a_machine_joins_with_a_token_of_the_panel(
         secret = found[1].split(".")[2]
         assert secret not in balancer.daemon.tail(5000)
         assert secret not in page.content()
+
+
+def test_a_machine_joins_with_a_pin_of_the_panel(chromium: Browser, tmp_path: Path) -> None:
+    """The digits that a person reads there are tried as an agent tries them."""
+    pair = Authority.make(tmp_path / "ca").sign()
+    options = (f"--tls-cert={pair.cert}", f"--tls-key={pair.key}")
+    state = f"--state-database=file://{tmp_path}/state.json"
+    with (
+        KeyedBalancer.start(state, *options) as balancer,
+        chromium.new_context(ignore_https_errors=True) as context,
+    ):
+        page = context.new_page()
+        address = balancer.url("management").replace("http:", "https:").removesuffix("/")
+        page.goto(f"{address}/panel/")
+        Viewer(page, context).sign_in(balancer.secrets["ops"])
+        page.get_by_role("button", name="Add an agent").first.click()
+        dialog = page.get_by_role("dialog", name="Add an agent")
+        dialog.get_by_role("button", name="Show a PIN").click()
+        shown = dialog.get_by_text(re.compile(r"It asks for the PIN of \S+: \d{3} \d{3}$"))
+        found = re.fullmatch(r"It asks for the PIN of (\S+): (\d{3}) (\d{3})", shown.inner_text())
+        assert found is not None
+        pin = found[2] + found[3]
+        token = token_for_pin(
+            pin,
+            address,
+            agent="newcomer",
+            balancer=found[1],
+            ca_file=tmp_path / "ca.pem",
+            tls=ClientTls(),
+        )
+        assert token.certificate_hash is not None
+        assert pin not in balancer.daemon.tail(5000)
+        dialog.get_by_role("button", name="Done").click()
+        page.get_by_role("button", name="Add an agent").first.click()
+        expect(dialog).to_contain_text("Show a PIN")
+        assert f"{found[2]} {found[3]}" not in page.content()
 
 
 def test_without_a_key_file_the_page_says_how_to_have_one(viewer: Viewer, panel: str) -> None:

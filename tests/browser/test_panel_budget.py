@@ -26,7 +26,10 @@ WATCH = """
         }
     }).observe({entryTypes: ["longtask"]});
 """
-PAGES = ("timeline", "requests", "model", "prompt", "metrics", "usage", "tree", "keys", "logs")
+PAGES = (
+    *("machines", "timeline", "requests", "model", "prompt", "metrics", "usage", "tree", "keys"),
+    "logs",
+)
 
 
 @pytest.fixture(scope="module")

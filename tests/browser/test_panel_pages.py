@@ -16,6 +16,7 @@ from viewer import DESK, PHONE, Viewer
 OpenViewer = Callable[..., Viewer]
 PAGES = (
     "fleet",
+    "machines",
     "timeline",
     "requests",
     "model",
@@ -138,3 +139,40 @@ def test_the_management_port_has_the_panel_without_its_slash_too(
 ) -> None:
     viewer.open(f"{fleet.management_url}/panel")
     assert viewer.page.url == f"{fleet.management_url}/panel/#/fleet"
+
+
+def test_everywhere_can_be_gone_to_by_the_keyboard(
+    open_viewer: OpenViewer, panel: str, theme: str
+) -> None:
+    viewer = open_viewer(theme=theme, is_audited=True)
+    viewer.open(panel)
+    page = viewer.page
+    expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    expect(page.get_by_role("heading", name="Requests", level=1)).to_be_visible()
+    page.get_by_label("Text").press("/")
+    page.get_by_label("Text").press("g")
+    page.get_by_label("Text").press("f")
+    expect(page.get_by_label("Text")).to_have_value("/gf")
+    page.get_by_label("Text").fill("")
+    page.get_by_role("heading", name="Requests", level=1).click()
+    page.locator("main").focus()
+    page.keyboard.press("/")
+    places = page.get_by_role("listbox", name="Places").get_by_role("option")
+    expect(places.first).to_be_visible()
+    assert viewer.findings() == []
+    page.keyboard.type("change def")
+    expect(places).to_have_text(["Change defaultdeployment"])
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Edit default")).to_be_visible()
+    page.locator("main").focus()
+    page.keyboard.press("/")
+    page.keyboard.type("req-17")
+    expect(places).to_have_text(["Request req-17id or number"])
+    page.keyboard.press("Escape")
+    expect(places).to_have_count(0)
+    page.keyboard.press("/")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Problems", level=1)).to_be_visible()

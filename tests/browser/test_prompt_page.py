@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 from fleet import Fleet
 from playwright.sync_api import Browser, Route, expect
 from prompting import CHAT, PIXEL, answer_with, answers, ask, bodies_of, drop
-from rollouts import apply, deployment
+from rollouts import apply, current, deployment
 from viewer import Viewer
 
 from paddler_trio.processes.engine.proof import BUNDLED_MODEL
@@ -395,3 +396,26 @@ def test_a_reload_keeps_the_conversation_and_a_new_tab_has_none(
     other = open_viewer()
     other.open(panel, "prompt")
     expect(answers(other)).to_have_count(0)
+
+
+def test_a_deployment_that_has_failed_says_so_before_anything_is_sent(
+    prompt: Viewer, fleet: Fleet, tmp_path: Path
+) -> None:
+    """A request to it would wait, and end with 504."""
+    page = prompt.page
+    default = current(fleet)["revision"]["state"]["deployments"][0]
+    apply(fleet, default, deployment(tmp_path / "nowhere.gguf", "broken"))
+    try:
+        page.get_by_label("Deployment").select_option("broken")
+        note = page.locator(".note.bad")
+        expect(note).to_contain_text("No agent answers: no memory on a1.")
+        expect(note).to_contain_text("Make room for it, or add an agent.")
+        expect(page.get_by_label("Your message")).to_be_disabled()
+        expect(page.get_by_role("button", name="Send")).to_be_disabled()
+        note.get_by_role("link", name="change broken").click()
+        expect(page.get_by_role("heading", name="Edit broken")).to_be_visible()
+        prompt.go("prompt")
+        page.get_by_label("Deployment").select_option("default")
+        expect(page.get_by_label("Your message")).to_be_enabled()
+    finally:
+        apply(fleet, default)

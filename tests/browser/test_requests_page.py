@@ -255,3 +255,23 @@ def test_what_was_refused_is_not_green_and_says_why_in_every_place(
     expect(page.locator("main")).to_contain_text(
         re.compile(r"it was refused with 400: the prompt has \d+ tokens")
     )
+
+
+def test_clients_without_a_key_are_told_apart(viewer: Viewer, panel: str, fleet: Fleet) -> None:
+    """By what they say of themselves, which is text."""
+    program = "<img src=x onerror=alert(1)>"
+    for user in ("alice", "bob"):
+        httpx.post(
+            f"{fleet.inference_url}/v1/completions",
+            json={"prompt": "Once", "max_tokens": 1, "user": user},
+            headers={"User-Agent": program},
+            timeout=60,
+        ).raise_for_status()
+    page = viewer.page
+    viewer.open(panel, "requests?state=finished")
+    mine = f"127.0.0.1, {program}, user alice"
+    expect(row(page, RECENT, mine)).to_have_count(1)
+    page.get_by_label("Client").select_option(mine)
+    expect(row(page, RECENT, program)).to_have_count(1)
+    row(page, RECENT, mine).get_by_role("link").first.click()
+    expect(page.get_by_text(mine).first).to_be_visible()

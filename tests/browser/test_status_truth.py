@@ -229,7 +229,8 @@ def test_drained_agents_are_no_capacity_and_a_machine_is_one_agent(
     expect(card(page)).to_contain_text("of 8 slots on 2 agents")
     default = get(fleet, "/api/v2/fleet")["revision"]["state"]["deployments"][0]
     revision = apply(fleet, {**default, "name": "one"}, {**default, "name": "two", "aliases": []})
-    follow(fleet, ends("complete", revision), "two")
+    for name in ("one", "two"):
+        follow(fleet, ends("complete", revision), name)
     shown = get(fleet, "/api/v1/agents")["agents"]
     assert all(each["model_path"] for each in shown), "no row without a model"
     expect(page.get_by_role("region", name="Agents").get_by_role("heading", level=2)).to_have_text(

@@ -24,12 +24,16 @@ NPM: Final = {
         *("ai@6.0.326", "@ai-sdk/openai@3.0.141", "@ai-sdk/openai-compatible@2.0.92"),
         *("@ai-sdk/anthropic@3.0.140", "zod@4.6.7"),
     ),
+    "ollama-js": ("ollama@0.6.4",),
 }
 """Packages of npm's registry; what they install themselves with is run."""
 PYPI: Final = {
     "aider": ("aider-chat==0.86.2",),
     "openai-agents": ("openai-agents==0.24.0",),
-    "langchain": ("langchain==1.5.2", "langchain-openai==1.7.4", "langchain-anthropic==1.7.10"),
+    "langchain": (
+        *("langchain==1.5.2", "langchain-openai==1.7.4", "langchain-anthropic==1.7.10"),
+        "langchain-ollama==1.1.0",
+    ),
     "pydantic-ai": ("pydantic-ai-slim[openai,anthropic]==2.68.0",),
 }
 

@@ -40,8 +40,7 @@ CALLS = looked_up()
 
 def told(runs: ClientRuns, program: str, script: Script, arguments: list[str]) -> dict[str, Any]:
     """Run a program of ours with the kit that is installed; return what it printed."""
-    name = "ai-sdk" if program.endswith(".mjs") else program.removesuffix("_loop.py")
-    folder = installed(name.replace("_", "-"))
+    folder = installed(Path(program).stem.removesuffix("_loop").replace("_", "-"))
     if program.endswith(".mjs"):
         place = shutil.copy(PROGRAMS / program, folder.parents[1])  # node looks beside it
         command = ["node", place]
@@ -63,6 +62,19 @@ def told(runs: ClientRuns, program: str, script: Script, arguments: list[str]) -
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_ollamas_own_for_javascript(runs: ClientRuns, way: str) -> None:
+    script = Script([*CALLS, SAID], {"as JSON": SHAPED})
+    printed = told(runs, "ollama_js_loop.mjs", script, [way])
+    assert printed == {
+        "calls": CITIES,
+        "text": SAID,
+        "shaped": WARMEST,
+        "pulled": "success",
+        "listed": True,
+    }
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("api", ["responses", "chat_completions"])
 def test_openai_agents_sdk(runs: ClientRuns, api: str, way: str) -> None:
     printed = told(runs, "openai_agents_loop.py", Script([*CALLS, SAID]), [api, way])
@@ -70,7 +82,7 @@ def test_openai_agents_sdk(runs: ClientRuns, api: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("api", ["chat_completions", "responses", "messages"])
+@pytest.mark.parametrize("api", ["chat_completions", "responses", "messages", "ollama"])
 def test_langchain(runs: ClientRuns, api: str, way: str) -> None:
     """Over Anthropic's messages it asks for a shape by a tool that it requires."""
     shaped = call("Warmest", SHAPED) if api == "messages" else SHAPED

@@ -243,16 +243,16 @@ def test_what_is_the_operators_is_refused_with_the_reason(client: ollama.Client)
     assert client.pull(MODEL).status == "success"
     steps = [step.status for step in client.pull(MODEL, stream=True)]
     assert steps == ["pulling manifest", "success"]
-    for ask in (
-        lambda: client.pull("llama3.2"),
-        lambda: client.delete(MODEL),
-        lambda: client.copy(MODEL, "other"),
-        lambda: client.push(MODEL),
-        lambda: client.create("other", from_=MODEL),
+    for ask, status, words in (
+        (lambda: client.pull("llama3.2"), 403, "scopes inference and management"),
+        (lambda: client.push(MODEL), 501, "operator"),
+        (lambda: client.delete(MODEL), 403, "no key has them"),
+        (lambda: client.copy(MODEL, "other"), 403, "no key has them"),
+        (lambda: client.create("other", from_=MODEL), 403, "no key has them"),
     ):
-        with pytest.raises(ollama.ResponseError, match="operator") as refused:
+        with pytest.raises(ollama.ResponseError, match=words) as refused:
             ask()
-        assert refused.value.status_code == 501
+        assert refused.value.status_code == status
     with pytest.raises(ollama.ResponseError, match="'other' is not served") as missing:
         client.show("other")
     assert missing.value.status_code == 404

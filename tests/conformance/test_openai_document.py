@@ -36,6 +36,8 @@ OPERATIONS = [
     ("POST", "/api/embeddings"),
     ("POST", "/api/show"),
     ("POST", "/api/pull"),
+    ("POST", "/api/create"),
+    ("POST", "/api/copy"),
     ("GET", "/api/tags"),
     ("GET", "/api/ps"),
     ("GET", "/api/version"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import threading
@@ -21,6 +22,7 @@ from lora_adapters import write_lora
 AGENTS = 2
 FIRST = {"a": "Your", "b": " ", "c": "I", "plain": "Once"}
 """What a story of the bundled model begins with; the next likely token is far off."""
+PRESET = {"name": "as-b", "lora": [{"name": "b"}]}
 SEEDS = {"a": 1, "b": 31, "c": 40}
 
 
@@ -55,13 +57,13 @@ def change(
     adapters = [
         {"name": name, "source": {"LocalToAgent": str(files[name])}, "scale": 1} for name in names
     ]
-    revision = apply(fleet, deployment(model, adapters=adapters))
+    revision = apply(fleet, deployment(model, adapters=adapters, presets=[PRESET]))
     follow(fleet, ends("complete", revision))
 
 
-def first(http: httpx.Client, lora: object = None) -> str:
+def first(http: httpx.Client, lora: object = None, **fields: object) -> str:
     """Return what a completion with these adapters begins with."""
-    body: dict[str, Any] = {"prompt": STORY, "n_predict": 1, "temperature": 0}
+    body: dict[str, Any] = {"prompt": STORY, "n_predict": 1, "temperature": 0, **fields}
     answer = http.post("/completion", json=body if lora is None else {**body, "lora": lora})
     assert answer.status_code == 200, answer.text
     text: str = answer.json()["content"]
@@ -75,6 +77,11 @@ def test_requests_choose_by_name_or_by_id(http: httpx.Client) -> None:
     assert first(http, [{"id": 1, "scale": 1.0}]) == FIRST["b"]
     assert first(http, [{"id": 0, "scale": 0}, {"name": "b"}]) == FIRST["b"]
     assert first(http, [{"id": 0, "scale": 0.0}]) == FIRST["plain"]
+
+
+def test_a_preset_chooses_for_requests_that_do_not(http: httpx.Client) -> None:
+    assert first(http, model="as-b") == FIRST["b"]
+    assert first(http, [{"name": "a"}], model="as-b") == FIRST["a"]
 
 
 def test_they_are_listed_as_llama_server_does_it(http: httpx.Client) -> None:
@@ -135,7 +142,9 @@ def test_every_api_takes_them(http: httpx.Client, path: str) -> None:
         answer = http.post(path, json={**APIS[path], "lora": lora})
         assert answer.status_code == 200, answer.text
         if path == "/api/v2/generate":
-            return [line.partition('"response"')[2] for line in answer.text.splitlines()][:-1]
+            lines = [json.loads(line) for line in answer.text.splitlines()]
+            results = [line["Response"]["response"]["GeneratedToken"] for line in lines]
+            return [each for each in results if next(iter(each)).endswith("Token")]
         return TEXTS[path](answer.json())
 
     plain, a, b = said([]), said([{"name": "a"}]), said([{"id": 1}])

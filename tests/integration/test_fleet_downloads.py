@@ -15,10 +15,12 @@ from typing import Any, cast
 import forked_processes
 import httpx
 import pytest
+from engine_client import STORY
 from fleet import BUNDLED_MODEL, END_S, Fleet, FleetView
 from streams import story
 
 from hub_server import Misbehaviour, Repository, hub_server, sha256
+from lora_adapters import write_lora
 
 DATA = BUNDLED_MODEL.read_bytes()
 PHASES = ["waiting", "prefetching", "loading", "probing", "serving"]
@@ -164,3 +166,46 @@ def test_one_command_has_every_agent_fetch_the_model_once_and_serve_it(tmp_path:
         state["inference_parameters"]["context_size"] = 1024
         assert httpx.put(url, json=state, trust_env=False, timeout=END_S).is_success
         offline.wait_serving()
+
+
+def test_adapters_of_a_file_of_the_fleet_come_from_a_hub_and_from_an_address(
+    tmp_path: Path,
+) -> None:
+    one = write_lora(tmp_path / "one.gguf", BUNDLED_MODEL, seed=1).read_bytes()
+    other = write_lora(tmp_path / "other.gguf", BUNDLED_MODEL, seed=31).read_bytes()
+    with hub_server({"org/loras": Repository({"one.gguf": one, "b/other.gguf": other})}) as hub:
+        env = {"HF_ENDPOINT": hub.hub_url, "HF_HOME": str(tmp_path / "home")}
+        address = f"{hub.hub_url}/org/loras/resolve/main/b/other.gguf"
+        file = tmp_path / "fleet.toml"
+        file.write_text(
+            f"""
+            [[deployments]]
+            name = "default"
+            model = "{BUNDLED_MODEL}"
+            parameters = {{ context_size = 1024 }}
+            adapters = [
+                {{ name = "a", source = "hf:org/loras/one.gguf" }},
+                {{ name = "b", source = "{address}", scale = 2 }},
+            ]
+            """
+        )
+        with Fleet.start(agents=1, slots=2, model=None, env=env) as fleet:
+            applied = managed(fleet, "fleet", "apply", str(file))
+            assert applied.returncode == 0, applied.stderr
+            fleet.wait_serving()
+            shown = " ".join(managed(fleet, "model", "show").stdout.split())
+            assert f"adapters.b {address} at 2" in shown
+            with httpx.Client(base_url=fleet.inference_url, trust_env=False, timeout=60) as http:
+                told = http.get("/lora-adapters").json()
+                assert [(each["name"], each["path"], each["scale"]) for each in told] == [
+                    ("a", "one.gguf", 1.0),
+                    ("b", "other.gguf", 2.0),
+                ]
+                texts = {
+                    http.post(
+                        "/completion",
+                        json={"prompt": STORY, "n_predict": 8, "temperature": 0, "lora": lora},
+                    ).json()["content"]
+                    for lora in ([], [{"name": "a"}], [{"name": "b"}], [{"id": 1, "scale": 1}])
+                }
+                assert len(texts) == 4

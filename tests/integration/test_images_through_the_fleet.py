@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -233,3 +233,93 @@ def test_a_projection_that_cannot_be_used_is_an_issue_until_it_can(
     fleet.wait_serving()
     (ending,) = results(fleet, conversation(shown(RED_URI)))
     assert "MultimodalNotSupported" in ending
+
+
+BASE64 = RED_URI.partition(",")[2]
+SEEN: dict[str, tuple[Json, Json, Callable[[Json], int]]] = {
+    "/v1/chat/completions": (
+        {"messages": [{"role": "user", "content": "What?"}], "max_tokens": 1},
+        {"messages": [{"role": "user", "content": [shown(RED_URI), text("What?")]}]},
+        lambda told: told["usage"]["prompt_tokens"],
+    ),
+    "/v1/responses": (
+        {"input": "What?", "max_output_tokens": 1},
+        {
+            "input": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "input_image", "image_url": RED_URI},
+                        {"type": "input_text", "text": "What?"},
+                    ],
+                }
+            ]
+        },
+        lambda told: told["usage"]["input_tokens"],
+    ),
+    "/v1/messages": (
+        {"messages": [{"role": "user", "content": "What?"}], "max_tokens": 1},
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {
+                            "type": "image",
+                            "source": {
+                                "type": "base64",
+                                "media_type": "image/png",
+                                "data": BASE64,
+                            },
+                        },
+                        text("What?"),
+                    ],
+                }
+            ]
+        },
+        lambda told: sum(
+            told["usage"].get(name) or 0
+            for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        ),
+    ),
+    "/api/chat": (
+        {
+            "messages": [{"role": "user", "content": "What?"}],
+            "stream": False,
+            "options": {"num_predict": 1},
+        },
+        {"messages": [{"role": "user", "content": "What?", "images": [BASE64]}]},
+        lambda told: told["prompt_eval_count"],
+    ),
+    "/api/generate": (
+        {"prompt": "What?", "stream": False, "options": {"num_predict": 1}},
+        {"images": [BASE64]},
+        lambda told: told["prompt_eval_count"],
+    ),
+}
+
+
+@pytest.mark.parametrize("path", SEEN)
+def test_every_api_has_a_place_for_an_image(fleet: Fleet, path: str) -> None:
+    blind, change, tokens = SEEN[path]
+    assert tokens(ask(fleet, path, {**blind, **change})) - tokens(ask(fleet, path, blind)) >= 36
+
+
+def test_a_model_that_sees_says_so_and_none_hears(fleet: Fleet) -> None:
+    with httpx.Client(base_url=fleet.inference_url, trust_env=False, timeout=60) as http:
+        (listed,) = http.get("/v1/models").json()["data"]
+        assert listed["architecture"]["input_modalities"] == ["text", "image"]
+        modalities = http.get("/props").json()["modalities"]
+        assert modalities == {"vision": True, "video": False, "audio": False}
+        sound = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+        said = [{"role": "user", "content": [sound, text("What is said?")]}]
+        for path, body in (
+            ("/v1/chat/completions", {"messages": said}),
+            ("/v1/responses", {"input": said}),
+        ):
+            answer = http.post(path, json=body)
+            assert answer.status_code == 400, answer.text
+            error = answer.json()["error"]
+            assert error["code"] == "unsupported_parameter"
+            assert "[0].content[0].input_audio is not supported" in error["message"]
+        assert http.post("/v1/audio/transcriptions").status_code == 501

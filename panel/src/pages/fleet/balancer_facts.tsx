@@ -6,6 +6,7 @@ import { Card, Facts } from "../../ui";
 const NAMES = {
   inference: "Inference and APIs",
   openai: "OpenAI API alone",
+  ollama: "Ollama API alone",
   management: "Management",
   panel: "This panel",
   statsd: "StatsD",
@@ -26,7 +27,7 @@ export function BalancerFacts() {
         <Facts
           rows={names.map((name) => [
             NAMES[name],
-            status.addresses[name]?.length ? <span class="mono">{status.addresses[name].join(", ")}</span> : <span class="muted">{name === "openai" ? "no port of its own" : "off"}</span>,
+            status.addresses[name]?.length ? <span class="mono">{status.addresses[name].join(", ")}</span> : <span class="muted">{name === "openai" || name === "ollama" ? "no port of its own" : "off"}</span>,
           ])}
         />
         <Facts

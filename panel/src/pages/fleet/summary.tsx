@@ -45,10 +45,10 @@ export function Summary() {
         <Figure label="Prompts" value={formatCount(rates.prompt)} unit="tok/s" wide />
         <Figure label="From the cache" value={formatPercent(rates.cached)} hint="Prompt tokens that were in the KV cache already" />
         <Figure
-          label="Loop lag"
+          label="Late by"
           value={formatDuration(status?.loop_lag_ms)}
           tone={status && status.loop_lag_ms > 100 ? "warn" : undefined}
-          hint="How late the balancer's event loop is"
+          hint="How late the balancer does everything: the worst of the last minutes. Much of it means that it lacks processor time."
         />
       </Figures>
     </section>

@@ -338,7 +338,7 @@ function ShowKey({ made, close }: { made: NewKey; close: () => void }) {
       }
     >
       <div class="stack">
-        <Note tone="warn">It is shown only now: the balancer keeps a digest, from which it cannot be made again.</Note>
+        <Note tone="warn">It is shown only now: the balancer keeps a hash of it, from which it cannot be made again.</Note>
         <Copy text={made.key} label="Copy the key" />
       </div>
     </Dialog>

@@ -53,7 +53,7 @@ export function FieldControl({
 }
 
 function isTall(field: FieldSpec): boolean {
-  return field.kind === "lines" || field.kind === "source" || field.kind === "presets";
+  return field.kind === "lines" || field.kind === "adapters" || field.kind === "source" || field.kind === "presets";
 }
 
 function Label({ field }: { field: FieldSpec }) {
@@ -93,6 +93,7 @@ function Control({ field, value, set }: { field: FieldSpec; value: Value; set: (
     case "presets":
       return <PresetsControl text={text} set={set} />;
     case "lines":
+    case "adapters":
       return <TextArea class="mono" rows={2} value={text} placeholder={field.empty ?? ""} onValue={set} />;
     default:
       return (

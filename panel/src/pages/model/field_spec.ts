@@ -18,6 +18,8 @@ export type Kind =
   | "replicas"
   /** a list of models over the same weights; as text it is what `presets.ts` makes of it */
   | "presets"
+  /** one a line: name, scale and source */
+  | "adapters"
   | "source"
   | "template";
 

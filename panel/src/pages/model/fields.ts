@@ -287,6 +287,21 @@ export const GROUPS: readonly Group[] = [
     ],
   },
   {
+    id: "adapters",
+    title: "Adapters",
+    help: "LoRA adapters, loaded beside the weights; a request or a preset chooses them.",
+    fields: [
+      {
+        path: "extras.adapters",
+        label: "LoRA adapters",
+        help: "One a line: its name, a scale if it is not 1, and its source.",
+        kind: "adapters",
+        empty: "none",
+        cost: "weights",
+      },
+    ],
+  },
+  {
     id: "presets",
     title: "Presets",
     help: "Models with names of their own over these weights. A change loads nothing and holds from the next request on.",

@@ -136,6 +136,7 @@ function DeploymentCard({ spec, now, remove }: { spec: Spec; now: FleetNow; remo
   };
   const aliases = Array.isArray(spec["aliases"]) ? spec["aliases"].map(String) : [];
   const presets = (Array.isArray(spec["presets"]) ? spec["presets"] : []).map((each) => String(valueAt(each, "name")));
+  const adapters = valueAt(spec, "extras.adapters");
   const serving = live?.serving ?? known?.replicas.serving ?? 0;
   const wanted = known?.replicas.wanted ?? 0;
   const isAuto = valueAt(spec, "extras.auto.context_size") === true;
@@ -176,6 +177,9 @@ function DeploymentCard({ spec, now, remove }: { spec: Spec; now: FleetNow; remo
           ["Context", `${number("parameters.context_size")} tokens${isAuto ? ", or as many as fit" : ""}`],
           ["Template", spec["template"] ? "override" : "the model's own"],
           ...(aliases.length > 0 ? [["Aliases", aliases.join(", ")] as const] : []),
+          ...(Array.isArray(adapters) && adapters.length > 0
+            ? [["Adapters", adapters.map((each) => String(valueAt(each, "name"))).join(", ")] as const]
+            : []),
           ...(presets.length > 0
             ? [
                 [

@@ -1,5 +1,6 @@
 /** What stands in the form, by the paths of fields: read from a deployment, checked, and put back into it. */
 
+import { shownAdapters, takenAdapters } from "./adapters";
 import { FIELDS, fieldAt } from "./fields";
 import type { FieldSpec } from "./field_spec";
 import { shownPresets, takenPresets } from "./presets";
@@ -102,6 +103,8 @@ function shown(field: FieldSpec, raw: Json | undefined): Value {
       return Array.isArray(raw) ? raw.join(",") : "";
     case "presets":
       return shownPresets(raw);
+    case "adapters":
+      return shownAdapters(raw);
     case "source":
       return sourceText((raw ?? "None") as ModelSource);
     case "replicas":
@@ -146,6 +149,8 @@ function taken(field: FieldSpec, value: Value): Json | undefined {
       return replicas(text.trim(), field.high ?? 4096);
     case "presets":
       return takenPresets(text);
+    case "adapters":
+      return takenAdapters(text);
     case "source":
       return source(text);
     case "template":

@@ -32,7 +32,7 @@ export function adviceFor(failure: Failure): string {
     case 503:
       return `The queue is full, or the balancer stops.${afterwards(failure)}`;
     case 504:
-      return "No slot or no token came in time. The Problems page says what is wrong, and the Fleet page what is busy.";
+      return "No slot or no token came in time. The Problems page says what is wrong, and the request on the Requests page what it waited for.";
     default:
       return "Ask again; the Logs page says more.";
   }

@@ -1,7 +1,7 @@
 /** A conversation with a model over the inference path, one or two at a time; or a raw prompt. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { route } from "../../core/router";
+import { hrefOf, route } from "../../core/router";
 import { store, useTopics } from "../../core/store";
 import { Badge, Button, Confirm, Empty, Note, Page, Problem, Segmented, Select, toast } from "../../ui";
 import {
@@ -54,7 +54,10 @@ export default function PromptPage() {
   const isRaw = mode.value === "raw";
   const chosen = shownSides.value.map((side) => deploymentOf(side, known));
   const blind = known?.find((model) => chosen.includes(model.name) && !model.sees);
-  const disabled = blocked?.title ?? (known === null ? "Asking what can be asked…" : null);
+  const dead = chosen.find((name) => isDead(name));
+  const disabled =
+    blocked?.title ??
+    (known === null ? "Asking what can be asked…" : dead === undefined ? null : `${dead} would not answer: see above.`);
 
   return (
     <Page title="Prompt" actions={<Actions toggle={() => setShowsSettings(!showsSettings)} isOn={showsSettings} />} wide>
@@ -122,6 +125,12 @@ export default function PromptPage() {
 
 // ------------------------------------------------------------------------------------- inside
 
+/** Nobody answers for it, and nothing is under way: a request would wait in vain. */
+function isDead(deployment: string): boolean {
+  const live = store.deployments.value.get(deployment);
+  return live?.meets === "nobody" && live.state.severity === "bad";
+}
+
 /** What a request to these deployments would wait for, before it is sent. */
 function WhatWaits({ deployments }: { deployments: readonly string[] }) {
   return (
@@ -129,8 +138,14 @@ function WhatWaits({ deployments }: { deployments: readonly string[] }) {
       {deployments.map((name) => {
         const live = store.deployments.value.get(name);
         return live && (live.meets === "nobody" || live.meets === "hold") ? (
-          <Note key={name} tone={live.meets === "hold" ? "info" : "warn"}>
+          <Note key={name} tone={live.meets === "hold" ? "info" : isDead(name) ? "bad" : "warn"}>
             <b>{name}</b>: {sentence(live.state.sentence)} {sentence(live.state.follows)} {sentence(live.state.todo)}
+            {isDead(name) ? (
+              <>
+                {" "}
+                <a href={hrefOf("problems")}>Show the problems</a> or <a href={hrefOf("model", ["edit", name])}>change {name}</a>.
+              </>
+            ) : null}
           </Note>
         ) : null;
       })}

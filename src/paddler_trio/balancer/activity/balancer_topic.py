@@ -39,7 +39,7 @@ class BalancerStatus:
             "draining": self.dispatcher.is_draining,
             "addresses": {
                 service: self.addresses.get(service, [])
-                for service in ("inference", "management", "openai", "panel", "statsd")
+                for service in ("inference", "management", "openai", "ollama", "panel", "statsd")
             },
             "buffer": {
                 "waiting": counts.requests_buffered,

@@ -1,16 +1,12 @@
-"""Say why an agent got a request."""
+"""Why a request got the slot that it got, in words."""
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
 
+from paddler_trio.balancer.activity.request_record import MAX_NAME_CHARS, MAX_TEXT_CHARS
 from paddler_trio.scheduler.dispatch.slot_decisions import Choice, Prediction
 from paddler_trio.wire.trio.adapters import ADAPTER
-
-MAX_REASON_CHARS: Final = 200
-MAX_NAME_CHARS: Final = 40
-"""Of an agent in a reason."""
 
 
 def why(choice: Choice | None) -> str:
@@ -18,17 +14,20 @@ def why(choice: Choice | None) -> str:
     if choice is None:
         return ""
     wanted = choice.wanted
+    names = sorted(n.removeprefix(ADAPTER) for n in wanted.needs if n.startswith(ADAPTER))
+    adapters = f"; it is computed with the LoRA adapters {', '.join(names)}" if names else ""
     is_free = wanted.kind is None and wanted.revision is None and not wanted.needs
     if is_free and choice.prediction is not None and choice.prediction.tokens:
-        return _predicted(choice.prediction, is_held=choice.held)
-    return _why(
+        return f"{_predicted(choice.prediction, is_held=choice.held)}{adapters}"[:MAX_TEXT_CHARS]
+    words = _why(
         choice.candidates,
         choice.busy,
         choice.slots,
         wanted.kind is not None,
         wanted.revision is not None,
-        wanted.needs,
+        bool(wanted.needs),
     )
+    return f"{words}{adapters}"[:MAX_TEXT_CHARS]
 
 
 def _predicted(prediction: Prediction, *, is_held: bool) -> str:
@@ -46,27 +45,20 @@ def _predicted(prediction: Prediction, *, is_held: bool) -> str:
             f"{predicted}{each.predicted_s:.2f} s"
         )
     waited = "; it waited for the slot" if is_held else ""
-    return f"{'; '.join(words)}{waited}"[:MAX_REASON_CHARS]
+    return f"{'; '.join(words)}{waited}"[:MAX_TEXT_CHARS]
 
 
 @lru_cache(maxsize=4096)
 def _why(
-    candidates: int,
-    busy: int,
-    slots: int,
-    is_continued: bool,
-    is_pinned: bool,
-    needs: frozenset[str],
+    candidates: int, busy: int, slots: int, is_continued: bool, is_pinned: bool, has_needs: bool
 ) -> str:
     load = f"{busy} of {slots} slots busy"
-    adapters = sorted(need.removeprefix(ADAPTER) for need in needs if need.startswith(ADAPTER))
     such = "".join(
         f" {text}"
         for text, applies in (
             ("with the model that began the answer", is_continued),
             ("on the revision of its call", is_pinned),
-            (f"with the LoRA adapters that it chose ({', '.join(adapters)})", adapters),
-            ("with what the request needs", needs and not adapters),
+            ("with what the request needs", has_needs),
         )
         if applies
     )

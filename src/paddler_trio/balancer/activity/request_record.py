@@ -27,6 +27,8 @@ from paddler_trio.wire.trio.request_frame import EncodedWork
 MAX_MARKS: Final = 32
 MAX_TEXT_CHARS: Final = 200
 """Of an id, a client's name, a route and a reason."""
+MAX_NAME_CHARS: Final = 40
+"""Of an agent in a reason."""
 
 Kind: TypeAlias = Literal["generation", "embedding", "rank", "forwarded"]
 Mark: TypeAlias = "tuple[float, int]"

@@ -17,7 +17,7 @@ from paddler_trio.balancer.apis.fields import Record
 from paddler_trio.balancer.apis.ignored_fields import HEADER, IgnoredFields
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.under_presets import OfPreset, filtered
-from paddler_trio.balancer.fleet.deployments import ChosenPreset
+from paddler_trio.balancer.fleet.deployment import ChosenPreset
 from paddler_trio.balancer.front.end_user import user_in, user_of
 from paddler_trio.net.server.asgi import (
     BodyTooLargeError,

@@ -27,9 +27,9 @@ from paddler_trio.balancer.apis.llama_server.model_routes import (
 )
 from paddler_trio.balancer.apis.llama_server.rerank import rerank
 from paddler_trio.balancer.apis.ollama.ollama_answers import envelope as ollama_envelope
+from paddler_trio.balancer.apis.ollama.ollama_library import copy, create, delete, pull
 from paddler_trio.balancer.apis.ollama.ollama_models import (
     greet,
-    pull,
     running,
     show,
     tags,
@@ -41,6 +41,7 @@ from paddler_trio.balancer.apis.ollama.ollama_routes import (
     embed_texts,
     generate,
 )
+from paddler_trio.balancer.apis.ollama.pulls import Pulls
 from paddler_trio.balancer.apis.openai.chat import chat_completions
 from paddler_trio.balancer.apis.openai.completions import completions
 from paddler_trio.balancer.apis.openai.embeddings import embeddings, llama_embeddings
@@ -49,6 +50,7 @@ from paddler_trio.balancer.apis.responses.responses_routes import Responses
 from paddler_trio.balancer.apis.responses.responses_store import ResponseStore
 from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
+from paddler_trio.balancer.fleet.rollout_routes import RolloutControl
 from paddler_trio.net.server.asgi import without_body
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.system.settings.balancer_config import BalancerConfig
@@ -89,8 +91,7 @@ _OPERATORS = (
     "files, and under which names"
 )
 _OLLAMA_UNSUPPORTED = {
-    **{("POST", f"/api/{each}"): _OPERATORS for each in ("create", "copy", "push")},
-    ("DELETE", "/api/delete"): _OPERATORS,
+    ("POST", "/api/push"): _OPERATORS,
     ("HEAD", "/api/blobs/{digest}"): _OPERATORS,
     ("POST", "/api/blobs/{digest}"): _OPERATORS,
 }
@@ -109,6 +110,7 @@ def api_routers(
     dispatcher: Dispatcher,
     states: FleetKeeper,
     deployments: Deployments,
+    rollouts: RolloutControl | None = None,
 ) -> ApiRouters:
     """Return the APIs of each port.
 
@@ -122,7 +124,8 @@ def api_routers(
         normalises_prompts=config.normalise_prompts,
         limits=ApiLimits.parse(config.openai_limits),
     )
-    backend = Backend(dispatcher, states, settings, deployments)
+    pulls = None if rollouts is None else Pulls(rollouts)
+    backend = Backend(dispatcher, states, settings, deployments, pulls=pulls)
     everything, openai, ollama = ApiRoutes(), ApiRoutes(), ApiRoutes()
     responses = Responses(
         ResponseStore(settings.limits.max_stored_responses, settings.limits.max_stored_bytes)
@@ -195,7 +198,9 @@ def _add_ollama(routes: ApiRoutes) -> None:
     routes.add("POST", "/api/embed", embed_texts)
     routes.add("POST", "/api/embeddings", embed_prompt)
     routes.add("POST", "/api/show", show)
-    routes.add("POST", "/api/pull", pull)
+    for path, endpoint in (("create", create), ("copy", copy), ("pull", pull)):
+        routes.add("POST", f"/api/{path}", endpoint)
+    routes.add("DELETE", "/api/delete", delete)
     routes.add("GET", "/api/ps", running)
     for path, endpoint in (("/api/tags", tags), ("/api/version", version)):
         routes.add("GET", path, endpoint)

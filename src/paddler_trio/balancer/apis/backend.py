@@ -13,7 +13,9 @@ from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.ignored_fields import IgnoredFieldsLog
 from paddler_trio.balancer.apis.limits import ApiLimits
-from paddler_trio.balancer.fleet.deployments import Deployment, Deployments, NoSuchModelError
+from paddler_trio.balancer.apis.ollama.pulls import Pulls
+from paddler_trio.balancer.fleet.deployment import Deployment
+from paddler_trio.balancer.fleet.deployments import Deployments, NoSuchModelError
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
@@ -45,6 +47,7 @@ class Backend:
     Args:
       deployments: which there are, by the names that requests may use.
       routed_to: the deployment that answers this request; None before it is routed.
+      pulls: fetches models by request; None where nothing does.
       created_s: the ``created`` of the models that are served.
     """
 
@@ -60,6 +63,7 @@ class Backend:
         )
     )
     routed_to: Deployment | None = None
+    pulls: Pulls | None = None
     created_s: int = attrs.field(factory=lambda: int(time.time()))
     ignored_fields: IgnoredFieldsLog = attrs.field(factory=IgnoredFieldsLog)
 

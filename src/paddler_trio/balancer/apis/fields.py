@@ -226,6 +226,13 @@ def attachment(kind: str, *members: str, name: str = "filename") -> Record:
     )
 
 
+def sound() -> Record:
+    """Return a part that holds sound. An answer to a question that was not heard would be wrong."""
+    why = "no sound is heard here, only images are seen; write down what is said"
+    member = Field("input_audio", Anything(), why, is_required=True, support=FieldSupport.REFUSED)
+    return record("input_audio part", tag("input_audio"), member)
+
+
 def unread(part: Mapping[str, object], name: str = "filename") -> str:
     """Return what the model is told of an :func:`attachment`."""
     called = f" {part[name]!r}" if part.get(name) else ""

@@ -13,6 +13,7 @@ from paddler_trio.balancer.apis.fields import (
     hint,
     record,
     required,
+    sound,
     tag,
     tagged,
     text_or_parts,
@@ -129,7 +130,7 @@ def message_shape() -> Shape:
 
     attached = (
         attachment("file", "file"),
-        attachment("input_audio", "input_audio"),
+        sound(),
         attachment("video_url", "video_url"),
     )
     others = [

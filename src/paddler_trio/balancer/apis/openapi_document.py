@@ -61,6 +61,8 @@ def records(limits: ApiLimits) -> dict[tuple[str, str], Record]:
         ("/api/embeddings", "Embed a text, Ollama's way"): ollama.embeddings_record(limits),
         ("/api/show", "Describe a model, Ollama's way"): ollama.show_record(limits),
         ("/api/pull", "Whether a model is served"): ollama.pull_record(limits),
+        ("/api/create", "Make a preset, Ollama's way"): ollama.create_record(limits),
+        ("/api/copy", "Make a preset of another model, Ollama's way"): ollama.copy_record(limits),
     }
 
 

@@ -116,7 +116,6 @@ class BalancerCore:
         rollouts = FleetRollouts(fleet)
         problems = _problems(config, dispatcher, states, rollouts, lag)
         history = history_keeper(config, collector)
-        problems.history_problem = lambda: history.problem
         shown = {**addresses, **({"statsd": [config.statsd_addr]} if config.statsd_addr else {})}
         feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(

@@ -111,6 +111,7 @@ def balancer_parts(
     quotas = KeyQuotas.of(config, keys, activity.finished)
     core = BalancerCore.of(config, addresses, keys, activity, (*quotas.observers, *watch.observers))
     quotas.accounts.on_refused = core.history.collector.refused
+    core.problems.history_problem = lambda: core.history.problem or quotas.problem
     guards = PortGuards.of(config, keys, host_names)
     listeners, names = bound.listeners, sorted(host_names, key=len)
     address = AdvertisedAddress(listeners["management"], tls is not None, names)

@@ -24,7 +24,11 @@ from paddler_trio.balancer.status.problem_list import ProblemList
 from paddler_trio.net.server.listening import bound_address
 from paddler_trio.system.logs.log_ring import RECENT
 
-_SHOWN: Final = {"compat openai": "openai", "web admin panel": "panel"}
+_SHOWN: Final = {
+    "compat openai": "openai",
+    "compat ollama": "ollama",
+    "web admin panel": "panel",
+}
 """Names of services in the feed, where they have another one."""
 
 

@@ -23,12 +23,14 @@ from paddler_trio.system.settings.balancer_config import BalancerConfig
 
 @attrs.frozen(eq=False)
 class KeyQuotas:
-    """``observers`` charge what requests used; ``services`` are its tasks, by their names."""
+    """``observers`` charge what requests used; ``services`` are its tasks, by their names; ``file``
+    keeps what was used, if it is kept."""
 
     accounts: KeyAccounts
     limiter: KeyLimiter
     observers: Sequence[DispatchObserver]
     services: Mapping[str, Run]
+    file: KeyUsageFile | None = None
 
     @classmethod
     def of(cls, config: BalancerConfig, keys: KeyRing, finished: FinishedRequests) -> KeyQuotas:
@@ -40,12 +42,17 @@ class KeyQuotas:
         accounts = KeyAccounts(keys)
         services: dict[str, Run] = {}
         observers = () if keys.path is None else (KeyTokens(accounts, finished),)
-        state = state_file(config.state_database)
+        file, state = None, state_file(config.state_database)
         if state is not None and keys.path is not None:
             file = KeyUsageFile(state.with_name(state.name + SUFFIX), accounts)
             file.load()
             services["key usage"] = file.run
-        return cls(accounts, KeyLimiter(accounts), observers, services)
+        return cls(accounts, KeyLimiter(accounts), observers, services, file)
+
+    @property
+    def problem(self) -> str:
+        """Why what keys have used is not kept; empty if it is."""
+        return "" if self.file is None else self.file.problem or ""
 
     def limited(self, api: ApiRouter) -> App:
         """Return the application of the APIs, within limits, with the headers of each API."""

@@ -36,6 +36,7 @@ def panel_info(
         "inference": "inference",
         "management": "management",
         "openai": "compat openai",
+        "ollama": "compat ollama",
         "panel": PANEL,
     }
     return InfoRoutes(

@@ -19,6 +19,7 @@ from paddler_trio.balancer.agents.held_changes import HeldChanges
 from paddler_trio.balancer.agents.paddler_v1_agents import PaddlerV1Agents
 from paddler_trio.balancer.apis.api_router import CORS_RULES, ApiRouter
 from paddler_trio.balancer.apis.api_routes import ApiRouters, api_routers
+from paddler_trio.balancer.apis.ollama.ollama_library import changes_models
 from paddler_trio.balancer.assembly.balancer_core import BalancerCore
 from paddler_trio.balancer.assembly.bound_balancer import BoundBalancer
 from paddler_trio.balancer.assembly.hub_models import AnsweredHubModels
@@ -97,7 +98,7 @@ class PortApps:
         self._native = InferenceRoutes(
             core.dispatcher, states, core.goodbye, self._deployments, moved=core.moved
         )
-        self._apis = api_routers(config, core.dispatcher, states, self._deployments)
+        self._apis = api_routers(config, core.dispatcher, states, self._deployments, core.rollouts)
         self._upstreams = Upstreams.of(config, core, self.guards, self._deployments)
         self._native_cors = Cors(config.inference_cors_allowed_hosts)
         self._api_cors = Cors(config.inference_cors_allowed_hosts, CORS_RULES)
@@ -120,7 +121,7 @@ class PortApps:
 
     def _inference(self, native: Router, limited: App, listener: Sockets) -> App:
         api, guards, limiter = self._apis.all, self.guards, self.quotas.limiter
-        front = self._upstreams.front(self.quotas.limited(api), api.refuse, limiter)
+        front = self._upstreams.front(self._limited(api), api.refuse, limiter)
         return self.entrance(
             by_path(
                 api.serves,
@@ -133,7 +134,7 @@ class PortApps:
     def _alone(self, api: ApiRouter, listener: Sockets) -> App:
         """One API, and the probes."""
         guards = self.guards
-        probes, limited = self._native.probes(), self.quotas.limited(api)
+        probes, limited = self._native.probes(), self._limited(api)
         return self.entrance(
             by_path(
                 PROBES.__contains__,
@@ -142,6 +143,12 @@ class PortApps:
             ),
             lambda path: api.routes.find(path).pattern,
         )
+
+    def _limited(self, api: ApiRouter) -> App:
+        """An API within the limits of keys; what changes models is held while another process takes
+        over, and recorded."""
+        held = self.changes.before(self.quotas.limited(api), changes_models)
+        return audited(held, self.core.audit, changes=changes_models)
 
     def _reverse_proxy(self, listener: Sockets) -> App:
         proxy = self.quotas.limiter(self._upstreams.proxy())

@@ -19,9 +19,9 @@ from paddler_trio.balancer.agents.ask_model import ask_model, held_by
 from paddler_trio.balancer.apis.api_errors import ApiError
 from paddler_trio.balancer.apis.ignored_fields import IgnoredFields
 from paddler_trio.balancer.apis.under_presets import conversation_over, preset_over
+from paddler_trio.balancer.fleet.deployment import Deployment
 from paddler_trio.balancer.fleet.deployments import (
     MAX_NAME_CHARS,
-    Deployment,
     Deployments,
     NoSuchModelError,
 )

@@ -84,6 +84,7 @@ class Authentication:
             else:
                 self.keys.requests[key.name] += 1
                 exchange.identity.key_name = exchange.identity.account = key.name
+                exchange.identity.may_manage = KeyScope.MANAGEMENT in key.scopes
                 if key.deployments:
                     exchange.identity.deployments = key.deployments
                 with structlog.contextvars.bound_contextvars(key=key.name):

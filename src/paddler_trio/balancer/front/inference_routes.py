@@ -16,7 +16,8 @@ from paddler_trio.balancer.agents.direct_results import send_directly
 from paddler_trio.balancer.agents.embedding_fan_out import EmbeddingFanOut
 from paddler_trio.balancer.agents.ready_steps import StepReader
 from paddler_trio.balancer.agents.work_encoding import encoded
-from paddler_trio.balancer.fleet.deployments import Deployment, Deployments
+from paddler_trio.balancer.fleet.deployment import Deployment
+from paddler_trio.balancer.fleet.deployments import Deployments
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.front.api_v2 import ApiV2
 from paddler_trio.balancer.front.end_user import user_of

@@ -8,6 +8,7 @@ while one takes over from the other; each writes what it counted.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
@@ -40,11 +41,7 @@ T = TypeVar("T")
 
 @attrs.define(eq=False, repr=False)
 class HistoryKeeper:
-    """See the module docstring.
-
-    Args:
-      is_kept: what is kept is over restarts.
-    """
+    """See the module docstring."""
 
     file: HistoryFile
     collector: HistoryCollector
@@ -54,6 +51,8 @@ class HistoryKeeper:
     _failure: str = attrs.field(default="", init=False)
     """Why the last write failed; empty if it did not."""
     _names: SeriesNames = attrs.field(factory=SeriesNames, init=False)
+    _pieces: deque[Piece] = attrs.field(factory=deque, init=False)
+    """Collected, and not looked at in a thread yet: a write that is broken off leaves them here."""
     _unstored: Unstored = attrs.field(factory=Unstored, init=False)
     _writing_since_s: float | None = attrs.field(default=None, init=False)
     _one: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(1), init=False)
@@ -91,9 +90,9 @@ class HistoryKeeper:
 
     async def write(self) -> None:
         """Write what has come, and what could not be written before."""
-        pieces = self.collector.take()
+        self._pieces.extend(self.collector.take())
         self._writing_since_s = trio.current_time()
-        failure = await self._in_thread(partial(self._write, pieces, int(self.unix_s())))
+        failure = await self._in_thread(partial(self._write, int(self.unix_s())))
         self._writing_since_s = None
         if failure and not self._failure:
             log.error("the history cannot be written", path=str(self.file.path), reason=failure)
@@ -113,10 +112,11 @@ class HistoryKeeper:
         """Cancellation: what has begun goes on in its thread; the next one waits for it."""
         return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._one)
 
-    def _write(self, pieces: list[Piece], now: int) -> str:
+    def _write(self, now: int) -> str:
         """Write in a thread; return why it failed, or nothing."""
         unstored = self._unstored
-        unstored.include(pieces, self._names)
+        while self._pieces:
+            unstored.include((self._pieces.popleft(),), self._names)
         usage = unstored.usage.take()
         try:
             self.file.write(unstored.samples, usage, now)

@@ -80,7 +80,8 @@ class KeyUsageFile:
     path: Path
     accounts: KeyAccounts
     _written: KeptTokens = attrs.field(factory=KeptTokens, init=False)
-    _problem: str | None = attrs.field(default=None, init=False)
+    problem: str | None = attrs.field(default=None, init=False)
+    """Why the last write failed; None if it did not."""
 
     def __repr__(self) -> str:
         return f"<KeyUsageFile {self.path.name} of {len(self._written.month_tokens)} keys>"
@@ -120,8 +121,8 @@ class KeyUsageFile:
             await trio.to_thread.run_sync(replace, self.path, kept.render(), abandon_on_cancel=True)
         except StateDatabaseError as error:
             reason = str(error)
-            if reason != self._problem:
+            if reason != self.problem:
                 log.error("the tokens that keys have used are not stored", reason=reason)
-            self._problem = reason
+            self.problem = reason
         else:
-            self._problem, self._written = None, kept
+            self.problem, self._written = None, kept

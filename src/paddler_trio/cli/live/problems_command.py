@@ -67,4 +67,10 @@ def problem_lines(problem: ProblemView, width: int) -> Iterator[str]:
     )
     for part in filter(None, parts):
         indent = INDENT * 3
-        yield from textwrap.wrap(printable(part), max(40, width), subsequent_indent=indent)
+        yield from textwrap.wrap(
+            printable(part),
+            max(40, width),
+            subsequent_indent=indent,
+            break_on_hyphens=False,  # a path is copied from here
+            break_long_words=False,
+        )

@@ -85,7 +85,7 @@ def store_desired_state(
     if different:
         told_extras = None if extras == current_extras else plain_extras(extras)
         digest = client.store(_plain(desired), told_extras) or digest
-    console.print(_what_happens(different, desired, digest))
+    console.print(_what_happens(different, desired, _stored_as(client, digest)))
 
     told = _told_storing(desired, extras, digest, different)
     code = DONE
@@ -172,10 +172,20 @@ def _plain(state: BalancerDesiredState) -> dict[str, object]:
     return plain
 
 
-def _what_happens(different: list[Change], desired: BalancerDesiredState, digest: str) -> str:
+def _stored_as(client: ManagementClient, digest: str) -> str:
+    """Return the revision in force in words; a balancer without revisions has a digest only."""
+    try:
+        revision = client.ask("GET", "/api/v2/fleet").get("revision")
+    except BalancerRefusedError:
+        revision = None
+    number = revision.get("revision") if isinstance(revision, dict) else None
+    return digest[:SHORT_DIGEST] if number is None else f"revision {number}"
+
+
+def _what_happens(different: list[Change], desired: BalancerDesiredState, name: str) -> str:
     if not different:
         return "already desired: nothing to do"
-    stored = f"stored as {digest[:SHORT_DIGEST]}: "
+    stored = f"stored as {name}: "
     if isinstance(desired.model, NoModel):
         return stored + "agents give up their model, once running answers have finished"
     if any(change.needs_reload for change in different):

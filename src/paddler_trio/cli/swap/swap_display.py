@@ -102,7 +102,7 @@ def _still(agent: AgentView) -> AgentView:
 
 def _phase(standing: AgentSwapState) -> Text:
     if standing.gone_since_s is not None:
-        return Text("disconnected", style="red" if _failed(standing) else "yellow")
+        return Text("offline", style="red" if _failed(standing) else "yellow")
     if _failed(standing):
         return Text("failed", style="red")
     if standing.result is SwapResult.PENDING and standing.agent.phase in ENDS:

@@ -148,4 +148,4 @@ def _says(agent: AgentView) -> tuple[object, ...]:
 def _gone(standing: AgentSwapState, now_s: float) -> AgentSwapState:
     since_s = now_s if standing.gone_since_s is None else standing.gone_since_s
     result = SwapResult.FAILED if now_s - since_s >= GONE_S else SwapResult.PENDING
-    return attrs.evolve(standing, result=result, reason="it disconnected", gone_since_s=since_s)
+    return attrs.evolve(standing, result=result, reason="it is offline", gone_since_s=since_s)

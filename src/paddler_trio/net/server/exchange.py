@@ -174,12 +174,14 @@ class Identity:
       key_name: the name of the API key, or of the session's key; empty without one.
       account: the name of the key to which tokens are charged; empty without one.
       deployments: the only ones that the key may use; None for all.
+      may_manage: it is a key for the management port, too.
       agent: the agent whose connection this is; None if it came without a credential.
     """
 
     key_name: str = ""
     account: str = ""
     deployments: frozenset[str] | None = None
+    may_manage: bool = False
     agent: AgentIdentity | None = None
 
 

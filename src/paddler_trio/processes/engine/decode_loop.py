@@ -165,6 +165,7 @@ class DecodeLoop:
     def __attrs_post_init__(self) -> None:
         self._watchdog = PassWatchdog(self.llama.abort)
         self._num_threads = self.threads.now
+        self.streams.turns.switch_ms = self.llama.adapters.switch_ms
 
     def __repr__(self) -> str:
         in_pass = f", in pass: {sorted(self._in_pass)}" if self._in_pass else ""
@@ -202,6 +203,7 @@ class DecodeLoop:
         """
         self._place_waiting()
         self.streams.turns.begin(self.streams.running)
+        began_s = time.thread_time()
         if self.max_drafts and self.shape.rules.can_trim:
             self._guess()
         n_batch = self.shape.n_batch
@@ -225,7 +227,7 @@ class DecodeLoop:
                 took_s += self._compute(
                     self.streams.plan_prompts(token_budget=n_batch, prefill_budget=budget)
                 )
-        self.streams.turns.passed(1e3 * took_s)
+        self.streams.turns.passed(1e3 * took_s, 1e3 * (time.thread_time() - began_s))
         self._report_step()
         self._report_stats()
 

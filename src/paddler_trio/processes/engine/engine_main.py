@@ -182,6 +182,7 @@ def _load_all(pipe: Pipe, load: LoadModel, *, gives_way: bool) -> _Loaded | _Enc
         )
         if gives_way:  # else its first decode, which is proved, touches the weights as well
             llama.warm_up()
+        llama.measure_switch()
         _ = llama.grammar_tokenizer  # or the first request with a grammar would wait for it
         draft_model = None
         if load.settings.draft_model is not None:

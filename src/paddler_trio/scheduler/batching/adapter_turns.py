@@ -1,10 +1,12 @@
 """Decide whose turn it is where sequences are computed with different adapters.
 
 All sequences of a pass have the same adapters, so those of one choice share passes and the others
-wait. The choices take turns in the order in which they began to wait. A turn has one pass at least,
-and goes on for its part of ``ROUND_MS``: to change adapters costs some milliseconds, which would be
-half of the time of a small model that changed them with each pass. With ``n`` choices nobody waits
-for more than ``n - 1`` turns, however many sequences the others have.
+wait. The choices take turns in the order in which they began to wait. With ``n`` choices nobody
+waits for more than ``n - 1`` turns, however many sequences the others have.
+
+To change adapters costs some milliseconds, which would be more than half of the time of a small
+model that changed them with each pass. So a turn computes for ``WORTH`` times as long, but takes no
+longer than its part of ``ROUND_MS``; it has one pass in any case.
 """
 
 from __future__ import annotations
@@ -16,16 +18,21 @@ import attrs
 
 from paddler_trio.scheduler.batching.sequences import AdapterScales, Sequence
 
-ROUND_MS: Final = 100.0
+ROUND_MS: Final = 250.0
 """The time in which every choice has its turn, where passes are shorter than its part of it."""
+WORTH: Final = 96
+"""A change costs about a hundredth of a turn by itself, and some more since what was in the caches
+of the processor is not there any more."""
 
 
 @attrs.define
 class AdapterTurns:
-    """``now``: the choice whose turn it is."""
+    """``switch_ms``: the computing time of a change; ``now``: the choice whose turn it is."""
 
-    now: AdapterScales = ()
+    switch_ms: float = 0.0
+    now: AdapterScales = attrs.field(default=(), init=False)
     _used_ms: float = attrs.field(default=0.0, init=False)
+    _ran_ms: float = attrs.field(default=0.0, init=False)
     _has_passed: bool = attrs.field(default=False, init=False)
     """The turn had a pass."""
     _waiting: dict[AdapterScales, None] = attrs.field(factory=dict, init=False)
@@ -39,8 +46,9 @@ class AdapterTurns:
         self._waiting = {choice: None for choice in self._waiting if choice in choices}
         self._waiting |= {choice: None for choice in choices if choice != self.now}
         if self.now in choices:
-            part_ms = ROUND_MS / len(choices)
-            if not self._waiting or not self._has_passed or self._used_ms < part_ms:
+            is_worth_it = self._ran_ms < WORTH * self.switch_ms
+            has_time = self._used_ms < ROUND_MS / len(choices) and is_worth_it
+            if not self._waiting or not self._has_passed or has_time:
                 return
         if not self._waiting:
             return  # nothing runs
@@ -49,12 +57,14 @@ class AdapterTurns:
         del self._waiting[self.now]
         if is_waiting_again:
             self._waiting[before] = None
-        self._used_ms, self._has_passed = 0.0, False
+        self._used_ms, self._ran_ms, self._has_passed = 0.0, 0.0, False
 
-    def passed(self, took_ms: float) -> None:
-        """Note that a pass of this turn took so long; one without anything to compute ends it."""
+    def passed(self, took_ms: float, ran_ms: float) -> None:
+        """Note that a pass of this turn took so long, and was computed for so long: others may have
+        the core as well. One without anything to compute ends the turn."""
         self._has_passed = True
         self._used_ms += took_ms if took_ms > 0 else ROUND_MS
+        self._ran_ms += ran_ms
 
     def members(self, sequences: Iterable[Sequence]) -> list[Sequence]:
         """Return those of the sequences whose turn it is."""

@@ -14,7 +14,7 @@ import attrs
 from paddler_trio.scheduler.batching.cells import Cells
 from paddler_trio.scheduler.batching.image_tokens import whole_images
 from paddler_trio.scheduler.batching.prefixes import MemoryRules, common_prefix
-from paddler_trio.scheduler.batching.sequences import Sequence
+from paddler_trio.scheduler.batching.sequences import AdapterScales, Sequence
 
 WORTH_WAITING = 64
 """Tokens a sequence would have to compute itself, for which it waits until another has."""
@@ -25,8 +25,8 @@ WORTH_STORING = 64
 _SAVED_AHEAD = 1 / 4
 """A part of the slots: as many streams as may be replaced at once find what they held saved."""
 GAP_COST = 256
-"""The price of a hole between running streams, in tokens: llama.cpp computes only neighbouring
-streams together."""
+"""The price of a hole between running streams of a pass, in tokens: llama.cpp computes only
+neighbouring streams together."""
 
 
 @attrs.define(eq=False)
@@ -152,10 +152,13 @@ class ResidentTokens:
                 best, found = shared, (leader, shared)
         return found
 
-    def target(self, match: Match | None) -> Stream:
-        """Return the idle stream whose use costs least: what is lost of it, the copy, a hole
-        left."""
-        busy = {stream.id for stream in self.streams if stream.owner is not None}
+    def target(self, match: Match | None, adapters: AdapterScales) -> Stream:
+        """Return the idle stream whose use costs least: what is lost of it, the copy, a hole left
+        between those with the same adapters."""
+        busy, others = set[int](), set[int]()
+        for stream in self.streams:
+            if stream.owner is not None:
+                (busy if stream.owner.adapters == adapters else others).add(stream.id)
 
         def cost(stream: Stream) -> tuple[float, int]:
             lost = stream.length
@@ -166,6 +169,8 @@ class ResidentTokens:
                 extra += WORTH_COPYING
             if busy and not self.cells.is_pooled and not {stream.id - 1, stream.id + 1} & busy:
                 extra += GAP_COST
+            elif others and not busy:  # there is room for more of its kind beside it
+                extra -= min(abs(stream.id - other) for other in others)
             return lost * self._freshness(stream) + extra, stream.id
 
         return min(self.idle(), key=cost)

@@ -351,7 +351,7 @@ class Streams:
     def _place(self, sequence: Sequence, match: Match | None) -> Placement:
         if match is not None and not match.is_idle and match.length < WORTH_COPYING:
             match = None
-        target = self._resident.target(match)
+        target = self._resident.target(match, sequence.adapters)
         source, kept = (None, 0) if match is None else (match.stream.id, match.length)
         if self.keeps_checkpoints and sequence.salt is not None:
             sequence.checkpoints = checkpoint_places(

@@ -191,6 +191,9 @@ def _unanswered(facts: DeploymentFacts) -> Truth:
     if facts.offline:
         lost = f"{plural(facts.offline, 'agent')} that served it {_verb('is', facts.offline)} gone"
         return _none("failed", "no agent", "bad", lost, waits, "start its agents again")
+    if facts.rollout is not None and facts.rollout.phase in UNDER_WAY and facts.rollout.reason:
+        why = facts.rollout.reason.rstrip(".")
+        return _none("waiting", "no agent", "bad", why, waits, "make room for it, or add an agent")
     if facts.wanted == 0 and not facts.is_all:
         return _none("unloaded", "unloaded", "quiet", "no agent is asked to have it loaded", "")
     return _none("waiting", "no agent", "warn", "there is no agent for it", waits, "add an agent")

@@ -145,6 +145,19 @@ def _of_balancer(facts: BalancerFacts) -> Iterator[Problem]:
             follows="clients refuse to connect" if is_over else "then clients refuse to connect",
             todo="renew it; the balancer reads the new files by itself",
         )
+    yield from _of_files(facts)
+    for name in facts.suspicious:
+        yield Problem(
+            id=f"credential:{name}",
+            subject=f"Credential of {name}",
+            severity="bad",
+            sentence="somebody else may have a copy of it",
+            todo=f"revoke it with `paddler-trio agents revoke {name}`, and let the machine join "
+            "again",
+        )
+
+
+def _of_files(facts: BalancerFacts) -> Iterator[Problem]:
     if facts.audit_problem:
         yield Problem(
             id="balancer:audit",
@@ -165,15 +178,6 @@ def _of_balancer(facts: BalancerFacts) -> Iterator[Problem]:
             todo="make room on its disk, or repair what it names; a file that is set aside may be "
             "moved away",
             page="metrics",
-        )
-    for name in facts.suspicious:
-        yield Problem(
-            id=f"credential:{name}",
-            subject=f"Credential of {name}",
-            severity="bad",
-            sentence="somebody else may have a copy of it",
-            todo=f"revoke it with `paddler-trio agents revoke {name}`, and let the machine join "
-            "again",
         )
 
 

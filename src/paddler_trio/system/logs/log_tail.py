@@ -16,7 +16,6 @@ import attrs
 import structlog
 
 from paddler_trio.system.logs.log_ring import fields_of, redacted
-from paddler_trio.wire.scalars import rfc3339
 from paddler_trio.wire.trio.log_lines import LEVELS, MAX_LINE_CHARS, LogLine, LogPage
 from paddler_trio.wire.trio.operator_orders import MAX_LOG_BYTES
 from paddler_trio.wire.visible_text import visible
@@ -52,7 +51,7 @@ class LogTail:
 
     def add(self, level: str, text: str) -> None:
         """Add one line."""
-        time = rfc3339(datetime.now(UTC))
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
         shown = visible(redacted(text, MAX_LINE_CHARS))[:MAX_LINE_CHARS]
         level = level if level in LEVELS else "error"
         with self._lock:

@@ -227,8 +227,8 @@ class DeploymentSpec:
     @property
     def sources(self) -> tuple[DesiredModel, ...]:
         """All that its agents fetch: the model, its projection, its adapters."""
-        sources = (self.model, self.projection, *self.extras.sources)
-        return tuple(each for each in sources if not isinstance(each, NoModel))
+        every = (self.model, self.projection, *self.extras.sources)
+        return tuple(each for each in every if not isinstance(each, NoModel))
 
     @property
     def agent_state(self) -> AgentDesiredState:
@@ -387,12 +387,10 @@ def _spec_reader(_: object) -> Reader:
     return read
 
 
-def _with_adapters_in_extras(value: object) -> object:
-    if type(value) is not dict or "adapters" not in value:
-        return value
-    extras = value.get("extras", {})
-    if type(extras) is not dict:
-        return value  # refused by its own field
+def _with_adapters_in_extras(value: Any) -> Any:
+    extras = value.get("extras", {}) if type(value) is dict else None
+    if type(extras) is not dict or "adapters" not in value:
+        return value  # it has none, or another field is refused
     if "adapters" in extras:
         raise ShapeError("adapters stand beside extras and in them: leave one out", "adapters")
     others = {name: each for name, each in value.items() if name != "adapters"}

@@ -223,6 +223,19 @@ def test_images_and_reasoning_pass_in_one_spelling() -> None:
         ([USER, {}], "messages[1].role"),
         ([{"role": "user", "content": [{"type": "sound"}]}], "messages[0].content[0].type"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
+        (
+            [
+                {
+                    "role": "user",
+                    "content": [{"type": "input_audio", "input_audio": {"data": "UklG"}}],
+                }
+            ],
+            "messages[0].content[0].input_audio",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "input_audio"}]}],
+            "messages[0].content[0].input_audio",
+        ),
         ([{"role": "user", "content": "x", "mood": 1}], "messages[0].mood"),
         ([USER, *[{"role": "assistant", "content": "x"}] * 2], "messages[2].role"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sqlite3
 from collections import Counter
 from pathlib import Path
@@ -264,3 +265,27 @@ def test_of_many_series_the_busiest_are_named_and_the_rest_is_one() -> None:
     assert [each.name for each in series_of(file, plan, "key", "k0")] == ["k0"]
     assert series_of(file, plan, "key", "nobody") == []
     assert series_of(file, plan, "agent") == []
+
+
+def test_a_full_disk_fails_a_write_whole_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    """No file may grow beyond its size of now: the system says so, as of a disk without room."""
+    path = tmp_path / "history.db"
+    file = HistoryFile(path, 64 * MIB)
+    one_write(file, names=20)
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        for number in range(3):
+            with pytest.raises(HistoryError):
+                one_write(file, NOVEMBER_30 + 10 * number, names=64)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    assert file.set_aside is None
+    (used,) = usage_of(file, range(30_000), "key", "all")
+    assert used.requests == 1
+    one_write(file, names=20)
+    (used,) = usage_of(file, range(30_000), "key", "all")
+    assert used.requests == 2
+    file.close()
+    (used,) = usage_of(HistoryFile(path, 64 * MIB), range(30_000), "key", "all")
+    assert used.requests == 2

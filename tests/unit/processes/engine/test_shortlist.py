@@ -110,7 +110,7 @@ def test_the_same_tokens_are_sampled(
     whole, short = (
         Sampler.build(llama, sampling, None, cells=64, prompt=[1, 2, 3]) for _ in range(2)
     )
-    if whole._is_plain:
+    if whole.is_plain:
         return
     assert short._shortlist is not None
     met = 0

@@ -284,6 +284,23 @@ def test_a_finished_sequence_serves_the_next_turn_of_its_conversation() -> None:
     assert second.num_cached == placement.kept
 
 
+def test_sequences_with_the_same_adapters_are_neighbours() -> None:
+    streams = _streams(slots=8)
+    a, b = ((0, 1.0),), ((1, 1.0),)
+    for key in range(8):
+        tokens = [100 * key + place for place in range(20)]
+        streams.enqueue(Sequence(key, tokens, 20, salt=f"{key}", adapters=(a, b)[key % 2]))
+    while streams.start_next() is not None:
+        pass
+    places = {
+        each: sorted(
+            s.stream for s in streams.running if s.adapters == each and s.stream is not None
+        )
+        for each in (a, b)
+    }
+    assert places == {a: [0, 1, 2, 3], b: [4, 5, 6, 7]}
+
+
 def test_a_running_sequence_is_copied_and_one_about_to_compute_the_same_is_waited_for() -> None:
     streams = _streams()
     system = list(range(500))

@@ -182,6 +182,53 @@ deployments = st.builds(
             "no agent answers: 2 agents that served it are gone",
             "as many requests wait as may: others are refused with 503",
         ),
+        (  # nobody loads anything on an agent that was lost a moment ago
+            DeploymentFacts(
+                offline=1,
+                expected="the connection to a1 broke, and may be up again",
+                left_s=9.0,
+                timeout_s=30.0,
+            ),
+            "failed",
+            "bad",
+            "no agent answers: the connection to a1 broke, and may be up again",
+            "requests wait 9.0 s for it, and end with 504 30 s later",
+        ),
+        (  # there are agents, and none has room
+            DeploymentFacts(
+                is_all=True,
+                wanted=1,
+                timeout_s=30.0,
+                rollout=attrs.evolve(ROLLING, reason="no memory on a1"),
+            ),
+            "waiting",
+            "bad",
+            "no agent answers: no memory on a1",
+            "requests wait, and end with 504 after 30 s",
+        ),
+        (  # the queue is full, and agents answer
+            DeploymentFacts(
+                wanted=1,
+                agents=AgentCounts(connected=1, answering=1, current=1, slots=4),
+                waiting=3,
+                is_full=True,
+            ),
+            "serving",
+            "ok",
+            "1 agent answers with 4 slots",
+            "3 requests wait for a turn, as many as may: others are refused with 503",
+        ),
+        (  # an operator asked for the state before
+            DeploymentFacts(
+                wanted=3,
+                agents=ALL,
+                rollout=attrs.evolve(ROLLING, phase="rolling_back", is_wanted=True),
+            ),
+            "changing",
+            "info",
+            "3 agents answer with 12 slots; 1 of 3 agents is back at revision 5",
+            "",
+        ),
     ],
 )
 def test_every_state_of_a_deployment_has_its_words(
@@ -290,6 +337,7 @@ def test_each_problem_says_what_it_is_what_follows_and_what_to_do() -> None:
             lag_s=2.0,
             certificate_left_s=86_400.0,
             audit_problem="no space left.",
+            history_problem="it cannot be written: no space left.",
             suspicious=["a4"],
         ),
     )
@@ -305,6 +353,7 @@ def test_each_problem_says_what_it_is_what_follows_and_what_to_do() -> None:
     assert [each.id for each in problems if each.severity == "warn"] == [
         "balancer:lag",
         "balancer:certificate",
+        "balancer:history",
         "rollout:coder",
         "refused:10.0.0.9",
     ]

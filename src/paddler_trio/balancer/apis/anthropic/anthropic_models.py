@@ -8,7 +8,7 @@ from typing import Final
 
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.shapes import Json
-from paddler_trio.balancer.fleet.deployments import Deployment
+from paddler_trio.balancer.fleet.deployment import Deployment
 
 VERSION_HEADER: Final = b"anthropic-version"
 

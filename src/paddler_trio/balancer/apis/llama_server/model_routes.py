@@ -30,7 +30,8 @@ from paddler_trio.balancer.apis.openai.chat_request import conversation_of
 from paddler_trio.balancer.apis.prompts import MAX_INT32
 from paddler_trio.balancer.apis.questions import ask, tokens_of
 from paddler_trio.balancer.apis.shapes import Either, Flag, Integer, Json, ListOf, Text
-from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, Deployment, NoSuchModelError
+from paddler_trio.balancer.fleet.deployment import Deployment
+from paddler_trio.balancer.fleet.deployments import MAX_NAME_CHARS, NoSuchModelError
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.nursery_tree.request import Lease
 from paddler_trio.wire.codec import dumps
@@ -109,6 +110,10 @@ def _model(backend: Backend, served: Deployment, stats: Mapping[str, object]) ->
         "tags": [],
         "status": {"value": value, **({"failed": True} if has_failed else {})},
         "meta": {name: stats.get(own) for name, own in _META.items()} if stats else None,
+        "architecture": {
+            "input_modalities": ["text", "image"] if stats.get("can_see") else ["text"],
+            "output_modalities": ["text"],
+        },
     }
 
 

@@ -257,3 +257,47 @@ def pull_record(limits: ApiLimits) -> Record:
         accepted("insecure", Flag(), "Nothing is fetched by request."),
         note="Succeeds for a model that is served. Unknown fields are ignored and reported.",
     )
+
+
+@lru_cache(maxsize=8)
+def create_record(limits: ApiLimits) -> Record:
+    """Return the body of ``/api/create``."""
+    files = "files are the operator's: `paddler-trio fleet apply` serves them"
+    return record(
+        "OllamaCreateRequest",
+        required("model", Text(512, least_chars=1), "The preset's name.", aliases=("name",)),
+        Field("from", Text(512), "The deployment or the preset that it is made of."),
+        Field("system", Text(), "What the system says, before the client's own text."),
+        Field("parameters", options_record(limits), "What requests that do not say get."),
+        _STREAM,
+        refused("modelfile", "send from, system and parameters", neutral=("",)),
+        refused("template", "the template is the deployment's", neutral=("",)),
+        refused("messages", "a preset has no conversation of its own", neutral=([],)),
+        refused("adapters", "adapters are the deployment's", neutral=({},)),
+        refused("files", files, neutral=({},)),
+        refused("quantize", files, neutral=("",)),
+        hint("license", "it is the file's", neutral=("", [])),
+        note="Makes a preset, with a key that may manage. Unknown fields are ignored and reported.",
+    )
+
+
+@lru_cache(maxsize=8)
+def copy_record(limits: ApiLimits) -> Record:
+    """Return the body of ``/api/copy``."""
+    return record(
+        "OllamaCopyRequest",
+        required("source", Text(512, least_chars=1), "A model."),
+        required("destination", Text(512, least_chars=1), "Its other name."),
+        note="Makes a preset, with a key that may manage. Unknown fields are ignored and reported.",
+    )
+
+
+@lru_cache(maxsize=8)
+def delete_record(limits: ApiLimits) -> Record:
+    """Return the body of ``/api/delete``."""
+    return record(
+        "OllamaDeleteRequest",
+        _NAME,
+        note="Deletes a preset, with a key that may manage. Unknown fields are ignored and "
+        "reported.",
+    )

@@ -1,4 +1,4 @@
-"""The models as Ollama lists and describes them, and what it does with them that is not done here.
+"""The models as Ollama lists and describes them.
 
 A name without a tag is listed with ``:latest``, as Ollama has them: programs look for it.
 """
@@ -22,10 +22,10 @@ from paddler_trio.balancer.apis.llama_server.model_routes import (
     stats_of_all,
     template_of,
 )
-from paddler_trio.balancer.apis.ollama.ollama_answers import NDJSON_HEADERS, line
-from paddler_trio.balancer.apis.ollama.ollama_fields import pull_record, show_record
+from paddler_trio.balancer.apis.ollama.ollama_fields import show_record
 from paddler_trio.balancer.apis.ollama.ollama_routes import plain_name
-from paddler_trio.balancer.fleet.deployments import LATEST, Deployment, NoSuchModelError
+from paddler_trio.balancer.fleet.deployment import LATEST, Deployment
+from paddler_trio.balancer.fleet.deployments import NoSuchModelError
 from paddler_trio.wire.scalars import rfc3339
 from paddler_trio.wire.trio.work import SamplingOverrides
 
@@ -86,7 +86,7 @@ async def running(backend: Backend, exchange: ApiExchange) -> None:
 async def show(backend: Backend, exchange: ApiExchange) -> None:
     """Describe one model."""
     values = await exchange.read_record(backend.limits, show_record)
-    backend = _named(backend, exchange, text_in(values, "model"))
+    backend = named(backend, exchange, text_in(values, "model"))
     (model,) = await _described(backend, [backend.deployment])
     template = template_of(backend, model.stats) or ""
     settings = sampling_settings(cluster_parameters(backend), SamplingOverrides())
@@ -114,31 +114,12 @@ async def show(backend: Backend, exchange: ApiExchange) -> None:
     await exchange.send_json(200, body)
 
 
-async def pull(backend: Backend, exchange: ApiExchange) -> None:
-    """Succeed for a model that is served; another one is for the operator to bring."""
-    values = await exchange.read_record(backend.limits, pull_record)
-    name = text_in(values, "model")
-    try:
-        _named(backend, exchange, name)
-    except ApiError as error:
-        raise ApiError(
-            501,
-            f"{error.message}; models are fetched by the operator, with `paddler-trio model set` "
-            "or `paddler-trio fleet apply`, and not by request",
-        ) from error
-    success = {"status": "success"}
-    if values.get("stream") is False:
-        await exchange.send_json(200, success)
-        return
-    await exchange.begin(200, NDJSON_HEADERS)
-    body = line({"status": "pulling manifest"}) + line(success)
-    await exchange.send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-def _named(backend: Backend, exchange: ApiExchange, asked: str | None) -> Backend:
+def named(
+    backend: Backend, exchange: ApiExchange, asked: str | None, field: str = "model"
+) -> Backend:
     """Return the backend of exactly this model; ApiError 400 without a name, 404."""
-    if asked is None:
-        raise ApiError(400, "model is required", param="model")
+    if not asked:
+        raise ApiError(400, f"{field} is required", param=field)
     name = plain_name(backend, asked)
     try:
         served = backend.deployments.named(name, exchange.allowed_deployments)

@@ -24,7 +24,7 @@ from paddler_trio.balancer.apis.ollama.ollama_fields import embed_record, embedd
 from paddler_trio.balancer.apis.ollama.ollama_request import OllamaRequest, read_chat, read_generate
 from paddler_trio.balancer.apis.openai.embeddings import Embedded, embed, vectors_of
 from paddler_trio.balancer.apis.questions import ask
-from paddler_trio.balancer.fleet.deployments import LATEST
+from paddler_trio.balancer.fleet.deployment import LATEST
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.trio.model_questions import DescribeModel

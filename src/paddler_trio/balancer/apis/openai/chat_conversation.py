@@ -78,7 +78,7 @@ def _part(part: object) -> Json:
     adapted = _without(part, "cache_control")
     if adapted["type"] in RESPONSES_TEXTS:
         adapted["type"] = "text"
-    if adapted["type"] in ("file", "input_audio", "video_url"):
+    if adapted["type"] in ("file", "video_url"):
         return {"type": "text", "text": unread(adapted)}
     image = adapted.get("image_url")
     if isinstance(image, str):

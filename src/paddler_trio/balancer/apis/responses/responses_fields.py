@@ -15,6 +15,7 @@ from paddler_trio.balancer.apis.fields import (
     record,
     refused,
     required,
+    sound,
     tag,
     tagged,
     text_or_parts,
@@ -181,7 +182,7 @@ def item_shape(tools: Shape) -> Shape:
     refusal = record("refused part", tag("refusal"), required("refusal", Text(), "Its text."))
     attached = (
         attachment("input_file", "file_data", "file_id", "file_url", "detail"),
-        attachment("input_audio", "input_audio"),
+        sound(),
     )
     content = text_or_parts(text, _text_part("output_text"), image, refusal, *attached)
     output = text_or_parts(text, _text_part("output_text"), image, *attached)

@@ -113,7 +113,7 @@ def _content(value: object) -> object:
     for part in value:
         if part["type"] == "input_image":
             parts.append({"type": "image_url", "image_url": {"url": part["image_url"]}})
-        elif part["type"] in ("input_file", "input_audio"):
+        elif part["type"] == "input_file":
             parts.append({"type": "text", "text": unread(part)})
         else:
             parts.append({"type": "text", "text": part.get("text", part.get("refusal", ""))})

@@ -25,6 +25,8 @@ class Adapters:
         self._chosen: list[object] = []
         self._names: list[tuple[str, int, int]] = []
         self._in_force: AdapterScales | None = None
+        self.switch_ms = 0.0
+        """The time by which a pass is longer that comes after a change."""
 
     def load(self, settings: EngineSettings, paths: Sequence[str] = ()) -> None:
         """Read the adapters of the settings, which always count, and those at ``paths``, which are

@@ -8,6 +8,7 @@ API moves with each release.
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +38,8 @@ from paddler_trio.wire.engine.engine_settings import EngineSettings
 MAX_VIEWS = 1024
 """The number of views of logits that are kept: each takes some hundred bytes."""
 
+_SWITCHES = 3
+"""Times that a change of adapters is measured."""
 _WARNINGS = (3, 4)
 """The levels of llama.cpp's log for warnings and errors."""
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
@@ -240,6 +243,18 @@ class Llama:
         self.decode()
         lib.llama_synchronize(self._context)
         self.forget(0)
+
+    def measure_switch(self) -> None:
+        """Measure how long it takes to change adapters, if there are any to choose from."""
+        if not len(self.adapters):
+            return
+        took_s: dict[bool, list[float]] = {True: [], False: []}
+        for chosen in (((0, 1.0),), ((0, 1.0),), (), ()) * _SWITCHES:
+            is_other = self.use_adapters(chosen)
+            began_s = time.thread_time()
+            self.warm_up()
+            took_s[is_other].append(time.thread_time() - began_s)
+        self.adapters.switch_ms = 1e3 * max(0.0, min(took_s[True]) - min(took_s[False]))
 
     @property
     def batch(self) -> Batch:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 
 import attrs
 import numpy as np
@@ -26,6 +27,7 @@ KEPT_CHARS = 4 * 1024 * 1024
 """The size of all grammars that are kept for the next request."""
 TIME_FOR_ANSWER_S = 1.0
 TIME_PER_TOKEN_S = 0.005
+_QUICK_S = 0.0005
 """Processor time that the library may take for one answer, and more for each of its tokens. A
 grammar that is at the limit of one call with every token would slow down all other answers."""
 
@@ -118,6 +120,9 @@ class Constraint:
     is_awake: bool
     _sleep: _Sleep = attrs.field(repr=False)
     _time_left_s: float = attrs.field(default=TIME_FOR_ANSWER_S, init=False)
+    _clock: Callable[[], float] = attrs.field(default=time.perf_counter, init=False, repr=False)
+    """That of the thread, once an operation was not quick: to read it takes as long as one that is.
+    """
 
     @classmethod
     def build(cls, llama: Llama, grammar: Grammar) -> Constraint:
@@ -153,7 +158,7 @@ class Constraint:
 
     def allowed(self) -> np.ndarray:
         """Return the tokens that may come now, in order; GrammarRejectedError."""
-        began_s = time.thread_time()
+        began_s = self._clock()
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._spend(began_s)
         fits = np.unpackbits(bits, bitorder="little", count=self._llama.n_vocab)
@@ -179,7 +184,7 @@ class Constraint:
 
     def _consume(self, tokens: list[int]) -> bool:
         """Take tokens if all of them fit in a row; what ends an answer may come again."""
-        began_s = time.thread_time()
+        began_s = self._clock()
         matcher, count = self._matcher, len(tokens)
         if matcher.is_stopped():
             fits = set(tokens) <= set(self._llama.end_tokens)
@@ -195,8 +200,13 @@ class Constraint:
         return fits
 
     def _spend(self, began_s: float) -> None:
-        """Count the time since then; GrammarRejectedError if something is at its limit."""
-        self._time_left_s -= time.thread_time() - began_s
+        """Count the time since then, if it is any; GrammarRejectedError if something is at its
+        limit."""
+        took_s = self._clock() - began_s
+        if took_s > _QUICK_S:
+            if self._clock is time.thread_time:
+                self._time_left_s -= took_s
+            self._clock = time.thread_time
         if self._matcher.is_error():
             raise GrammarRejectedError(self._matcher.get_error().partition("\n")[0])
         if self._time_left_s < 0:

@@ -52,7 +52,7 @@ class Sampler:
     _constraint: Constraint | None
     _reasoning: ReasoningLimit | None
     _shortlist: Shortlist | None
-    _is_plain: bool = attrs.field(kw_only=True)
+    is_plain: bool = attrs.field(kw_only=True)
     """The most likely token is selected: no sampler of llama.cpp has to run."""
     _seed: int = attrs.field(kw_only=True)
     _characters: codecs.IncrementalDecoder = attrs.field(
@@ -111,15 +111,15 @@ class Sampler:
     @property
     def is_argmax(self) -> bool:
         """Return whether the most likely token is sampled, whatever it is."""
-        return self._is_plain and self._constraint is None and self._reasoning is None
+        return self.is_plain and self._constraint is None and self._reasoning is None
 
-    def sample(self, row: int, *, position: int) -> int:
+    def sample(self, row: int, *, position: int, likely: int | None = None) -> int:
         """Return the next token from batch row ``row``, to stand at ``position`` of its sequence.
 
-        Raises GrammarRejectedError.
+        ``likely``: the most likely one, if it is known already. Raises GrammarRejectedError.
         """
-        if self.is_argmax:
-            return int(self._llama.logits(row).argmax())
+        if self.is_plain and self._reasoning is None:
+            return self._most_likely(row, likely)
         self._left = None
         token = None
         if self._reasoning is not None and not self._is_in_character:
@@ -179,10 +179,17 @@ class Sampler:
             lib.llama_sampler_free(self._sampler)
         self._sampler = None
 
+    def _most_likely(self, row: int, likely: int | None) -> int:
+        if likely is None:
+            likely = int(self._llama.logits(row).argmax())
+        if self._constraint is None or self._constraint.advance(likely):
+            return likely
+        return self._fitting(self._constraint, likely, self._llama.logits(row))
+
     def _sampled(self, row: int) -> int:
         logits = self._llama.logits(row)
         few = None
-        if not self._is_plain:
+        if not self.is_plain:
             few = None if self._shortlist is None else self._shortlist.of(logits)
             if few is None and self._constraint is None and not self._is_weighed:
                 token = int(lib.llama_sampler_sample(self._sampler, self._llama.context, row))
@@ -215,7 +222,7 @@ class Sampler:
 
     def _accept(self, token: int) -> None:
         """Note that the token is the next one, sampled here or elsewhere."""
-        if not self._is_plain:
+        if not self.is_plain:
             lib.llama_sampler_accept(self._sampler, token)
             self._note(token)
 
@@ -225,7 +232,7 @@ class Sampler:
 
     def _selected(self, logits: np.ndarray, tokens: np.ndarray | None = None) -> int:
         """Return what the chain selects from these tokens, or from all."""
-        if self._is_plain:
+        if self.is_plain:
             return int(logits.argmax() if tokens is None else tokens[logits[tokens].argmax()])
         candidates = candidates_of(logits, tokens)
         raw = candidates.raw

@@ -82,30 +82,31 @@ def first_tokens(
     rows: Sequence[tuple[ScheduledChunk, int]],
     doing: ActivityCells,
 ) -> list[int | GrammarRejectedError]:
-    """Return the token after each chunk, or why there is none: greedy ones in one go, the others
-    side by side. ``rows`` are all chunks that want logits, in their order; ``doing`` is this
-    thread's."""
+    """Return the token after each chunk, or why there is none: the most likely ones are found in
+    one go, others and what grammars are asked side by side. ``rows`` are all chunks that want
+    logits, in their order; ``doing`` is this thread's."""
     outputs = [1 + len(chunk.drafts) for chunk, _ in rows]
-    are_argmax = [sampler.is_argmax for sampler in samplers]
     tokens: list[int | GrammarRejectedError] = [-1] * len(rows)
-    if any(are_argmax):
-        likely = llama.most_likely(sum(outputs))
-        if all(are_argmax) and len(likely) == len(rows):
-            tokens[:] = likely
+    rest = [index for index, sampler in enumerate(samplers) if not sampler.is_argmax]
+    likely: dict[int, int] = {}
+    if any(sampler.is_plain for sampler in samplers):
+        each = llama.most_likely(sum(outputs))
+        if not rest and len(each) == len(rows):
+            tokens[:] = each
             return tokens
         place = 0
         for index, sampler in enumerate(samplers):
-            if sampler.is_argmax:
-                tokens[index] = likely[place]
+            if sampler.is_plain:
+                tokens[index] = likely[index] = each[place]
             place += outputs[index]
-    rest = [index for index, sampler in enumerate(samplers) if not sampler.is_argmax]
 
     def sample(index: int, here: ActivityCells) -> int | GrammarRejectedError:
         chunk, row = rows[index]
         here.begin(chunk.sequence.key)
         token: int | GrammarRejectedError
         try:
-            token = samplers[index].sample(row, position=chunk.sequence.num_tokens)
+            position = chunk.sequence.num_tokens
+            token = samplers[index].sample(row, position=position, likely=likely.get(index))
         except GrammarRejectedError as error:
             token = error
         here.end()
