@@ -419,3 +419,50 @@ def test_a_deployment_that_has_failed_says_so_before_anything_is_sent(
         expect(page.get_by_label("Your message")).to_be_enabled()
     finally:
         apply(fleet, default)
+
+
+def test_a_prompt_is_saved_in_the_browser_and_taken_up_again(prompt: Viewer) -> None:
+    page = prompt.page
+    page.locator("summary", has_text="Saved prompts").click()
+    page.get_by_label("System text").fill("Be <b>brief</b>.")
+    page.get_by_label("Your message").fill("What is a cat?")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("Give it a name.")).to_be_visible()
+    page.get_by_label("Save what is written as").fill("<i>cats</i>")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("It is saved in this browser.")).to_be_visible()
+    page.get_by_label("System text").fill("")
+    page.reload()
+    page.locator("summary", has_text="Saved prompts").click()
+    page.get_by_label("Prompt to take up").select_option("<i>cats</i>")
+    expect(page.get_by_label("Your message")).to_have_value("What is a cat?")
+    expect(page.get_by_label("System text")).to_have_value("Be <b>brief</b>.")
+    page.get_by_role("button", name="Delete <i>cats</i>").click()
+    expect(page.get_by_label("Prompt to take up")).to_be_disabled()
+
+
+def test_several_streams_at_the_same_time_have_their_figures(
+    open_viewer: OpenViewer, panel: str
+) -> None:
+    """Three streams on two slots: one waits for its turn."""
+    viewer = open_viewer(is_audited=True)
+    viewer.open(panel, "prompt")
+    page = viewer.page
+    page.get_by_role("button", name="Several streams at the same time").click()
+    dialog = page.get_by_role("dialog", name="Several streams of default")
+    dialog.get_by_label("Streams").fill("33")
+    expect(dialog).to_contain_text("Give a whole number from 1 to 32.")
+    expect(dialog.get_by_role("button", name="Run")).to_be_disabled()
+    dialog.get_by_label("Streams").fill("3")
+    dialog.get_by_label("Tokens of each").fill("40")
+    dialog.get_by_role("button", name="Run").click()
+    figures = dialog.get_by_role("table", name="Figures of the streams")
+    expect(figures).to_contain_text("3 of 3")
+    expect(figures.get_by_role("row", name="TTFT, worst")).to_contain_text(re.compile("[0-9] m?s"))
+    expect(figures.get_by_role("row", name="All streams together")).to_contain_text("tok/s")
+    expect(dialog.get_by_role("button", name="Run")).to_be_enabled(timeout=60_000)
+    assert viewer.findings() == []
+    dialog.get_by_label("Tokens of each").fill("2048")
+    dialog.get_by_role("button", name="Run").click()
+    dialog.get_by_role("button", name="Stop").click()
+    expect(dialog).to_contain_text("It was stopped.")

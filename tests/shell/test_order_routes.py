@@ -17,7 +17,12 @@ from paddler_trio.balancer.operations.order_routes import OrderRoutes
 from paddler_trio.net.server.asgi import HttpProblem, Message
 from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.agent_kinds import PADDLER, Feature
-from paddler_trio.wire.trio.operator_orders import MAX_LOG_WAIT_MS, Operate, ReadLog, Unload
+from paddler_trio.wire.trio.operations.operator_orders import (
+    MAX_LOG_WAIT_MS,
+    Operate,
+    ReadLog,
+    Unload,
+)
 from paddler_trio.wire.trio.trio_link import Answer
 
 TAKES_ORDERS = [Feature.ORDERS]

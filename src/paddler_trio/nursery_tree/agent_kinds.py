@@ -16,7 +16,7 @@ from paddler_trio.wire.paddler.status import (
     AgentStateApplicationStatus,
     SlotAggregatedStatusSnapshot,
 )
-from paddler_trio.wire.trio.operator_orders import ORDERS
+from paddler_trio.wire.trio.operations.operator_orders import ORDERS
 from paddler_trio.wire.trio.request_trace import FEATURE
 from paddler_trio.wire.trio.trio_link import BESIDE, BOUND, FOLLOWS, INFILL, SUBPROTOCOL, Report
 

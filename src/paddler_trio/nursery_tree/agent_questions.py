@@ -21,7 +21,7 @@ from paddler_trio.wire.paddler.desired_state import DesiredModel, applicable_sta
 from paddler_trio.wire.paddler.messages import StopRespondingTo, render
 from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest, Pull
 from paddler_trio.wire.trio.fit_messages import AskFit, FitQuestion
-from paddler_trio.wire.trio.operator_orders import Operate, Order
+from paddler_trio.wire.trio.operations.operator_orders import Operate, Order
 from paddler_trio.wire.trio.trio_link import (
     MAX_FRAME_BYTES,
     Answer,

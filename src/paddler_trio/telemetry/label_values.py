@@ -58,6 +58,8 @@ AGENT_PHASES: Final = (
     "serving",
     "failed",
     "leaving",
+    "restarting",
+    "unloading",
     "unloaded",
 )
 """Those that agents report; whatever else one reports is ``other``."""

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from paddler_trio.system.logs.log_tail import MAX_BYTES, MAX_LINES, LogTail
 from paddler_trio.wire.codec import dumps, loads
-from paddler_trio.wire.trio.log_lines import MAX_LINE_CHARS, LogPage, read_page
-from paddler_trio.wire.trio.operator_orders import MAX_LOG_BYTES, MAX_LOG_LINES
+from paddler_trio.wire.trio.operations.log_lines import MAX_LINE_CHARS, LogPage, read_page
+from paddler_trio.wire.trio.operations.operator_orders import MAX_LOG_BYTES, MAX_LOG_LINES
 
 
 def texts(page: LogPage) -> list[str]:

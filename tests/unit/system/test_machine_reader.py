@@ -9,7 +9,7 @@ import pytest
 
 from paddler_trio.system.hardware.machine_reader import MachineReader, amd_gpus, cpu_temperature
 from paddler_trio.system.hardware.nvidia_gpus import MAX_OUTPUT_BYTES, nvidia_gpus, read_gpus
-from paddler_trio.wire.trio.machine_facts import GpuFacts
+from paddler_trio.wire.trio.operations.machine_facts import GpuFacts
 
 GIB = 1024.0**3
 

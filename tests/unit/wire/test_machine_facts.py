@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddler_trio.wire.codec import dumps, loads
-from paddler_trio.wire.trio.machine_facts import (
+from paddler_trio.wire.trio.operations.machine_facts import (
     MAX_GPUS,
     MAX_TEXT_CHARS,
     GpuFacts,

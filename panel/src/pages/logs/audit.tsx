@@ -90,8 +90,8 @@ function Acts({ entries }: { entries: readonly AuditEntry[] }) {
           id: "who",
           title: "who",
           render: (each) => (
-            <span title={`from ${each.source}`} class="mono">
-              {each.who}
+            <span class="mono">
+              {each.who} <span class="muted">from {each.source}</span>
             </span>
           ),
         },

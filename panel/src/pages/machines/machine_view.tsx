@@ -144,7 +144,7 @@ function columnsOf(busy: string | null, order: (agent: Agent, order: Order) => v
       align: "right",
       render: (agent) => (
         <span class="machine-actions">
-          {agent.phase === "unloaded" ? (
+          {agent.phase === "unloaded" || agent.phase === "unloading" ? (
             <Button size="small" busy={busy === agent.id} aria-label={`Load the model of ${agent.label}`} onClick={() => order(agent, "load")}>
               Load
             </Button>

@@ -27,12 +27,14 @@ import { sentence } from "../requests/waterfall_rows";
 import { RawPrompt } from "./raw_prompt";
 import { SettingsPanel } from "./settings_panel";
 import { SideView } from "./side_view";
+import { ConcurrencyTest } from "./concurrency_test";
 import { TemplateTrial } from "./template_trial";
 
 export default function PromptPage() {
   useTopics("agents", "deployments");
   const [copied, copy] = useState<CopyRequest | null>(null);
   const [trial, setTrial] = useState<Side | null>(null);
+  const [streams, setStreams] = useState(false);
   const [showsSettings, setShowsSettings] = useState(() => innerWidth >= 1100);
   // what serves, and whether it is loaded, is asked again when the feed says that it changed
   const phases = [...store.deployments.value].map(([name, each]) => `${name} ${each.phase} ${each.target}`).join();
@@ -60,7 +62,7 @@ export default function PromptPage() {
     (known === null ? "Asking what can be asked…" : dead === undefined ? null : `${dead} would not answer: see above.`);
 
   return (
-    <Page title="Prompt" actions={<Actions toggle={() => setShowsSettings(!showsSettings)} isOn={showsSettings} />} wide>
+    <Page title="Prompt" actions={<Actions test={disabled === null ? () => setStreams(true) : null} toggle={() => setShowsSettings(!showsSettings)} isOn={showsSettings} />} wide>
       {known === null && modelsProblem.value !== null ? (
         <Problem error={modelsProblem.value} title="What can be asked is not known" retry={() => void loadModels()} />
       ) : null}
@@ -116,6 +118,7 @@ export default function PromptPage() {
         ) : null}
       </div>
       {copied === null ? null : <CopyAs request={copied} close={() => copy(null)} />}
+      {streams ? <ConcurrencyTest deployment={chosen[0] ?? "default"} close={() => setStreams(false)} /> : null}
       {trial === null ? null : (
         <TemplateTrial side={trial} deployment={deploymentOf(trial, known)} close={() => setTrial(null)} />
       )}
@@ -162,7 +165,7 @@ function deploymentOf(side: Side, known: readonly Model[] | null): string {
   return known?.[0]?.name ?? "default";
 }
 
-function Actions({ toggle, isOn }: { toggle: () => void; isOn: boolean }) {
+function Actions({ test, toggle, isOn }: { test: (() => void) | null; toggle: () => void; isOn: boolean }) {
   const file = useRef<HTMLInputElement>(null);
   const [asks, setAsks] = useState(false);
   const hasTurns = sides.some((side) => side.conversation.value.turns.size > 0);
@@ -211,6 +214,7 @@ function Actions({ toggle, isOn }: { toggle: () => void; isOn: boolean }) {
           />
         </>
       ) : null}
+      <Button icon="metrics" aria-label="Several streams at the same time" disabled={test === null} onClick={() => test?.()} />
       <Button icon="filter" aria-label={isOn ? "Hide the settings" : "Show the settings"} aria-expanded={isOn} onClick={toggle} />
       {asks ? (
         <Confirm

@@ -4,6 +4,8 @@ import { Checkbox, Field, Input, Select, TextArea } from "../../ui";
 import { change, problems, settings } from "./chat";
 import { PARAMETERS, type Parameter, rangeOf } from "./parameters";
 import type { Settings } from "./request_body";
+import { saved } from "./saved";
+import { SavedPrompts } from "./saved_prompts";
 import { ToolsEditor } from "./tools_editor";
 
 /** Everything about a request but its turns; what is left empty is as the deployment has it. */
@@ -13,6 +15,9 @@ export function SettingsPanel({ isRaw }: { isRaw: boolean }) {
     <div class="prompt-settings">
       {isRaw ? null : (
         <>
+          <Section title="Saved prompts" mark={saved.value.length > 0 ? String(saved.value.length) : null} isWrong={false}>
+            <SavedPrompts />
+          </Section>
           <Field label="System text">
             <TextArea
               rows={3}

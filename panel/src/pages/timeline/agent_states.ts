@@ -22,6 +22,9 @@ export function stateOf(phase: string | null): AgentState {
     case "loading":
     case "probing":
     case "leaving":
+    case "restarting":
+    case "unloading":
+    case "unloaded":
       return "swap";
     case "failed":
       return "failed";

@@ -12,7 +12,7 @@ from paddler_trio.system.hardware.machine_reader import MachineReader
 from paddler_trio.system.hardware.nvidia_gpus import nvidia_gpus
 from paddler_trio.system.printed_tree import explain_this_task
 from paddler_trio.system.supervise import keep
-from paddler_trio.wire.trio.machine_facts import GpuFacts, MachineFacts
+from paddler_trio.wire.trio.operations.machine_facts import GpuFacts, MachineFacts
 
 LOOK_S: Final = 5.0
 """Between two looks at the kernel's files, which take milliseconds."""

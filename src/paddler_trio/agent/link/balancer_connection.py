@@ -43,8 +43,8 @@ from paddler_trio.wire.paddler.recovered_id import recover_request_id
 from paddler_trio.wire.paddler.status import SlotAggregatedStatusSnapshot
 from paddler_trio.wire.trio.credential_messages import Rotate, Rotated
 from paddler_trio.wire.trio.fit_messages import AskFit
-from paddler_trio.wire.trio.machine_facts import MachineFacts, machine_message
-from paddler_trio.wire.trio.operator_orders import Operate
+from paddler_trio.wire.trio.operations.machine_facts import MachineFacts, machine_message
+from paddler_trio.wire.trio.operations.operator_orders import Operate
 from paddler_trio.wire.trio.request_frame import MAX_ID_CHARS, RequestFrame, read_head
 from paddler_trio.wire.trio.trio_link import (
     DEFAULT_DEPLOYMENT,

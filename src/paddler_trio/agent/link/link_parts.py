@@ -12,7 +12,7 @@ from paddler_trio.wire.paddler.desired_state import AgentDesiredState
 from paddler_trio.wire.paddler.messages import GetChatTemplateOverride, GetModelMetadata
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit
-from paddler_trio.wire.trio.operator_orders import Operate
+from paddler_trio.wire.trio.operations.operator_orders import Operate
 from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Cache
 

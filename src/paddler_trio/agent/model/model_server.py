@@ -169,19 +169,21 @@ class ModelServer:
         self.desired, self._extras = desired, extras
         self.status.wanted_state = digest  # what is kept depends on it
         self._shown.wanted(kept=self._kept_state)
+        if self.unloaded_since is not None:
+            self.status.set(phase="unloading")
         self._desired_changes.notify()
 
     def set_unloaded(self, since: str | None) -> None:
         """Free the memory and load nothing, or with None follow what is desired again."""
         self.unloaded_since = since
-        self.status.set(phase="resolving" if since is None else "draining", detail=None)
+        self.status.set(phase="resolving" if since is None else "unloading", detail=None)
         self._desired_changes.notify()
 
     def restart_engine(self) -> None:
         """End the engine that began last and start it anew, or try at once what failed."""
         newest = self._places.newest
         if newest is not None and newest.keeper.restart():
-            self._shown.crashed("an operator restarts the engine")
+            self._shown.restarting()
         else:
             self._desired_changes.notify()
 

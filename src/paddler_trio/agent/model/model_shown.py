@@ -47,7 +47,9 @@ class ModelShown:
 
     def draining(self) -> None:
         """Show that nothing is offered any more."""
-        self.status.set(is_serving=False, served_state=None, phase="draining", memory=None)
+        is_unloading = self.status.phase == "unloading"
+        phase = "unloading" if is_unloading else "draining"
+        self.status.set(is_serving=False, served_state=None, phase=phase, memory=None)
 
     def unloaded(self, since: str) -> None:
         """Show that an operator has unloaded the model, and when."""
@@ -71,6 +73,11 @@ class ModelShown:
     def crashed(self, reason: str) -> None:
         """Note that the engine died and will be started again."""
         self.status.set(phase="loading", detail=reason, progress=0.0)
+
+    def restarting(self) -> None:
+        """Note that an operator lets another engine take the place of this one."""
+        detail = "an operator restarts the engine"
+        self.status.set(phase="restarting", detail=detail, progress=0.0)
 
     def language_crashed(self, model: LoadedModel, reason: str) -> None:
         """Show that what reads the language died before it had read it, and will be started

@@ -44,7 +44,7 @@ from paddler_trio.wire.engine.engine_pipe import (
     StopSequence,
 )
 from paddler_trio.wire.trio.fit_messages import AskFit
-from paddler_trio.wire.trio.operator_orders import Operate
+from paddler_trio.wire.trio.operations.operator_orders import Operate
 from paddler_trio.wire.trio.request_frame import RequestFrame
 from paddler_trio.wire.trio.trio_link import Cache
 

@@ -7,7 +7,7 @@ import structlog
 import trio
 
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
-from paddler_trio.wire.trio.machine_facts import MachineFacts
+from paddler_trio.wire.trio.operations.machine_facts import MachineFacts
 
 log = structlog.get_logger("agents")
 

@@ -107,7 +107,6 @@ class BalancerCore:
         )
         dispatcher = Dispatcher(_limits(config), all_observers, placed.placement)
         states = _states(config, dispatcher)
-        activity.revision_of = states.revision_of
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
         measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)

@@ -45,6 +45,7 @@ def event_feed(
     Args:
       addresses: where each service listens.
     """
+    activity.revision_of = states.revision_of
     dispatcher, captures = problems.dispatcher, activity.captures is not None
     status = BalancerStatus(dispatcher, states, problems.lag, addresses, captures)
 

@@ -202,7 +202,7 @@ class FleetObservation:
             name=host.label,
             labels=host.labels,
             is_ours=all(agent.kind.runs_instances for agent in agents),
-            is_drained=any(agent.is_drained or phase_of(agent) == UNLOADED for agent in agents),
+            is_drained=any(agent.is_drained or phase_of(agent) in UNLOADED for agent in agents),
             memory=known.memory,
             held=host.held,
             on_disk=frozenset(known.on_disk if agents else {*known.on_disk, *self._targets()}),

@@ -139,7 +139,7 @@ def counts_of(agents: Iterable[AgentConnection], spec: DeploymentSpec) -> AgentC
                 counts["free"] += max(0, agent.usable_slots - agent.slots_processing)
                 if agent.upstream is not None or _serves(agent, spec):
                     counts["current"] += 1
-        elif phase == UNLOADED:
+        elif phase in UNLOADED:
             counts["unloaded"] += 1
         elif agent.is_drained:
             counts["drained"] += 1

@@ -12,6 +12,7 @@ from paddler_trio.balancer.fleet.host_knowledge import Digest, HostId
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.scheduler.fleet.fleet_values import Instance
+from paddler_trio.scheduler.truth.agent_truth import UNLOADED
 from paddler_trio.wire.paddler.desired_state import (
     AgentDesiredState,
     BalancerDesiredState,
@@ -30,6 +31,8 @@ log = structlog.get_logger("fleet")
 
 LOADING: Final = frozenset({"loading", "probing"})
 """Phases in which an engine starts; what is served meanwhile is served beside it."""
+ORDERED: Final = UNLOADED | {"restarting"}
+"""Phases in which an engine ends because an operator wished so."""
 CONNECTING: Final = "connecting"
 """The phase of an instance that is wanted and has no connection yet."""
 
@@ -224,5 +227,7 @@ class PlacedInstance:
     def _has_crashed(self, serving: Digest | None) -> bool:
         """It stopped serving what it was assigned last, while it was connected: its engine died."""
         if self.agent is None or self.state is None or serving is not None:
+            return False
+        if self.phase in ORDERED:
             return False
         return bool(self._serving == self.state.digest)

@@ -5,8 +5,8 @@ GET  /api/v2/agents/{agent}/machine        one of them
 
 A machine has the id of its ``host``, the ``name`` of its agent, ``agents`` with what each
 connection serves, ``devices`` as llama.cpp calls them with the memory that models may take, and
-``facts`` (``wire/trio/machine_facts.py``) that are ``age_s`` old; both are null where an agent,
-Paddler's or an older one, says nothing. Facts are the agent's words.
+``facts`` (a ``MachineFacts``) that are ``age_s`` old; both are null where an agent, Paddler's or an
+older one, says nothing. Facts are the agent's words.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.wire.trio.machine_facts import MachineFacts
+from paddler_trio.wire.trio.operations.machine_facts import MachineFacts
 
 
 @attrs.frozen(kw_only=True)

@@ -34,8 +34,14 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.agent_kinds import Feature
 from paddler_trio.nursery_tree.agent_questions import QuestionRefusedError
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
-from paddler_trio.wire.trio.log_lines import LogPage, read_page
-from paddler_trio.wire.trio.operator_orders import Load, Order, ReadLog, RestartEngine, Unload
+from paddler_trio.wire.trio.operations.log_lines import LogPage, read_page
+from paddler_trio.wire.trio.operations.operator_orders import (
+    Load,
+    Order,
+    ReadLog,
+    RestartEngine,
+    Unload,
+)
 
 ORDER_ANSWER_S: Final = 10.0
 LOG_ANSWER_S: Final = 5.0

@@ -12,7 +12,7 @@ from paddler_trio.cli.figures import NOTHING, duration, share
 from paddler_trio.cli.live.columns import Column
 from paddler_trio.cli.management_client import AgentView, ManagementClient
 from paddler_trio.scheduler.fit.fit_words import bytes_words
-from paddler_trio.wire.trio.machine_facts import GpuFacts, MachineFacts, read_facts
+from paddler_trio.wire.trio.operations.machine_facts import GpuFacts, MachineFacts, read_facts
 
 MACHINES_PATH: Final = "/api/v2/machines"
 

@@ -15,8 +15,8 @@ from paddler_trio.cli.daemons.options import JsonOption
 from paddler_trio.cli.flags import with_flags
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stderr, stdout
-from paddler_trio.wire.trio.log_lines import LogLine, LogPage, read_page
-from paddler_trio.wire.trio.operator_orders import MAX_LOG_LINES
+from paddler_trio.wire.trio.operations.log_lines import LogLine, LogPage, read_page
+from paddler_trio.wire.trio.operations.operator_orders import MAX_LOG_LINES
 
 WAIT_MS: Final = 10_000
 """The time for which one answer waits for lines."""

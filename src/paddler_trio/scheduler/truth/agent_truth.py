@@ -8,10 +8,12 @@ import attrs
 
 from paddler_trio.scheduler.truth.truths import Truth, plural
 
-MOVING: Final = frozenset({"resolving", "downloading", "draining", "loading", "probing"})
+MOVING: Final = frozenset(
+    {"resolving", "downloading", "draining", "loading", "probing", "restarting"}
+)
 """Phases of an agent that is on its way to serve something."""
-UNLOADED: Final = "unloaded"
-"""The phase of an agent whose model an operator has unloaded."""
+UNLOADED: Final = frozenset({"unloading", "unloaded"})
+"""The phases of an agent whose model an operator unloads, or has unloaded."""
 GONE: Final = ("offline", "stopped")
 
 
@@ -74,7 +76,7 @@ def truth_of_agent(agent: AgentFacts) -> Truth:
             follows="its slots are missing until then",
             todo="look at its log, and at the requests that failed on it",
         )
-    if agent.phase == UNLOADED or agent.is_drained:
+    if agent.phase in UNLOADED or agent.is_drained:
         return _withdrawn(agent, detail)
     match agent.phase:
         case "serving" if agent.gets_work:
@@ -115,16 +117,19 @@ def truth_of_agent(agent: AgentFacts) -> Truth:
 
 def _withdrawn(agent: AgentFacts, detail: str) -> Truth:
     """An operator unloaded or drained it."""
-    if agent.phase == UNLOADED:
+    left = f"{plural(agent.busy, 'request')} still running" if agent.busy else ""
+    if agent.phase in UNLOADED:
+        is_over = agent.phase == "unloaded"
         return Truth(
-            state=UNLOADED,
-            word="unloaded",
+            state="unloaded",
+            word=agent.phase,
             severity="quiet",
-            sentence=detail or "an operator unloaded it",
-            follows="its slots are missing, its memory is free, and it loads nothing",
+            sentence=detail or left or "an operator unloaded it",
+            follows="its slots are missing, its memory is free, and it loads nothing"
+            if is_over
+            else "its slots are missing; running answers end first, or go on elsewhere",
             todo="load it again once it may have requests",
         )
-    left = f"{plural(agent.busy, 'request')} still running" if agent.busy else ""
     return Truth(
         state="drained",
         word="draining" if agent.busy else "drained",

@@ -14,6 +14,7 @@ from paddler_trio.scheduler.truth.truths import Severity, Truth, plural, span
 Page: TypeAlias = Literal["fleet", "model", "requests", "logs", "keys", "metrics"]
 EXPIRES_SOON_S: Final = 14 * 86_400.0
 LATE_LOOP_S: Final = 0.5
+_REPAIR: Final = "make room on its disk, or repair what it names"
 _BEFORE: Final = "the agents serve what they served before"
 _MIXED: Final = "some agents serve the new state, and some the one before"
 _ENDS: Final = {
@@ -158,6 +159,7 @@ def _of_balancer(facts: BalancerFacts) -> Iterator[Problem]:
 
 
 def _of_files(facts: BalancerFacts) -> Iterator[Problem]:
+    """Yield its own files that it cannot write or read."""
     if facts.audit_problem:
         yield Problem(
             id="balancer:audit",
@@ -165,7 +167,7 @@ def _of_files(facts: BalancerFacts) -> Iterator[Problem]:
             severity="bad",
             sentence=f"it cannot be written: {facts.audit_problem.rstrip('.')}",
             follows="who changes what is kept in memory only",
-            todo="make room on its disk, or repair what it names",
+            todo=_REPAIR,
             page="logs",
         )
     if facts.history_problem:
@@ -175,8 +177,7 @@ def _of_files(facts: BalancerFacts) -> Iterator[Problem]:
             severity="warn",
             sentence=facts.history_problem.rstrip("."),
             follows="none: requests wait for nothing of it",
-            todo="make room on its disk, or repair what it names; a file that is set aside may be "
-            "moved away",
+            todo=f"{_REPAIR}; a file that is set aside may be moved away",
             page="metrics",
         )
 

@@ -19,7 +19,7 @@ import attrs
 
 from paddler_trio.system.hardware.llama_build import llama_cpp_build
 from paddler_trio.system.machine import CGROUPS, PROC, available_memory_bytes, granted_cores
-from paddler_trio.wire.trio.machine_facts import MAX_GPUS, GpuFacts, MachineFacts
+from paddler_trio.wire.trio.operations.machine_facts import MAX_GPUS, GpuFacts, MachineFacts
 
 SYS: Final = Path("/sys")
 CPU_SENSORS: Final = ("coretemp", "k10temp", "zenpower", "cpu_thermal")

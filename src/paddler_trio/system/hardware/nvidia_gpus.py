@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from paddler_trio.wire.trio.machine_facts import MAX_GPUS, GpuFacts
+from paddler_trio.wire.trio.operations.machine_facts import MAX_GPUS, GpuFacts
 
 PROGRAM: Final = "nvidia-smi"
 ANSWER_S: Final = 8.0

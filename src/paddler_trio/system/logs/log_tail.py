@@ -16,8 +16,8 @@ import attrs
 import structlog
 
 from paddler_trio.system.logs.log_ring import fields_of, redacted
-from paddler_trio.wire.trio.log_lines import LEVELS, MAX_LINE_CHARS, LogLine, LogPage
-from paddler_trio.wire.trio.operator_orders import MAX_LOG_BYTES
+from paddler_trio.wire.trio.operations.log_lines import LEVELS, MAX_LINE_CHARS, LogLine, LogPage
+from paddler_trio.wire.trio.operations.operator_orders import MAX_LOG_BYTES
 from paddler_trio.wire.visible_text import visible
 
 MAX_LINES: Final = 2000

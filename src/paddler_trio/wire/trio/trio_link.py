@@ -47,9 +47,9 @@ from paddler_trio.wire.trio.cache_commands import CacheProgress, CacheRequest
 from paddler_trio.wire.trio.credential_messages import Rotate, Rotated
 from paddler_trio.wire.trio.desired_state_extras import Extras
 from paddler_trio.wire.trio.fit_messages import AskFit, DeviceRoom, MemoryInForce
-from paddler_trio.wire.trio.machine_facts import Machine
 from paddler_trio.wire.trio.model_questions import Question
-from paddler_trio.wire.trio.operator_orders import Operate
+from paddler_trio.wire.trio.operations.machine_facts import Machine
+from paddler_trio.wire.trio.operations.operator_orders import Operate
 from paddler_trio.wire.trio.placement_rules import check_deployment, check_labels
 from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.upstream_messages import OpenTunnel, Upstream

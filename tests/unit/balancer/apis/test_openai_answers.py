@@ -14,7 +14,8 @@ from openai_values import USAGE, chunks, done, logprob, readers
 from paddler_trio.balancer.apis.answers.answer import Answer, AnswerReader, ContentDelta, Step
 from paddler_trio.balancer.apis.answers.timings import Stopwatch, usage_of
 from paddler_trio.balancer.apis.api_errors import ApiError
-from paddler_trio.balancer.apis.openai.chat import ChatStream, Heading, WholeChat
+from paddler_trio.balancer.apis.openai.answer_heading import Heading
+from paddler_trio.balancer.apis.openai.chat import ChatStream, WholeChat
 from paddler_trio.balancer.apis.openai.chat_request import Delivery
 from paddler_trio.nursery_tree.step_results import RawResult
 from paddler_trio.wire.codec import dumps

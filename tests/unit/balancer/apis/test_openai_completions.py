@@ -22,7 +22,7 @@ from paddler_trio.balancer.apis.fields import Field, FieldSupport
 from paddler_trio.balancer.apis.generation_settings import generation_settings
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server.llama_completion import CompletionEncoder
-from paddler_trio.balancer.apis.openai.chat import Heading
+from paddler_trio.balancer.apis.openai.answer_heading import Heading
 from paddler_trio.balancer.apis.openai.completion_request import (
     CompletionRequest,
     completion_record,

@@ -15,7 +15,8 @@ from paddler_trio.balancer.apis.answers.answer import AnswerReader, Prefilled, S
 from paddler_trio.balancer.apis.answers.timings import PromptProgress, Reports, Stopwatch
 from paddler_trio.balancer.apis.limits import ApiLimits
 from paddler_trio.balancer.apis.llama_server.llama_completion import CompletionEncoder
-from paddler_trio.balancer.apis.openai.chat import ChatStream, Heading
+from paddler_trio.balancer.apis.openai.answer_heading import Heading
+from paddler_trio.balancer.apis.openai.chat import ChatStream
 from paddler_trio.balancer.apis.openai.chat_request import Delivery
 from paddler_trio.balancer.apis.openai.completion_request import (
     read_completion,

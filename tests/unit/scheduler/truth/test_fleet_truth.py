@@ -274,6 +274,7 @@ def test_nothing_is_held_that_is_answered_and_nothing_is_well_that_is_not(
         (AgentFacts(label="a", phase="serving", is_drained=True), "drained", "quiet"),
         (AgentFacts(label="a", phase="unloaded", is_drained=True), "unloaded", "quiet"),
         (AgentFacts(label="a", phase="unloaded", detail="since 2"), "unloaded", "quiet"),
+        (AgentFacts(label="a", phase="unloading", busy=1), "unloading", "quiet"),
         (AgentFacts(label="a", phase="loading", progress=0.256), "loading 26%", "info"),
         (AgentFacts(label="a", phase="draining"), "changing the model", "info"),
         (AgentFacts(label="a", phase="failed"), "failed", "bad"),

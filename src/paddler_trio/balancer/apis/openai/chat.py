@@ -3,8 +3,6 @@ or in chunks."""
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
@@ -35,12 +33,11 @@ from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import (
     Backend,
     cluster_parameters,
-    fingerprint,
-    model_name,
     must_generate,
 )
 from paddler_trio.balancer.apis.generation_settings import generation_settings
 from paddler_trio.balancer.apis.image_fetch import fetch_images
+from paddler_trio.balancer.apis.openai.answer_heading import Heading, heading_of
 from paddler_trio.balancer.apis.openai.chat_calls import CallDeltas, whole_call
 from paddler_trio.balancer.apis.openai.chat_request import Delivery, read_chat
 from paddler_trio.balancer.apis.questions import end_tokens, rendered
@@ -48,27 +45,6 @@ from paddler_trio.balancer.apis.shapes import Json
 from paddler_trio.net.server import sse
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.trio.work import Generate
-
-
-@attrs.define(kw_only=True)
-class Heading:
-    """Hold what every chunk of one answer begins with. ``created`` is in seconds since 1970; the
-    names are of what answers, and right from the first token on."""
-
-    model: str
-    fingerprint: str
-    created: int
-    id: str = attrs.field(factory=lambda: "chatcmpl-" + secrets.token_urlsafe(21))
-
-    def fields(self, kind: str) -> Json:
-        return {
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": self.fingerprint,
-        }
-
 
 # ------------------------------------------------------------------------------ a whole answer
 
@@ -393,22 +369,3 @@ async def verbose_of(
             end_tokens=await end_tokens(backend, exchange, generate),
         ),
     }
-
-
-def heading_of(
-    backend: Backend, exchange: ApiExchange, asked: str | None, *, prefix: str = "chatcmpl-"
-) -> Heading:
-    """Return the heading of an answer to this request, with an id that begins with ``prefix``."""
-
-    def name() -> None:
-        heading.model = model_name(backend, exchange, asked)
-        heading.fingerprint = fingerprint(backend, exchange)
-
-    heading = Heading(
-        model=model_name(backend, exchange, asked),
-        fingerprint=fingerprint(backend, exchange),
-        created=int(time.time()),
-        id=prefix + secrets.token_urlsafe(21),
-    )
-    exchange.on_revision = name
-    return heading

@@ -30,10 +30,9 @@ from paddler_trio.balancer.apis.answers.timings import Stopwatch, usage_of
 from paddler_trio.balancer.apis.api_errors import naming_fields, prompt_too_long
 from paddler_trio.balancer.apis.api_exchange import ApiExchange
 from paddler_trio.balancer.apis.backend import Backend, cells_at_most, must_generate
+from paddler_trio.balancer.apis.openai.answer_heading import Heading, heading_of
 from paddler_trio.balancer.apis.openai.chat import (
     ChunkStream,
-    Heading,
-    heading_of,
     timings_beside,
     verbose_of,
     verbosely,

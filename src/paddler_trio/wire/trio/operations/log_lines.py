@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 from paddler_trio.wire.scalars import Uint64
-from paddler_trio.wire.trio.operator_orders import MAX_LOG_BYTES, MAX_LOG_LINES
+from paddler_trio.wire.trio.operations.operator_orders import MAX_LOG_BYTES, MAX_LOG_LINES
 from paddler_trio.wire.visible_text import visible
 
 LEVELS: Final = ("debug", "info", "warning", "error")

@@ -1,0 +1,1 @@
+"""Messages with which operators look after machines: facts, orders, and lines of logs."""
