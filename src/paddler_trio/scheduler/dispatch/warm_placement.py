@@ -43,7 +43,7 @@ MOST_SERVED: Final = 4
 """So many requests, itself included, count as gaining by what is not computed again."""
 MAX_ANSWERS: Final = 16_384
 MAX_HELD: Final = 64
-MOST_SHOWN: Final = 3
+MOST_SHOWN: Final = 2
 WORTH_TELLING: Final = 32
 """Tokens; with fewer, nothing is learned of what was kept or how fast a prompt is computed."""
 
