@@ -48,8 +48,8 @@ from paddler_trio.nursery_tree.step_results import (
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.slot_decisions import Choice
 from paddler_trio.scheduler.dispatch.slot_ledger import RequestKey
+from paddler_trio.wire.prompt_blocks import NO_BLOCKS
 from paddler_trio.wire.trace_parent import TraceContext
-from paddler_trio.wire.trio.prompt_blocks import NO_BLOCKS
 from paddler_trio.wire.trio.prompt_stages import PromptStages
 from paddler_trio.wire.trio.request_frame import EncodedWork
 from paddler_trio.wire.trio.request_trace import RequestTrace
@@ -232,6 +232,8 @@ class Request:
     """Names of the agents it was given to, in order."""
     revision: str | None = attrs.field(default=None, init=False)
     """The digest of what the last of them served then; None if that is not known."""
+    choice: Choice | None = attrs.field(default=None, init=False)
+    """Why it was given to the last of them."""
     waited_s: float = attrs.field(default=0.0, init=False)
     """In the queue, all its stays together."""
     num_results: int = attrs.field(default=0, init=False)
@@ -356,6 +358,7 @@ class Request:
     def grant(self, lease: Lease) -> None:
         """The slot of ``lease`` is this request's."""
         self.agents.append(lease.agent.label)
+        self.choice = lease.choice
         self._enter(Leased(lease))
 
     def emit(self, results: Results, now_s: float) -> bool:

@@ -16,7 +16,7 @@ from paddler_trio.wire.paddler.request_params import (
     ContinueFromRawPromptParams,
     ConversationMessage,
 )
-from paddler_trio.wire.trio.prompt_blocks import BLOCK_BYTES, IMAGE_BYTES, PromptBlocks
+from paddler_trio.wire.prompt_blocks import BLOCK_BYTES, IMAGE_BYTES, PromptBlocks
 from paddler_trio.wire.trio.request_frame import encode_work
 from paddler_trio.wire.trio.work import (
     ConversationPrompt,
@@ -137,7 +137,7 @@ def test_a_long_prompt_is_known_within_a_sixteenth(size: int) -> None:
 
 
 def test_eight_kilobytes_are_hashed_in_no_time() -> None:
-    from paddler_trio.wire.trio.prompt_blocks import prompt_blocks
+    from paddler_trio.wire.prompt_blocks import prompt_blocks
 
     work = Generate(prompt=ConversationPrompt(messages=({"role": "user", "content": "x" * 8192},)))
     body = encode_work(work).body

@@ -16,8 +16,8 @@ def why(choice: Choice | None) -> str:
     wanted = choice.wanted
     names = sorted(n.removeprefix(ADAPTER) for n in wanted.needs if n.startswith(ADAPTER))
     adapters = f"; it is computed with the LoRA adapters {', '.join(names)}" if names else ""
-    is_free = wanted.kind is None and wanted.revision is None and not wanted.needs
-    if is_free and choice.prediction is not None and choice.prediction.tokens:
+    may_be_any = wanted.kind is None and wanted.revision is None
+    if may_be_any and choice.prediction is not None and choice.prediction.tokens:
         return f"{_predicted(choice.prediction, is_held=choice.held)}{adapters}"[:MAX_TEXT_CHARS]
     words = _why(
         choice.candidates,

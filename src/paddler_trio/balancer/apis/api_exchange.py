@@ -42,9 +42,15 @@ from paddler_trio.scheduler.dispatch.slot_ledger import Priority
 from paddler_trio.wire.codec import dumps
 from paddler_trio.wire.json_limits import JsonLimits
 from paddler_trio.wire.json_text import is_deeper, is_long, runs_of
+from paddler_trio.wire.visible_text import visible
 
 PORTION_BYTES: Final = 262_144
 """The bytes of an answer that are written before the client has read those before them."""
+
+EXPLAIN_HEADER: Final = b"x-paddler-explain"
+"""A request with it is told why the agent was chosen that answers it, if that is known when the
+headers of its response are sent."""
+PLACEMENT_HEADER: Final = b"x-paddler-placement"
 
 T = TypeVar("T")
 FindPreset: TypeAlias = Callable[[object, "frozenset[str] | None"], "ChosenPreset | None"]
@@ -86,6 +92,8 @@ class ApiExchange:
     """The bytes that are held of its answer."""
     revision: str | None = attrs.field(default=None, init=False)
     """The digest of what answers it, once an agent does; of several, the first."""
+    placement: str = attrs.field(default="", init=False)
+    """Why that agent answers it; of several, the first."""
     on_revision: Callable[[], None] = attrs.field(default=lambda: None, init=False)
     """Called when that is known, before anything of the answer is read."""
     has_stored_items: bool = attrs.field(default=False, init=False)
@@ -300,6 +308,8 @@ class ApiExchange:
         ]
         if (ignored := self.ignored.header()) is not None:
             own.append((HEADER, ignored))
+        if self.placement and self.http.header(EXPLAIN_HEADER) is not None:
+            own.append((PLACEMENT_HEADER, visible(self.placement).encode("ascii", "replace")))
         return own
 
 

@@ -8,6 +8,7 @@ from functools import partial
 import attrs
 import trio
 
+from paddler_trio.balancer.activity.deadlines import Deadlines
 from paddler_trio.balancer.activity.event_feed import EventFeed
 from paddler_trio.balancer.activity.measures.agent_measures import AgentMeasures
 from paddler_trio.balancer.activity.measures.balancer_measures import BalancerMeasures
@@ -68,6 +69,7 @@ class BalancerCore:
     audit: AuditLog
     statsd: StatsdExporter | None
     problems: ProblemList
+    deadlines: Deadlines
     goodbye: trio.Event = attrs.field(factory=trio.Event)
     """Set when sockets shall end."""
     moving: trio.Event = attrs.field(factory=trio.Event)
@@ -99,24 +101,22 @@ class BalancerCore:
         metrics = MetricsHistory(lambda: capacity(dispatcher.agents.values()))
         recorder = MetricsObserver(metrics, activity.finished)
         collector = HistoryCollector(activity, metrics)
-        placed = PlacementObserver(WarmPlacement(trio.current_time))
-        all_observers = Observers((placed, activity, *observers, requests, recorder, collector))
-        dispatcher = Dispatcher(_limits(config), all_observers, placed.placement)
-        states = FleetKeeper(
-            open_fleet_database(config.state_database),
-            dispatcher,
-            rules=attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s),
+        placed, deadlines = _placing()
+        all_observers = Observers(
+            (placed, deadlines, activity, *observers, requests, recorder, collector)
         )
+        dispatcher = Dispatcher(_limits(config), all_observers, placed.placement)
+        states = _states(config, dispatcher)
         fleet, lag = FleetController(states, dispatcher), LoopLag()
         budget = InputBudget(config.input_memory_bytes)
         measures = BalancerMeasures(dispatcher, fleet, requests, budget, lag, keys)
         measures.placed = placed
         measures.store = store = model_store_child(config, states)
         rollouts = FleetRollouts(fleet)
-        statsd = {} if config.statsd_addr is None else {"statsd": [config.statsd_addr]}
         problems = _problems(config, dispatcher, states, rollouts, lag)
         history = history_keeper(config, collector)
-        feed = event_feed(activity, states, rollouts, metrics, {**addresses, **statsd}, problems)
+        shown = {**addresses, **({"statsd": [config.statsd_addr]} if config.statsd_addr else {})}
+        feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(
             dispatcher,
             activity,
@@ -133,6 +133,7 @@ class BalancerCore:
             problems.audit,
             StatsdExporter.of(config, dispatcher.statistics),
             problems,
+            deadlines,
         )
 
     def watch_certificate(self, left_s: Callable[[], float]) -> None:
@@ -145,6 +146,7 @@ class BalancerCore:
         return {
             **({} if self.audit.file is None else {"audit log": self.audit.file.run}),
             "event loop lag": self.lag.run,
+            "request deadlines": partial(self.deadlines.run, dispatcher.pools),
             "ready sockets": run_ready_sockets,
             "request activity": partial(
                 self.activity.run, dispatcher.pools.position, dispatcher.pools.obstacle
@@ -166,6 +168,17 @@ class BalancerCore:
                 else {"model store": partial(keep, "model store", ModelStoreError, self.store.run)}
             ),
         }
+
+
+def _placing() -> tuple[PlacementObserver, Deadlines]:
+    """Return what places requests, and what ends those whose clients wait no longer."""
+    placed = PlacementObserver(WarmPlacement(trio.current_time))
+    return placed, Deadlines(placed.placement)
+
+
+def _states(config: BalancerConfig, dispatcher: Dispatcher) -> FleetKeeper:
+    rules = attrs.evolve(PADDLERS_RULES, min_ready_s=config.rollout_min_ready_s)
+    return FleetKeeper(open_fleet_database(config.state_database), dispatcher, rules=rules)
 
 
 def _limits(config: BalancerConfig) -> DispatchLimits:

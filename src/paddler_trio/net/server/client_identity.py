@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from contextvars import ContextVar
 
 import attrs
@@ -45,6 +47,12 @@ class Source:
         return ", ".join([part for part in parts if part])
 
 
+TIMEOUT_HEADER = b"x-request-timeout"
+MAX_TIMEOUT_S = 86_400.0
+MAX_TIMEOUT_CHARS = 32
+_SECONDS = re.compile(rb"(\d{1,16}(?:\.\d{1,16})?)\s*s?")
+TIMEOUT_S: ContextVar[float | None] = ContextVar("timeout_s", default=None)
+"""For how long the client of the request waits that this task answers; None for any time."""
 SOURCE: ContextVar[Source | None] = ContextVar("source", default=None)
 """Of the request that this task answers; tasks that it starts have the same."""
 
@@ -54,8 +62,10 @@ def client_of(exchange: Exchange) -> tuple[str, Priority]:
 
     With an API key the client is the key's name, so several names do not get several turns. Without
     one it is the text of ``X-Paddler-Client``; requests without both share one anonymous client.
-    ``X-Paddler-Priority`` is high, normal (the default) or low.
+    ``X-Paddler-Priority`` is high, normal (the default) or low. ``X-Request-Timeout`` is kept in
+    ``TIMEOUT_S``.
     """
+    TIMEOUT_S.set(timeout_of(exchange))
     size_bytes = len(exchange.header(CLIENT_HEADER) or b"")
     if size_bytes > MAX_CLIENT_CHARS:
         raise HttpProblem(
@@ -68,6 +78,26 @@ def client_of(exchange: Exchange) -> tuple[str, Priority]:
             400, f"X-Paddler-Priority is {name.lower()!r}, must be high, normal or low"
         )
     return client, Priority[name]
+
+
+def timeout_of(exchange: Exchange) -> float | None:
+    """Return the seconds for which the client waits for the whole answer; None for any time.
+
+    HttpProblem 400 if ``X-Request-Timeout`` is no number of seconds, or out of bounds.
+    """
+    text = exchange.header(TIMEOUT_HEADER)
+    if text is None:
+        return None
+    found = _SECONDS.fullmatch(text[:MAX_TIMEOUT_CHARS].strip())
+    seconds = math.nan if found is None else float(found[1])
+    if not 0 < seconds <= MAX_TIMEOUT_S:
+        shown = visible(text[:MAX_TIMEOUT_CHARS].decode("latin-1"))
+        raise HttpProblem(
+            400,
+            f"X-Request-Timeout is {shown!r}, must be seconds, more than 0 and at most "
+            f"{MAX_TIMEOUT_S:g}",
+        )
+    return seconds
 
 
 def named_client(exchange: Exchange) -> str:

@@ -19,7 +19,7 @@ _SLOT_S: Final = 4.0
 
 
 class Prompt(Protocol):
-    """The beginning of a prompt as hashes of blocks, see ``wire/trio/prompt_blocks.py``."""
+    """The beginning of a prompt as hashes of blocks, see ``wire/prompt_blocks.py``."""
 
     @property
     def hashes(self) -> tuple[int, ...]: ...

@@ -38,13 +38,21 @@ class ServiceRate:
                 self._interval_s += _WEIGHT * (interval_s - self._interval_s)
         self._since_s = now_s if waiting else None
 
-    def retry_after_s(self, waiting: int, now_s: float) -> int:
-        """Return the whole seconds until the buffer, with ``waiting`` requests in it, has likely
-        moved on."""
+    def wait_s(self, places: int, now_s: float) -> float | None:
+        """Return when so many more requests will likely have got a slot; None if it is not
+        known."""
         interval_s = self._interval_s
         if interval_s is None:
-            return LONGEST_S // 6
+            return None
         if self._since_s is not None:
             # a long time without any ending is better evidence than the average
             interval_s = max(interval_s, (now_s - self._since_s) * _WEIGHT)
-        return min(LONGEST_S, max(SHORTEST_S, math.ceil(waiting * interval_s)))
+        return places * interval_s
+
+    def retry_after_s(self, waiting: int, now_s: float) -> int:
+        """Return the whole seconds until the buffer, with ``waiting`` requests in it, has likely
+        moved on."""
+        wait_s = self.wait_s(waiting, now_s)
+        if wait_s is None:
+            return LONGEST_S // 6
+        return min(LONGEST_S, max(SHORTEST_S, math.ceil(wait_s)))

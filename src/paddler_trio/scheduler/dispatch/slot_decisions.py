@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import attrs
 
@@ -11,8 +11,7 @@ from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 
 
-@attrs.frozen
-class Option:
+class Option(NamedTuple):
     """An agent that a request could be given to, by its name.
 
     Args:
@@ -27,8 +26,7 @@ class Option:
     wait_s: float = 0.0
 
 
-@attrs.frozen
-class Prediction:
+class Prediction(NamedTuple):
     """The agents that were compared for a request, the one that was to have it at once first; the
     prompt is believed to have so many ``tokens``."""
 
@@ -36,8 +34,7 @@ class Prediction:
     options: tuple[Option, ...]
 
 
-@attrs.frozen
-class Pick:
+class Pick(NamedTuple):
     """The agent that a request shall have; or, with ``until_s``, the one that it waits for until
     then at the latest, though others have free slots."""
 

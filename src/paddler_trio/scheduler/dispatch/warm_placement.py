@@ -43,7 +43,7 @@ MOST_SERVED: Final = 4
 """So many requests, itself included, count as gaining by what is not computed again."""
 MAX_ANSWERS: Final = 16_384
 MAX_HELD: Final = 64
-MOST_SHOWN: Final = 3
+MOST_SHOWN: Final = 2
 WORTH_TELLING: Final = 32
 """Tokens; with fewer, nothing is learned of what was kept or how fast a prompt is computed."""
 
@@ -238,6 +238,16 @@ class WarmPlacement:
                 self._hold(asked, best_busy[3])
                 return Pick(best_busy[3], prediction, self.now_s() + moment_s)
         return Pick(chosen[3], prediction)
+
+    def quickest_s(self, request: RequestKey) -> float:
+        """Return the least time from a slot to the first token of a request that is predicted for
+        any agent; 0 as long as no agent was measured."""
+        asked = self._asked.get(request)
+        if asked is None or not asked.fleet.tokens_per_s.is_measured:
+            return 0.0
+        agents = [*self.index.find(asked.hashes), *islice(asked.fleet.agents, MAX_LOOKED_AT)]
+        depths = {agent: self.index.depth(agent, asked.hashes) for agent in agents}
+        return min((self._time_s(agent, asked, depths[agent]) for agent in depths), default=0.0)
 
     # -------------------------------------------------------------- private
 

@@ -12,7 +12,7 @@ import attrs
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 
 BLOCK_TOKENS: Final = 64
-"""What a block of a prompt is, as in ``wire/trio/prompt_blocks.py`` at four bytes a token."""
+"""What a block of a prompt is, as in ``wire/prompt_blocks.py`` at four bytes a token."""
 
 
 @attrs.frozen

@@ -13,7 +13,8 @@ import attrs
 from paddler_trio.scheduler.dispatch.fair_order import RequestKey
 from paddler_trio.scheduler.dispatch.placement import AgentKey
 from paddler_trio.scheduler.dispatch.prefix_index import PrefixIndex
-from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Granted
+from paddler_trio.scheduler.dispatch.service_rate import ServiceRate
+from paddler_trio.scheduler.dispatch.slot_decisions import BufferFull, Granted, Queued
 from paddler_trio.scheduler.dispatch.slot_ledger import SlotLedger
 from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 from paddler_trio.scheduler.virtual.virtual_engine import (
@@ -47,12 +48,20 @@ class Turn:
 
 @attrs.define
 class Outcome:
-    """The outcome of a turn; ``ttft_s``: from its arrival, None if it was refused."""
+    """The outcome of a turn.
+
+    Args:
+      ttft_s: from its arrival, None if it was refused.
+      waited_s: for a slot.
+      predicted_wait_s: as it was expected at its arrival; None if it was not known, or none.
+    """
 
     turn: Turn
     arrived_s: float
     agent: AgentKey | None = None
     ttft_s: float | None = None
+    waited_s: float = 0.0
+    predicted_wait_s: float | None = None
     cached: int = 0
     ended_s: float | None = None
 
@@ -78,6 +87,7 @@ class VirtualFleet:
     outcomes: list[Outcome] = attrs.field(factory=list, init=False)
     ledger: SlotLedger = attrs.field(init=False)
     placement: WarmPlacement | None = attrs.field(default=None, init=False)
+    rate: ServiceRate = attrs.field(factory=ServiceRate, init=False)
     agents: dict[AgentKey, VirtualEngine] = attrs.field(factory=dict, init=False)
     _events: list[tuple[float, int, Happening]] = attrs.field(factory=list, init=False)
     _numbers: count[int] = attrs.field(factory=lambda: count(1), init=False)
@@ -124,12 +134,16 @@ class VirtualFleet:
         if isinstance(decision, BufferFull):
             return
         self._by_key[key] = outcome
+        if isinstance(decision, Queued):
+            self.rate.waits(self.now_s)
+            outcome.predicted_wait_s = self.rate.wait_s(decision.ahead + 1, self.now_s)
         self._apply([decision] if isinstance(decision, Granted) else [])
 
     def _apply(self, grants: Sequence[Granted]) -> None:
         for granted in grants:
             outcome = self._by_key[granted.request]
             outcome.agent = granted.agent
+            outcome.waited_s = self.now_s - outcome.arrived_s
             turn, engine = outcome.turn, self.agents[granted.agent]
             engine.start(granted.request, turn.prompt, turn.then, turn.answer_tokens, self.now_s)
             if granted.agent not in self._passing:
@@ -170,6 +184,7 @@ class VirtualFleet:
                 self._at(self.now_s + following.pause_s, partial(self._arrive, following))
         for each in done:
             self._apply(self.ledger.end(each.key))
+            self.rate.ended(self.now_s, waiting=self.ledger.num_waiting)
         if engine.running and agent not in self._passing:
             self._pass(agent)
 

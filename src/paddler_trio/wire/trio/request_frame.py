@@ -22,9 +22,9 @@ from paddler_trio.errors import WireError
 from paddler_trio.wire.codec import dumps, loads, unstructure
 from paddler_trio.wire.json_text import dumps_in_runs
 from paddler_trio.wire.paddler.request_params import GenerateEmbeddingBatchParams, PaddlerWork
+from paddler_trio.wire.prompt_blocks import NO_BLOCKS, PromptBlocks, prompt_blocks
 from paddler_trio.wire.trio.adapters import ADAPTER
 from paddler_trio.wire.trio.paddler_translation import UnsupportedByPaddler, paddler_work
-from paddler_trio.wire.trio.prompt_blocks import NO_BLOCKS, PromptBlocks, prompt_blocks
 from paddler_trio.wire.trio.request_trace import RequestTrace
 from paddler_trio.wire.trio.trio_link import INFILL, MAX_FRAME_BYTES, SUBPROTOCOL
 from paddler_trio.wire.trio.work import Embed, Generate, InfillPrompt, Rank, Work

@@ -9,6 +9,8 @@ from typing import Final
 import attrs
 import trio
 
+from paddler_trio.balancer.activity.deadlines import expected_start_s
+from paddler_trio.balancer.activity.placement_words import why
 from paddler_trio.balancer.agents.direct_results import DirectResults, send_directly
 from paddler_trio.balancer.agents.ready_steps import StepReader, ready_steps
 from paddler_trio.balancer.agents.work_encoding import encoded
@@ -127,7 +129,9 @@ class StepSource:
             if ahead is not None:
                 held = self.dispatcher.pools.hold_of(request)
                 why = "" if held is None else f" {_in_one_line(held.reason)}"
-                return f"queued position={ahead}{why}"
+                start_s = expected_start_s(self.dispatcher.pools, request)
+                when = "" if start_s is None else f" expected_start_s={start_s:.1f}"
+                return f"queued position={ahead}{when}{why}"
             if choice in self._progress and not request.tokens:
                 progress = self._progress[choice]
                 done = progress.get("computed"), progress.get("total")
@@ -274,6 +278,7 @@ class StepSource:
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
             exchange.revision = self._requests[choice].revision
+            exchange.placement = why(self._requests[choice].choice)
             exchange.on_revision()
         results = step_results.results
         error = from_result(results[-1]) if results else None

@@ -1,0 +1,78 @@
+"""A fleet in virtual time: what it shows of the deciders of the balancer."""
+
+from __future__ import annotations
+
+import random
+from itertools import accumulate
+
+import pytest
+
+from paddler_trio.scheduler.virtual.virtual_engine import (
+    BLOCK_TOKENS,
+    EngineSpeed,
+    VirtualPrompt,
+)
+from paddler_trio.scheduler.virtual.virtual_fleet import Turn, VirtualFleet
+
+SPEED = EngineSpeed()
+
+
+def prompt(name: object, blocks: int, rest: int = 30) -> VirtualPrompt:
+    hashes = tuple(hash(each) for each in accumulate((name, n) for n in range(blocks)))
+    return VirtualPrompt(hashes, BLOCK_TOKENS * blocks + rest)
+
+
+def arrivals(
+    dice: random.Random, number: int, every_s: float, *, tenants: int = 0
+) -> list[tuple[float, Turn]]:
+    """Requests of 4 to 20 blocks; of so many tenants, whose prompts begin alike."""
+    made, at_s = list[tuple[float, Turn]](), 0.0
+    for each in range(number):
+        at_s += dice.expovariate(1 / every_s)
+        name = dice.randrange(tenants) if tenants else each
+        asked = prompt(name, 20 if tenants else dice.randint(4, 20))
+        made.append((at_s, Turn(asked, asked.hashes, dice.randint(20, 80))))
+    return made
+
+
+@pytest.mark.parametrize("load", [1.5, 3.0])
+def test_a_wait_is_predicted_within_a_factor_of_two(load: float) -> None:
+    fleet = VirtualFleet([(2, SPEED)] * 3)
+    outcomes = fleet.run(arrivals(random.Random(1), 400, 0.3 / load))
+    known = [
+        each.predicted_wait_s / each.waited_s
+        for each in outcomes
+        if each.predicted_wait_s is not None and each.waited_s > 1.0
+    ]
+    assert len(known) > 150
+    right = [each for each in known if 0.5 <= each <= 2.0]
+    assert len(right) >= 0.9 * len(known)
+
+
+def test_everything_is_answered_and_tokens_are_computed_or_cached() -> None:
+    fleet = VirtualFleet([(2, SPEED), (4, SPEED.slowed(2.0))])
+    outcomes = fleet.run(arrivals(random.Random(2), 200, 0.2, tenants=5))
+    assert all(each.ttft_s is not None and each.ended_s is not None for each in outcomes)
+    cached = sum(each.cached for each in outcomes)
+    assert cached + fleet.computed_tokens == sum(each.turn.prompt.tokens for each in outcomes)
+
+
+def test_by_prediction_less_is_computed_and_first_tokens_come_earlier() -> None:
+    def median_s(fleet: VirtualFleet) -> float:
+        outcomes = fleet.run(arrivals(random.Random(3), 300, 0.25, tenants=60))
+        return sorted(each.ttft_s or 0.0 for each in outcomes)[150]
+
+    speed = EngineSpeed(cache_tokens=30_000)
+    warm = VirtualFleet([(2, speed)] * 4)
+    loaded = VirtualFleet([(2, speed)] * 4, is_warm=False)
+    assert median_s(warm) < 0.5 * median_s(loaded)
+    assert warm.computed_tokens < 0.6 * loaded.computed_tokens
+
+
+def test_the_same_requests_have_the_same_outcome() -> None:
+    def times() -> list[float | None]:
+        fleet = VirtualFleet([(2, SPEED)] * 3)
+        made = arrivals(random.Random(4), 200, 0.1, tenants=8)
+        return [each.ttft_s for each in fleet.run(made)]
+
+    assert times() == times()
