@@ -114,7 +114,6 @@ class BalancerCore:
         measures.store = store = model_store_child(config, states)
         rollouts = FleetRollouts(fleet)
         problems = _problems(config, dispatcher, states, rollouts, lag)
-        history = history_keeper(config, collector)
         shown = {**addresses, **({"statsd": [config.statsd_addr]} if config.statsd_addr else {})}
         feed = event_feed(activity, states, rollouts, metrics, shown, problems)
         return cls(

@@ -171,8 +171,12 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
+def _is_mac() -> bool:
+    return sys.platform == "darwin"
+
+
 def _system(etc: Path) -> str:
-    if sys.platform == "darwin":
+    if _is_mac():
         return f"macOS {platform.mac_ver()[0]}"
     for line in _lines(etc / "os-release"):
         name, _, value = line.partition("=")
@@ -182,7 +186,7 @@ def _system(etc: Path) -> str:
 
 
 def _cpu(proc: Path) -> str:
-    if sys.platform == "darwin":
+    if _is_mac():
         return _sysctl("machdep.cpu.brand_string")
     for line in _lines(proc / "cpuinfo"):
         name, _, value = line.partition(":")

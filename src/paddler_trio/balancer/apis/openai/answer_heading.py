@@ -14,7 +14,7 @@ from paddler_trio.balancer.apis.shapes import Json
 
 @attrs.define(kw_only=True)
 class Heading:
-    """Hold what every chunk of one answer begins with. ``created`` is in seconds since 1970; the
+    """Begin every chunk of one answer alike. ``created`` is in seconds since 1970; the
     names are of what answers, and right from the first token on."""
 
     model: str
