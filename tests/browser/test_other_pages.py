@@ -84,7 +84,11 @@ def test_metrics_are_drawn_after_requests_and_told_in_a_table(
     page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 20)
     times = page.locator(".u-legend .u-series:first-child .u-value")
     expect(times.first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
-    assert len(set(times.all_inner_texts())) == 1  # the cursors show the same moment
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20)
+    page.wait_for_function(  # the cursors show the same moment
+        """() => new Set([...document.querySelectorAll(".u-legend .u-series:first-child .u-value")]
+            .map((each) => each.textContent)).size === 1"""
+    )
     page.get_by_role("radio", name="Table").check(force=True)
     table = page.get_by_role("region", name="Metrics of the last hour")
     expect(table.get_by_role("row")).not_to_have_count(1)

@@ -88,11 +88,11 @@ def test_agents_are_a_plain_table_in_a_pipe(shared_fleet: Fleet) -> None:
     ended = managed(shared_fleet, "agents")
     assert ended.returncode == SUCCESS
     header, row = ended.stdout.splitlines()
-    heads = ["name", "id", "protocol", "slots", "phase", "model", "memory", "issues"]
+    heads = ["name", "id", "protocol", "slots", "phase", "model", "context", "memory", "issues"]
     assert header.split() == heads
     id_ = shared_fleet.agent_view("a1")["id"]
     *cells, host, size, unit, issues = row.split()
-    assert cells == ["a1", id_, "paddler-trio.1", "0/4", "serving", str(BUNDLED_MODEL)]
+    assert cells == f"a1 {id_} paddler-trio.1 0/4 serving {BUNDLED_MODEL} 256 a slot".split()
     assert (host, unit, issues) == ("host", "MiB", "-")
     assert float(size) > 10, "what a process with a model takes"
     assert ended.stderr == ""

@@ -17,6 +17,7 @@ from paddler_trio.balancer.activity.measures.request_measures import (
     INFERENCE_ROUTES,
     RequestMeasures,
 )
+from paddler_trio.balancer.activity.placement_observer import PlacementObserver
 from paddler_trio.balancer.activity.request_activity import RequestActivity
 from paddler_trio.balancer.apis.api_routes import api_routers
 from paddler_trio.balancer.fleet.deployments import Deployments
@@ -29,6 +30,7 @@ from paddler_trio.net.server.router import WEBSOCKET
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatch_observer import Observers
 from paddler_trio.nursery_tree.request import Request
+from paddler_trio.scheduler.dispatch.warm_placement import WarmPlacement
 from paddler_trio.scheduler.fleet.fleet_values import (
     Host,
     Instance,
@@ -431,6 +433,7 @@ async def test_the_families_are_those_of_the_registry_in_its_order() -> None:
     async with world() as here:
         measures = measured(here)
         measures.certificate_left_s = lambda: 86_400.4
+        measures.placed = PlacementObserver(WarmPlacement(trio.current_time))
         names = [each.definition for each in measures.collect()]
         assert shown(measures)["tls_certificate_expiry_seconds"] == {(): 86_400}
     absent = ("api_key_", "model_store_")  # there is no key file, and no store

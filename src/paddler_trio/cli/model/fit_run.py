@@ -39,8 +39,8 @@ DOES_NOT_FIT: Final = 1
 WOULD_NOT_LOAD: Final = 422
 """Status of an answer about a model that no memory would help."""
 AT_ONCE: Final = 16
-FIT_ANSWER_S: Final = 110.0
 """Agents that are asked at the same time."""
+FIT_ANSWER_S: Final = 110.0
 
 
 def run_fit(
@@ -138,7 +138,8 @@ def _of_agent(client: ManagementClient, plain: Mapping[str, object], view: Agent
     try:
         report = client.ask_agent("POST", view.id, "fit", body=plain, answer_s=FIT_ANSWER_S)
     except BalancerRefusedError as error:
-        return FitAnswer(view.label, False if error.status == WOULD_NOT_LOAD else None, str(error))
+        fits = False if error.status == WOULD_NOT_LOAD else None
+        return FitAnswer(view.label, fits, str(error).rpartition(f"): {view.label}: ")[2])
     return FitAnswer.of(view.label, report)
 
 

@@ -204,6 +204,11 @@ SURFACES: dict[str, tuple[Any, dict[str, Any]]] = {
     "/api/embeddings": (_record(ollama_fields.embeddings_record), {"prompt": "p"}),
     "/api/show": (_record(ollama_fields.show_record), {"model": "m"}),
     "/api/pull": (_record(ollama_fields.pull_record), {"model": "m"}),
+    "/api/create": (_record(ollama_fields.create_record), {"model": "m"}),
+    "/api/copy": (
+        _record(ollama_fields.copy_record),
+        {"source": "m", "destination": "n"},
+    ),
 }
 FREE = ("arguments", "parameters", "schema", "input_schema", "input", "json", "stream_options")
 """What is below is the client's own, or passed on as it is."""
