@@ -54,7 +54,7 @@ function Jump({ close }: { close: () => void }) {
     }
   };
   return (
-    <Dialog title="Go to" close={close} size="small">
+    <Dialog title="Go to" close={close} size="small" atOnce>
       <div class="palette">
         <input
           class="input"

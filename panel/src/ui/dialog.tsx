@@ -1,12 +1,13 @@
 import type { ComponentChildren } from "preact";
-import { useId, useLayoutEffect, useRef } from "preact/hooks";
+import { useEffect, useId, useLayoutEffect, useRef } from "preact/hooks";
 import { Button } from "./button";
 
 /**
  * A modal window over the page, while it is mounted. Escape and a click beside it close it, unless `mayClose` says no.
  * With `stays` only its actions do: for what is shown once.
  *
- * `actions` stand at its lower edge, the main one last.
+ * `actions` stand at its lower edge, the main one last. With `atOnce` the next key is typed into it; one that an Escape
+ * opens must not be: a browser takes both for one.
  */
 export function Dialog({
   title,
@@ -16,6 +17,7 @@ export function Dialog({
   size = "normal",
   mayClose,
   stays = false,
+  atOnce = false,
 }: {
   title: string;
   close: () => void;
@@ -24,11 +26,12 @@ export function Dialog({
   size?: "small" | "normal" | "wide";
   mayClose?: () => boolean;
   stays?: boolean;
+  atOnce?: boolean;
 }) {
   const element = useRef<HTMLDialogElement>(null);
   const heading = useId();
-  useLayoutEffect(() => {
-    // before the next key: whoever types at once types into it
+  const useShown = atOnce ? useLayoutEffect : useEffect;
+  useShown(() => {
     const dialog = element.current;
     const before = document.activeElement;
     dialog?.showModal();
