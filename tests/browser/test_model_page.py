@@ -236,6 +236,7 @@ def test_a_model_that_is_not_there_is_rolled_back_with_its_reason(
 ) -> None:
     tried = current(fleet)["revision"]["revision"] + 1
     missing = tmp_path / "missing.gguf"
+    model_page.expect_error("status of 422")  # the answer about a file that is not there
     fill(model_page, "model", str(missing))
     dialog = review(model_page)
     expect(dialog).to_contain_text("new weights")

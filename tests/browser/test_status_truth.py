@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,13 @@ AGENTS = 2
 
 
 @pytest.fixture(scope="module")
-def fleet(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state") / "state.json"
+
+
+@pytest.fixture(scope="module")
+def fleet(chromium: Browser, state: Path) -> Iterator[Fleet]:
     """Two agents, and a balancer that keeps its state in a file."""
-    state = tmp_path_factory.mktemp("state") / "state.json"
     options = ["--web-admin-panel-addr=127.0.0.1:0", f"--state-database=file://{state}"]
     with Fleet.start(agents=AGENTS, slots=4, model=None, balancer_options=options) as fleet:
         revision = apply(fleet, deployment(BUNDLED_MODEL))
@@ -96,7 +101,7 @@ def test_another_temperature_is_no_load(fleet: Fleet) -> None:
 
 
 def test_a_killed_agent_stays_listed_through_a_restart_until_it_is_forgotten(
-    viewer: Viewer, fleet: Fleet
+    viewer: Viewer, fleet: Fleet, state: Path
 ) -> None:
     page = viewer.page
     viewer.open(f"{fleet.management_url}/panel/", "fleet")
@@ -124,6 +129,11 @@ def test_a_killed_agent_stays_listed_through_a_restart_until_it_is_forgotten(
     assert answer.status_code == 200
     lost = get(fleet, "/api/v2/known_agents")["agents"]
     viewer.expect_error(".*")
+    kept = state.with_name(f"{state.name}.known.json")
+    give_up_s = time.monotonic() + 30
+    while lost[0]["since"] not in kept.read_text():  # it is written some seconds later
+        assert time.monotonic() < give_up_s
+        time.sleep(0.05)
     fleet.restart_balancer()
     fleet.wait_serving(1)
     with FeedReader.watching(fleet.management_url) as reader:

@@ -232,6 +232,7 @@ def test_a_balancer_that_is_killed_is_announced_by_nobody(tmp_path: Path) -> Non
         assert "no balancer announces itself" in home.try_to_join(gpu, "123456\n")
 
 
+@pytest.mark.slow
 def test_of_two_balancers_a_person_chooses_one(tmp_path: Path) -> None:
     with local_network("attic", "study", "gpu") as (attic, study, gpu), household(tmp_path) as home:
         for machine in (attic, study):
@@ -343,6 +344,7 @@ def test_whoever_guesses_the_pin_wrong_is_no_balancer(tmp_path: Path) -> None:
     assert last["confirmation"] != keys.agent_confirmation()
 
 
+@pytest.mark.slow
 def test_three_wrong_pins_burn_it(tmp_path: Path) -> None:
     with local_network("study", "gpu") as (study, gpu), household(tmp_path) as home:
         balancer = home.balancer(study, certificate(tmp_path, study), "--discoverable")
