@@ -42,6 +42,8 @@ test("the newest row replaces the last one or follows it", () => {
   assert.deepEqual(withNewest(one, row({ start_ms: 0, requests: 5 })).rows.length, 1);
   assert.deepEqual(withNewest(one, row({ start_ms: 10_000 })).rows.length, 2);
   assert.equal(withNewest(one, row({ start_ms: -10_000 })), one);
+  const ended = withNewest(one, row({ start_ms: 0, requests: 5 }));
+  assert.equal(withNewest(ended, row({ start_ms: 0, requests: 4 })), ended);
   assert.equal(withNewest(one, [1, 2]), one);
 });
 

@@ -32,7 +32,10 @@ export function seriesOf(history: MetricsHistory): Series {
   return { start_ms: rows.map((row) => row[at] ?? 0), bucket_ms, columns };
 }
 
-/** The history after the feed's newest row, which replaces the last one or follows it. */
+/**
+ * The history after the feed's newest row, which replaces the last one or follows it. A row of the same bucket with
+ * fewer requests was on its way while a newer history was loaded, and is left out.
+ */
 export function withNewest(history: MetricsHistory, row: MetricsRow): MetricsHistory {
   const at = history.fields.indexOf("start_ms");
   const start = row[at];
@@ -43,7 +46,9 @@ export function withNewest(history: MetricsHistory, row: MetricsRow): MetricsHis
   if (typeof known !== "number" || start > known) {
     return { ...history, rows: [...history.rows, row].slice(-MAX_ROWS) };
   }
-  return start < known ? history : { ...history, rows: [...history.rows.slice(0, -1), row] };
+  const ended = history.fields.indexOf("requests");
+  const isOlder = start < known || (row[ended] ?? 0) < (history.rows.at(-1)?.[ended] ?? 0);
+  return isOlder ? history : { ...history, rows: [...history.rows.slice(0, -1), row] };
 }
 
 /**
