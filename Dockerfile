@@ -27,7 +27,7 @@ WORKDIR /source
 COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY src src
 RUN python -m venv /opt/paddler-trio \
-    && /opt/paddler-trio/bin/pip install --no-cache-dir . \
+    && /opt/paddler-trio/bin/pip install --no-cache-dir ".[discovery]" \
     && /opt/paddler-trio/bin/paddler-trio setup "${SETUP}" \
     && /opt/paddler-trio/bin/pip uninstall --yes pip
 

@@ -116,7 +116,7 @@ def install_application(root: Path, wheel: Path, llama: Path, python: Path) -> N
     home = root / HOME
     run(python, "-m", "venv", "--without-pip", home)
     pip = pip_of(home / "bin" / "python3")
-    pip.run("install", "--quiet", "--no-compile", str(wheel))
+    pip.run("install", "--quiet", "--no-compile", f"{wheel}[discovery]")
     # What the bindings import; the bindings themselves come from where a better build may be put.
     pip.run("install", "--quiet", "--no-compile", str(llama))
     pip.run("uninstall", "--quiet", "--yes", "llama-cpp-python")

@@ -215,6 +215,38 @@ def test_agents_of_a_machine_share_what_one_has_downloaded(fleet: BootedMachine)
     assert len(found.splitlines()) == 1
 
 
+def test_a_balancer_announces_itself_under_its_unit(machine: BootedMachine) -> None:
+    machine.run("ip", "link", "add", "lan0", "type", "veth", "peer", "name", "lan1")
+    machine.run("ip", "address", "add", "192.0.2.7/24", "dev", "lan0")
+    for end in ("lan0", "lan1"):
+        machine.run("ip", "link", "set", end, "up")
+    folder = "/etc/paddler-trio/tls"
+    machine.run("paddler-trio", "tls", "new-ca", "--folder", folder)
+    machine.run("paddler-trio", "tls", "new-cert", "192.0.2.7", "--folder", folder)
+    key = ("paddler-trio", "key", "new", "ops", "--scope", "management")
+    machine.run(*key, "--file", f"{folder}/keys.json")
+    machine.run("chmod", "--recursive", "a+rX", folder)
+    drop_in = f"/run/systemd/system/{BALANCER}.d"
+    options = (
+        f"--discoverable --management-addr 0.0.0.0:8060 --tls-cert {folder}/server.pem"
+        f" --tls-key {folder}/server.key --api-key-file {folder}/keys.json"
+    )
+    machine.run("mkdir", "-p", drop_in)
+    machine.run(
+        "sh",
+        "-c",
+        f"printf '[Service]\\nEnvironment=\"OPTIONS={options}\"\\n' > {drop_in}/found.conf",
+    )
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", BALANCER)
+    found = machine.try_to("timeout", "20", "paddler-trio", "agent", "--discover", "--slots", "1")
+    assert "(https://192.0.2.7:8060)" in found.stdout + found.stderr, machine.journal(BALANCER)
+    machine.run("systemctl", "stop", BALANCER)
+    machine.run("rm", "-r", drop_in, folder)
+    machine.run("systemctl", "daemon-reload")
+    machine.run("ip", "link", "delete", "lan0")
+
+
 def test_sockets_of_systemd_keep_the_ports_open_over_a_restart(fleet: BootedMachine) -> None:
     fleet.run("systemctl", "stop", BALANCER)
     fleet.run("systemctl", "start", *SOCKETS, BALANCER)
