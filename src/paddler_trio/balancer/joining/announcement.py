@@ -30,6 +30,8 @@ log = structlog.get_logger("joining")
 END_S: Final = 2.0
 """How long the child has to take the announcement back."""
 MAX_REASON_BYTES: Final = 400
+ANNOUNCED: Final = "announced "
+"""Begins the child's lines that are no problem; where other machines find the balancer follows."""
 
 
 class AnnouncementError(PaddlerError):
@@ -67,20 +69,25 @@ class Announcement:
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-P", "-m", "paddler_trio.processes.announcement", order],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is the balancer's to handle
             )
         except OSError as error:  # no further process, or no descriptors
             raise AnnouncementError(f"it cannot be started: {error.strerror}") from error
-        log.info("announced on the local network", name=self.name, port=self.port)
-        said = b""
+        rest, reason = "", ""
         try:
-            assert process.stderr is not None
-            async for chunk in process.stderr:
-                said = (said + chunk)[-MAX_REASON_BYTES:]
+            assert process.stdout is not None
+            async for chunk in process.stdout:
+                *lines, rest = (rest + chunk.decode(errors="replace")).split("\n")
+                rest = rest[-MAX_REASON_BYTES:]
+                for line in lines:
+                    if line.startswith(ANNOUNCED):
+                        addresses = line.removeprefix(ANNOUNCED)
+                        log.info("announced on the local network", name=self.name, at=addresses)
+                    else:
+                        reason = line
             status = await process.wait()
-            lines = said.decode(errors="replace").strip().splitlines() or [f"status {status}"]
-            raise AnnouncementError(lines[-1])
+            raise AnnouncementError(reason or f"status {status}")
         finally:
             await end_process(process, name="announcement", grace_s=END_S)

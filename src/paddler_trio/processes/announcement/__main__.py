@@ -2,7 +2,8 @@
 
 ``bound`` is where the port listens; an address that stands for all of the machine's is replaced by
 those. The announcement is taken back when standard input ends, which it does with the balancer.
-Changed addresses are announced anew. A problem is one line on standard error.
+Changed addresses are announced anew. Each announcement is a line `announced ADDRESSES port PORT` on
+standard output, a problem one on standard error.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ async def _announce_once(
             parsed_addresses=[each.partition("%")[0] for each in addresses],
         )
         await (await zeroconf.async_register_service(info, allow_name_change=True))
+        sys.stdout.write(f"announced {', '.join(addresses)} port {port}\n")
+        sys.stdout.flush()
         while not ended.is_set() and reachable(bound) == addresses:
             await _ended_within(ended, LOOK_S)
         await (await zeroconf.async_unregister_service(info))
