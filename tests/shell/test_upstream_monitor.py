@@ -12,12 +12,12 @@ import trio.testing
 from trio.testing import MockClock
 from upstream_world import ADDRESS, TIMEOUTS
 
-from paddler_trio.agent.servers.slot_account import LONGEST_AFTERLIFE_S
 from paddler_trio.agent.servers.upstream_monitor import (
     NO_SLOTS_REASON,
     MonitorSettings,
     UpstreamMonitor,
 )
+from paddler_trio.agent.servers.upstream_probe import LONGEST_AFTERLIFE_S
 from paddler_trio.agent.servers.upstream_state import (
     Modalities,
     Reachability,

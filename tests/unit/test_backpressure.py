@@ -7,7 +7,7 @@ from pathlib import Path
 from paddler_trio.agent.children import engine_process
 from paddler_trio.agent.children.preparation import RENDERED_PLACES, REQUEST_PLACES
 from paddler_trio.agent.link import balancer_link, link_writer
-from paddler_trio.agent.link.dialled_stream import MAX_HANDSHAKE_BYTES
+from paddler_trio.agent.link.link_writer import MAX_HANDSHAKE_BYTES
 from paddler_trio.agent.model import cache_tasks
 from paddler_trio.agent.model.fit_tasks import MAX_FIT_QUESTIONS
 from paddler_trio.agent.requests import embedding_requests as embedding

@@ -36,7 +36,7 @@ SUBJECT = Subject("https://host/m.gguf", is_hub=False)
 DATES_OUTLIVE = {
     ("agent/link/cache_answers.py", "prune_answer"): "of files, whose last use is on the disk",
     ("agent/link/cache_answers.py", "_listed_local"): "shown to people",
-    ("agent/link/order_tasks.py", "_carried_out"): "shown to people: since when it is unloaded",
+    ("agent/link/link_tasks.py", "_carried_out"): "shown to people: since when it is unloaded",
     ("agent/link/join_request.py", "join"): "when a machine joined",
     ("agent/link/agent_folder.py", "age_s"): "of a file",
     ("system/durable.py", "_remove_leftovers"): "of files that killed writers left",

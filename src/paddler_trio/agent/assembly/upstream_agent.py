@@ -13,9 +13,8 @@ from paddler_trio.agent.link.balancer_link import BalancerLink, new_agent_id
 from paddler_trio.agent.model.server_files import ServerFiles
 from paddler_trio.agent.servers.forwarded_streams import ForwardedStreams
 from paddler_trio.agent.servers.upstream_monitor import MonitorSettings, UpstreamMonitor
-from paddler_trio.agent.servers.upstream_parts import NoModels, UpstreamRequests
+from paddler_trio.agent.servers.upstream_parts import NoModels, UpstreamRequests, UpstreamTunnels
 from paddler_trio.agent.servers.upstream_shown import UpstreamShown
-from paddler_trio.agent.servers.upstream_tunnels import UpstreamTunnels
 from paddler_trio.net.client.upstream_address import parse_upstream_address
 from paddler_trio.net.client.upstream_client import UpstreamClient, make_upstream_client
 from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts

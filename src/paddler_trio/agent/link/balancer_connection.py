@@ -16,10 +16,9 @@ import trio_websocket
 
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.credential_rotation import CredentialRotation
-from paddler_trio.agent.link.dialled_stream import DialledStream
 from paddler_trio.agent.link.link_parts import LinkModels, LinkRequests, paddlers_answer
 from paddler_trio.agent.link.link_reply import LinkReply
-from paddler_trio.agent.link.link_writer import LinkWriter
+from paddler_trio.agent.link.link_writer import DialledStream, LinkWriter
 from paddler_trio.errors import LinkError, WireError
 from paddler_trio.system.logs.logs import FirstTimes
 from paddler_trio.system.printed_tree import running_tree

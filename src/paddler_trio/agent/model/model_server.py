@@ -29,7 +29,7 @@ import structlog
 import trio
 
 from paddler_trio.agent.children.engine_keeper import SuperviseEngine
-from paddler_trio.agent.children.preparation_keeper import SupervisePreparation
+from paddler_trio.agent.children.preparation import SupervisePreparation
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.cache_answers import CacheView
 from paddler_trio.agent.model.fit_gate import FitGate

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from paddler_trio.agent.link.balancer_trust import UnreachableError, token_for_pin
 from paddler_trio.agent.link.join_request import join
-from paddler_trio.agent.link.pin_request import UnreachableError, token_for_pin
 from paddler_trio.cli.access.agent_membership import folder_of
 from paddler_trio.cli.access.join_run import host_name
 from paddler_trio.cli.terminal import printable, stderr
