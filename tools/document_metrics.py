@@ -13,11 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from paddler_trio.telemetry import label_values
-from paddler_trio.telemetry.metric_definitions import (
-    AGENT_METRICS,
-    BALANCER_METRICS,
-    MetricDefinition,
-)
+from paddler_trio.telemetry.agent_metrics import AGENT_METRICS
+from paddler_trio.telemetry.balancer_metrics import BALANCER_METRICS
+from paddler_trio.telemetry.metric_kind import MetricDefinition
 
 PAGE = Path(__file__).parents[1] / "docs" / "metrics.md"
 MARKER = "<!-- From here on this page is written by tools/document_metrics.py. -->\n"

@@ -26,16 +26,14 @@ from prometheus_client.samples import Sample
 from rollouts import follow
 
 from no_tls import NO_TLS
+from paddler_trio.telemetry.agent_metrics import AGENT_METRICS
 from paddler_trio.telemetry.balancer_metrics import (
+    BALANCER_METRICS,
     ROLLOUT_PHASE,
     ROLLOUT_STALLED_SECONDS,
     TLS_CERTIFICATE_EXPIRY_SECONDS,
 )
-from paddler_trio.telemetry.metric_definitions import (
-    AGENT_METRICS,
-    BALANCER_METRICS,
-    MetricDefinition,
-)
+from paddler_trio.telemetry.metric_kind import MetricDefinition
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 OLDER_THAN_THE_CONVENTIONS = {

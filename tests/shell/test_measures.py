@@ -39,6 +39,7 @@ from paddler_trio.scheduler.fleet.fleet_values import (
 )
 from paddler_trio.system.loop_lag import LoopLag
 from paddler_trio.system.settings.balancer_config import BalancerConfig
+from paddler_trio.telemetry.balancer_metrics import BALANCER_METRICS
 from paddler_trio.telemetry.exposition import Exposition
 from paddler_trio.telemetry.label_values import (
     QUEUE_OUTCOMES,
@@ -46,7 +47,6 @@ from paddler_trio.telemetry.label_values import (
     RETRY_REASONS,
     SLOT_STATES,
 )
-from paddler_trio.telemetry.metric_definitions import BALANCER_METRICS
 from paddler_trio.telemetry.metric_kind import MAX_LABEL_VALUES
 from paddler_trio.wire.trace_parent import TraceContext
 from paddler_trio.wire.trio.trio_link import Report

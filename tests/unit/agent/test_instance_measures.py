@@ -10,7 +10,7 @@ from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.requests.instance_measures import InstanceMeasures
 from paddler_trio.models.download.download_progress import DownloadProgress
 from paddler_trio.system.loop_lag import LoopLag
-from paddler_trio.telemetry.metric_definitions import AGENT_METRICS
+from paddler_trio.telemetry.agent_metrics import AGENT_METRICS
 from paddler_trio.wire.engine.engine_pipe import EngineStats
 
 Labels = tuple[tuple[str, str], ...]

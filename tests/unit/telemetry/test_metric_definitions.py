@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from paddler_trio.telemetry.metric_definitions import (
-    AGENT_METRICS,
-    BALANCER_METRICS,
-    MetricDefinition,
-)
+from paddler_trio.telemetry.agent_metrics import AGENT_METRICS
+from paddler_trio.telemetry.balancer_metrics import BALANCER_METRICS
+from paddler_trio.telemetry.metric_kind import MetricDefinition
 from paddler_trio.telemetry.shared_metrics import PADDLERS
 
 ROOT = Path(__file__).parents[3]
