@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import sys
 import threading
 import time
@@ -20,8 +19,6 @@ _LEFT_S: Final = 3600.0
 _MOMENT_S: Final = 1.0
 """No small file that is still to be renamed is so old."""
 _BEGAN_S: Final = time.time()
-_OLD_SUFFIX: Final = re.compile(r"[a-z0-9_]{8}")
-"""The name that earlier versions wrote in the place of the writer."""
 
 
 def durably_replace(source: Path, target: Path) -> None:
@@ -81,17 +78,13 @@ def _remove_leftovers(path: Path, least_age_s: float) -> None:
     start = _fresh(path, "").name.removesuffix(_FRESH)
     with os.scandir(path.parent) as entries:
         for entry in entries:
-            if not entry.name.startswith(start):
+            if not entry.name.startswith(start) or not entry.name.endswith(_FRESH):
                 continue
-            writer = entry.name[len(start) :].removesuffix(_FRESH)
-            is_old_name = _OLD_SUFFIX.fullmatch(entry.name[len(start) :]) is not None
-            pid, _, thread = writer.partition(".")
-            is_ours = pid.isdecimal() and (not thread or thread.isdecimal())
-            if not is_old_name and not (is_ours and entry.name.endswith(_FRESH)):
+            pid, _, thread = entry.name[len(start) :].removesuffix(_FRESH).partition(".")
+            if not pid.isdecimal() or (thread and not thread.isdecimal()):
                 continue
             since_s = entry.stat(follow_symlinks=False).st_mtime
-            is_left = is_old_name or not _is_writer(int(pid), since_s)
-            if is_left and time.time() - since_s > (_LEFT_S if is_old_name else least_age_s):
+            if not _is_writer(int(pid), since_s) and time.time() - since_s > least_age_s:
                 Path(entry.path).unlink(missing_ok=True)
 
 

@@ -57,7 +57,6 @@ def test_who_reads_at_a_start_sweeps_what_was_left(tmp_path: Path) -> None:
         gone = [
             left(path, f"{ENDED}.7.fresh", 2),
             left(path, f"{os.getpid()}.7.fresh", time.time()),  # of the one before in a container
-            left(path, "ab3_de9f", 4000),  # of versions before
         ]
         read()
         assert not any(file.exists() for file in gone)
