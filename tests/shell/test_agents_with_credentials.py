@@ -15,7 +15,7 @@ from http_world import Served, serving, until
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.balancer.agents.agent_socket import AgentSocket
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.joining.agent_identity import AgentIdentity
+from paddler_trio.net.joining.agent_credential import AgentIdentity
 from paddler_trio.net.server.exchange import Exchange, Params
 from paddler_trio.net.server.router import Router
 from paddler_trio.nursery_tree.agent_connection import AgentConnection

@@ -11,7 +11,7 @@ import trio.testing
 
 from paddler_trio.net.client.upstream_address import UpstreamAddress
 from paddler_trio.net.client.upstream_client import UpstreamClient
-from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts
+from paddler_trio.net.client.upstream_dial import UpstreamTimeouts
 from upstream_double import read_request
 
 TIMEOUTS = UpstreamTimeouts(connect_s=3, first_byte_s=60, idle_s=30, kept_s=3)

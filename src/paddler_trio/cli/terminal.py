@@ -12,12 +12,13 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from paddler_trio.errors import PaddlerError
+from paddler_trio.errors import ConfigurationError, PaddlerError
 
 INTERRUPTED = 130
 PLAIN_WIDTH = 10_000
@@ -100,3 +101,12 @@ def one_line_errors(
         # the reader has left; the interpreter's last flush must not complain about it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(1) from error
+
+
+def require_llama() -> None:
+    """A ConfigurationError if llama.cpp is not installed; nothing is imported."""
+    if find_spec("llama_cpp") is None:
+        raise ConfigurationError(
+            "llama.cpp is not installed yet: run `paddler-trio setup`, which builds it for this "
+            "machine"
+        )

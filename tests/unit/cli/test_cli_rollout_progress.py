@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from paddler_trio.cli.exit_codes import DONE, FAILED, ROLLED_BACK, TIMED_OUT
-from paddler_trio.cli.fleet.fleet_views import (
+from paddler_trio.cli.fleet.fleet_client import (
     LIVE,
     DeploymentView,
     FleetStateView,

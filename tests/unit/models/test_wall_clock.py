@@ -22,11 +22,11 @@ import paddler_trio
 from paddler_trio.models.cache.cache_lock import held_lock
 from paddler_trio.models.download.download_progress import (
     MIN_INTERVAL_S,
+    PERMANENT_RETRY_S,
     DownloadProgress,
     ProgressMeter,
 )
 from paddler_trio.models.download.model_download import wait_for_retry
-from paddler_trio.models.download.retry_delay import PERMANENT_RETRY_S
 from paddler_trio.models.hub.hub_settings import HubSettings
 from paddler_trio.net.client.download_errors import LockHeldError, Subject
 from paddler_trio.net.client.http_client import Timeouts

@@ -13,7 +13,7 @@ import pytest
 
 from paddler_trio.balancer.fleet.state_database import content
 from paddler_trio.balancer.keys.api_keys import KeyFile, KeyScope, read_key_file, write_key_file
-from paddler_trio.net.joining.private_file import read_private
+from paddler_trio.net.joining.agent_credential import read_private
 from paddler_trio.system.durable import replace_whole, sweep, write_durably
 
 ENDED = 2**22 + 1

@@ -17,7 +17,7 @@ from paddler_trio.agent.servers.upstream_parts import NoModels, UpstreamRequests
 from paddler_trio.agent.servers.upstream_shown import UpstreamShown
 from paddler_trio.net.client.upstream_address import parse_upstream_address
 from paddler_trio.net.client.upstream_client import UpstreamClient, make_upstream_client
-from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts
+from paddler_trio.net.client.upstream_dial import UpstreamTimeouts
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.nursery_tree.agent_tree import AgentParts

@@ -30,9 +30,9 @@ from typing import Final
 import attrs
 
 from paddler_trio.errors import ConfigurationError
+from paddler_trio.net.joining.agent_credential import replace_private
 from paddler_trio.net.joining.join_token import JoinToken, new_id, new_secret
 from paddler_trio.net.joining.pin_exchange import PinBond, PinMessageError, PinSide
-from paddler_trio.net.joining.private_file import replace_private
 from paddler_trio.net.tls.address import parse_address
 from paddler_trio.net.tls.client_errors import tls_problem
 from paddler_trio.net.tls.client_tls import ClientTls, check_readable, unverified_context

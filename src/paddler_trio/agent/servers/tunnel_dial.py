@@ -12,7 +12,7 @@ import trio
 
 from paddler_trio.agent.link.balancer_dial import dial
 from paddler_trio.errors import LinkError
-from paddler_trio.net.client.direct_socket import read_some, write_all
+from paddler_trio.net.client.tls_stream import read_some, write_all
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_tls import ClientTls
 from paddler_trio.system.kernel.socket_options import wait_hung_up

@@ -27,12 +27,12 @@ from paddler_trio.balancer.joining.advertised_address import AdvertisedAddress
 from paddler_trio.balancer.reverse_proxy.tunnel_route import is_tunnel_path
 from paddler_trio.net.networks import parse_networks
 from paddler_trio.net.server.allowed_hosts import own_names
+from paddler_trio.net.server.client_identity import FLAG as TRUSTED_PROXY_FLAG
 from paddler_trio.net.server.connection_limits import HttpLimits
 from paddler_trio.net.server.exchange import App
 from paddler_trio.net.server.input_budget import PUBLIC_SHARE
 from paddler_trio.net.server.listening import beyond_loopback
 from paddler_trio.net.server.server import HttpServer
-from paddler_trio.net.server.trusted_proxies import FLAG as TRUSTED_PROXY_FLAG
 from paddler_trio.nursery_tree.balancer_tree import Addresses, BalancerParts, Serving, run_balancer
 from paddler_trio.nursery_tree.state_owner import StateOwner
 from paddler_trio.processes.model_store.store_messages import is_store_path

@@ -12,7 +12,7 @@ import structlog
 from paddler_trio.balancer.fleet.fleet_keeper import FleetKeeper
 from paddler_trio.balancer.fleet.model_store_child import ModelStoreChild
 from paddler_trio.errors import ConfigurationError
-from paddler_trio.net.joining.agent_identity import AgentIdentity
+from paddler_trio.net.joining.agent_credential import AgentIdentity
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.processes.model_store.store_messages import MAX_MESSAGE_BYTES
 from paddler_trio.system.settings.balancer_config import BalancerConfig

@@ -29,8 +29,7 @@ from paddler_trio.balancer.joining.legacy_networks import FLAG
 from paddler_trio.balancer.joining.pin_routes import PIN_PATHS
 from paddler_trio.balancer.joining.stored_agents import StoredCredential
 from paddler_trio.balancer.status.refused_agents import RefusedAgents
-from paddler_trio.net.joining.agent_credential import AgentCredential, looks_like_one
-from paddler_trio.net.joining.agent_identity import AgentIdentity
+from paddler_trio.net.joining.agent_credential import AgentCredential, AgentIdentity, looks_like_one
 from paddler_trio.net.networks import Network, is_within
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.exchange import App, Exchange, Refuse, refuse_in_plain_text

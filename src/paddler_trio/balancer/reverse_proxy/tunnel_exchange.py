@@ -13,7 +13,7 @@ from paddler_trio.errors import LinkError, WireError
 from paddler_trio.net.server.asgi import ClientGoneError
 from paddler_trio.net.server.upgrade import Upgrade
 from paddler_trio.net.tunnels import Tunnel, Tunnels
-from paddler_trio.net.websocket.control_frames import is_pings
+from paddler_trio.net.websocket.plain_frames import is_pings
 from paddler_trio.nursery_tree.agent_connection import TUNNELS_BESIDE_SLOTS
 from paddler_trio.nursery_tree.request import SlotOwner
 from paddler_trio.wire.trio.tunnel_frames import (

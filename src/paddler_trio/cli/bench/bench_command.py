@@ -14,10 +14,10 @@ from paddler_trio.cli.bench.bench_order import (
     BenchOrder,
     TargetOrder,
     check_apart,
+    check_level,
     check_writable,
     target_order,
 )
-from paddler_trio.cli.bench.conditions import check_level
 from paddler_trio.cli.client_flags import Trust
 from paddler_trio.cli.exit_codes import USAGE
 from paddler_trio.cli.flags import Given, with_flags

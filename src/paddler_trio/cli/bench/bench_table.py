@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paddler_trio.cli.bench.bench_figures import BUSY_SHARE, Figures, Percentiles
-from paddler_trio.cli.bench.report.figure_words import NOTHING, milliseconds, number, share, times
+from paddler_trio.cli.bench.report.page_parts import NOTHING, milliseconds, number, share, times
 from paddler_trio.cli.bench.report.report import Point, Report, ratio
 from paddler_trio.cli.bench.workloads import Workload
 from paddler_trio.cli.terminal import printable

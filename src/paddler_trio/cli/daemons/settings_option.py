@@ -16,13 +16,14 @@ from typing import Annotated, Final, TypeAlias
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from paddler_trio.cli.daemons.settings_file import Problem, read_settings_file
-from paddler_trio.cli.daemons.settings_names import (
+from paddler_trio.cli.daemons.settings_file import (
     SETTINGS_FILE,
     SETTINGS_FILE_VARIABLE,
     AnyCommand,
+    Problem,
     daemon_of,
     known_variables,
+    read_settings_file,
     settings_of,
     unknown_variables,
 )

@@ -8,8 +8,7 @@ import typer
 
 from paddler_trio.cli import completion_values
 from paddler_trio.cli.daemons.options import LogJsonOption, LogLevel, LogLevelOption
-from paddler_trio.cli.llama_presence import require_llama
-from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.terminal import one_line_errors, require_llama
 from paddler_trio.system.config import DEFAULT_INFERENCE_ADDR, DEFAULT_MANAGEMENT_ADDR
 
 
@@ -55,8 +54,7 @@ def up(
     import trio
 
     from paddler_trio.cli.daemons.daemons import run_daemon
-    from paddler_trio.cli.daemons.demo_tree import bind_demo
-    from paddler_trio.cli.daemons.up_tree import model_of, run_up
+    from paddler_trio.cli.daemons.demo_tree import bind_demo, model_of, run_up
 
     model = model_of(source)
     options = [] if context_size is None else [f"--context-size={context_size}"]

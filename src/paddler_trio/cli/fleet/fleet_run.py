@@ -13,10 +13,11 @@ from rich.text import Text
 from paddler_trio.balancer.fleet.fleet_diff import changes_between
 from paddler_trio.cli.balancer_http import BalancerRefusedError
 from paddler_trio.cli.exit_codes import DONE
-from paddler_trio.cli.fleet.fleet_client import CONFLICT, FleetClient
-from paddler_trio.cli.fleet.fleet_views import (
+from paddler_trio.cli.fleet.fleet_client import (
+    CONFLICT,
     DeploymentChange,
     DeploymentView,
+    FleetClient,
     FleetStateView,
     RevisionView,
 )

@@ -8,11 +8,10 @@ import attrs
 from rich.text import Text
 
 from paddler_trio.cli.exit_codes import FAILED
-from paddler_trio.cli.fleet.fleet_client import FleetClient
-from paddler_trio.cli.fleet.fleet_views import RolloutView
+from paddler_trio.cli.fleet.fleet_client import FleetClient, RolloutView
 from paddler_trio.cli.fleet.rollout_display import rollout_display
-from paddler_trio.cli.fleet.rollout_follow import wait_for_revision
 from paddler_trio.cli.fleet.rollout_progress import Ended, Ending, RolloutProgress, exit_code
+from paddler_trio.cli.fleet.rollout_run import wait_for_revision
 from paddler_trio.cli.terminal import printable, stderr
 
 NO_AGENT = (

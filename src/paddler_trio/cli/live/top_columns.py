@@ -14,8 +14,7 @@ from typing import Final, TypeVar
 from paddler_trio.cli.figures import NOTHING, count, duration, part_of, rate, share
 from paddler_trio.cli.fleet.issue_words import OLD_MODEL_SERVES, issues_words
 from paddler_trio.cli.live.columns import Column, number_order, text_order
-from paddler_trio.cli.live.live_picture import LivePicture
-from paddler_trio.cli.live.live_views import LiveAgent, RatesView
+from paddler_trio.cli.live.live_picture import LiveAgent, LivePicture, RatesView
 from paddler_trio.cli.live.request_views import RequestView
 from paddler_trio.scheduler.fit.fit_words import bytes_words
 

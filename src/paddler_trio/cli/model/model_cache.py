@@ -181,7 +181,7 @@ def pin(
 
 def keep_rules(keep: list[str]) -> dict[str, object]:
     """The fields of ``Prune`` for these texts; typer.BadParameter for one that is none."""
-    from paddler_trio.models.cache.cache_matching import SourcePattern
+    from paddler_trio.models.cache.cache_inventory import SourcePattern
     from paddler_trio.models.model_reference import UnknownSourceError
 
     if not keep:

@@ -87,8 +87,7 @@ def _push(
     as_json: bool,
     management: ManagementFlags,
 ) -> PushedNames:
-    from paddler_trio.cli.model.push_display import push_display
-    from paddler_trio.cli.model.push_run import push_model
+    from paddler_trio.cli.model.push_run import push_display, push_model
     from paddler_trio.cli.model.store_client import StoreClient
 
     with one_line_errors(), StoreClient.open(management) as client:

@@ -13,8 +13,10 @@ from paddler_trio.cli.exit_codes import DONE, FAILED, TIMED_OUT
 from paddler_trio.cli.fleet.fleet_client import FleetClient
 from paddler_trio.cli.management_client import ManagementClient
 from paddler_trio.cli.model.memory_words import chosen_words
-from paddler_trio.cli.model.model_change import Change, changes, described
 from paddler_trio.cli.model.model_extras import (
+    Change,
+    changes,
+    described,
     described_extras,
     extras_changes,
     extras_of,

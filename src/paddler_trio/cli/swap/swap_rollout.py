@@ -16,7 +16,7 @@ from paddler_trio.cli.fleet.revision_wait import wait_and_show
 from paddler_trio.cli.fleet.rollout_progress import Ending, RolloutProgress
 from paddler_trio.cli.management_client import AgentView, ManagementClient
 from paddler_trio.cli.model.memory_words import chosen_words
-from paddler_trio.cli.model.model_change import Change
+from paddler_trio.cli.model.model_extras import Change
 from paddler_trio.cli.swap.swap_dry_run import DEFAULT, preview
 from paddler_trio.cli.swap.swap_progress import Outcome
 from paddler_trio.cli.terminal import print_json, printable, stderr, stdout

@@ -24,7 +24,7 @@ import structlog
 from paddler_trio.models.cache.url_cache import UrlFile
 from paddler_trio.models.hub.hub_cache import RepositoryCache
 from paddler_trio.models.hub.hub_settings import HubSettings
-from paddler_trio.models.pushed.pushed_cache import PushedFolder
+from paddler_trio.models.pushed.pushed_model import PushedFolder
 from paddler_trio.system.durable import write_durably
 
 log = structlog.get_logger("cache")

@@ -30,13 +30,16 @@ from paddler_trio.net.client.request_head import (
 )
 from paddler_trio.net.client.response_body import body_of
 from paddler_trio.net.client.response_head import SWITCHING, ResponseHead
-from paddler_trio.net.client.upstream_address import UpstreamAddress
+from paddler_trio.net.client.upstream_address import UpstreamAddress, upstream_context
 from paddler_trio.net.client.upstream_connection import RequestBody, UpstreamConnection
-from paddler_trio.net.client.upstream_dial import DIAL_ERRORS, dial_cause, dial_upstream
+from paddler_trio.net.client.upstream_dial import (
+    DIAL_ERRORS,
+    UpstreamTimeouts,
+    dial_cause,
+    dial_upstream,
+)
 from paddler_trio.net.client.upstream_error import FailureKind, UpstreamError
 from paddler_trio.net.client.upstream_response import UpstreamResponse
-from paddler_trio.net.client.upstream_timeouts import UpstreamTimeouts
-from paddler_trio.net.client.upstream_tls import upstream_context
 
 MAX_KEPT: Final = 8
 """Connections without a request; each takes a thread of llama-server while it is open."""

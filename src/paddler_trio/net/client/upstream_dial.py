@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+from typing import Final
 
+import attrs
 import trio
 
-from paddler_trio.net.client.upstream_address import UpstreamAddress
-from paddler_trio.net.client.upstream_tls import tls_cause
+from paddler_trio.net.client.upstream_address import UpstreamAddress, tls_cause
 
 DIAL_ERRORS = (OSError, UnicodeError, ssl.SSLError, trio.BrokenResourceError)
 """What :func:`dial_upstream` raises; a name that cannot be encoded is a UnicodeError."""
@@ -48,3 +49,23 @@ def dial_cause(error: BaseException, address: UpstreamAddress) -> str:
         else:
             seen = seen.__cause__ or seen.__context__
     return str(error) or type(error).__name__
+
+
+CONNECT_S: Final = 3.0
+
+
+@attrs.frozen(kw_only=True)
+class UpstreamTimeouts:
+    """Seconds, each over zero; ``math.inf`` waits for ever.
+
+    Args:
+      connect_s: until there is a connection, name resolution and TLS included.
+      first_byte_s: from the end of the request to the end of the answer's head.
+      idle_s: between two reads of the body, and until a piece of the request's body is taken.
+      kept_s: how long a connection stays open without a request. llama-server closes after five.
+    """
+
+    connect_s: float = CONNECT_S
+    first_byte_s: float = 600.0
+    idle_s: float = 120.0
+    kept_s: float = 3.0

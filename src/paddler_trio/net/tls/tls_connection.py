@@ -17,12 +17,12 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
+from paddler_trio.net.server.app_inbox import PassableConnection
 from paddler_trio.net.server.asgi import ClientGoneError
 from paddler_trio.net.server.connection import RECEIVE_BYTES, WRITE_PIECE_BYTES, HttpConnection
 from paddler_trio.net.server.connection_limits import HttpLimits
 from paddler_trio.net.server.exchange import App
 from paddler_trio.net.server.input_budget import InputBudget
-from paddler_trio.net.server.passing import PassableConnection
 from paddler_trio.net.server.protocol import Http11Protocol
 from paddler_trio.net.tls.server_tls import ServerTls
 from paddler_trio.net.tls.tls_handshake import HELLO_BYTES, shake_hands

@@ -19,10 +19,10 @@ import trio
 from paddler_trio.models.cache.content_hash import ContentHash
 from paddler_trio.models.cache.url_cache import UrlFile
 from paddler_trio.models.download.model_download import ModelDownload
-from paddler_trio.models.gguf_magic import is_gguf
 from paddler_trio.models.hub.hub_cache import HubCache, name_problem, size_of
 from paddler_trio.models.hub.hub_client import HubFile, HubListing, hub_subject
 from paddler_trio.models.hub.hub_lookup import MAX_LISTING_BYTES
+from paddler_trio.models.model_reference import is_gguf
 from paddler_trio.net.client.download_errors import (
     ServerFailedError,
     SourceMalformedError,

@@ -12,12 +12,11 @@ from urllib.parse import urlsplit, urlunsplit
 
 import attrs
 
-from paddler_trio.models.cache.cache_inventory import HubOrigin
-from paddler_trio.models.cache.cache_matching import SourcePattern
+from paddler_trio.models.cache.cache_inventory import HubOrigin, SourcePattern
 from paddler_trio.models.hub.hub_cache import HubCache
 from paddler_trio.models.hub.hub_choice import is_projection, part_names
 from paddler_trio.models.model_reference import UnknownSourceError, reference_of
-from paddler_trio.models.pushed.pushed_source import pushed_source
+from paddler_trio.models.pushed.pushed_model import pushed_source
 from paddler_trio.processes.model_store.desired_files import desired_files
 from paddler_trio.processes.model_store.inventory import StoredFile
 from paddler_trio.processes.model_store.store_layout import StoreLayout
