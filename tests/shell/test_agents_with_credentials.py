@@ -22,8 +22,8 @@ from paddler_trio.nursery_tree.agent_connection import AgentConnection
 from paddler_trio.nursery_tree.dispatch_limits import DispatchLimits
 from paddler_trio.nursery_tree.dispatcher import Dispatcher
 from paddler_trio.wire.paddler.messages import RegisterAgent, render
-from paddler_trio.wire.trio.credential_messages import Rotate
 from paddler_trio.wire.trio.trio_link import SUBPROTOCOL, render_extension
+from paddler_trio.wire.trio.upstream_messages import Rotate
 
 NEW, OLD = b"\1" * 32, b"\2" * 32
 

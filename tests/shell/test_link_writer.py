@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
-from paddler_trio.agent.link.link_writer import (
+from paddler_trio.agent.link.link_reply import (
     DIRECT_BYTES,
     OUTGOING_FRAMES,
     DialledStream,

@@ -14,7 +14,7 @@ import typer
 from paddler_trio import __version__
 from paddler_trio.cli.daemons.daemon_commands import DaemonCommand
 from paddler_trio.cli.help import give_help
-from paddler_trio.system.hardware.llama_build import llama_cpp_build
+from paddler_trio.system.hardware.machine_reader import llama_cpp_build
 
 BINDINGS: Final = "llama-cpp-python"
 

@@ -16,7 +16,6 @@ import cattrs
 import httpx
 from cattrs.errors import BaseValidationError
 
-from paddler_trio.cli.answer_lines import lines_of
 from paddler_trio.cli.balancer_http import (
     ANSWER_S,
     BalancerClient,
@@ -24,6 +23,7 @@ from paddler_trio.cli.balancer_http import (
     BalancerUnreachableError,
     BalancerVersionError,
     clear_errors,
+    lines_of,
     open_http,
     read_json,
     refuse_unless_success,

@@ -242,7 +242,7 @@ def test_progress_is_json_for_scripts_and_at_most_four_lines_a_second(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("paddler_trio.cli.model.push_display.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("paddler_trio.cli.model.push_run.time.monotonic", lambda: now[0])
     with push_display(Console(), as_json=True) as display:
         for step in range(101):
             now[0] = step / 100

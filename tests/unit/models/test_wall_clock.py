@@ -19,7 +19,7 @@ import trio
 import trio.testing
 
 import paddler_trio
-from paddler_trio.models.cache.cache_lock import held_lock
+from paddler_trio.models.cache.cache_place import held_lock
 from paddler_trio.models.download.download_progress import (
     MIN_INTERVAL_S,
     PERMANENT_RETRY_S,
@@ -42,7 +42,7 @@ DATES_OUTLIVE = {
     ("system/durable.py", "_remove_leftovers"): "of files that killed writers left",
     ("models/cache/cache_place.py", "note_verified"): "of a file's last verification",
     ("processes/model_store/inventory.py", "note_use"): "of a file's last use",
-    ("processes/model_store/store_prune.py", "planned"): "of files, whose last use is on the disk",
+    ("processes/model_store/retention.py", "planned"): "of files, whose last use is on the disk",
     ("processes/model_store/upload_file.py", "expired_uploads"): "of uploads, in days",
 }
 """Who may read the wall clock, and which date it is."""

@@ -11,7 +11,7 @@ from paddler_trio.agent.assembly.machine_watch import MachineWatch
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_link import BalancerLink, new_agent_id
 from paddler_trio.agent.model.server_files import ServerFiles
-from paddler_trio.agent.servers.forwarded_streams import ForwardedStreams
+from paddler_trio.agent.servers.tunnel_dial import ForwardedStreams
 from paddler_trio.agent.servers.upstream_monitor import MonitorSettings, UpstreamMonitor
 from paddler_trio.agent.servers.upstream_parts import NoModels, UpstreamRequests, UpstreamTunnels
 from paddler_trio.agent.servers.upstream_shown import UpstreamShown

@@ -7,9 +7,9 @@ or an image decoder fails alone, and no work of it is left when its client is go
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
-from typing import TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Protocol, TypeAlias
 
 import attrs
 import structlog
@@ -222,3 +222,30 @@ class PreparationKeeper:
             if current is not None:
                 current.close()
                 self.on_down(current)
+
+
+class TurnReply(Protocol):
+    """The connection that a request came in on, where its turn is announced."""
+
+    def acknowledge(self, wire_id: str) -> None: ...
+
+    async def sent(self) -> None: ...
+
+
+@attrs.define(eq=False)
+class PreparationTurns:
+    """One for all requests of an agent."""
+
+    _one: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+
+    @asynccontextmanager
+    async def turn(self, frame: RequestFrame, reply: TurnReply) -> AsyncIterator[None]:
+        """Prepare the request inside of the block. If it may have crashed an agent, its turn is
+        announced to the balancer first: if this agent crashes too, the balancer knows the cause."""
+        if frame.isolated != "agent":
+            yield
+            return
+        async with self._one:
+            reply.acknowledge(frame.id)
+            await reply.sent()
+            yield

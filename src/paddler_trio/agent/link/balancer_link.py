@@ -38,8 +38,7 @@ from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.link.balancer_connection import BalancerConnection, closed_reason
 from paddler_trio.agent.link.balancer_dial import dial
 from paddler_trio.agent.link.credential_rotation import CredentialRotation
-from paddler_trio.agent.link.link_parts import LinkModels, LinkRequests
-from paddler_trio.agent.link.link_writer import DialledStream
+from paddler_trio.agent.link.link_reply import DialledStream, LinkModels, LinkRequests
 from paddler_trio.agent.model.slot_shares import SlotShare, SlotShares
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.errors import ConfigurationError, LinkError, leaves

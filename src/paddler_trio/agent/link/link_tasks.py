@@ -16,7 +16,7 @@ import trio
 
 from paddler_trio.agent.link.agent_status import AgentStatus
 from paddler_trio.agent.model.model_server import ModelServer
-from paddler_trio.system.logs.log_tail import AGENT_LINES, ENGINE_LINES
+from paddler_trio.system.logs.log_ring import AGENT_LINES, ENGINE_LINES
 from paddler_trio.wire.paddler.desired_state import NoModel
 from paddler_trio.wire.scalars import rfc3339
 from paddler_trio.wire.trio.operations.operator_orders import (

@@ -23,8 +23,7 @@ from paddler_trio.agent.link.link_reply import LinkReply
 from paddler_trio.agent.link.link_tasks import OrderTasks
 from paddler_trio.agent.model.store_first import StoreAddress
 from paddler_trio.agent.servers.forwarded_exchange import ForwardedExchange
-from paddler_trio.agent.servers.forwarded_streams import ForwardedStreams
-from paddler_trio.agent.servers.tunnel_dial import AgentTunnel, dial_tunnel
+from paddler_trio.agent.servers.tunnel_dial import AgentTunnel, ForwardedStreams, dial_tunnel
 from paddler_trio.agent.servers.upstream_monitor import UpstreamMonitor
 from paddler_trio.errors import ConfigurationError, LinkError, WireError, leaves, one_line
 from paddler_trio.net.client.upstream_client import UpstreamClient

@@ -44,9 +44,8 @@ from paddler_trio.cli.bench.target import (
     connected,
     resolve,
 )
-from paddler_trio.cli.exit_codes import DONE, FAILED
 from paddler_trio.cli.figures import NOTHING, duration, rate
-from paddler_trio.cli.terminal import INTERRUPTED, printable, stderr, stdout
+from paddler_trio.cli.terminal import DONE, FAILED, INTERRUPTED, printable, stderr, stdout
 from paddler_trio.errors import ConfigurationError, PaddlerError
 from paddler_trio.net.tls.address import BalancerAddress
 from paddler_trio.net.tls.client_errors import tls_error_in, tls_problem

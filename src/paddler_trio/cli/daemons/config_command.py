@@ -27,8 +27,7 @@ from paddler_trio.cli.daemons.settings_file import (
     settings_of,
 )
 from paddler_trio.cli.daemons.settings_option import FILE_IN_FORCE, print_problems, whole_command
-from paddler_trio.cli.exit_codes import DONE, USAGE
-from paddler_trio.cli.terminal import one_line_errors, print_json, printable, stdout
+from paddler_trio.cli.terminal import DONE, USAGE, one_line_errors, print_json, printable, stdout
 
 Source: TypeAlias = Literal["flag", "env", "file", "default"]
 Value: TypeAlias = bool | int | float | str | list[str] | None

@@ -27,8 +27,7 @@ from paddler_trio.cli.daemons.settings_file import (
     settings_of,
     unknown_variables,
 )
-from paddler_trio.cli.exit_codes import USAGE
-from paddler_trio.cli.terminal import one_line_errors, printable
+from paddler_trio.cli.terminal import USAGE, one_line_errors, printable
 
 FILE_IN_FORCE: Final = "paddler_trio.cli.daemons.settings_option.file"
 """Where the context keeps the file's path: the flag itself is none of the daemon's arguments."""

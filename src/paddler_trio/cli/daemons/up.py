@@ -47,7 +47,7 @@ def up(
     with one_line_errors():
         require_llama()
         if source is None:
-            from paddler_trio.cli.daemons.real_demo import real_demo_model
+            from paddler_trio.cli.daemons.demo_tree import real_demo_model
 
             source = str(real_demo_model())
     # what a daemon needs takes a second to import: `--help` and the client commands do without

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 import attrs
 from rich.text import Text
 
-from paddler_trio.cli.exit_codes import FAILED
 from paddler_trio.cli.fleet.fleet_client import FleetClient, RolloutView
 from paddler_trio.cli.fleet.rollout_display import rollout_display
 from paddler_trio.cli.fleet.rollout_progress import Ended, Ending, RolloutProgress, exit_code
 from paddler_trio.cli.fleet.rollout_run import wait_for_revision
-from paddler_trio.cli.terminal import printable, stderr
+from paddler_trio.cli.terminal import FAILED, printable, stderr
 
 NO_AGENT = (
     "no agent is connected: it is stored, and nobody serves it yet; "

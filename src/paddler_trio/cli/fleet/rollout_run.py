@@ -15,12 +15,20 @@ from typing import Final
 from rich.text import Text
 
 from paddler_trio.cli.balancer_http import BalancerUnreachableError, BalancerVersionError
-from paddler_trio.cli.exit_codes import DONE, FAILED, ROLLED_BACK, TIMED_OUT
 from paddler_trio.cli.fleet.fleet_client import FleetClient, RolloutsView, RolloutView
 from paddler_trio.cli.fleet.rollout_display import RolloutDisplay, rollout_display, rollouts_shown
 from paddler_trio.cli.fleet.rollout_progress import Ended, RolloutProgress, needs_operator
 from paddler_trio.cli.management_client import SILENCE_S, ManagementClient
-from paddler_trio.cli.terminal import print_json, printable, stderr, stdout
+from paddler_trio.cli.terminal import (
+    DONE,
+    FAILED,
+    ROLLED_BACK,
+    TIMED_OUT,
+    print_json,
+    printable,
+    stderr,
+    stdout,
+)
 
 LOST_S: Final = 60.0
 """How long a balancer may be away: it is started again in seconds."""

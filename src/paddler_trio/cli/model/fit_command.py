@@ -10,9 +10,8 @@ import typer
 from paddler_trio.cli import completion_values
 from paddler_trio.cli.client_flags import ManagementFlags
 from paddler_trio.cli.daemons.options import JsonOption
-from paddler_trio.cli.exit_codes import CANNOT_SAY
 from paddler_trio.cli.flags import with_flags
-from paddler_trio.cli.terminal import one_line_errors
+from paddler_trio.cli.terminal import CANNOT_SAY, one_line_errors
 
 _LOADING: Final = "Loading (a change reloads the model)"
 _SAMPLING: Final = "Sampling (changes in place)"

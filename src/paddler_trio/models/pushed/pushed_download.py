@@ -17,7 +17,7 @@ import trio
 
 from paddler_trio.errors import WireError
 from paddler_trio.models.cache.cache_errors import disk_errors
-from paddler_trio.models.cache.cache_lock import held_lock
+from paddler_trio.models.cache.cache_place import held_lock
 from paddler_trio.models.cache.cache_verification import note_fetched
 from paddler_trio.models.cache.content_hash import ContentHash
 from paddler_trio.models.download.transfer import Fetched, RemoteFile

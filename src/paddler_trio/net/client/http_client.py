@@ -26,13 +26,16 @@ import trio
 
 from paddler_trio.net.client.request_head import UnsendableRequestError, request_head
 from paddler_trio.net.client.response_body import (
+    SWITCHING,
     BodyPart,
     LengthBody,
     ResponseBody,
+    ResponseHead,
     UntilClosedBody,
     body_of,
+    head_end,
+    parse_head,
 )
-from paddler_trio.net.client.response_head import SWITCHING, ResponseHead, head_end, parse_head
 from paddler_trio.net.client.tls_stream import TlsStream
 from paddler_trio.net.client.upstream_error import MalformedAnswerError
 

@@ -28,8 +28,7 @@ from paddler_trio.net.client.request_head import (
     UnsendableRequestError,
     request_head,
 )
-from paddler_trio.net.client.response_body import body_of
-from paddler_trio.net.client.response_head import SWITCHING, ResponseHead
+from paddler_trio.net.client.response_body import SWITCHING, ResponseHead, body_of
 from paddler_trio.net.client.upstream_address import UpstreamAddress, upstream_context
 from paddler_trio.net.client.upstream_connection import RequestBody, UpstreamConnection
 from paddler_trio.net.client.upstream_dial import (

@@ -44,8 +44,7 @@ from paddler_trio.net.server.protocol import Http11Protocol
 from paddler_trio.net.websocket.bounded_websocket import BoundedWebSocket
 from paddler_trio.scheduler.limits.token_bucket import TokenBucket
 from paddler_trio.system.kernel.socket_options import wait_hung_up
-from paddler_trio.system.ready_sockets import closing, read_while
-from paddler_trio.system.socket_reset import reset_on_close
+from paddler_trio.system.ready_sockets import closing, read_while, reset_on_close
 
 logger = logging.getLogger(__name__)
 

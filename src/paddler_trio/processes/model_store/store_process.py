@@ -36,8 +36,7 @@ from paddler_trio.net.client.http_client import Timeouts
 from paddler_trio.net.server.asgi import HttpProblem
 from paddler_trio.net.server.router import RouteTable
 from paddler_trio.processes.model_store.arrival import Arrivals
-from paddler_trio.processes.model_store.hub_metadata import HubMetadata
-from paddler_trio.processes.model_store.source_routes import SourceRoutes
+from paddler_trio.processes.model_store.source_routes import HubMetadata, SourceRoutes
 from paddler_trio.processes.model_store.store import ModelStore
 from paddler_trio.processes.model_store.store_connection import (
     FileCutError,

@@ -16,10 +16,12 @@ from paddler_trio.net.client.response_body import (
     ChunkedBody,
     LengthBody,
     ResponseBody,
+    ResponseHead,
     UntilClosedBody,
     body_of,
+    head_end,
+    parse_head,
 )
-from paddler_trio.net.client.response_head import ResponseHead, head_end, parse_head
 from paddler_trio.net.client.upstream_error import MalformedAnswerError
 
 HEAD = (
