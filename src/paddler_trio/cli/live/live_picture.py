@@ -105,9 +105,17 @@ class DeploymentView:
     held: HeldView | None = None
 
 
-TOPICS: Final = ("balancer", "agents", "deployments", "requests", "problems")
-
 T = TypeVar("T")
+
+
+VIEWS: Final[Mapping[str, type]] = {
+    "agents": LiveAgent,
+    "deployments": DeploymentView,
+    "requests": RequestView,
+    "problems": ProblemView,
+}
+"""The topics that have rows, and what a row is; a picture has its rows under the same name."""
+TOPICS: Final = ("balancer", *VIEWS)
 
 
 @attrs.define(eq=False)
@@ -153,41 +161,34 @@ class LivePicture:
                 self._forget(topic, str(key))
 
     def _clear(self) -> None:
-        for each in (self.raw, self.agents, self.deployments, self.requests, self.updated_ms):
-            each.clear()
-        self.problems.clear()
+        self.raw.clear()
+        self.updated_ms.clear()
+        for topic in VIEWS:
+            self._rows(topic).clear()
         self.balancer = BalancerView()
+
+    def _rows(self, topic: str) -> dict[str, object]:
+        rows: dict[str, object] = getattr(self, topic)
+        return rows
 
     def _set(self, topic: str, values: Mapping[str, object]) -> None:
         if not isinstance(values, Mapping):
             raise BalancerVersionError(f"the topic {topic} of an event is no object")
         self.raw.setdefault(topic, {}).update(values)
         for key, value in values.items():
-            match topic:
-                case "balancer":
-                    self.balancer = read_view(value, BalancerView)
-                case "agents":
-                    self.agents[key] = read_view(value, LiveAgent)
-                    self.updated_ms[key] = self.now_ms
-                case "deployments":
-                    self.deployments[key] = read_view(value, DeploymentView)
-                case "requests":
-                    self.requests[key] = read_view(value, RequestView)
-                case "problems":
-                    self.problems[key] = read_view(value, ProblemView)
+            if topic == "balancer":
+                self.balancer = read_view(value, BalancerView)
+                continue
+            self._rows(topic)[key] = read_view(value, VIEWS[topic])
+            if topic == "agents":
+                self.updated_ms[key] = self.now_ms
 
     def _forget(self, topic: str, key: str) -> None:
         self.raw.get(topic, {}).pop(key, None)
-        match topic:
-            case "agents":
-                self.agents.pop(key, None)
-                self.updated_ms.pop(key, None)
-            case "deployments":
-                self.deployments.pop(key, None)
-            case "requests":
-                self.requests.pop(key, None)
-            case "problems":
-                self.problems.pop(key, None)
+        if topic == "agents":
+            self.updated_ms.pop(key, None)
+        if topic != "balancer":
+            self._rows(topic).pop(key, None)
 
     def document(self) -> Json:
         """Return what is known now, as one JSON object."""
