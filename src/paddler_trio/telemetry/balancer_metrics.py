@@ -1,8 +1,7 @@
-"""The metrics that ``GET /metrics`` of a balancer shows.
+"""The metrics that ``GET /metrics`` of a balancer shows, beside those that both daemons have.
 
-The metrics that ``GET /metrics`` of a balancer with a model store shows of it.
-
-The store is a process of its own, which reports once a second; its totals begin anew with it.
+The model store, where there is one, is a process of its own, which reports once a second; its
+totals begin anew with it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from paddler_trio.telemetry.metric_kind import (
     histogram,
     metric,
 )
-from paddler_trio.telemetry.shared_metrics import BUILD_INFO, LOOP_LAG_SECONDS, PADDLERS
 
 STORE_UP: Final = metric("gauge", "model_store_up", "1 while the process of the model store serves")
 STORE_BYTES: Final = metric(
@@ -67,21 +65,6 @@ STORE_DOWNLOADS: Final = metric(
     "Downloads from sources that are over, by outcome",
     "outcome",
 )
-
-STORE_METRICS: Final = (
-    STORE_UP,
-    STORE_BYTES,
-    STORE_LIMIT_BYTES,
-    STORE_FILES,
-    STORE_REQUESTS,
-    STORE_FETCHED_BYTES,
-    STORE_PUSHED_BYTES,
-    STORE_SENT_BYTES,
-    STORE_EVICTIONS,
-    STORE_DOWNLOADS_RUNNING,
-    STORE_DOWNLOADS,
-)
-"""The metrics in this order, and only of a balancer with a store."""
 
 
 INPUT_BYTES: Final = metric("gauge", "input_bytes", "Bytes held of requests under way")
@@ -329,59 +312,3 @@ TLS_CERTIFICATE_EXPIRY_SECONDS: Final = metric(
     "Until the certificate of the ports expires, negative once it has; of ports with TLS",
     unit="seconds",
 )
-
-BALANCER_METRICS: Final = (
-    *PADDLERS,
-    INPUT_BYTES,
-    INPUT_BYTES_LIMIT,
-    INPUT_REFUSALS,
-    EVENT_LOOP_LAG_MILLISECONDS,
-    EVENT_LOOP_STALLS,
-    LOOP_LAG_SECONDS,
-    BUILD_INFO,
-    API_KEY_REQUESTS,
-    API_KEY_REFUSALS,
-    API_KEY_LIMITED,
-    TLS_CERTIFICATE_EXPIRY_SECONDS,
-    REQUESTS,
-    REQUEST_DURATION,
-    QUEUE_DURATION,
-    TIME_TO_FIRST_TOKEN,
-    INTER_TOKEN_LATENCY,
-    PROMPT_TOKENS,
-    CACHED_PROMPT_TOKENS,
-    GENERATION_TOKENS,
-    EMBEDDINGS,
-    PREEMPTIONS,
-    CONTINUATIONS,
-    RETRIES,
-    REUSABLE_PROMPT_TOKENS,
-    MISSED_PROMPT_TOKENS,
-    PLACEMENT_FIRST_TOKEN,
-    REQUESTS_BUFFERED_LIMIT,
-    SLOTS_USABLE,
-    QUEUE_OLDEST_SECONDS,
-    QUEUE_POSITION_SECONDS_ESTIMATE,
-    DEPLOYMENT_REQUESTS_BUFFERED,
-    DEPLOYMENT_REQUESTS_RUNNING,
-    DEPLOYMENT_AGENTS,
-    AGENT_UP,
-    AGENT_CONNECTIONS,
-    AGENT_PHASE,
-    AGENT_ISSUES,
-    AGENT_SLOTS,
-    FLEET_KV_CACHE_USAGE_RATIO,
-    KV_CACHE_USAGE_RATIO,
-    KV_BYTES,
-    BATCH_WIDTH,
-    PREFILL_TOKENS_PER_SECOND,
-    DECODE_TOKENS_PER_SECOND,
-    ENGINE_RESTARTS,
-    MODEL_LOAD,
-    DOWNLOAD_BYTES,
-    ROLLOUT_PHASE,
-    ROLLOUT_STATE,
-    ROLLOUT_STALLED_SECONDS,
-    *STORE_METRICS,
-)
-"""The metrics that ``GET /metrics`` of a balancer shows, in this order."""

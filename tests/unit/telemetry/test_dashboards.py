@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from monitoring_files import ALERTS, DASHBOARD, QUERIES
-from paddler_trio.telemetry.agent_metrics import AGENT_METRICS
-from paddler_trio.telemetry.balancer_metrics import BALANCER_METRICS
+from monitoring_files import AGENT_METRICS, ALERTS, BALANCER_METRICS, DASHBOARD, QUERIES
 from paddler_trio.telemetry.metric_kind import MetricDefinition
 
 ROOT = Path(__file__).parents[3]

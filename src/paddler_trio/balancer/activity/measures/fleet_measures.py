@@ -60,7 +60,7 @@ class FleetMeasures:
     fleet: FleetController
 
     def deployments(self) -> Iterator[Family]:
-        """Return the metrics of deployments in the order of ``BALANCER_METRICS``; of the first
+        """Return the metrics of deployments of ``telemetry/balancer_metrics.py``; of the first
         thousand by name, the others added up as ``other``."""
         dispatcher = self.dispatcher
         yield single(REQUESTS_BUFFERED_LIMIT, dispatcher.limits.max_buffered)

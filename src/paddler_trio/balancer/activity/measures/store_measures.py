@@ -23,7 +23,7 @@ from paddler_trio.telemetry.recording import Family, family, single
 
 
 def of_store(store: ModelStoreChild) -> Iterator[Family]:
-    """Return the metrics in the order of ``STORE_METRICS``."""
+    """Return the metrics of the store."""
     counts = store.counts
     yield single(STORE_UP, int(store.is_up))
     yield single(STORE_BYTES, counts.used_bytes)
